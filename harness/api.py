@@ -5,6 +5,7 @@ Seconds and tokens everywhere. Times of one run share one origin: the start of t
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -1025,6 +1026,20 @@ class Bound:
     tag: str | None = None
     percentile: float | None = None
 
+    @property
+    def name(self) -> str:
+        """What it binds, as it is written: 'p99:ttft@long'."""
+        percentile = "" if self.percentile is None else f"p{_plain(self.percentile)}:"
+        return f"{percentile}{self.metric}{'' if self.tag is None else '@' + self.tag}"
+
+    def __str__(self) -> str:
+        """As it is written, in seconds: 'p99:ttft@long=2'; of an infinite limit requests bring along their own."""
+        return f"{self.name}={_plain(self.limit)}" if math.isfinite(self.limit) else f"{self.metric} (per request)"
+
+
+def _plain(value: float) -> str:
+    return repr(value).removesuffix(".0")
+
 
 @dataclass(frozen=True, slots=True)
 class Slo:
@@ -1032,6 +1047,10 @@ class Slo:
 
     bounds: tuple[Bound, ...] = ()
     goal: float = 0.9
+
+    def __str__(self) -> str:
+        """The bounds as they are written, joined by commas."""
+        return ",".join(map(str, self.bounds))
 
 
 @dataclass(frozen=True, slots=True)

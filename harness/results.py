@@ -321,14 +321,14 @@ def compare(
     """A candidate against a baseline, paired by what was sent, as `bench compare BASE HEAD`. Both are stored."""
     from harness.experiments.compare import answer, gates, pairing, refusals
     from harness.experiments.compare.answer import Settings
-    from harness.metrics import slo as slos
+    from harness.metrics.objective import parse_slo
     from harness.stats.paired import ALPHA
 
     settings = Settings(
         gates=gates.parse(gate) if gate else (),
         alpha=ALPHA if alpha is None else alpha,
         allowed=refusals.checked(allow_different),
-        slo=None if slo is None else slos.parse(slo, goal=0.9 if goal is None else goal),
+        slo=None if slo is None else parse_slo(slo, goal=0.9 if goal is None else goal),
         goal=goal,
     )
     sides: list[list[Source]] = [pairing.opened(_stored(side), goal) for side in (base, head)]

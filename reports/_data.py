@@ -14,8 +14,8 @@ from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Described
 from harness.metrics import measure
-from harness.metrics import slo as slos
 from harness.metrics import stages as by_stage
+from harness.metrics.objective import Score, Seen, restored_slo, score
 from harness.validity import fidelity
 from harness.validity.server_metrics import queue_shares
 from reports import _counted
@@ -139,9 +139,9 @@ def quantiles(run: Run, name: str, qs: Sequence[float] = (0.5, 0.9, 0.99)) -> li
 
 
 @once
-def seen(run: Run) -> slos.Seen:
+def seen(run: Run) -> Seen:
     """The requests with what SLOs ask of them, computed once: to score under as many SLOs as one likes."""
-    return slos.Seen(run.requests, None if run.whole is None else run.pieces)
+    return Seen(run.requests, None if run.whole is None else run.pieces)
 
 
 def gaps(run: Run) -> Gaps:
@@ -195,7 +195,7 @@ def sending(run: Run) -> Sending:
 
 def slo(run: Run) -> Slo:
     """The SLO of the run; without bounds when it had none."""
-    return slos.restored(run.info)
+    return restored_slo(run.info)
 
 
 def answered(run: Run) -> np.ndarray:
@@ -204,11 +204,11 @@ def answered(run: Run) -> np.ndarray:
 
 
 @once
-def _scored(run: Run) -> slos.Score:
+def _scored(run: Run) -> Score:
     """The score under the bounds of the SLO on single requests."""
     objective = slo(run)
     bounds = tuple(bound for bound in objective.bounds if bound.percentile is None)
-    return slos.score(run.requests, dataclasses.replace(objective, bounds=bounds), seen(run))
+    return score(run.requests, dataclasses.replace(objective, bounds=bounds), seen(run))
 
 
 @once

@@ -17,9 +17,8 @@ from harness.data.folder import Run
 from harness.errors import BenchError, UsageError
 from harness.experiments.rescore.reading import Source, sources
 from harness.experiments.rescore.scale import curve, first_within
-from harness.metrics import slo as slos
 from harness.metrics.measure import missing
-from harness.metrics.slo import Seen, bound_text, score
+from harness.metrics.objective import Seen, parse_slo, restored_slo, score
 from harness.metrics.summary import per_second_of
 from harness.stats.curves import Crossing, crossing
 from reports import _data
@@ -208,13 +207,13 @@ def _places(seen: Seen, axis: Axis, applies: np.ndarray) -> np.ndarray:
     return np.where(applies, places, 0)
 
 
-def _alone(axis: Axis, requests: int, scaled: dict[str, np.ndarray]) -> Alone:
+def _alone(axis: Axis, requests: int, scaled: dict[Bound, np.ndarray]) -> Alone:
     own_s = axis.own_s
-    found = None if own_s is None or not requests else scaled.get(bound_text(Bound(axis.metric, own_s)))
+    found = None if own_s is None or not requests else scaled.get(Bound(axis.metric, own_s))
     return Alone(requests, None if found is None else np.rint(found * requests).astype(np.int64))
 
 
-def _scaled(seen: Seen, grid: Grid) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def _scaled(seen: Seen, grid: Grid) -> tuple[np.ndarray, dict[Bound, np.ndarray]]:
     """How many requests keep everything at each factor, and the share that keeps each bound."""
     if not grid.factors or not len(seen.ok):
         return np.zeros(len(grid.factors), np.int64), {}
@@ -287,9 +286,9 @@ def of_study(study: Study) -> Replay | str:
     if not every:
         return NONE
     try:
-        objective = slos.restored(every[0].info)
-        if study.slo and clean(slos.text(objective), 400) != study.slo:  # the runs have another SLO, or one each
-            objective = slos.parse(study.slo, goal=objective.goal)
+        objective = restored_slo(every[0].info)
+        if study.slo and clean(str(objective), 400) != study.slo:  # the runs have another SLO, or one each
+            objective = parse_slo(study.slo, goal=objective.goal)
         places = grid([source.seen for source in every], objective)
         counted = [(i, Rate(rate, tuple(cells(s.seen, places) for s in found))) for i, rate, found in read]
     except BenchError as error:

@@ -153,11 +153,12 @@ def remote_run():
     import pyarrow as pa
 
     from harness.api import Exchange, RequestRecord
+    from harness.data.codec import encode
     from harness.data.folder import Run
     from harness.data.held_back import with_held_back
     from harness.data.records import http_table, server_metrics_table, to_table
     from harness.data.run_json import RunInfo
-    from harness.metrics import slo as slos
+    from harness.metrics.objective import parse_slo, stored_slo
 
     sound = {
         "sent": 60, "cpu_share": 0.05, "cpu_share_max": 0.1, "run_wait_share": 0.0, "stall_max_s": 0.001,
@@ -205,7 +206,7 @@ def remote_run():
             )  # fmt: skip
             changes = {k: v(record) if callable(v) else v for k, v in dict(ask).items()}
             records.append(dataclasses.replace(record, **changes))
-        parsed = slos.parse(slo)
+        parsed = parse_slo(slo)
         facts = {
             "schema": 2, "state": "finished", "clock": "wall", "started": "2026-01-02T03:04:05.000+00:00",
             "spec": {"workload": "chatbot", "backend": "openai:url=http://127.0.0.1:8000/v1", "rate": 5.0, "seed": 0},
@@ -215,7 +216,7 @@ def remote_run():
                 "name": "openai", "url": "http://127.0.0.1:8000/v1", "api": "chat", "model": "m", "stamps": "kernel",
                 "salt": "a1b2", "capabilities": {"accepted": ["ignore_eos"], "dropped": [], "usage": "own chunk"},
             },
-            "schedule": {"sha256": "0" * 64, "requests": 60, "span_s": 11.8}, "slo": slos.stored(parsed),
+            "schedule": {"sha256": "0" * 64, "requests": 60, "span_s": 11.8}, "slo": encode(stored_slo(parsed)),
             "client": {"senders": 1, "stamps": "kernel", "per_sender": [{**sound, **dict(sender)}]},
             "floor": {**floor, "before": floor, "after": floor, "streams": 8, "rate_rps": 5.0, "seconds": 2.0},
             "server": {"kind": "vllm", "metrics_url": ["http://127.0.0.1:8000/metrics"], "names": words, "why": None,

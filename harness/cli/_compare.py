@@ -20,7 +20,7 @@ from harness.experiments.compare.compare_json import CompareAnswer, GateRow
 from harness.experiments.compare.pair_log import WARMUP, Command
 from harness.experiments.compare.runner import Judge, Made, check_enough, run_pairs
 from harness.experiments.compare.trend_json import TrendAnswer
-from harness.metrics import slo
+from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec, run_spec
 from harness.runner.plan import make_backend, plan
 from harness.runner.remote.ready import await_servers
@@ -46,7 +46,7 @@ def settings(options: Mapping[str, Any], *, free: bool = False) -> Settings:
         gates=gates.parse(options["gate"], free=free) if options["gate"] else (),
         alpha=ALPHA if options["alpha"] is None else options["alpha"],
         allowed=refusals.checked(options["allow_different"] or ""),
-        slo=None if bounds is None else slo.parse(bounds, goal=Slo().goal if goal is None else goal),
+        slo=None if bounds is None else parse_slo(bounds, goal=Slo().goal if goal is None else goal),
         goal=goal,
         warmup=options["warmup"],
     )

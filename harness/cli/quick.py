@@ -91,7 +91,6 @@ def command(
     from harness.experiments.capacity.execute import folder_of, set_up
     from harness.experiments.capacity.quick import client_floor, quick_search
     from harness.experiments.capacity.store import Store
-    from harness.metrics import slo
     from harness.options import run_spec
     from harness.runner.remote.ready import when_ready
     from harness.spec import Spec, seconds
@@ -127,7 +126,7 @@ def command(
     if total_s < LEAST_S + spare_s:
         raise UsageError(f"--budget must be {LEAST_S + spare_s:.0f}s or more, got '{budget}'.")
     store = Store(folder_of(out, setup))
-    tell(f"SLO {slo.text(setup.slo)}, workload {setup.planned.loaded.name}; done in {total_s / 60:.3g} min at most.")
+    tell(f"SLO {setup.slo!s}, workload {setup.planned.loaded.name}; done in {total_s / 60:.3g} min at most.")
     with _terminal.display(metrics_port, quiet=quiet) as display:
         info = quick_search(setup, store, begun_s + total_s - spare_s, tell, display)
     if server is not None and info.state == "finished" and info.exit_code not in (3, 4):

@@ -127,7 +127,7 @@ def cores() -> int:
 def forks() -> ForkServerContext:
     """What makes processes that have imported what a trial needs; start them `without_main`."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.experiments.trial", "harness.metrics.slo", *registry.OF_TRIALS])
+    context.set_forkserver_preload(["harness.experiments.trial", "harness.metrics.objective", *registry.OF_TRIALS])
     with without_main():
         _start_server()
     return context

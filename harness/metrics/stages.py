@@ -23,7 +23,7 @@ from harness.data import run_json
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.metrics.measure import metrics
-from harness.metrics.slo import BoundScore, Score, Seen
+from harness.metrics.objective import BoundScore, Score, Seen
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Mask: TypeAlias = npt.NDArray[np.bool_]

@@ -22,8 +22,8 @@ from harness.api import Metric, RunTables, Slo, Status
 from harness.data.lists import BLOCK, lists, number, ratio, streamed_tokens
 from harness.data.run_json import Described, OutputTokens, ScoredBound, Summary
 from harness.metrics.measure import ended_well, first_last, metrics, missing, run_metrics, sample
+from harness.metrics.objective import BoundScore, Score, Seen, score
 from harness.metrics.quantiles import quantile, quantiles
-from harness.metrics.slo import BoundScore, Score, Seen, score, text
 
 __all__ = ["describe", "of_run", "per_second_of", "quantile", "summarize", "vllm_keys", "window_of"]
 
@@ -71,12 +71,12 @@ def summarize(
         preemptions=pc.sum(table["preemptions"]).as_py(),
         tokens=_output_tokens(table, ok),
         metrics=measured,
-        slo=text(slo),
+        slo=str(slo),
         goal=slo.goal,
         attainment=_known(scored.attainment),
         passed=scored.passed if scored.bounds and len(scored.met) and not scored.unknown else None,
         bounds=[_scored(b) for b in scored.bounds],
-        binding=scored.binding.text if scored.binding else None,
+        binding=str(scored.binding.bound) if scored.binding else None,
         classes=dict(scored.by_class),
     )
 
@@ -161,7 +161,7 @@ def _output_tokens(table: pa.Table, ok: Mask) -> OutputTokens | UnsetType:
 
 def _scored(b: BoundScore) -> ScoredBound:
     return ScoredBound(
-        text=b.text,
+        text=str(b.bound),
         metric=b.bound.metric,
         limit_s=_known(b.bound.limit),
         tag=b.bound.tag,

@@ -10,8 +10,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from harness.api import Status
 from harness.errors import UsageError
+from harness.metrics.objective import Seen
 from harness.metrics.quantiles import quantile
-from harness.metrics.slo import Seen
 from harness.runner.live import Live
 
 EDGES_S = tuple(float(f"{m}e{e}") for e in range(-4, 3) for m in (1, 2, 5))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from harness.data.run_json import Floor
-    from harness.metrics.slo import Seen
+    from harness.metrics.objective import Seen
 
 RECENT_S = 10.0
 LATE_SAMPLES = 2000
@@ -89,7 +89,7 @@ class Live:
 
     def counted(self, table: pa.Table) -> None:
         """Score the finished requests of a table."""
-        from harness.metrics.slo import Seen, score  # heavy: numpy
+        from harness.metrics.objective import Seen, score  # heavy: numpy
 
         seen = Seen(table)
         self.met += int(score(table, self.slo, seen).met.sum())

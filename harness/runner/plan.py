@@ -13,8 +13,8 @@ from harness.data.dependencies import Releases
 from harness.data.run_json import Workload
 from harness.data.schedule import Schedule
 from harness.errors import NotValid, UsageError
-from harness.metrics import slo
 from harness.metrics.measure import metrics
+from harness.metrics.objective import BROUGHT, parse_slo
 from harness.options import RunSpec
 from harness.spec import convert, parse
 from harness.stats.arrivals import Law
@@ -119,10 +119,10 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
     _check_size(spec, loaded)
     schedule = Schedule.draw(loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration)
-    if objective.bounds != slo.parse(loaded.slo_text).bounds:
+    if objective.bounds != parse_slo(loaded.slo_text).bounds:
         _check_classes(objective, schedule)
     if spec.fail_under is not None:
-        own = (schedule.table[name] for name in slo.OWN.values())
+        own = (schedule.table[name] for name in BROUGHT.values())
         if not objective.bounds and all(column.null_count == len(column) for column in own):
             raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
     if repeats is not None and schedule.sha256 != repeats:
@@ -130,20 +130,18 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
             f"The schedule drawn now ({schedule.sha256[:12]}) is not that of the run to repeat "
             f"({repeats[:12]}); the trace, the preset or bench itself has changed since."
         )
-    filled = _anywhere(replace(spec, slo=slo.text(objective) or None, backend=_spelled(spec.backend, backend)))
+    filled = _anywhere(replace(spec, slo=str(objective) or None, backend=_spelled(spec.backend, backend)))
     return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule)
 
 
 def _measurable(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> Slo:
     """The SLO of a run; of answers that come whole, only bounds on whole answers can be judged."""
-    objective = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text)
+    objective = parse_slo(spec.slo if spec.slo is not None else loaded.slo_text)
     if not isinstance(backend, Remote) or backend.stream:
         return objective
     unknown = [bound for bound in objective.bounds if metrics()[bound.metric].needs_token_times]
     if unknown and spec.slo is not None:
-        raise UsageError(
-            f"--slo '{slo.bound_text(unknown[0])}': with stream=false there are no token times; bound e2e instead."
-        )
+        raise UsageError(f"--slo '{unknown[0]!s}': with stream=false there are no token times; bound e2e instead.")
     return replace(objective, bounds=tuple(bound for bound in objective.bounds if bound not in unknown))
 
 
@@ -199,7 +197,7 @@ def _check_classes(objective: Slo, schedule: Schedule) -> None:
             known = (
                 f"classes there: {', '.join(there)}" if there else "the workload has no classes, so leave out the '@'"
             )
-            raise UsageError(f"--slo '{slo.bound_text(bound)}': no request to send is of class '{bound.tag}'; {known}.")
+            raise UsageError(f"--slo '{bound!s}': no request to send is of class '{bound.tag}'; {known}.")
 
 
 def load_workload(spec: RunSpec, *, exact: bool = False) -> Loaded:

@@ -29,7 +29,7 @@ from harness.data.host import busy, host, process_age_s, versions
 from harness.data.records import Recounts
 from harness.data.run_json import RunInfo, Schedule, Summary
 from harness.errors import CRASHED, FAILED, BenchError, Interrupted
-from harness.metrics import slo
+from harness.metrics.objective import meets, stored_slo
 from harness.options import RunSpec
 from harness.runner.live import Live
 from harness.runner.plan import Plan, plan
@@ -196,7 +196,7 @@ def exit_code(info: RunInfo, outcome: Outcome, fail_under: float | None) -> int:
         return UNRESOLVED if info.warning(HELD_BACK) is not None and info.resolution.undecided else 0
     if undecided(info.resolution, fail_under):
         return UNRESOLVED
-    if not slo.meets(info.summary.attainment, info.summary.percentiles_passed, fail_under):
+    if not meets(info.summary.attainment, info.summary.percentiles_passed, fail_under):
         return BELOW
     return UNRESOLVED if info.verdict.overloaded or outcome.ended != "finished" else 0
 
@@ -381,7 +381,7 @@ class _Start:
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
             workload=replace(p.traffic, provenance={**p.traffic.provenance, **known}),
             backend=dict(p.backend.describe()),
-            slo=slo.part(p.slo),
+            slo=stored_slo(p.slo),
             schedule=Schedule(sha256=p.schedule.sha256, requests=len(p.schedule), span_s=p.schedule.span_s),
         )
 

@@ -25,8 +25,8 @@ from harness.api import Slo
 from harness.data.lists import number
 from harness.data.run_json import Interval, Intervals, Within
 from harness.metrics.measure import headline, per_request, succeeded
+from harness.metrics.objective import Score, score
 from harness.metrics.quantiles import quantile
-from harness.metrics.slo import Score, score
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -14,8 +14,8 @@ from harness.api import RunWarning, Slo
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Described, Fidelity, RunInfo
+from harness.metrics.objective import BROUGHT
 from harness.metrics.quantiles import quantile
-from harness.metrics.slo import OWN, bound_text
 from harness.validity import answer_warnings, server_metrics
 from harness.validity.checks import LATENESS
 from harness.validity.fidelity import LATE_S
@@ -131,24 +131,24 @@ def _ttft_limit_s(requests: pa.Table, objective: Slo) -> Floats:
     limit_s = np.full(len(requests), limits.pop(None, np.inf))
     for tag, limit in limits.items():
         limit_s[pc.fill_null(pc.equal(requests["tag"], tag), False).to_numpy()] = limit
-    own = number(requests, OWN["ttft"])
+    own = number(requests, BROUGHT["ttft"])
     return np.where(np.isnan(own), limit_s, own)
 
 
 def _late(run: Run, objective: Slo, remedy: str) -> Iterator[RunWarning]:
-    limits = {bound_text(b): b.limit for b in objective.bounds if b.metric in ("ttft", "e2e")}
+    bounds = [bound for bound in objective.bounds if bound.metric in ("ttft", "e2e")]
     late_s = _late_s(run.requests)
-    if not limits or not len(late_s):
+    if not bounds or not len(late_s):
         return
-    tightest = min(limits, key=lambda name: limits[name])
+    tightest = min(bounds, key=lambda bound: bound.limit)
     p99_s = quantile(late_s, 0.99)
-    if LATE_BOUND_SHARE * limits[tightest] < p99_s <= LATE_S:  # above LATE_S the warning `late-client` covers it
+    if LATE_BOUND_SHARE * tightest.limit < p99_s <= LATE_S:  # above LATE_S the warning `late-client` covers it
         yield RunWarning(
             "late-for-bound",
-            f"lateness p99 is {ms(p99_s)}, {p99_s / limits[tightest]:.0%} of the bound {tightest}, which counts from "
+            f"lateness p99 is {ms(p99_s)}, {p99_s / tightest.limit:.0%} of the bound {tightest}, which counts from "
             "the time a request was due",
             remedy,
-            {"p99_s": p99_s, "limit_s": limits[tightest]},
+            {"p99_s": p99_s, "limit_s": tightest.limit},
         )
 
 
@@ -282,7 +282,7 @@ def _clock(run: Run, senders: Senders) -> Iterator[RunWarning]:
 
 def _floor(info: RunInfo, objective: Slo, remedy: str, *, held: bool) -> Iterator[RunWarning]:
     errors_s = floors_s(info.floor)
-    near = {bound_text(b): errors_s[b.metric] for b in objective.bounds
+    near = {str(b): errors_s[b.metric] for b in objective.bounds
             if errors_s.get(b.metric, 0.0) > FLOOR_SHARE * b.limit}  # fmt: skip
     for name, error_s in near.items():
         yield RunWarning(

@@ -14,7 +14,8 @@ from harness.data import large, run_json
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
-from harness.metrics import slo, stages
+from harness.metrics import stages
+from harness.metrics.objective import Seen, restored_slo, score
 from harness.metrics.resources import limits_w, sides_of
 from harness.metrics.summary import of_run, summarize, vllm_keys
 from harness.stats.arrivals import Law
@@ -37,8 +38,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     cut = warmup.find(run.requests, None if rule is None else str(rule))
     run = dataclasses.replace(run, info=run.info.change(warmup=cut))
     part = large.measured(run)
-    measured, seen = part.requests, slo.Seen(part.requests, None if part.whole is None else part.pieces)
-    scored = slo.score(measured, objective, seen)
+    measured, seen = part.requests, Seen(part.requests, None if part.whole is None else part.pieces)
+    scored = score(measured, objective, seen)
     summary = summarize(measured, objective, seen=seen, scored=scored)
     summary = msgspec.structs.replace(summary, run_metrics=of_run(_tables(part, run)))
     by_stage = stages.summed(part, seen, scored, server_metrics.queue_shares)
@@ -186,7 +187,7 @@ def _judged(
     return Verdict(not reasons, reasons, warnings), failed
 
 
-def _remote(run: Run, seen: slo.Seen, objective: Slo) -> dict[str, Any]:
+def _remote(run: Run, seen: Seen, objective: Slo) -> dict[str, Any]:
     """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
     found: dict[str, Any] = {}
     if is_remote(run):
@@ -199,7 +200,7 @@ def _remote(run: Run, seen: slo.Seen, objective: Slo) -> dict[str, Any]:
 def completed(run: Run) -> Run:
     """A run with its conclusion, as stored or, for one that was killed, made now; its tables are judged again."""
     if not run.info.concluded:
-        run = dataclasses.replace(run, info=conclude(run, slo.restored(run.info), None, None))
+        run = dataclasses.replace(run, info=conclude(run, restored_slo(run.info), None, None))
     return run if run.info.source else rechecked(run)
 
 

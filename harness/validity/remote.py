@@ -21,7 +21,7 @@ from harness.data.held_back import HELD_BACK
 from harness.data.lists import number
 from harness.data.run_json import Floor, Resolution, RunInfo, Sender
 from harness.metrics.measure import placed
-from harness.metrics.slo import OWN, Score, Seen, score, share
+from harness.metrics.objective import BROUGHT, Score, Seen, score, share
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Senders: TypeAlias = Sequence[Sender]
@@ -115,11 +115,11 @@ def resolution(seen: Seen, slo: Slo, floor: Floor | UnsetType | None) -> Resolut
     low, high = (_moved(seen, slo, errors_s, sign) for sign in (-1, 1))
     if not low.bounds:
         return None
-    names = [b.text for b in score(seen.table, slo, seen).bounds]
+    names = [str(b.bound) for b in score(seen.table, slo, seen).bounds]
     pairs = zip(names, low.bounds, high.bounds, strict=True)
     return Resolution(
         attainment=(share(low.met), high.attainment) if low.by_request else None,
-        kept=(_kept(low), _kept(high)),
+        kept=(low.percentiles_hold, high.percentiles_hold),
         passed=(low.passed, high.passed),
         unresolved=[name for name, a, b in pairs if a.applies.any() and a.passed != b.passed],
         undecided=low.passed != high.passed,
@@ -135,15 +135,11 @@ def undecided(found: Resolution | None, fail_under: float) -> bool:
     return len(cases) > 1
 
 
-def _kept(scored: Score) -> bool:
-    return all(b.passed for b in scored.bounds if b.bound.percentile is not None)
-
-
 def _moved(seen: Seen, slo: Slo, errors_s: Mapping[str, float], sign: int) -> Score:
     """The score with every limit moved by the error of its metric, those of single requests too."""
     table = seen.table
     bounds = tuple(dataclasses.replace(b, limit=b.limit + sign * errors_s.get(b.metric, 0.0)) for b in slo.bounds)
-    for metric, column in OWN.items():
+    for metric, column in BROUGHT.items():
         if metric in errors_s and table[column].null_count < len(table):
             moved = pc.add(table[column], sign * errors_s[metric])
             table = table.set_column(table.schema.get_field_index(column), table.schema.field(column), moved)

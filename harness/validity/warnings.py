@@ -13,7 +13,7 @@ from harness.data.folder import Run
 from harness.data.run_json import Workload
 from harness.errors import UsageError
 from harness.metrics.measure import metrics
-from harness.metrics.slo import bound_text, parse
+from harness.metrics.objective import parse_slo
 from harness.validity.checks import less_traffic
 
 BEFORE = "before the slice"
@@ -55,11 +55,11 @@ def is_closed(workload: Workload) -> bool:
 def doubtful(objective: Slo) -> Iterator[RunWarning]:
     """Bounds that were probably meant in another unit."""
     for bound in objective.bounds:
-        metric, name = metrics()[bound.metric], bound_text(bound).rpartition("=")[0]
+        metric, name = metrics()[bound.metric], bound.name
         most_s = LOOSE_S if metric.one_token else LOOSE_TASK_S if metric.name == "task" else LOOSE_WHOLE_S
         if bound.limit > most_s:
             remedy = f"did you mean {name}={bound.limit:g}ms?"
-            yield RunWarning("loose-bound", f"the bound {bound_text(bound)} is {bound.limit:g} s", remedy)
+            yield RunWarning("loose-bound", f"the bound {bound!s} is {bound.limit:g} s", remedy)
         elif metric.one_token and bound.limit < TIGHT_S:
             remedy = f"did you mean {name}={1e6 * bound.limit:g}ms?"
             yield RunWarning("tight-bound", f"the bound {name}={1e6 * bound.limit:g}us is met by no server", remedy)
@@ -68,7 +68,7 @@ def doubtful(objective: Slo) -> Iterator[RunWarning]:
 def doubtful_text(bounds: str) -> list[RunWarning]:
     """The same of an SLO as it is written; none of a text that is refused where it is used."""
     try:
-        return list(doubtful(parse(bounds)))
+        return list(doubtful(parse_slo(bounds)))
     except UsageError:
         return []
 

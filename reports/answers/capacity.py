@@ -13,7 +13,7 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapac
 from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, TOLERANCE, Share
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
-from harness.metrics import slo
+from harness.metrics.objective import restored_slo
 from harness.validity.remote import floors_s
 from reports import _format, figures
 from reports._format import clean
@@ -206,11 +206,11 @@ def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator
             "Quiet it, or send from another one",
         )
     errors_s = floors_s(info.floor)
-    for bound in slo.parse(info.slo.text or "").bounds:
+    for bound in restored_slo(info.slo).bounds:
         if errors_s.get(bound.metric, 0.0) > FLOOR_SHARE * bound.limit:
             error = f"{_format.seconds(errors_s[bound.metric])} (p99), {errors_s[bound.metric] / bound.limit:.0%}"
             yield Notice(
-                f"The client limits this result: its own error is {error} of the bound {slo.bound_text(bound)}.",
+                f"The client limits this result: its own error is {error} of the bound {bound!s}.",
                 "run the client on a quieter machine, or choose a wider bound",
             )
     if grown := [point for point in info.curve if point.overloaded]:

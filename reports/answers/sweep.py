@@ -17,8 +17,8 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.axes import RATE
 from harness.experiments.sweep.plan import REFINED
 from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint, SweptBound, SweptRun
-from harness.metrics import slo
 from harness.metrics.measure import headline, metrics
+from harness.metrics.objective import meets
 from harness.validity.remote import floors_s
 from reports import _format, _replay, _system, figures
 from reports._format import clean
@@ -121,7 +121,7 @@ def _mark(info: SweepAnswer) -> tuple[str, bool | None]:
 
 
 def _met(point: SweepPoint, goal: float) -> bool:
-    return slo.meets(point.mean_attainment, [bound.passed for bound in point.bounds], goal)
+    return meets(point.mean_attainment, [bound.passed for bound in point.bounds], goal)
 
 
 def _answer(info: SweepAnswer, study: Study) -> str:

@@ -9,13 +9,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Slo
+from harness.api import Bound, Slo
 from harness.data.lists import number
 from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair
 from harness.experiments.rescore import scale
 from harness.experiments.rescore.reading import Source
-from harness.metrics import slo as slos
-from harness.metrics.slo import Seen
+from harness.metrics.objective import Seen, parse_slo, restored_slo
 from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -40,7 +39,7 @@ class Side:
     """
 
     attainment: Floats
-    bounds: Mapping[str, Floats]
+    bounds: Mapping[Bound, Floats]
     crossing: float | None
     within: Mapping[str, Floats]
 
@@ -64,7 +63,7 @@ def of(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer) -> C
     """The contrast of a pair under the SLO of the comparison; of runs with SLOs of their own each under its own."""
     both = [_seen(source, float(pair.cut_s or 0.0)) for source in (base, head)]
     objectives = [
-        slos.parse(info.slo, goal=info.goal) if info.slo else slos.restored(source.info) for source in (base, head)
+        parse_slo(info.slo, goal=info.goal) if info.slo else restored_slo(source.info) for source in (base, head)
     ]
     curves = [scale.curve(seen, slo, SCALES.tolist()) for seen, slo in zip(both, objectives, strict=True)]
     sides = [_side(seen, slo, curve) for seen, slo, curve in zip(both, objectives, curves, strict=True)]

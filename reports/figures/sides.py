@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import GoalCapacity, RatePoint
 from harness.experiments.compare.compare_json import CompareAnswer, Row
 from harness.experiments.sweep.sweep_json import Spread
-from harness.metrics import slo as slos
+from harness.metrics.objective import parse_slo
 from harness.stats.curves import crossing
 from harness.stats.seeds import LEAST_SEEDS, spread
 from reports import _data, _format
@@ -248,7 +248,7 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
         bounds = contrasts[0].sides[place].bounds
         for bound in bounds if len(bounds) > 1 else ():
             alone = _contrast.band([contrast.sides[place].bounds[bound] for contrast in contrasts])
-            _scale_line(drawn, x, 100 * alone.mean[shown], *_alone(side, bound))
+            _scale_line(drawn, x, 100 * alone.mean[shown], *_alone(side, str(bound)))
     x_axis = style.log_axis("SLO scale (1 = the SLO of the comparison)", x)
     style.axes(drawn, x_axis, style.share_axis(style.WITHIN))
     style.goals(drawn, [goal])
@@ -363,7 +363,7 @@ def _limits(comparison: Comparison, metric: str) -> Iterator[float]:
     """The bounds of the SLO on every request of all classes."""
     info = comparison.info
     try:
-        bounds = slos.parse(info.slo, goal=info.goal).bounds if info.slo else ()
+        bounds = parse_slo(info.slo, goal=info.goal).bounds if info.slo else ()
     except UsageError:
         return
     yield from (b.limit for b in bounds if b.metric == metric and b.tag is None and b.percentile is None)

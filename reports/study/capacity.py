@@ -18,8 +18,7 @@ from harness.experiments.sweep.answer import over_seeds
 from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.runs import facts
 from harness.experiments.sweep.sweep_json import Spread
-from harness.metrics import slo as slos
-from harness.metrics.slo import bound_text
+from harness.metrics.objective import restored_slo
 from harness.stats.seeds import spread
 from reports._format import clean
 from reports._system import first
@@ -44,7 +43,7 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     whole = [t for t in tried if t.key.goal is None and (not planned or t.key.planned in planned)]
     whole.sort(key=lambda t: (t.key.rate_rps, t.key.seed))
     by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
-    slo = slos.restored(info.slo)
+    slo = restored_slo(info.slo)
     by_request = any(bound.percentile is None for bound in slo.bounds)
     points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
         Point(p.rate_rps, p.seeds, p.requests, p.overloaded, 0,
@@ -57,7 +56,7 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     # as a sweep calls what was tried: 'sim, vllm-v0'
     backend = first(info.backend, "backend", "name") or clean(info.spec.get("backend") or "", 60)
     name = ", ".join(text for text in (backend, first(info.backend, "policy")) if text) or "the system"
-    text = clean(info.slo.text or slos.text(slo), 400)
+    text = clean(info.slo.text or str(slo), 400)
     capacities = tuple(
         Capacity(one.goal, None if one.state == "unreachable" else one.capacity_rps, one.low_rps, one.high_rps,
                  "searched", clean(one.why or "", 300).rstrip("."))
@@ -108,7 +107,7 @@ def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Pa
         attainment=_spread(made, JOINT) if made[0].by_request else None,
         bounds=tuple(
             Kept(text, b.metric, b.limit, b.tag, b.percentile, _spread(made, text) if b.percentile is None else None)
-            for b, text in zip(bounds, map(bound_text, bounds), strict=True)
+            for b, text in zip(bounds, map(str, bounds), strict=True)
         ),
         **{name: Spread.of(measured.get(name)) for name in ("goodput_rps", "throughput_rps", "output_tps")},
         metrics={

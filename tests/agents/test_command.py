@@ -15,7 +15,7 @@ from harness.experiments.agents import execute
 from harness.experiments.agents.agents_json import AgentTrial, TrialShare
 from harness.experiments.agents.execute import CUT, Task, set_up, simulated
 from harness.experiments.agents.search import Key, SearchOptions
-from harness.metrics import slo
+from harness.metrics.objective import score
 from harness.options import Given, run_spec
 
 SIM = ["--backend", "sim", "--model", "llama3-8b", "--hardware", "h100", "--prefix-cache", "on"]
@@ -77,7 +77,7 @@ def test_a_trial_is_the_run_of_so_many_users(chats: str) -> None:
     made = trial.simulate(task.run)
     due_s = np.asarray(made.table["scheduled_s"])
     late = made.table.filter(due_s >= CUT * 120.0)
-    scored = slo.score(late, replace(setup.slos[0], goal=0.9))
+    scored = score(late, replace(setup.slos[0], goal=0.9))
     assert len(late) == one.requests
     assert [int(bound.met.sum()) for bound in scored.bounds] == [share.met for share in one.shares[1:]]
     assert 1.0 == one.settled

@@ -10,7 +10,7 @@ from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.conditions import JOINT, Share, missed
 from harness.experiments.capacity.search_spec import SearchSpec
 from harness.experiments.capacity.trials import Key, Trial
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 
 OVERHEAD_S = 1.0
 
@@ -67,7 +67,7 @@ class System:
         """What a search finds in that time."""
         spec = {"goal": 0.9, "definition": "joint", "planned": 660, "own_rps": 2.0, "tolerance": 0.05, **aim}
         spec = {"virtual": False, "budget_s": None if math.isinf(budget_s) else budget_s, **spec}
-        going = search(SearchSpec(slo=parse("ttft=0.25"), **spec), lambda: budget_s - self.spent_s)
+        going = search(SearchSpec(slo=parse_slo("ttft=0.25"), **spec), lambda: budget_s - self.spent_s)
         wanted = next(going)
         while True:
             over = self.spent_s >= budget_s

@@ -13,8 +13,7 @@ from harness.experiments.capacity.chains import Here, observers, steady_spec
 from harness.experiments.capacity.conditions import JOINT, Settings
 from harness.experiments.capacity.execute import set_up
 from harness.experiments.trial import at_rate, own_rate, simulate
-from harness.metrics import slo
-from harness.metrics.slo import score
+from harness.metrics.objective import parse_slo, score
 from harness.options import RunSpec
 from harness.runner.plan import load_workload
 
@@ -26,7 +25,7 @@ WANTED = ChainRequest(3, 8.0, 10.0, 5.0, 18, 60.0)
 
 
 def chain(spec, request=WANTED):
-    return Chain(spec, own_rate(spec), slo.parse(spec.slo), request)
+    return Chain(spec, own_rate(spec), parse_slo(spec.slo), request)
 
 
 @pytest.mark.parametrize("spec", [SINGLE, SESSIONS, APART], ids=["single", "sessions", "apart"])
@@ -39,14 +38,14 @@ def test_a_chain_counts_what_a_run_of_the_same_traffic_counts(spec):
 
     assert due_s.max() > WANTED.until_s + 20.0
     assert int(inside.sum()) == found.of[JOINT].sum()
-    assert int(score(run, slo.parse(spec.slo)).met[inside].sum()) == found.met[JOINT].sum()
+    assert int(score(run, parse_slo(spec.slo)).met[inside].sum()) == found.met[JOINT].sum()
     blocks = np.bincount(((due_s[inside] - 10.0) // 5.0).astype(int))
     assert blocks.tolist() == found.of[JOINT].tolist()
 
 
 def test_an_unloaded_session_lasts_as_long_as_its_turns_and_pauses():
     """A turn that was drawn after the answer that it waits for would follow it days later, beside those of others."""
-    found = unloaded(SESSIONS, slo.parse(SESSIONS.slo), 300)
+    found = unloaded(SESSIONS, parse_slo(SESSIONS.slo), 300)
 
     assert 60.0 < found.filled_s < 1000.0
 
@@ -58,7 +57,7 @@ def test_a_chain_counts_from_when_long_sessions_are_as_many_as_they_will_be(seed
     spec = replace(
         SIM, workload="chatbot", lengths="fixed:prompt=100,output=5", sessions="geometric:mean=60,think_s=5", seed=seed
     )
-    found = unloaded(spec, slo.parse("ttft=1"), 200)
+    found = unloaded(spec, parse_slo("ttft=1"), 200)
     lasts_s = 60 * (5 + found.mean_s)  # in the mean, of an exponential law
 
     assert pytest.approx(lasts_s * np.log(100), rel=0.25) == found.filled_s
@@ -109,17 +108,17 @@ def test_chains_of_an_autoscaled_system_wait_for_its_size(router, settles_s):
 
 def test_unloaded_requests_do_not_meet():
     """Capacity 0 would be printed for traffic whose bursts meet at any rate."""
-    found = unloaded(replace(SINGLE, arrivals="gamma:cv=4"), slo.parse("ttft=0.1"), 200)
-    alone = unloaded(SINGLE, slo.parse("ttft=0.1"), 200)
+    found = unloaded(replace(SINGLE, arrivals="gamma:cv=4"), parse_slo("ttft=0.1"), 200)
+    alone = unloaded(SINGLE, parse_slo("ttft=0.1"), 200)
 
     assert [(s.met, s.of) for s in alone.shares] == [(s.met, s.of) for s in found.shares]
     assert alone.p99_s > alone.mean_s > 0
-    assert unloaded(SESSIONS, slo.parse("ttft=0.1"), 200).filled_s > 10
+    assert unloaded(SESSIONS, parse_slo("ttft=0.1"), 200).filled_s > 10
 
 
 def test_chains_in_processes_are_those_of_one_process():
     """The number of workers would change the capacity, or a killed worker leave a search that waits for ever."""
-    here = Here(SINGLE, own_rate(SINGLE), slo.parse(SINGLE.slo))
+    here = Here(SINGLE, own_rate(SINGLE), parse_slo(SINGLE.slo))
     wanted = [replace(WANTED, seed=seed, blocks=4) for seed in range(3)]
     alone = {one.request.seed: one for one in here(wanted, print)}
     with observers(here, 2) as observe:

@@ -16,7 +16,7 @@ from harness.experiments.capacity.conditions import (
     tells,
     under,
 )
-from harness.metrics.slo import parse, score
+from harness.metrics.objective import parse_slo, score
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def table():
 
 def test_shares_are_those_of_the_score(table):
     """A search would follow another definition than bench run prints."""
-    slo = parse("ttft=0.06,tpot=0.05")
+    slo = parse_slo("ttft=0.06,tpot=0.05")
     scored = score(table, slo)
 
     assert [scored.attainment, *(bound.attainment for bound in scored.bounds)] == [
@@ -44,7 +44,7 @@ def test_shares_are_those_of_the_score(table):
 def test_a_percentile_holds_just_when_that_share_of_the_values_is_within_the_bound(table):
     """Capacity under p99:itl=... would be another one than the p99 that is printed."""
     for limit in np.linspace(0.02, 0.4, 39):
-        slo = parse(f"p50:itl={limit}")
+        slo = parse_slo(f"p50:itl={limit}")
         share = shares(table, slo)[1]
 
         assert share.mask is None
@@ -53,7 +53,7 @@ def test_a_percentile_holds_just_when_that_share_of_the_values_is_within_the_bou
 
 def test_joint_asks_for_all_bounds_at_once_and_separate_for_each():
     """DistServe's capacity would be compared with one that asks for more."""
-    slo = parse("ttft=0.25,tpot=0.1,p99:itl=0.2")
+    slo = parse_slo("ttft=0.25,tpot=0.1,p99:itl=0.2")
 
     assert (Condition(JOINT, 0.95), Condition("p99:itl=0.2", 0.99)) == conditions(slo, 0.95, "joint")
     assert (
@@ -65,13 +65,13 @@ def test_joint_asks_for_all_bounds_at_once_and_separate_for_each():
 
 def test_the_definition_of_sarathi_adds_its_median_delay():
     """A queue that grows would count as capacity, as long as tokens come evenly."""
-    slo = under("sarathi", parse("p99:itl=0.2"))
+    slo = under("sarathi", parse_slo("p99:itl=0.2"))
 
     assert (Condition(JOINT, 0.9), Condition("p99:itl=0.2", 0.99), Condition("p50:scheduling_delay=2", 0.5)) == (
         conditions(slo, 0.9, "sarathi")
     )
     with pytest.raises(UsageError, match="needs a bound on a percentile of itl"):
-        under("sarathi", parse("ttft=1"))
+        under("sarathi", parse_slo("ttft=1"))
 
 
 @pytest.mark.parametrize(("met", "of", "good", "decided"), [

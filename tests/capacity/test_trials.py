@@ -9,10 +9,10 @@ from harness.errors import UsageError
 from harness.experiments.capacity.conditions import conditions, sure_misses
 from harness.experiments.capacity.trials import Key, Ledger, Task, Watch, deadlines, simulated
 from harness.experiments.trial import own_rate, simulate
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
 
-SLO = parse("ttft=0.25,tpot=0.1")
+SLO = parse_slo("ttft=0.25,tpot=0.1")
 SPEC = RunSpec(workload="chatbot", backend="sim:latency=abc:distserve,policy=vllm-v0", warmup="mser5")
 
 
@@ -40,7 +40,7 @@ def test_a_probe_finds_the_side_of_the_whole_run_for_fewer_requests(rate_rps):
     )
     run = simulate(dataclasses.replace(SPEC, rate=rate_rps, seed=3, requests=300, slo="ttft=0.25,tpot=0.1"))
 
-    from harness.metrics.slo import score
+    from harness.metrics.objective import score
 
     assert (score(run.table, SLO).met.mean() >= 0.9) == probe.passed
     assert probe.requests <= whole.requests
@@ -48,7 +48,7 @@ def test_a_probe_finds_the_side_of_the_whole_run_for_fewer_requests(rate_rps):
 
 def test_a_probe_whose_queue_grows_does_not_pass():
     """A loose SLO would be kept for as long as the probe lasts, at any rate."""
-    loose = dataclasses.replace(_task(30.0, goal=0.9), slo=parse("ttft=1h"))
+    loose = dataclasses.replace(_task(30.0, goal=0.9), slo=parse_slo("ttft=1h"))
     tried = simulated(dataclasses.replace(loose, wanted=conditions(loose.slo, 0.9, "joint")))
 
     assert tried.overloaded

@@ -14,7 +14,7 @@ from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.experiments.trial import simulate
-from harness.metrics import slo as slos
+from harness.metrics.objective import stored_slo
 from harness.metrics.summary import summarize
 from harness.options import Given, run_spec
 
@@ -33,7 +33,7 @@ def _simulated(seed: int, rate: float) -> Run:
         "state": "finished",
         "workload": {"name": "chatbot", "lengths": "sharegpt"},
         "backend": dict(plan.backend.describe()),
-        "slo": slos.stored(plan.slo),
+        "slo": encode(stored_slo(plan.slo)),
         "schedule": {"sha256": plan.schedule.sha256, "requests": len(plan.schedule)},
         "host": {"cpu": "one", "cores": 2, "machine": "x86_64"},
         "versions": {"bench": "0.1.0"},

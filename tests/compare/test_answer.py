@@ -15,7 +15,7 @@ from harness.experiments.compare import answer, gates, pairing, verdict, warning
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.compare_json import CachedShares, ComparedPair, GateRow
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
-from harness.metrics import slo
+from harness.metrics.objective import parse_slo
 from harness.options import NO_SETTINGS
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.999)
@@ -196,7 +196,7 @@ def test_both_runs_of_a_pair_are_cut_at_the_later_cut(pairs, stored):
 
 def test_another_slo_scores_both_sides_anew(pairs):
     """The question of today is not the one that the runs were made for."""
-    strict = compared(pairs(), slo=slo.parse("ttft=1ms"))
+    strict = compared(pairs(), slo=parse_slo("ttft=1ms"))
 
     assert strict.slo == "ttft=0.001"
     assert row(strict, "attainment").base == 0.0
@@ -253,7 +253,7 @@ def test_a_growing_queue_is_warned_of_be_the_slo_met_or_not(pairs, grew):
 def test_a_percentile_that_the_head_alone_misses_is_warned_of(pairs):
     """A broken bound of the SLO was not shown at all, as no default gate is on it."""
     limit_s = 1.1 * max(gates.of(pair.base, None, 0.0)["p99:itl"] for pair in pairs())
-    info = compared(pairs(1.3), slo=slo.parse(f"p99:itl={limit_s}"))
+    info = compared(pairs(1.3), slo=parse_slo(f"p99:itl={limit_s}"))
     [warning] = [each.message for each in info.warnings if each.code == "percentile-missed"]
     found = row(info, f"missed p99:itl={limit_s}")
 

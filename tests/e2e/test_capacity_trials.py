@@ -18,7 +18,7 @@ from harness.experiments.capacity import trials
 from harness.experiments.capacity.conditions import conditions
 from harness.experiments.capacity.trials import Key, Runs, Task
 from harness.experiments.trial import own_rate
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
 
 pytestmark = pytest.mark.usefixtures("late_is_valid")
@@ -28,7 +28,7 @@ SPEC = RunSpec(workload="chatbot", lengths="fixed:prompt=8,output=3", backend=NU
 
 
 def _task(limit_s, goal, planned):
-    slo = parse(f"ttft={limit_s}")
+    slo = parse_slo(f"ttft={limit_s}")
     return Task(SPEC, own_rate(SPEC), slo, Key(0, 400.0, planned, goal), conditions(slo, goal or 0.9, "joint"))
 
 

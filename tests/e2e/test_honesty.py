@@ -16,7 +16,7 @@ from harness.cli._options import BOUNDS
 from harness.data.folder import load
 from harness.data.run_json import StoredSlo
 from harness.errors import UsageError
-from harness.metrics.slo import parse, restored
+from harness.metrics.objective import parse_slo, restored_slo
 from harness.options import Given, run_spec
 from harness.runner.plan import plan
 from harness.runner.run import opening
@@ -428,5 +428,5 @@ def test_a_bound_for_a_class_that_is_not_there_is_refused(tmp_path: Path) -> Non
 
 def test_a_run_json_without_bounds_falls_back_to_its_text() -> None:
     """A run of another tool that writes only the text would be scored without an SLO."""
-    assert parse("ttft=0.25", goal=0.8) == restored(StoredSlo(text="ttft=0.25", goal=0.8))
-    assert Slo() == restored(StoredSlo())
+    assert parse_slo("ttft=0.25", goal=0.8) == restored_slo(StoredSlo(text="ttft=0.25", goal=0.8))
+    assert Slo() == restored_slo(StoredSlo())

@@ -11,7 +11,7 @@ from harness.data.folder import Run
 from harness.data.records import to_table
 from harness.data.run_json import Floor, FloorError, RunInfo
 from harness.data.schedule import Schedule
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from harness.runner.run import exit_code
 from harness.stats.arrivals import Law
 from harness.validity.conclude import conclude
@@ -35,7 +35,7 @@ def conclusion(traffic, record):
         ]
         info = {"clock": clock, "spec": {}, "workload": {"rate_rps": 2.0}, "slo": {}}
         run = Run(Path("run"), RunInfo.of(info), to_table(change(records)), None, schedule.table, True)
-        return conclude(run, parse("ttft=1"), law or exponential(2.0), Outcome("finished", N, 0, 0))
+        return conclude(run, parse_slo("ttft=1"), law or exponential(2.0), Outcome("finished", N, 0, 0))
 
     return make
 
@@ -128,10 +128,10 @@ def test_a_simulator_is_never_late(conclusion):
 def test_the_floor_of_the_client_is_among_the_checks(remote_run):
     """A bound nearer than the client's own error would look as sure as any other."""
     run = remote_run(slo="ttft=0.1491,tpot=0.1")
-    far = conclude(run, parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0))
+    far = conclude(run, parse_slo("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0))
     near = conclude(
         dataclasses.replace(run, info=run.info.change(floor=Floor(ttft=FloorError(0.01, 0.05)))),
-        parse("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0),
+        parse_slo("ttft=0.1491,tpot=0.1"), None, Outcome("finished", 60, 0, 0),
     )  # fmt: skip
     floors = [next(c for c in found.checks if c.check == "client-floor") for found in (far, near)]
 

@@ -15,7 +15,7 @@ from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.records import server_metrics_table
 from harness.data.run_json import Fidelity, OutputLengths, RunInfo
-from harness.metrics import slo
+from harness.metrics.objective import Seen, parse_slo, restored_slo
 from harness.runner.run import exit_code
 from harness.stats.arrivals import Law
 from harness.validity import client_warnings, conclude, server_metrics
@@ -30,7 +30,7 @@ BACKEND = {"name": "openai", "url": "http://127.0.0.1:8000/v1", "model": "m"}
 
 def concluded(run: Run) -> dict[str, Any]:
     """The run.json of a run that has ended."""
-    return encode(conclude.conclude(run, slo.restored(run.info), Law(5.0, known=False), outcome(run)))
+    return encode(conclude.conclude(run, restored_slo(run.info), Law(5.0, known=False), outcome(run)))
 
 
 def codes(run: Run) -> list[str]:
@@ -119,7 +119,7 @@ def test_what_is_within_its_limit_is_not(code: str, remote_run: RemoteRun) -> No
 
 def test_a_rate_that_was_not_reached_is_a_warning(remote_run: RemoteRun) -> None:
     """A slow client would be taken for a quiet one."""
-    run, bounds = remote_run(), slo.parse(FINE)
+    run, bounds = remote_run(), parse_slo(FINE)
     slow = Fidelity(drawn_rps=5.0, achieved_rps=4.9, scheduled=60, sent=60)
     fewer = Fidelity(drawn_rps=5.0, achieved_rps=4.9, scheduled=60, sent=50)
 
@@ -191,7 +191,7 @@ def test_bounds_that_requests_bring_along_are_moved_too(remote_run: RemoteRun) -
     own = {"slo_ttft_s": 0.144}
     table = remote_run(ask=own).requests
     moved, near = (
-        validity_remote.resolution(slo.Seen(table), slo.parse(""), RunInfo.of({"floor": floor_of(ttft_s)}).floor)
+        validity_remote.resolution(Seen(table), parse_slo(""), RunInfo.of({"floor": floor_of(ttft_s)}).floor)
         for ttft_s in (0.002, 0.0001)
     )
 
@@ -206,7 +206,7 @@ def test_without_a_floor_nothing_is_left_open(floor: Any, remote_run: RemoteRun)
     """A run of an older version could not be read."""
     run = remote_run(floor=floor)
 
-    assert validity_remote.resolution(slo.Seen(run.requests), slo.parse(FINE), run.info.floor) is None
+    assert validity_remote.resolution(Seen(run.requests), parse_slo(FINE), run.info.floor) is None
     assert validity_remote.undecided(RunInfo.of(concluded(run)).resolution, 0.9) is False
 
 

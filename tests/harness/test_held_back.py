@@ -9,7 +9,7 @@ from harness.api import Outcome
 from harness.data.folder import Run
 from harness.experiments.compare import gates
 from harness.experiments.compare.pairing import Pair
-from harness.metrics import slo
+from harness.metrics.objective import restored_slo
 from harness.runner.run import exit_code, why
 from harness.stats.arrivals import Law
 from harness.validity.conclude import conclude
@@ -28,7 +28,7 @@ def half(per_answer: dict[str, Any]) -> dict[str, Callable]:
 
 def ended(run: Run, fail_under: float | None = None) -> tuple[Any, int, str | None]:
     outcome = Outcome("finished", len(run.requests), 0, 0)
-    info = conclude(run, slo.restored(run.info), Law(5.0, known=False), outcome)
+    info = conclude(run, restored_slo(run.info), Law(5.0, known=False), outcome)
     code = exit_code(info, outcome, fail_under)
     return info, code, why(code, info, outcome, fail_under)
 

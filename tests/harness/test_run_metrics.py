@@ -9,8 +9,8 @@ from harness import registry
 from harness.api import Exchange, RequestRecord, RunTables, SentPrompt, Step
 from harness.data.records import http_table, steps_table, to_table
 from harness.errors import UsageError
-from harness.metrics import slo
 from harness.metrics.measure import run_metrics
+from harness.metrics.objective import parse_slo
 from harness.metrics.summary import of_run
 
 NAMES = registry.names("run_metrics")
@@ -145,7 +145,7 @@ def test_a_summary_has_what_the_run_can_tell():
 def test_no_slo_bounds_a_run():
     """A share would be read as seconds."""
     with pytest.raises(UsageError, match="No latency metric named 'kv_swing'"):
-        slo.parse("kv_swing=0.1")
+        parse_slo("kv_swing=0.1")
 
 
 def prompts(*rows):

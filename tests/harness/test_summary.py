@@ -15,8 +15,8 @@ from harness.data.records import to_table
 from harness.data.run_json import Described
 from harness.metrics import quantiles as exact
 from harness.metrics.measure import metrics
+from harness.metrics.objective import parse_slo, score
 from harness.metrics.quantiles import quantile, with_failures
-from harness.metrics.slo import parse, score
 from harness.metrics.summary import describe, summarize, vllm_keys, window_of
 
 
@@ -24,7 +24,7 @@ def test_throughput_ten_and_goodput_three_are_both_reported(table):
     """S20: a server that answers everything too late would look like a fast one."""
     tokens = [[i / 10 + (0.2 if i % 10 < 3 else 0.6)] for i in range(100)]
     rows = table(100, scheduled_s=[i / 10 for i in range(100)], tokens=tokens)
-    found = summarize(rows, parse("ttft=0.25,tpot=0.1"), window_s=10.0)
+    found = summarize(rows, parse_slo("ttft=0.25,tpot=0.1"), window_s=10.0)
 
     assert 10.0 == found.throughput_rps
     assert 3.0 == found.goodput_rps
@@ -42,7 +42,7 @@ def test_throughput_ten_and_goodput_three_are_both_reported(table):
 @settings(max_examples=60)
 def test_goodput_never_exceeds_throughput(table, status, limit_ms, window_s):
     """K30.b: more good answers per second than answers."""
-    found = summarize(table(len(status), status=status), parse(f"ttft={limit_ms}ms"), window_s=window_s)
+    found = summarize(table(len(status), status=status), parse_slo(f"ttft={limit_ms}ms"), window_s=window_s)
 
     assert found.goodput_rps <= found.throughput_rps
     assert found.token_goodput_tps <= found.output_tps
@@ -50,7 +50,7 @@ def test_goodput_never_exceeds_throughput(table, status, limit_ms, window_s):
 
 def test_goodput_counts_requests_within_the_slo_per_second(table):
     """Goodput would be divided by the drain, or count failures."""
-    rows, slo = table(4, status=["ok", "ok", "error", "ok"]), parse("ttft=1")
+    rows, slo = table(4, status=["ok", "ok", "error", "ok"]), parse_slo("ttft=1")
 
     assert 1.5 == summarize(rows, slo, window_s=2.0).goodput_rps
     assert 0.75 == summarize(rows, slo).goodput_rps
@@ -66,7 +66,7 @@ def test_a_small_run_does_not_carry_more_than_was_sent(table, gaps_s, status):
     """5 requests, one per second, would be reported as 1.25 per second: n requests have n - 1 gaps."""
     times = np.concatenate([[0.0], np.cumsum(gaps_s)])
     n, span_s = len(times), float(times[-1])
-    found = summarize(table(n, scheduled_s=times.tolist(), status=status[:n]), parse("ttft=150ms"))
+    found = summarize(table(n, scheduled_s=times.tolist(), status=status[:n]), parse_slo("ttft=150ms"))
 
     assert found.goodput_rps is None or found.goodput_rps <= found.throughput_rps
     if span_s > 1e-6:
@@ -94,7 +94,7 @@ def test_one_request_has_the_window_of_its_own_answer(table):
 @pytest.mark.parametrize("changes", [{}, {"tokens": (), "status": "dropped", "sent_s": None}])
 def test_whatever_was_not_measured_is_none_in_valid_json(table, n, changes):
     """NaN in run.json cannot be read by any other language, and 0 would be a lie."""
-    rows, slo = table(n, **changes), parse("ttft=1,p99:tpot=0.1")
+    rows, slo = table(n, **changes), parse_slo("ttft=1,p99:tpot=0.1")
     found = summarize(rows, slo)
     read = json.loads(json.dumps(encode(found), allow_nan=False))
 
@@ -107,8 +107,8 @@ def test_whatever_was_not_measured_is_none_in_valid_json(table, n, changes):
 
 def test_percentiles_alone_leave_no_attainment_and_no_goodput(table):
     """`request_goodput` and 100% of answered requests would stand beside a broken p99."""
-    slo = parse("p99:tpot=0.01")
-    only, mixed = summarize(table(20), slo), summarize(table(20), parse("p99:tpot=0.01,ttft=1"))
+    slo = parse_slo("p99:tpot=0.01")
+    only, mixed = summarize(table(20), slo), summarize(table(20), parse_slo("p99:tpot=0.01,ttft=1"))
     names = ("attainment", "goodput_rps", "token_goodput_tps")
 
     assert [None] * 3 == [getattr(only, name) for name in names]
@@ -118,7 +118,7 @@ def test_percentiles_alone_leave_no_attainment_and_no_goodput(table):
 
 def test_statuses_are_counted_all(table):
     """A status that did not occur would be missing instead of zero."""
-    found = summarize(table(3, status=["ok", "timeout", "ok"]), parse("ttft=1"))
+    found = summarize(table(3, status=["ok", "timeout", "ok"]), parse_slo("ttft=1"))
 
     expected = {"ok": 2, "rejected": 0, "timeout": 1, "cancelled": 0, "error": 0, "truncated": 0, "dropped": 0,
                 "empty": 0}  # fmt: skip
@@ -130,7 +130,7 @@ def test_statuses_are_counted_all(table):
 def test_latencies_are_those_of_requests_that_ended_well(table):
     """A request cut off early would make the server look fast."""
     rows = table(3, tokens=[[0.1, 0.2], [1.01], [2.3, 2.5]], status=["ok", "truncated", "ok"])
-    found = summarize(rows, parse("ttft=1")).metrics
+    found = summarize(rows, parse_slo("ttft=1")).metrics
 
     assert 2 == found["ttft"].n
     assert found["ttft"].p50 == pytest.approx(0.2)
@@ -140,7 +140,7 @@ def test_latencies_are_those_of_requests_that_ended_well(table):
 
 def test_one_token_answers_are_left_out_of_tpot(table):
     """A TPOT of zero would pull the mean down."""
-    found = summarize(table(2, tokens=[[0.1], [1.1, 1.3]]), parse("ttft=1")).metrics["tpot"]
+    found = summarize(table(2, tokens=[[0.1], [1.1, 1.3]]), parse_slo("ttft=1")).metrics["tpot"]
 
     assert 1 == found.n
     assert found.mean == pytest.approx(0.2)
@@ -148,14 +148,14 @@ def test_one_token_answers_are_left_out_of_tpot(table):
 
 def test_preemptions_are_added_up_where_known(table):
     """A backend that cannot see them would report none."""
-    assert 3 == summarize(table(2, preemptions=[1, 2]), parse("ttft=1")).preemptions
-    assert summarize(table(2), parse("ttft=1")).preemptions is None
+    assert 3 == summarize(table(2, preemptions=[1, 2]), parse_slo("ttft=1")).preemptions
+    assert summarize(table(2), parse_slo("ttft=1")).preemptions is None
 
 
 def test_a_summary_agrees_with_the_score(table):
     """The screen and run.json would tell two stories."""
     rows = table(5, tag=["a", "b", "a", None, "b"], tokens=[[i + 0.1 * i] for i in range(5)])
-    slo = parse("ttft=0.25,ttft@b=0.2,p50:e2e=0.2")
+    slo = parse_slo("ttft=0.25,ttft@b=0.2,p50:e2e=0.2")
     found, scored = summarize(rows, slo), score(rows, slo)
 
     assert scored.attainment == found.attainment
@@ -223,7 +223,7 @@ def test_describe_keeps_only_what_was_there():
 def test_summaries_do_not_depend_on_chunks(table, monkeypatch):
     """A run of a million requests would have other numbers than its parts."""
     rows = table(50, status=["ok", "error"] * 25, tokens=[[i + 0.1 * k for k in range(i % 7)] for i in range(50)])
-    slo = parse("ttft=0.25,itl=0.05,itl_p99=0.15")
+    slo = parse_slo("ttft=0.25,itl=0.05,itl_p99=0.15")
     whole = summarize(rows, slo)
     monkeypatch.setattr("harness.data.lists.CHUNK", 7)
     cut = summarize(to_table([]).from_batches(rows.to_batches(max_chunksize=11)), slo)
@@ -235,7 +235,7 @@ def test_memory_stays_near_the_size_of_the_tokens(table, monkeypatch):
     """A run of a million requests would not fit where its data does."""
     monkeypatch.setattr("harness.data.lists.CHUNK", 200)
     rows = table(4000, tokens=tuple(range(5000, 5100)))
-    slo = parse("ttft=1,tpot=1,itl_p99=1")
+    slo = parse_slo("ttft=1,tpot=1,itl_p99=1")
     summarize(rows, slo)
     tracemalloc.start()
     summarize(rows, slo)
@@ -279,4 +279,4 @@ def test_a_table_without_its_gaps_has_no_itl(table):
     thin = thinned(table(3))
 
     with pytest.raises(ValueError, match="no gaps"):
-        summarize(thin, parse(""))
+        summarize(thin, parse_slo(""))

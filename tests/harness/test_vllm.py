@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from harness.metrics.summary import summarize, vllm_keys
 
 
 def vllm(rows, slo="ttft=1,tpot=0.1,e2e=2"):
-    return vllm_keys(rows, parse(slo), summarize(rows, parse(slo)))
+    return vllm_keys(rows, parse_slo(slo), summarize(rows, parse_slo(slo)))
 
 
 def test_keys_are_those_that_users_parse(table):

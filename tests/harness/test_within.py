@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from harness.data.records import to_table
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
 from harness.runner.plan import plan
 from harness.stats.within_run import at_least, within
@@ -20,7 +20,7 @@ def test_a_busy_queue_gets_no_interval(record, seed):
     steps = np.cumsum(rng.exponential(1, 2000) - rng.exponential(1 / 0.9, 2000))
     waited_s = steps - np.minimum.accumulate(steps) + 0.1
     rows = to_table([record(i, tokens=[i + w, i + w + 0.1, i + w + 0.2]) for i, w in enumerate(waited_s)])
-    found = within(rows, parse("ttft=10"))
+    found = within(rows, parse_slo("ttft=10"))
 
     assert "one run: no interval" in found.why_not
     assert "repeat with other seeds (bench sweep --seeds 5)" in found.why_not
@@ -36,7 +36,7 @@ def test_a_busy_queue_gets_no_interval(record, seed):
 )
 def test_a_run_that_proves_nothing_gets_no_interval(table, given, why):
     """Numbers that mean nothing would get error bars."""
-    found = within(table(300), parse("ttft=0.2"), **given)
+    found = within(table(300), parse_slo("ttft=0.2"), **given)
 
     assert why == found.why_not
     assert ({}, None) == (found.metrics, found.at_least)
@@ -44,7 +44,7 @@ def test_a_run_that_proves_nothing_gets_no_interval(table, given, why):
 
 def test_few_requests_get_no_interval(table):
     """Sixty requests would get an interval as if that were a sample; and a p99 of two values one of its own."""
-    few, some = within(table(99), parse("")), within(table(200), parse(""))
+    few, some = within(table(99), parse_slo("")), within(table(200), parse_slo(""))
 
     assert "fewer than 100 requests" in few.why_not
     assert some.why_not is None
@@ -59,7 +59,7 @@ def test_no_interval_within_a_run_is_negative(record, seed):
     waits_s = rng.lognormal(-1, 0.5, 300)
     waits_s[150] = rng.lognormal(6, 1)
     rows = to_table([record(i, tokens=[i + w, i + w + 0.1, i + w + 0.2]) for i, w in enumerate(waits_s)])
-    found = within(rows, parse("ttft=0.6"))
+    found = within(rows, parse_slo("ttft=0.6"))
     low, high = found.metrics["ttft"].mean
     share = found.attainment
 
@@ -77,10 +77,10 @@ def test_a_least_share_is_of_independent_requests(record):
     )
     wilson = stats.binomtest(200, 200).proportion_ci(method="wilson").low
 
-    assert wilson == pytest.approx(within(alone, parse("ttft=0.2"), bursts=False).at_least, rel=1e-9)
+    assert wilson == pytest.approx(within(alone, parse_slo("ttft=0.2"), bursts=False).at_least, rel=1e-9)
     assert [None, None] == [
-        within(alone, parse("ttft=0.2")).at_least,
-        within(queued, parse("ttft=0.2"), bursts=False).at_least,
+        within(alone, parse_slo("ttft=0.2")).at_least,
+        within(queued, parse_slo("ttft=0.2"), bursts=False).at_least,
     ]
     assert at_least(10) < at_least(1000)
 
@@ -99,13 +99,13 @@ def test_a_share_near_all_gets_no_interval(record):
     """The bootstrap of a share of 99.5 % says that it cannot be lower, as most samples have no miss."""
     rows = to_table([record(i, tokens=[i + (0.5 if i % 200 == 0 else 0.1), i + 1]) for i in range(600)])
 
-    assert within(rows, parse("ttft=0.2")).attainment is None
+    assert within(rows, parse_slo("ttft=0.2")).attainment is None
 
 
 def test_missing_values_are_left_out(record):
     """Answers of one token have no TPOT; as zeros they would halve its mean."""
     tokens = [[i + 0.1] if i % 2 else [i + 0.1, i + 0.15] for i in range(400)]
-    found = within(to_table([record(i, tokens=t) for i, t in enumerate(tokens)]), parse(""))
+    found = within(to_table([record(i, tokens=t) for i, t in enumerate(tokens)]), parse_slo(""))
 
     assert [0.05, 0.05] == pytest.approx(found.metrics["tpot"].mean)
 
@@ -120,8 +120,8 @@ def test_requests_of_a_session_are_alike_however_far_apart(record):
         order = rng.permutation(1200)
         rows = [record(i, tokens=[i + w, i + w + 0.1], session=int(s))
                 for i, (w, s) in enumerate(zip(waits_s[order], session[order], strict=True))]  # fmt: skip
-        found = within(to_table(rows), parse("ttft=2"))
-        alone = within(to_table([dataclasses.replace(row, session=None) for row in rows]), parse("ttft=2"))
+        found = within(to_table(rows), parse_slo("ttft=2"))
+        alone = within(to_table([dataclasses.replace(row, session=None) for row in rows]), parse_slo("ttft=2"))
         held += found.attainment.low <= stats.norm.cdf(np.log(2) / np.sqrt(1.09)) <= found.attainment.high
         wider.append((found.attainment.high - found.attainment.low) / (alone.attainment.high - alone.attainment.low))
         assert (40.0, None) == (pytest.approx(found.sessions), alone.sessions)
@@ -135,4 +135,4 @@ def test_few_sessions_get_no_interval(record):
     """Five agents would pass for a thousand independent requests."""
     rows = to_table([record(i, tokens=[i + 0.1, i + 0.2], session=i % 5) for i in range(600)])
 
-    assert "there are fewer than 6 sessions (as many as 5.0 of one length)" in within(rows, parse("ttft=2")).why_not
+    assert "there are fewer than 6 sessions (as many as 5.0 of one length)" in within(rows, parse_slo("ttft=2")).why_not

@@ -21,7 +21,7 @@ from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.conditions import JOINT, Share, sure_misses
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
 from harness.experiments.capacity.trials import CLUMP, FAR, PART, SETTLE, Trial, answered_rps, arrived_rps, dispersion
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from harness.validity.overload import grown
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -137,7 +137,7 @@ class Clock:
     def searched(self, seed: int) -> SearchResult:
         """The search."""
         spec = SearchSpec(
-            replace(parse("e2e=1"), goal=self.server.goal), self.server.goal, "joint", 660, first_seed=seed,
+            replace(parse_slo("e2e=1"), goal=self.server.goal), self.server.goal, "joint", 660, first_seed=seed,
             tolerance=0.05, virtual=False, budget_s=self.budget_s,
         )  # fmt: skip
         steps, made = search(spec, lambda: self.budget_s - self.spent_s), None

@@ -18,10 +18,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from harness.api import Slo
 from harness.data.lists import number
 from harness.errors import BenchError
 from harness.experiments import trial
-from harness.metrics import measure, slo
+from harness.metrics import measure
+from harness.metrics.objective import parse_slo, score
 from harness.options import RunSpec
 from harness.stats.seeds import spread
 from harness.stats.within_run import FEWEST, FEWEST_MISSES, MOST_ALIKE, Blocks, Resampled, autocorrelation
@@ -61,13 +63,13 @@ def systems(rng: np.random.Generator, count: int, runs: int) -> Iterator[dict[st
             ttft_s = measure.per_request(measure.metrics()["ttft"], trial.simulate(spec).table)
         except BenchError:
             continue
-        bound = slo.parse(f"ttft={np.nanquantile(ttft_s, rng.uniform(0.5, 0.99)):.4g}")
+        bound = parse_slo(f"ttft={np.nanquantile(ttft_s, rng.uniform(0.5, 0.99)):.4g}")
         seeds = [int(rng.integers(1, 10**7)) for _ in range(runs)]
         yield of_system(replace(spec, requests=requests), bound, seeds)
         found += 1
 
 
-def of_system(spec: RunSpec, bound: slo.Slo, seeds: Sequence[int]) -> dict[str, list[Held]]:
+def of_system(spec: RunSpec, bound: Slo, seeds: Sequence[int]) -> dict[str, list[Held]]:
     """What the runs of these seeds held of the means over all of them, overloaded ones included."""
     seen: list[tuple[bool, dict[str, Floats]]] = []
     for seed in seeds:
@@ -75,7 +77,7 @@ def of_system(spec: RunSpec, bound: slo.Slo, seeds: Sequence[int]) -> dict[str, 
         ordered = table.take(np.argsort(number(table, "scheduled_s"), kind="stable"))
         series = {name: measure.per_request(measure.metrics()[name], ordered) for name in ("ttft", "tpot")}
         series = {name: np.where(np.isfinite(values), values, np.nan) for name, values in series.items()}
-        seen.append((overload(table) is not None, series | {"met": slo.score(ordered, bound).met.astype(float)}))
+        seen.append((overload(table) is not None, series | {"met": score(ordered, bound).met.astype(float)}))
     truth = {name: float(np.mean([np.nanmean(series[name]) for _, series in seen])) for name in ("ttft", "tpot", "met")}
     held: dict[str, list[Held]] = {name: [] for name in truth}
     for overloaded, series in seen:

@@ -29,7 +29,8 @@ from harness.data.lists import number
 from harness.data.warmup_cut import kept
 from harness.errors import BenchError
 from harness.experiments import trial
-from harness.metrics import measure, slo
+from harness.metrics import measure
+from harness.metrics.objective import parse_slo, score
 from harness.stats.curves import logit
 from harness.validity import overload, warmup
 
@@ -114,7 +115,7 @@ class Drawn:
             table = self.run(rate_rps, requests, seed)
             due_s = number(table, "scheduled_s")
             middle = (due_s >= np.quantile(due_s, 0.25)) & (due_s <= np.quantile(due_s, 0.95))
-            met += slo.score(table, slo.parse(str(self.spec.slo))).met[middle].tolist()
+            met += score(table, parse_slo(str(self.spec.slo))).met[middle].tolist()
         return float(logit((sum(met) + 0.5) / (len(met) + 1)) - logit(self.goal))
 
     def judged(self, system: System, seeds: int) -> Iterator[Judged]:
@@ -125,7 +126,7 @@ class Drawn:
                     own = SEEDS_OF_RUNS + 1000 * self.number + 10 * seed + requests % 7
                     table = self.run(factor * base_rps, requests, own)
                     cut = warmup.find(table, "mser5")
-                    scored = slo.score(kept(table, cut), slo.parse(str(self.spec.slo)))
+                    scored = score(kept(table, cut), parse_slo(str(self.spec.slo)))
                     grew = overload.overload(table) is not None
                     met = (scored.attainment or 0.0) >= self.goal
                     yield Judged(factor, requests, grew, bool(grew and not met), long_enough(table))

@@ -27,8 +27,8 @@ from harness.experiments.capacity.chain import Chain, ChainRequest, unloaded
 from harness.experiments.capacity.conditions import Condition, conditions, settings
 from harness.experiments.capacity.steady import BLOCKS, UNSTABLE, Tried, growth, logit, sample
 from harness.experiments.trial import own_rate
-from harness.metrics import slo
 from harness.metrics.measure import metrics, per_request
+from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
 
 MODELS = (
@@ -118,7 +118,7 @@ class Truth:
     def __init__(self, spec: RunSpec, goal: float, requests: int) -> None:
         self.spec, self.goal, self.requests = replace(spec, slo=None), goal, requests
         self.own_rps = own_rate(spec)
-        self.slo = slo.parse(spec.slo or "")
+        self.slo = parse_slo(spec.slo or "")
         self.wanted = conditions(self.slo, goal, "joint")
         self.alone = unloaded(spec, self.slo, 600)
         self.sent = 0

@@ -29,7 +29,7 @@ import numpy as np
 
 from backends.sim import Sim
 from harness.api import Request
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from harness.metrics.summary import summarize
 
 SLO = "ttft=0.25,tpot=0.1"
@@ -95,7 +95,7 @@ def measure(requests: list[Request], name: str, policy: str, log_steps: bool) ->
     ended = time.process_time()
     steps = sim.steps_table()
     recorded = time.process_time()
-    summary = summarize(table, parse(SLO))
+    summary = summarize(table, parse_slo(SLO))
     end = time.process_time()
     gc.enable()
     gc.unfreeze()

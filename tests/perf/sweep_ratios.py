@@ -20,7 +20,7 @@ from random_systems import POLICIES, drawn
 
 from harness.errors import BenchError
 from harness.experiments.trial import own_rate, simulate
-from harness.metrics import slo
+from harness.metrics.objective import parse_slo, score
 from harness.options import RunSpec
 from harness.stats.curves import crossing
 from harness.stats.seeds import jackknife
@@ -35,7 +35,7 @@ def attained(spec: RunSpec, rate_rps: float, seed: int) -> float:
     """Attainment of one seed at one rate, after the cut of its warm-up."""
     trial = simulate(replace(spec, rate=rate_rps, seed=seed))
     kept = trial.table.filter(pc.greater_equal(trial.table["scheduled_s"], warmup.find(trial.table, "mser5").at_s))
-    return float(slo.score(kept, slo.parse(spec.slo or "")).attainment)
+    return float(score(kept, parse_slo(spec.slo or "")).attainment)
 
 
 def knee(spec: RunSpec, goal: float) -> float | None:

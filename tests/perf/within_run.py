@@ -17,7 +17,8 @@ import numpy as np
 from harness.data.codec import encode
 from harness.data.warmup_cut import kept
 from harness.experiments import pool, trial
-from harness.metrics import measure, slo
+from harness.metrics import measure
+from harness.metrics.objective import parse_slo, score
 from harness.options import RunSpec
 from harness.stats.within_run import within
 from harness.validity import overload, warmup
@@ -51,9 +52,9 @@ def look(spec: RunSpec) -> Seen:
     cut = warmup.find(table, "mser5")
     measured = kept(table, cut)
     grown = overload.overload(table) is not None
-    info = encode(within(measured, slo.parse(SLO), overloaded=grown))
+    info = encode(within(measured, parse_slo(SLO), overloaded=grown))
     ttft_s, tpot_s = (measure.per_request(measure.metrics()[name], measured) for name in ("ttft", "tpot"))
-    values = [slo.score(measured, slo.parse(SLO)).attainment]
+    values = [score(measured, parse_slo(SLO)).attainment]
     for of in (ttft_s, tpot_s):
         values += [float(np.nanmean(of)), float(np.nanquantile(of, 0.99))]
     share = info["attainment"]

@@ -15,13 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from harness.api import RequestRecord, Step
+from harness.api import RequestRecord, Slo, Step
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.records import SCHEDULE, steps_table, to_table
 from harness.data.run_json import RunInfo
 from harness.data.schedule import digest
-from harness.metrics import slo as slos
+from harness.metrics.objective import parse_slo
 from harness.metrics.summary import summarize
 from reports import _pictures
 
@@ -99,7 +99,7 @@ _BURSTINESS = {
 
 
 def _info(table: pa.Table, slo: str) -> dict[str, Any]:
-    parsed = slos.parse(slo) if slo else slos.Slo()
+    parsed = parse_slo(slo) if slo else Slo()
     return {
         "schema": 1,
         "state": "finished",

@@ -10,7 +10,7 @@ import pytest
 
 from harness.api import Outcome
 from harness.data.folder import Run
-from harness.metrics import slo
+from harness.metrics.objective import restored_slo
 from harness.stats.arrivals import Law
 from harness.validity.conclude import completed, conclude
 from reports import figures, traffic
@@ -123,7 +123,7 @@ def test_all_kinds_of_run_draw(make_run: MakeRun, opened: Open, put) -> None:
 def test_a_remote_run_draws(remote_run: MakeRun, opened: Open) -> None:
     """The gauges of a remote endpoint would stay an empty box, or the page of its client would break."""
     run = remote_run(floor=None)
-    info = conclude(run, slo.restored(run.info), Law(5.0, known=False), Outcome("finished", 60, 0, 0))
+    info = conclude(run, restored_slo(run.info), Law(5.0, known=False), Outcome("finished", 60, 0, 0))
     seen = opened(Html().render(dataclasses.replace(run, info=info)))
 
     assert "timeline" in seen.drawn()

@@ -17,7 +17,7 @@ from harness import registry
 from harness.api import Request
 from harness.data.folder import Run
 from harness.data.records import ACTIONS, actions_table, to_table
-from harness.metrics import slo as slos
+from harness.metrics.objective import parse_slo
 from harness.metrics.summary import summarize
 from reports import _cluster
 from reports.figures.cluster import ALIKE, cluster
@@ -63,7 +63,7 @@ def simulated(make_run: MakeRun, router: object, requests: int = 160, **fields: 
     at_s = np.sort(draw.uniform(0.0, 10.0, requests))
     schedule = [Request(i, float(t), 200, int(draw.integers(20, 160))) for i, t in enumerate(at_s)]
     records = list(sim.simulate(schedule))
-    table, slo = to_table(records), slos.parse("ttft=0.25,tpot=0.1")
+    table, slo = to_table(records), parse_slo("ttft=0.25,tpot=0.1")
     actions, steps, run = actions_table(sim.actions()), sim.steps_table(), make_run(1)
     info = {
         "backend": {**sim.describe(), "router": "scripted:k=1"},

@@ -10,7 +10,7 @@ import pytest
 
 from harness.api import Bound, Slo
 from harness.data.folder import Run
-from harness.metrics import slo as slos
+from harness.metrics.objective import parse_slo, score
 from harness.metrics.stages import joint
 from reports import _data, figures
 from reports.figures import style
@@ -35,8 +35,8 @@ def drawn(figure: go.Figure | str) -> go.Figure:
 def test_slo_scale_agrees_with_scoring(slo: str, scale: float, make_run: MakeRun) -> None:
     """The curve would promise an attainment that `--slo` with scaled bounds does not give."""
     run = make_run(slo=slo, tags=("chat", "code"))
-    bounds = tuple(Bound(b.metric, b.limit * scale, b.tag, b.percentile) for b in slos.parse(slo).bounds)
-    expected = slos.score(run.requests, Slo(bounds)).met
+    bounds = tuple(Bound(b.metric, b.limit * scale, b.tag, b.percentile) for b in parse_slo(slo).bounds)
+    expected = score(run.requests, Slo(bounds)).met
 
     ratios = joint(_data.margins(run))
     assert expected.tolist() == (ratios <= scale).tolist()

@@ -13,8 +13,8 @@ from harness.api import RequestRecord, Step
 from harness.data.folder import Run
 from harness.data.records import steps_table, to_table
 from harness.data.run_json import RunInfo
-from harness.metrics import slo as slos
 from harness.metrics.measure import marked
+from harness.metrics.objective import parse_slo, restored_slo, score
 from harness.metrics.stages import APART, TOGETHER, of, summed
 from harness.validity.server_metrics import queue_shares
 from reports import _data, _stages, figures
@@ -53,7 +53,7 @@ def staged() -> MakeStaged:
     """Makes a run of records and steps."""
 
     def make(records: Sequence[RequestRecord], steps: Sequence[Step] = (), slo: str = "ttft=1,tpot=1") -> Run:
-        bounds = [dataclasses.asdict(b) for b in slos.parse(slo).bounds] if slo else []
+        bounds = [dataclasses.asdict(b) for b in parse_slo(slo).bounds] if slo else []
         info = {"schema": 1, "state": "finished", "slo": {"text": slo, "goal": 0.9, "bounds": bounds}, "summary": {}}
         return Run(Path("demo"), RunInfo.of(info), to_table(records), steps_table(steps), None, complete=True)
 
@@ -149,7 +149,7 @@ def test_every_miss_has_one_cause(make_run: MakeRun) -> None:
 def test_the_stages_of_a_large_run_add_up_piece_by_piece(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rows of every piece but the first would be those of other requests."""
     run = make_run(500, failed=20, slo="ttft=0.12,tpot=0.03,e2e=1.5")
-    scored = slos.score(run.requests, slos.restored(run.info))
+    scored = score(run.requests, restored_slo(run.info))
     whole = summed(run, _data.seen(run), scored, queue_shares)
     monkeypatch.setattr("harness.metrics.stages._ROWS", 64)
     pieces = summed(run, _data.seen(run), scored, queue_shares)

@@ -12,7 +12,7 @@ from harness.api import Outcome, RequestRecord
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.records import server_metrics_table
-from harness.metrics import slo
+from harness.metrics.objective import restored_slo
 from harness.stats.arrivals import Law
 from harness.validity import conclude
 from reports import _format, _sending, _stages
@@ -28,7 +28,7 @@ HOSTILE = '<script>alert(1)</script> <a href="https://evil.example/">x</a> \x1b[
 
 def concluded(run: Run) -> Run:
     outcome = Outcome("finished", run.requests.num_rows, 0, 0)
-    return dataclasses.replace(run, info=conclude.conclude(run, slo.restored(run.info), Law(5.0, known=False), outcome))
+    return dataclasses.replace(run, info=conclude.conclude(run, restored_slo(run.info), Law(5.0, known=False), outcome))
 
 
 def floor_of(error_s: float) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def test_a_killed_run_tells_what_it_has(remote_run: RemoteRun) -> None:
     """A run without its end (no facts of senders, no last reading) would not be reported."""
     run = remote_run(state="running", client={"senders": 2}, floor=None, server_requests=3)
     run = dataclasses.replace(run, complete=False)
-    run = dataclasses.replace(run, info=conclude.conclude(run, slo.restored(run.info), None, None))
+    run = dataclasses.replace(run, info=conclude.conclude(run, restored_slo(run.info), None, None))
     text = " ".join(Text(width=100).render(run).split())
 
     assert "2 senders" in text
@@ -137,7 +137,7 @@ def test_hosts_are_named_with_what_is_known_of_their_clocks(remote_run: RemoteRu
     host = {"host": "far", "clock_offset_s": 5000.25, "clock_drift_s": -2e-5, "clock_error_s": 1.5e-3}
     near = {"host": "near", "clock_offset_s": 0.0, "clock_drift_s": None, "clock_error_s": 8e-5}
     run = remote_run(client={"senders": 2, "per_sender": [host, near]})
-    run = dataclasses.replace(run, info=conclude.conclude(run, slo.restored(run.info), None, None))
+    run = dataclasses.replace(run, info=conclude.conclude(run, restored_slo(run.info), None, None))
     text, page = " ".join(Text(width=100).render(run).split()), Html().render(run)
 
     assert "2 senders on far, near (clocks known to 1.50 ms)" in text
@@ -177,7 +177,7 @@ def interrupted(run: Run) -> Run:
     """The run as Ctrl-C leaves it, judged as such."""
     run = dataclasses.replace(run, info=run.info.change(state="interrupted"), complete=False)
     ended = Outcome("stopped", 2, 98, 0)
-    return dataclasses.replace(run, info=conclude.conclude(run, slo.restored(run.info), Law(5.0, known=False), ended))
+    return dataclasses.replace(run, info=conclude.conclude(run, restored_slo(run.info), Law(5.0, known=False), ended))
 
 
 @pytest.mark.parametrize("floor", [floor_of(0.00001), floor_of(0.02)])

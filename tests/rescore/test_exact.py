@@ -13,7 +13,7 @@ from harness.experiments.rescore.groups import GROUPINGS, grouped
 from harness.experiments.rescore.reading import of_run
 from harness.experiments.rescore.scale import curve, first_within, plane, scaled
 from harness.experiments.rescore.tokens import tasks, tokens
-from harness.metrics.slo import Seen, parse, score
+from harness.metrics.objective import Seen, parse_slo, score
 
 SLOS = [
     "ttft=0.25,tpot=0.1",
@@ -47,7 +47,7 @@ def meets(row, limits):
 
 @pytest.fixture(params=SLOS)
 def slo(request):
-    return parse(request.param)
+    return parse_slo(request.param)
 
 
 def test_a_thin_table_scores_as_the_whole_one(mixture, slo):
@@ -58,8 +58,8 @@ def test_a_thin_table_scores_as_the_whole_one(mixture, slo):
 
     assert expected.met.tolist() == found.met.tolist()
     assert expected.by_class == found.by_class
-    assert [(b.text, b.attainment, b.value_s, b.passed) for b in expected.bounds] == [
-        (b.text, b.attainment, b.value_s, b.passed) for b in found.bounds
+    assert [(b.bound, b.attainment, b.value_s, b.passed) for b in expected.bounds] == [
+        (b.bound, b.attainment, b.value_s, b.passed) for b in found.bounds
     ]
 
 
@@ -69,7 +69,7 @@ def test_many_scores_of_one_table_are_those_of_fresh_ones(mixture):
     seen = Seen(table)
 
     for text in [*SLOS, *SLOS]:
-        assert score(table, parse(text)).met.tolist() == score(table, parse(text), seen).met.tolist()
+        assert score(table, parse_slo(text)).met.tolist() == score(table, parse_slo(text), seen).met.tolist()
 
 
 def test_the_scale_curve_is_a_score_under_every_scaled_slo(mixture, slo):
@@ -94,7 +94,7 @@ def test_the_scale_curve_is_a_score_under_every_scaled_slo(mixture, slo):
 
 def test_crossings_are_the_smallest_scale_that_reaches_the_goal(mixture):
     """'90% from scale 1.2 on' would be wrong on one side of 1.2."""
-    table, slo = mixture(), parse("ttft=0.25,tpot=0.1")
+    table, slo = mixture(), parse_slo("ttft=0.25,tpot=0.1")
     at = curve(Seen(table), slo, [1.0]).crossing(0.7)
     shares = [curve(Seen(table), slo, [at * f]).attainment[0] for f in (1 - 1e-9, 1 + 1e-9)]
 
@@ -118,9 +118,9 @@ def test_a_percentile_bound_holds_from_its_own_scale_on(mixture):
     """The curve would hide that a run-level bound is broken at a scale."""
     table = mixture(700, 3)
     table = table.filter([s == "ok" for s in table["status"].to_pylist()])
-    at = curve(Seen(table), parse("p90:ttft=0.1"), [1.0]).holds_from["p90:ttft=0.1"]
+    at = curve(Seen(table), parse_slo("p90:ttft=0.1"), [1.0]).holds_from[Bound("ttft", 0.1, percentile=90.0)]
 
-    assert not score(table, scaled(parse("p90:ttft=0.1"), at * (1 - 1e-9))).passed
+    assert not score(table, scaled(parse_slo("p90:ttft=0.1"), at * (1 - 1e-9))).passed
     assert score(table, Slo((Bound("ttft", 0.1 * at * (1 + 1e-9), percentile=90.0),), goal=0.5)).bounds[0].passed
 
 
@@ -173,7 +173,7 @@ def test_good_tokens_are_those_on_the_line(mixture, text, ttft_s, tpot_s):
     table = mixture().drop_columns("slo_ttft_s").append_column("slo_ttft_s", [[None] * 400])
     table = table.drop_columns("slo_task_s").append_column("slo_task_s", [[None] * 400])
     rows = table.to_pylist()
-    found = tokens(Seen(table), parse(text))
+    found = tokens(Seen(table), parse_slo(text))
 
     assert [good_by_loop(r, ttft_s, tpot_s) for r in rows] == found.output.tolist()
     prompts = [r["prompt_tokens"] if meets(r, {"ttft": ttft_s}) else 0 for r in rows]
@@ -183,7 +183,7 @@ def test_good_tokens_are_those_on_the_line(mixture, text, ttft_s, tpot_s):
 def test_bounds_on_whole_answers_count_for_all_their_tokens(mixture):
     """A program that needs the whole answer in time would be credited with half of a late one (JITServe's classes)."""
     table = mixture().drop_columns("slo_task_s").append_column("slo_task_s", [[None] * 400])
-    found = tokens(Seen(table), parse("e2e=1")).output.tolist()
+    found = tokens(Seen(table), parse_slo("e2e=1")).output.tolist()
 
     for row, good in zip(table.to_pylist(), found, strict=True):
         late = (
@@ -196,7 +196,7 @@ def test_without_bounds_every_token_of_a_good_answer_counts(mixture):
     """With infinite deadlines service goodput must be throughput."""
     table = mixture()
     ok = [s == "ok" for s in table["status"].to_pylist()]
-    found = tokens(Seen(table), parse("ttft=1e9,tpot=1e9,task=1e9"), score(table, parse("ttft=1e9,tpot=1e9")))
+    found = tokens(Seen(table), parse_slo("ttft=1e9,tpot=1e9,task=1e9"), score(table, parse_slo("ttft=1e9,tpot=1e9")))
 
     own = [r["slo_ttft_s"] is not None or r["slo_task_s"] is not None for r in table.to_pylist()]
     expected = [n if k else 0 for n, k in zip(table["output_tokens"].to_pylist(), ok, strict=True)]
@@ -208,7 +208,7 @@ def test_without_bounds_every_token_of_a_good_answer_counts(mixture):
 def test_later_tokens_are_never_better(mixture):
     """Shifting every token later would raise the token goodput."""
     records = mixture().to_pylist()
-    slo = parse("ttft=0.2,tpot=0.03")
+    slo = parse_slo("ttft=0.2,tpot=0.03")
     import pyarrow as pa
 
     from harness.data.records import REQUESTS
@@ -246,7 +246,7 @@ def test_fastgen_success_is_that_of_its_script(mixture, rule, rate):
 def test_a_task_is_met_when_all_of_its_requests_are(mixture):
     """A task with one late stage would count as served."""
     table = mixture()
-    scored = score(table, parse("ttft=0.25,tpot=0.1"))
+    scored = score(table, parse_slo("ttft=0.25,tpot=0.1"))
     groups = {}
     for row, met in zip(table.to_pylist(), scored.met.tolist(), strict=True):
         if row["session"] is not None:

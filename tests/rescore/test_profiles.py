@@ -17,15 +17,15 @@ from harness.experiments.rescore.objectives import outcome, read
 from harness.experiments.rescore.reading import of_run
 from harness.experiments.rescore.scale import plane
 from harness.metrics.deadlines import deadlines
+from harness.metrics.objective import parse_slo
 from harness.metrics.profiles._base import Gaps, step_quantile
-from harness.metrics.slo import parse
 from harness.metrics.summary import per_second_of, summarize, vllm_keys
 
 LIMITS = "ttft=0.25,tpot=0.045"
 
 
 def column(source, name, slo=LIMITS):
-    found = side_by_side.side_by_side(source, parse(slo), side_by_side.made([name]))
+    found = side_by_side.side_by_side(source, parse_slo(slo), side_by_side.made([name]))
     return next(c for c in found.columns if c.name.replace(".", "-") == name)
 
 
@@ -121,7 +121,7 @@ def test_the_column_of_a_tool_is_what_it_printed_itself(file, foreign, tool, met
 def test_what_a_file_cannot_tell_is_in_no_column(foreign):
     """The first and the last token of guidellm's answers would pass for gaps of 0 ms and deadlines that were kept."""
     (run,) = imports.open(foreign / "guidellm.json")
-    found = side_by_side.side_by_side(of_run(run), parse(LIMITS), side_by_side.made(["all"]))
+    found = side_by_side.side_by_side(of_run(run), parse_slo(LIMITS), side_by_side.made(["all"]))
     columns = {c.name: c for c in found.columns}
 
     assert {None} == {c.values["itl_p50_s"] for c in columns.values()}
@@ -135,7 +135,7 @@ def test_what_a_file_cannot_tell_is_in_no_column(foreign):
 
 def test_our_column_is_what_every_report_says(mixture, source):
     """The column that the others are compared with would be of other definitions than the summary."""
-    summary = summarize(mixture(), parse(LIMITS))
+    summary = summarize(mixture(), parse_slo(LIMITS))
     values = column(source, "bench").values
 
     for metric in ("ttft", "tpot", "e2e"):
@@ -158,7 +158,7 @@ def test_tokens_of_one_instant_in_two_events_have_a_tpot_of_zero(run):
 
 def test_vllms_column_is_vllms_keys(mixture, source):
     """run.json and the table of profiles would tell two numbers of one tool."""
-    table, slo = mixture(), parse(LIMITS)
+    table, slo = mixture(), parse_slo(LIMITS)
     keys = vllm_keys(table, slo, summarize(table, slo))
     values = column(source, "vllm").values
 
@@ -259,7 +259,7 @@ def test_every_profile_says_whose_it_is_and_takes_any_run(name, run, mixture):
     assert name == profile.name.replace(".", "-")
     for n in (0, 1, 2):  # none, one that failed, one that ended well
         source = of_run(run(mixture(n)))
-        found = side_by_side.side_by_side(source, parse(LIMITS), [profile])
+        found = side_by_side.side_by_side(source, parse_slo(LIMITS), [profile])
         assert [profile.name] == [c.name for c in found.columns]
 
 

@@ -14,7 +14,7 @@ from harness.experiments.rescore.answer import answer
 from harness.experiments.rescore.groups import grouped
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import of_run, sources
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_tasks_and_classes_of_a_mix_are_scored(simulated, capsys):
 def test_a_role_chunk_that_the_wire_saw_is_vllm_0_32s_first_token(remote_run):
     """Two versions of one tool, which differ by a factor of 60 in TTFT, would look alike."""
     run = remote_run(wire={"first_event_s": lambda exchange: exchange.first_event_s - 0.05})
-    found = side_by_side.side_by_side(of_run(run), parse("ttft=0.25"), side_by_side.made(["vllm", "vllm-0.32"]))
+    found = side_by_side.side_by_side(of_run(run), parse_slo("ttft=0.25"), side_by_side.made(["vllm", "vllm-0.32"]))
     values = {c.name: c.values for c in found.columns}
 
     assert 0.05 == pytest.approx(values["vllm"]["ttft_mean_s"] - values["vllm-0.32"]["ttft_mean_s"])
@@ -96,7 +96,7 @@ def test_bounds_within_the_clients_error_stay_open(remote_run, slo):
     run = remote_run()
     floor = {name: {"p50_s": 1e-3, "p99_s": 1e-2} for name in ("ttft", "itl", "tpot", "e2e", "lateness")}
     source = of_run(dataclasses.replace(run, info=RunInfo.of({**encode(run.info), "floor": floor})))
-    info = answer([source], RescoreOptions(objectives=(parse(slo),), goals=(0.5,), fail_under=0.5))
+    info = answer([source], RescoreOptions(objectives=(parse_slo(slo),), goals=(0.5,), fail_under=0.5))
 
     assert info.runs[0].slos[0].resolution.undecided
     assert info.exit_code in (4, 5)

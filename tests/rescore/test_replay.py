@@ -9,7 +9,7 @@ import pytest
 
 from harness.api import Bound, Slo
 from harness.experiments.rescore.scale import curve
-from harness.metrics.slo import Seen, parse, score
+from harness.metrics.objective import Seen, parse_slo, score
 from reports._replay import AROUND, COARSE, FINE, Axis, Grid, cells, grid, series
 
 SLOS = [
@@ -28,7 +28,7 @@ def bounds_at(grid: Grid, places: tuple[int, int]) -> tuple[Bound, ...]:
 def test_every_position_is_what_scoring_finds(text: str, mixture: Callable[..., pa.Table]) -> None:
     """A plane would show other shares than bench slo prints for the same bounds."""
     seen = Seen(mixture(400))
-    places = grid([seen], parse(text))
+    places = grid([seen], parse_slo(text))
     found = cells(seen, places)
     met = found.met()
     for i in [*range(0, len(places.axes[0].limits_s), 5), len(places.axes[0].limits_s)]:
@@ -43,12 +43,12 @@ def test_every_position_is_what_scoring_finds(text: str, mixture: Callable[..., 
 def test_every_scale_is_what_the_curve_finds(text: str, mixture: Callable[..., pa.Table]) -> None:
     """The curve over scales would show other shares than bench slo --scale."""
     seen = Seen(mixture(400))
-    places = grid([seen], parse(text))
-    found, scored = cells(seen, places), curve(seen, parse(text), places.factors)
+    places = grid([seen], parse_slo(text))
+    found, scored = cells(seen, places), curve(seen, parse_slo(text), places.factors)
 
     assert scored.attainment.tolist() == (found.scaled / found.requests).tolist()
     for axis, one in zip(places.axes, found.alone, strict=True):
-        shares = scored.bounds.get(f"{axis.metric}={axis.own_s}")
+        shares = None if axis.own_s is None else scored.bounds.get(Bound(axis.metric, axis.own_s))
         assert (shares is None) == (one.scaled is None)
         if shares is not None and one.scaled is not None:
             assert shares.tolist() == (one.scaled / one.requests).tolist()

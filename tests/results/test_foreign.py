@@ -9,8 +9,8 @@ import pytest
 
 from harness.errors import UsageError
 from harness.experiments import imports
-from harness.metrics import slo
 from harness.metrics.measure import metrics, missing, sample, succeeded
+from harness.metrics.objective import parse_slo, score
 
 FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
 SENT = {"ttft": "ttft_sent", "tpot": "tpot", "itl": "itl"}
@@ -80,7 +80,7 @@ def test_every_request_is_there_the_failed_ones_too(imported, name):
 def test_goodput_of_vllm_is_found_again(imported):
     """The SLO that a user knows from vLLM would score differently here."""
     run = imported("vllm-detailed.json")
-    scored = slo.score(run.requests, slo.parse("ttft=40ms,tpot=6ms"))
+    scored = score(run.requests, parse_slo("ttft=40ms,tpot=6ms"))
     good = run.info.aggregates["goodput_rps"] * run.info.aggregates["duration_s"]
 
     assert good == pytest.approx(scored.met.sum(), abs=1e-6)
@@ -139,7 +139,7 @@ def test_where_a_few_streams_wait_for_one_another_nothing_was_due(changed, tmp_p
 def test_a_bound_on_what_is_not_there_is_refused(imported):
     """Every request of guidellm would keep any bound on ITL."""
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
-        slo.score(imported("guidellm.json").requests, slo.parse("itl=0.001"))
+        score(imported("guidellm.json").requests, parse_slo("itl=0.001"))
 
 
 def test_without_a_time_axis_there_are_no_rates(imported):

@@ -10,7 +10,7 @@ from harness import registry
 from harness.cli import main
 from harness.experiments import answers
 from harness.experiments.theory.tables import evaluate
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from reports.answers import theory
 from reports.document import csv
 
@@ -129,7 +129,10 @@ def test_strict_is_5_steps_and_relaxed_25():
     strict, relaxed = rows("slo", linear)
 
     assert [5 * step_s, 25 * step_s] == pytest.approx([strict["itl_p99_s"], relaxed["itl_p99_s"]])
-    assert (99.0, 0.1475) == (parse(strict["bound"]).bounds[0].percentile, parse(strict["bound"]).bounds[0].limit)
+    assert (99.0, 0.1475) == (
+        parse_slo(strict["bound"]).bounds[0].percentile,
+        parse_slo(strict["bound"]).bounds[0].limit,
+    )
     assert (None, None) == (strict["published_s"], strict["fits"])  # constants are of no model
 
 

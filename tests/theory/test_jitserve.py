@@ -10,7 +10,7 @@ from harness.api import DeadlineSlo, Extra, LatencySlo, ProgramSlo, Request, Req
 from harness.data.records import to_table
 from harness.experiments.rescore.tokens import tokens
 from harness.experiments.trial import simulate
-from harness.metrics.slo import Seen, parse, score
+from harness.metrics.objective import Seen, parse_slo, score
 from harness.options import Given, run_spec
 from harness.registry import make
 
@@ -83,7 +83,7 @@ def trial(policy, seed, rate_rps=7, requests=400):
 def test_bounds_that_nothing_breaks_make_goodput_throughput():
     """Tokens within objectives must be the tokens where objectives are infinite (K20.b)."""
     table = trial("gmax", 0).table
-    slo = parse("ttft=1e9,tpot=1e9,task=1e9")
+    slo = parse_slo("ttft=1e9,tpot=1e9,task=1e9")
     place = table.schema.get_field_index("slo_task_s")
     unbounded = table.set_column(place, table.schema.field(place), pa.nulls(len(table), pa.float64()))
     good = tokens(Seen(unbounded), slo)
@@ -111,7 +111,7 @@ def test_a_late_first_token_is_not_made_good_by_a_fast_end():
     """The artifact of JITServe counts such a request where its end-to-end deadline holds (K20.e)."""
     late = [1.5 + 0.01 * k for k in range(10)]  # all its tokens come before the line ends at 1 + 9 * 0.1 s
     table = to_table([RequestRecord(0, 0.0, 0.0, late, None, 100, 10, 10, "ok")])
-    slo = parse("ttft=1,tpot=0.1")
+    slo = parse_slo("ttft=1,tpot=0.1")
 
     assert not score(table, slo).met.any()
     assert 0 == tokens(Seen(table), slo).prompt.sum()

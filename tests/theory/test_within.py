@@ -7,7 +7,7 @@ from scipy import signal, stats
 from harness.data.warmup_cut import kept
 from harness.experiments import pool, trial
 from harness.metrics import measure
-from harness.metrics.slo import parse
+from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
 from harness.stats.within_run import Blocks, Resampled, autocorrelation, within
 from harness.validity import warmup
@@ -80,7 +80,7 @@ def run_of(seed, rate_rps=1.0):
     )  # fmt: skip
     table = trial.simulate(spec).table
     measured = kept(table, warmup.find(table, "mser5"))
-    found = within(measured, parse(spec.slo))
+    found = within(measured, parse_slo(spec.slo))
     ttft_s = measure.per_request(measure.metrics()["ttft"], measured)
     return found, float(ttft_s.mean()), float((ttft_s <= 0.15).mean())
 

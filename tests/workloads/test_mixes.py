@@ -11,7 +11,7 @@ import pytest
 
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
-from harness.metrics import slo
+from harness.metrics.objective import parse_slo
 from workloads import blend, catalog, mixed
 from workloads.arrivals.builtin import Constant, Poisson
 from workloads.blend import Blend
@@ -174,7 +174,7 @@ def test_shares_count_what_they_say_and_the_rate_is_that_of_requests(tmp_path: P
     assert 6.0 == pytest.approx(len(drawn) / drawn.span_s, rel=0.03)
     assert share == pytest.approx(pc.mean(pc.equal(drawn.table["tag"], "short").cast(pa.int8())).as_py(), abs=0.02)
     assert "ttft@short=0.5,p99:tpot@short=0.1" == loaded.slo_text
-    assert slo.parse(loaded.slo_text).bounds
+    assert parse_slo(loaded.slo_text).bounds
     assert {None, 9.0} == set(drawn.table["slo_task_s"].unique().to_pylist())
 
 

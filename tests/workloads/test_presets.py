@@ -14,7 +14,7 @@ from backends.sim import Sim
 from harness.cli import main
 from harness.data.dependencies import Releases
 from harness.data.schedule import Schedule
-from harness.metrics import slo
+from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
 from harness.runner.plan import plan
 from workloads import _presets, catalog
@@ -51,7 +51,7 @@ def test_a_preset_draws_what_it_declares(name: str) -> None:
 
     assert 2000 == len(drawn)
     assert drawn.sha256 == draw(name).sha256
-    assert slo.text(slo.parse(loaded.slo_text)) == loaded.slo_text
+    assert str(parse_slo(loaded.slo_text)) == loaded.slo_text
     assert loaded.requests
     if isinstance(loaded.workload, Mixed) and loaded.workload.sessions is None:
         stated = np.array(loaded.workload.lengths.mean_tokens)

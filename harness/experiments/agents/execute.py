@@ -36,8 +36,8 @@ from harness.experiments.agents.search import (
 )  # fmt: skip
 from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.capacity.store import check_options, make_folder, read_folder
-from harness.metrics import slo
 from harness.metrics.measure import cached_share, first_last, metrics, succeeded
+from harness.metrics.objective import parse_slo, score
 from harness.metrics.resources import Resources, resources
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
@@ -84,14 +84,14 @@ def set_up(
     chosen = {*parse(spec.sessions).args} if spec.trace is not None and spec.sessions is not None else set()
     if {"begin_most", "begin_least", "count", "passes"} & chosen:
         raise UsageError("--sessions: the search decides how many there are and where they start; give only common.")
-    slos = tuple(slo.parse(text) for text in tiers)
+    slos = tuple(parse_slo(text) for text in tiers)
     found = []
     for text, one in zip(tiers, slos, strict=True):
         if not one.bounds:
             raise UsageError(f"--slo '{text}' has no bound.")
         pooled = [bound for bound in one.bounds if metrics()[bound.metric].pooled]
         if pooled:
-            raise UsageError(f"--slo '{slo.bound_text(pooled[0])}' is not of single requests; bound tpot instead.")
+            raise UsageError(f"--slo '{pooled[0]!s}' is not of single requests; bound tpot instead.")
         found.append(Tier(text, conditions_of(text, spec.goal)))
     if spec.trace is not None:
         spec = replace(spec, turns=spec.turns or "think-only")
@@ -169,10 +169,10 @@ def measured(task: Task, table: pa.Table, wall_s: float) -> AgentTrial:
 def _shares(table: pa.Table, objective: Slo) -> Iterator[TrialShare]:
     """The share of each condition of a tier, with its standard deviation over sessions."""
     session = np.unique(table["session"].to_numpy(), return_inverse=True)[1]
-    scored = slo.score(table, objective)
+    scored = score(table, objective)
     yield _share(JOINT, scored.met, session)
     for bound in scored.bounds:
-        yield _share(bound.text, bound.met[bound.applies], session[bound.applies])
+        yield _share(str(bound.bound), bound.met[bound.applies], session[bound.applies])
 
 
 def _share(text: str, met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]) -> TrialShare:

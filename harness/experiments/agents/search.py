@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from harness.experiments.agents.agents_json import AgentTrial, TierAgents, TrialShare
 from harness.experiments.capacity.conditions import JOINT, Condition, conditions
-from harness.metrics import slo
+from harness.metrics.objective import parse_slo
 from harness.stats import curves
 from harness.stats.knee import Block, knee
 
@@ -90,7 +90,7 @@ class Pooled(NamedTuple):
 
 def conditions_of(tier: str, goal: float) -> tuple[Condition, ...]:
     """What must hold at a tier: each bound on a percentile, and the goal for all others together."""
-    objective = slo.parse(tier)
+    objective = parse_slo(tier)
     found = conditions(objective, goal, "joint")
     single = any(bound.percentile is None for bound in objective.bounds)
     return found if single else tuple(condition for condition in found if condition.text != JOINT)

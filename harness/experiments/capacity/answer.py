@@ -15,7 +15,6 @@ from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, exit_code
 from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, SearchSpec, sustained
-from harness.metrics import slo
 from harness.stats.curves import falling
 
 if TYPE_CHECKING:
@@ -54,7 +53,6 @@ def answer(
         **search_options(setup),
         "state": "interrupted" if interrupted else "finished",
         "exit_code": exit_code(states, verdicts) if failed is None else failed.exit_code,
-        "slo": slo.stored(setup.slo),
         "gpus": gpus,
         "confidence": CONFIDENCE,
         "tolerance": setup.settings.tolerance_of(setup.clock),
@@ -207,7 +205,7 @@ def _rounded(requests: int) -> int:
 def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> str:
     """The condition whose curve is shown: the one that decides the first goal that has an answer."""
     single = not all(bound.percentile for bound in objective.bounds)
-    default = JOINT if single else slo.bound_text(objective.bounds[0])
+    default = JOINT if single else str(objective.bounds[0])
     return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
 
 

@@ -34,7 +34,6 @@ from harness.experiments.capacity.search_spec import (
     sustained,
 )
 from harness.experiments.capacity.trials import SETTLE, Key, Trial
-from harness.metrics import slo as slos
 from harness.stats.curves import Curve, logit
 from harness.stats.knee import WORK, Block, Knee, Most, knee
 
@@ -438,7 +437,7 @@ def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
         if low is None and tried.e2e_s and rate_rps * tried.e2e_s < 0.05:
             why = (
                 f"even at {rate_rps:.4g} req/s, where requests hardly meet, the goal of {100 * spec.goal:.4g}% under "
-                f"{slos.text(spec.slo)} is missed, so no rate is low enough."
+                f"{spec.slo!s} is missed, so no rate is low enough."
             )
             return SearchResult(None, resolved=True, unreachable=True, why=why)
         ends = [None if side is None else side.key.rate_rps for side in (low, high)]

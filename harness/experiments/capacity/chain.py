@@ -25,11 +25,10 @@ from harness.data.dependencies import dropped, ended_s
 from harness.data.lists import number
 from harness.data.records import to_table
 from harness.data.schedule import requests_of
-from harness.experiments.capacity.conditions import JOINT, shares, with_typical
+from harness.experiments.capacity.conditions import shares, with_typical
 from harness.experiments.trial import at_rate, without_steps
-from harness.metrics import slo as slos
-from harness.metrics.measure import first_last, metrics
-from harness.metrics.slo import score
+from harness.metrics.measure import first_last
+from harness.metrics.objective import Tally, added
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
@@ -143,14 +142,12 @@ class Chain:
 
     def __init__(self, spec: RunSpec, own_rps: float, slo: Slo, request: ChainRequest) -> None:
         made = at_rate(replace(spec, seed=request.seed), request.rate_rps, own_rps)
-        self._slo = slo
         self._request = request
         self._traffic = Traffic(load_workload(made).workload.start(_generator(request.seed)), self._dropped)
         self._records = self._traffic.served_by(simulator(made))
         self._new: list[RequestRecord] = []
         self._given_up: set[int] = set()
-        self._met: dict[str, Counts] = {}
-        self._of: dict[str, Counts] = {}
+        self._tally = Tally(slo)
         self._came = self._ended = np.zeros(0, np.int64)  # requests by block, those before the first block in that
 
     def __repr__(self) -> str:
@@ -184,13 +181,15 @@ class Chain:
         for request_id, due_s in traffic.open_s.items():
             if due_s < until_s and request_id not in self._given_up:
                 self._given_up.add(request_id)
-                self._count_missed(due_s)
+                block = int((due_s - request.cut_s) // request.block_s)
+                self._came = added(self._came, np.bincount([max(block, 0)]))
+                self._tally.add_missed(block)
         blocks = request.blocks
         change = _padded(self._came, blocks)[:blocks] - _padded(self._ended, blocks)[:blocks]
         return Observed(
             request,
-            {text: _padded(counts, blocks)[:blocks] for text, counts in self._met.items()},
-            {text: _padded(counts, blocks)[:blocks] for text, counts in self._of.items()},
+            {str(key): _padded(counts, blocks)[:blocks] for key, counts in self._tally.met.items()},
+            {str(key): _padded(counts, blocks)[:blocks] for key, counts in self._tally.of.items()},
             np.cumsum(change),
             traffic.sent,
         )
@@ -204,44 +203,12 @@ class Chain:
         table = to_table(self._new)
         self._new = []
         block = np.floor((number(table, "scheduled_s") - self._request.cut_s) / self._request.block_s).astype(int)
-        for text, met, of in counted(table, self._slo):
-            self._add(self._met, text, block, met)
-            self._add(self._of, text, block, of)
-        self._came = _summed(self._came, np.maximum(block, 0))
+        self._tally.add(table, block)
+        self._came = added(self._came, np.bincount(np.maximum(block, 0)))
         end_s = number(table, "ended_s")
         last_s = first_last(table)[1]
         ended = np.floor((np.where(np.isnan(last_s), end_s, last_s) - self._request.cut_s) / self._request.block_s)
-        self._ended = _summed(self._ended, np.maximum(ended, 0).astype(int))
-
-    def _count_missed(self, due_s: float) -> None:
-        block = np.array([int((due_s - self._request.cut_s) // self._request.block_s)])
-        self._came = _summed(self._came, np.maximum(block, 0))
-        for text in [JOINT, *map(slos.bound_text, self._slo.bounds)]:
-            self._add(self._of, text, block, np.ones(1))
-
-    def _add(self, into: dict[str, Counts], text: str, block: Counts, weight: npt.NDArray[np.float64]) -> None:
-        inside = block >= 0
-        into[text] = _summed(into.get(text, np.zeros(0, np.int64)), block[inside], weight[inside])
-
-
-def counted(table: pa.Table, slo: Slo) -> Iterator[tuple[str, npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
-    """By condition how many values of each request met it, of how many: one, but of pooled gaps; both (requests,)."""
-    scored = score(table, slo)
-    yield JOINT, scored.met.astype(float), np.ones(len(table))
-    for found in scored.bounds:
-        metric = metrics()[found.bound.metric]
-        if found.bound.percentile is None or not metric.pooled:
-            yield found.text, (found.met & found.applies).astype(float), found.applies.astype(float)
-            continue
-        ok = pc.equal(table["status"], "ok").to_numpy()
-        within, values = np.zeros(len(table)), (found.applies & ~ok).astype(float)
-        gaps = np.maximum(0, pc.list_value_length(table["token_s"]).to_numpy() - 1)
-        gaps[~(found.applies & ok)] = 0
-        each = np.concatenate([metric.of(table.filter(pa.array(found.applies & ok)).combine_chunks()), np.zeros(0)])
-        assert len(each) == gaps.sum()
-        row = np.repeat(np.arange(len(table)), gaps)
-        within += np.bincount(row, each <= found.bound.limit, minlength=len(table))
-        yield found.text, within, values + gaps
+        self._ended = added(self._ended, np.bincount(np.maximum(ended, 0).astype(int)))
 
 
 def unloaded(spec: RunSpec, slo: Slo, requests: int) -> Unloaded:
@@ -298,14 +265,6 @@ def simulator(spec: RunSpec) -> Simulator:
 
 def _generator(seed: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed))
-
-
-def _summed(counts: Counts, at: Counts, weight: npt.NDArray[np.float64] | None = None) -> Counts:
-    """The counts and, where each stands, more of them."""
-    more = np.bincount(at, weight).astype(np.int64)
-    both = _padded(counts, len(more))
-    both[: len(more)] += more
-    return both
 
 
 def _padded(counts: Counts, size: int) -> Counts:

@@ -17,10 +17,9 @@ import pyarrow as pa
 
 from harness import values as check
 from harness.api import Bound, Slo
-from harness.data.lists import kept
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import metrics, succeeded
-from harness.metrics.slo import BoundScore, bound_text, score
+from harness.metrics.objective import score
 from harness.options import RunSpec
 from harness.spec import seconds
 
@@ -83,8 +82,8 @@ def under(definition: Definition, slo: Slo) -> Slo:
 
 def conditions(slo: Slo, goal: float, definition: Definition) -> tuple[Condition, ...]:
     """What must hold at a goal: all bounds at once, or each of them, and every bound on a percentile."""
-    each = [Condition(bound_text(bound), goal) for bound in slo.bounds if bound.percentile is None]
-    whole = [Condition(bound_text(b), b.percentile / 100) for b in slo.bounds if b.percentile is not None]
+    each = [Condition(str(bound), goal) for bound in slo.bounds if bound.percentile is None]
+    whole = [Condition(str(b), b.percentile / 100) for b in slo.bounds if b.percentile is not None]
     if definition == "separate" and each:
         return (*each, *whole)
     return (Condition(JOINT, goal), *whole)
@@ -93,8 +92,12 @@ def conditions(slo: Slo, goal: float, definition: Definition) -> tuple[Condition
 def shares(table: pa.Table, slo: Slo) -> tuple[Share, ...]:
     """Every share of a table in order of request ids: joint, then one per bound."""
     scored = score(table, slo)
-    joint = Share(JOINT, int(scored.met.sum()), len(table), scored.met)
-    return (joint, *(_share(table, found) for found in scored.bounds))
+    found = [Share(JOINT, int(scored.met.sum()), len(table), scored.met)]
+    for each in scored.bounds:
+        met, of = (int(part.sum()) for part in each.counts(table))
+        of_all = each.applies.all() and not (each.bound.percentile is not None and metrics()[each.bound.metric].pooled)
+        found.append(Share(str(each.bound), met, of, each.met if of_all else None))
+    return tuple(found)
 
 
 def with_typical(found: Sequence[Share], table: pa.Table, slo: Slo) -> tuple[Share, ...]:
@@ -120,27 +123,6 @@ def missed_unloaded(share: Share, goal: float) -> str:
         f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {share.text} "
         f"({100 * goal:.4g}% have to{measured}), so no rate is low enough."
     )
-
-
-def _share(table: pa.Table, found: BoundScore) -> Share:
-    metric = metrics()[found.bound.metric]
-    if found.bound.percentile is not None and metric.pooled:
-        return Share(found.text, *_pooled(table, found))
-    met = found.met[found.applies]
-    return Share(found.text, int(met.sum()), len(met), met if found.applies.all() else None)
-
-
-def _pooled(table: pa.Table, found: BoundScore) -> tuple[int, int]:
-    """Values within the bound, of all: a value per gap, and one beyond it per failed request."""
-    ok = succeeded(table)
-    metric = metrics()[found.bound.metric]
-    met = of = int((found.applies & ~ok).sum())
-    met = 0
-    for piece in kept(table, found.applies & ok):
-        values = metric.of(piece)
-        met += int((values <= found.bound.limit).sum())
-        of += len(values)
-    return met, of
 
 
 def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
@@ -177,7 +159,7 @@ def sure_misses(goal: float, of: int) -> int:
 def bounds_of(slo: Slo, goal: float) -> Iterator[Condition]:
     """Each bound by itself, with the goal that it has: what tells which of them binds."""
     for bound in slo.bounds:
-        yield Condition(bound_text(bound), goal if bound.percentile is None else bound.percentile / 100)
+        yield Condition(str(bound), goal if bound.percentile is None else bound.percentile / 100)
 
 
 DEFINITIONS: tuple[Definition, ...] = ("joint", "separate", "sarathi")

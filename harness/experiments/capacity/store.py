@@ -15,7 +15,7 @@ from harness.data.storage import locked, write_json
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger
-from harness.metrics import slo
+from harness.metrics.objective import stored_slo
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.execute import Setup
@@ -71,7 +71,7 @@ def search_options(setup: Setup) -> Facts:
         "workload": setup.planned.loaded.name,
         "traffic": {**encode(setup.planned.traffic), "rate_rps": None, "arrivals_rps": None},
         "backend": dict(setup.planned.backend.describe()),
-        "slo": slo.stored(setup.slo),
+        "slo": encode(stored_slo(setup.slo)),
         "goals": list(setup.settings.goals),
         "clock": setup.clock,
         "definition": setup.settings.definition,

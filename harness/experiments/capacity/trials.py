@@ -39,7 +39,6 @@ from harness.experiments.capacity.conditions import (
     with_typical,
 )
 from harness.experiments.trial import at_rate
-from harness.metrics import slo as slos
 from harness.metrics.measure import succeeded
 from harness.options import RunSpec
 from harness.runner.progress import QUIET, Display
@@ -173,7 +172,7 @@ class Task:
     @property
     def run(self) -> RunSpec:
         """The spec of the one run that it takes."""
-        spec = replace(self.spec, seed=self.key.seed, requests=self.key.planned, slo=slos.text(self.slo) or None)
+        spec = replace(self.spec, seed=self.key.seed, requests=self.key.planned, slo=str(self.slo) or None)
         if self.key.rate_rps == 0:
             return one_after_the_other(spec)
         if self.settle_s is not None:

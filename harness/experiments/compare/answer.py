@@ -26,8 +26,8 @@ from harness.experiments.compare.compare_json import (
 from harness.experiments.compare.gates import Gate
 from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.experiments.compare.verdict import Series
-from harness.metrics import slo
 from harness.metrics.measure import succeeded
+from harness.metrics.objective import restored_slo
 from harness.stats.paired import ALPHA, whole
 
 EXIT_CODES: Mapping[str, int] = {
@@ -101,8 +101,8 @@ def compare(
         base=_side(base, [pair.base for pair in pairs]),
         head=_side(head, [pair.head for pair in pairs]),
         workload=None if first is None else _common([_workload(pair.base) or {} for pair in pairs]) or None,
-        slo=slo.text(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
-        goal=settings.goal or (settings.slo or (Slo() if first is None else slo.restored(first.info))).goal,
+        slo=str(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
+        goal=settings.goal or (settings.slo or (Slo() if first is None else restored_slo(first.info))).goal,
         rescored=settings.slo is not None,
         warmup=settings.warmup,
         pairs=every,

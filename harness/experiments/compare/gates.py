@@ -23,8 +23,8 @@ from harness.data.run_json import Cut, Described, Summary
 from harness.data.warmup_cut import kept
 from harness.errors import UsageError, no_such
 from harness.experiments.compare.pairing import Numbers, Pair, Source
-from harness.metrics import slo
 from harness.metrics.measure import metrics, per_request, succeeded
+from harness.metrics.objective import restored_slo
 from harness.metrics.summary import summarize
 from harness.stats.paired import Limits, steady_loss
 from harness.validity import warmup
@@ -245,7 +245,7 @@ def of(source: Source, objective: Slo | None, from_s: float) -> Values:
     if source.info.source and not len(source.requests):
         return dict(_summary(source.info.summary))  # what the other tool computed is all there is
     table = measured(source.requests, from_s)
-    return dict(_summary(summarize(table, objective or slo.restored(source.info))))
+    return dict(_summary(summarize(table, objective or restored_slo(source.info))))
 
 
 def is_held_back(pair: Pair) -> bool:

@@ -23,8 +23,8 @@ from harness.data.folder import Run
 from harness.data.lists import lists, number
 from harness.data.records import to_table
 from harness.data.run_json import RunInfo, Summary
-from harness.metrics import slo as slos
 from harness.metrics.measure import marked, missing
+from harness.metrics.objective import stored_slo
 from harness.metrics.summary import summarize, vllm_keys
 from harness.stats.within_run import within
 from harness.validity.checks import OVERLOAD, QUEUE_GREW, Verdict, judge
@@ -106,7 +106,7 @@ def as_run(source: ToolRun, path: Path, name: str) -> Run:
             "arrivals": "closed" if source.closed else None,
         },
         "backend": {k: v for k, v in {"name": source.tool, "model": source.model, "url": source.url}.items() if v},
-        "slo": slos.stored(source.slo),
+        "slo": encode(stored_slo(source.slo)),
         "schedule": {"sha256": sha256, "requests": len(table)},
         "source": {
             "tool": source.tool,

@@ -22,7 +22,6 @@ from harness.experiments.place.questions import Capacity, Timed
 from harness.experiments.place.search import Rate, apart
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import NETWORK, UNITS, Deployment
-from harness.metrics import slo
 from harness.runner.plan import load_workload
 from harness.spec import parse
 
@@ -50,7 +49,7 @@ def stored_options(options: PlaceOptions) -> Facts:
             "gpus_per_node": options.cluster.per_node,
             "hardware": list(options.hardware),
             "algorithms": list(options.algorithms),
-            "slo": slo.text(options.slo),
+            "slo": str(options.slo),
             "goal": options.slo.goal,
             "conditions": options.definition,
             **({} if options.ratio is None else {"ratio": ":".join(map(str, options.ratio))}),

@@ -31,8 +31,8 @@ from harness.experiments.place.systems import (
     load_objective,
 )
 from harness.experiments.trial import own_rate, without_steps
-from harness.metrics import slo
 from harness.metrics.measure import metrics
+from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
@@ -132,10 +132,10 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     if not issubclass(backend, ReusableSimulator):
         raise UsageError(f"bench place simulates its candidates; leave out --backend '{spec.backend}', or take sim.")
     loaded = load_workload(spec)
-    bounds = slo.parse(spec.slo if spec.slo is not None else loaded.slo_text, goal=spec.goal)
+    bounds = parse_slo(spec.slo if spec.slo is not None else loaded.slo_text, goal=spec.goal)
     if not bounds.bounds:
         raise UsageError("A placement needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
-    spec = replace(without_steps(spec), slo=slo.text(bounds))
+    spec = replace(without_steps(spec), slo=str(bounds))
     own_rps = own_rate(spec)
     unchained = chainable(spec, loaded)
     rate_rps = own["rate"]

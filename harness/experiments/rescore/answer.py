@@ -17,8 +17,8 @@ from harness.experiments.rescore.scored import groups_part, plane_part, slo_part
 from harness.experiments.rescore.side_by_side import side_by_side
 from harness.experiments.rescore.slo_json import Latency, ScoredRun, SloAnswer, SloScore, known
 from harness.metrics.measure import in_summary, missing
+from harness.metrics.objective import meets, restored_slo
 from harness.metrics.quantiles import with_failures
-from harness.metrics.slo import meets, restored
 from harness.metrics.summary import per_second_of, window_of
 from harness.validity.remote import undecided
 
@@ -51,7 +51,7 @@ def _named(source: Source, query: RescoreOptions) -> ScoredRun:
 
 
 def _run(source: Source, query: RescoreOptions) -> ScoredRun:
-    info, stored, own = source.info, encode(source.info), restored(source.info)
+    info, stored, own = source.info, encode(source.info), restored_slo(source.info)
     goals, objectives = query.goals or (own.goal,), query.objectives or (own,)
     table, ok = source.table, source.seen.ok
     rate = per_second_of(table)

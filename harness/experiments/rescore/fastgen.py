@@ -17,7 +17,7 @@ from harness.metrics.deadlines import worst_lag, worst_moving_average
 from harness.spec import build, parse, text_of
 
 if TYPE_CHECKING:
-    from harness.metrics.slo import Seen
+    from harness.metrics.objective import Seen
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 

@@ -24,7 +24,7 @@ from harness.errors import no_such
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.rescore.objectives import Objective
 from harness.experiments.rescore.slo_json import FoundCapacity
-from harness.metrics.slo import UNTAGGED, restored
+from harness.metrics.objective import UNTAGGED, restored_slo
 from harness.options import NO_SETTINGS
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> 
         return []
     free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "duration", *NO_SETTINGS}
     for info in _searches(source.path):
-        if set(restored(info.slo).bounds) != set(objective.bounds):
+        if set(restored_slo(info.slo).bounds) != set(objective.bounds):
             continue
         # the same system and traffic, at whatever rate and seed
         specs = (info.spec, source.info.spec)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from harness.api import Slo
 from harness.experiments.rescore import fastgen
 from harness.metrics.measure import check_bounds
-from harness.metrics.slo import BoundScore, Score, Seen, parse, score, share, text
+from harness.metrics.objective import BoundScore, Score, Seen, parse_slo, score, share
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Objective: TypeAlias = Slo | fastgen.Fastgen
@@ -68,7 +68,7 @@ class Outcome:
 
 def read(given: str) -> Objective:
     """An SLO such as 'ttft=0.25,tpot=0.1', or 'fastgen:rate=4'. Raises UsageError."""
-    return fastgen.read(given) if fastgen.is_fastgen(given) else parse(given)
+    return fastgen.read(given) if fastgen.is_fastgen(given) else parse_slo(given)
 
 
 def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
@@ -76,9 +76,9 @@ def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
     if isinstance(objective, Slo):
         slo = replace(objective, goal=goal)
         scored = score(seen.table, slo, seen)
-        parts = tuple(Part(b.text, b.attainment, int(np.count_nonzero(b.applies)), b) for b in scored.bounds)
-        binding = None if scored.binding is None else scored.binding.text
-        return Outcome(text(slo) or "no bound", scored.met, parts, binding, scored)
+        parts = tuple(Part(str(b.bound), b.attainment, int(np.count_nonzero(b.applies)), b) for b in scored.bounds)
+        binding = None if scored.binding is None else str(scored.binding.bound)
+        return Outcome(str(slo) or "no bound", scored.met, parts, binding, scored)
     check_bounds(seen.table, ("itl",))
     found = fastgen.success(seen, objective)
     named = (("prompt in time", found.prompt), ("answer in time", found.answer))

@@ -16,7 +16,7 @@ from harness.data.folder import Run
 from harness.data.lists import pieces
 from harness.data.run_json import RunInfo
 from harness.experiments import imports
-from harness.metrics.slo import Seen
+from harness.metrics.objective import Seen
 from harness.validity.conclude import completed
 
 

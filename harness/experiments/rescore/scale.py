@@ -13,9 +13,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.api import Slo
+from harness.api import Bound, Slo
 from harness.metrics.measure import check_bounds
-from harness.metrics.slo import BoundScore, Score, Seen, score
+from harness.metrics.objective import BoundScore, Score, Seen, score
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -26,7 +26,7 @@ SAMPLE = 4096
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
-    """Attainment at each factor: joint, and per bound (by its text at factor 1).
+    """Attainment at each factor: joint, and per bound, as it is at factor 1.
 
     Where every bound is on a percentile no single request is scored, and the joint attainment is NaN.
     `ratio` (requests,) is the factor from which on a request meets everything, infinite for one that failed. Bounds
@@ -35,9 +35,9 @@ class Curve:
 
     factors: Floats
     attainment: Floats
-    bounds: dict[str, Floats]
+    bounds: dict[Bound, Floats]
     ratio: Floats
-    holds_from: dict[str, float]
+    holds_from: dict[Bound, float]
 
     def crossing(self, goal: float) -> float | None:
         """The smallest factor at which a share `goal` of the requests meets the bounds; None when none does."""
@@ -76,18 +76,18 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     scores = scored.bounds
     each = [b for b in scores if b.bound.percentile is None]
     failed = np.where(seen.ok, 0, len(rising))  # (requests,) beyond every factor
-    places: dict[str, Ints] = {}  # (requests,) the first factor at which each request meets the bound
+    places: dict[Bound, Ints] = {}  # (requests,) the first factor at which each request meets the bound
     for b in each if len(rising) else ():
-        found = first_within(seen.values(b.bound.metric), _limit(seen, b), rising)
-        places[b.text] = np.maximum(np.where(b.applies, found, 0), failed)
+        found = first_within(seen.values(b.bound.metric), b.limit_s, rising)
+        places[b.bound] = np.maximum(np.where(b.applies, found, 0), failed)
     joint = np.maximum.reduce([failed, *places.values()]) if len(rising) else np.empty(0, np.int64)
     return Curve(
         rising,
         _shares(joint, len(rising)) if scored.by_request and not scored.unknown else np.full(len(rising), np.nan),
-        {b.text: _shares(places[b.text][b.applies], len(rising)) if places else np.empty(0) for b in each},
+        {b.bound: _shares(places[b.bound][b.applies], len(rising)) if places else np.empty(0) for b in each},
         _joint_ratio(seen, each),
         {
-            b.text: 0.0 if b.value_s is None or np.isnan(b.value_s) else b.value_s / b.bound.limit
+            b.bound: 0.0 if b.value_s is None or np.isnan(b.value_s) else b.value_s / b.bound.limit
             for b in scores
             if b.bound.percentile is not None
         },
@@ -113,18 +113,12 @@ def first_within(values: Floats, limit: Floats | float, factors: Floats) -> Ints
     return np.where(np.isnan(values), 0, place)
 
 
-def _limit(seen: Seen, scored: BoundScore) -> Floats | float:
-    """The limit of each request: its own where it brings one."""
-    own = seen.own(scored.bound.metric)
-    return scored.bound.limit if own is None else np.where(np.isnan(own), scored.bound.limit, own)
-
-
 def _joint_ratio(seen: Seen, each: Sequence[BoundScore]) -> Floats:
     """(requests,) the factor from which on each request meets all of the bounds."""
     found = np.where(seen.ok, 0.0, np.inf)
     for scored in each:
         with np.errstate(invalid="ignore"):  # a task that failed, of a request that it does not bind: inf / inf
-            ratio = seen.values(scored.bound.metric) / _limit(seen, scored)
+            ratio = seen.values(scored.bound.metric) / scored.limit_s
         if not scored.applies.all():
             ratio[~scored.applies] = 0.0
         np.fmax(found, ratio, out=found)  # not np.maximum: a request without a value meets the bound

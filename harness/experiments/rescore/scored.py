@@ -100,10 +100,10 @@ def _scale(
     return ScaleScore(
         found.factors.tolist(),
         found.attainment.tolist(),
-        {name: [known(share) for share in shares.tolist()] for name, shares in found.bounds.items()},
+        {str(bound): [known(share) for share in shares.tolist()] for bound, shares in found.bounds.items()},
         [per_second(round(share * len(source.table))) for share in found.attainment.tolist()],
         [found.crossing(goal) for goal in goals],
-        {name: known(factor) for name, factor in found.holds_from.items()},
+        {str(bound): known(factor) for bound, factor in found.holds_from.items()},
     )
 
 
@@ -150,7 +150,7 @@ def groups_part(source: Source, by: str, objectives: Sequence[Objective], goal: 
 def _bounds_in(found: Outcome, inside: np.ndarray) -> dict[str, float | None]:
     """Per bound the share that kept it, of the requests inside the group that it binds."""
     scored = [p.scored for p in found.parts if p.scored is not None and not p.is_percentile]
-    among = {one.text: one.met[inside & one.applies] for one in scored}
+    among = {str(one.bound): one.met[inside & one.applies] for one in scored}
     return {text: float(met.mean()) if len(met) else None for text, met in among.items()}
 
 

@@ -21,7 +21,7 @@ from harness.data.lists import number
 from harness.experiments.rescore.slo_json import TaskScore
 from harness.metrics.deadlines import events_of
 from harness.metrics.measure import first_last
-from harness.metrics.slo import Score, Seen, score
+from harness.metrics.objective import Score, Seen, score
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -48,7 +48,7 @@ def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
     scored = score(seen.table, slo, seen) if scored is None else scored
     others = [b.met for b in scored.bounds if b.bound.percentile is None and b.bound.metric not in LINE]
     gate = seen.ok & np.logical_and.reduce([np.ones(len(seen.ok), bool), *others])
-    ttft_s, tpot_s = (_limits(seen, scored, metric) for metric in LINE)
+    ttft_s, tpot_s = (_limits(scored, metric) for metric in LINE)
     in_time = gate & ~(seen.values("ttft") > ttft_s)
     requested, made = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
     return Tokens(
@@ -58,14 +58,13 @@ def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
     )
 
 
-def _limits(seen: Seen, scored: Score, metric: str) -> Floats:
+def _limits(scored: Score, metric: str) -> Floats:
     """(requests,) the bound that each request has on a metric, infinite where it has none."""
-    found = np.full(len(seen.ok), np.inf)
+    limits_s = np.full(len(scored.met), np.inf)
     for b in scored.bounds:
         if b.bound.metric == metric and b.bound.percentile is None:
-            found[b.applies] = b.bound.limit
-    own = seen.own(metric)
-    return found if own is None else np.where(np.isnan(own), found, own)
+            limits_s = np.where(b.applies, b.limit_s, limits_s)
+    return limits_s
 
 
 def _on_line(seen: Seen, gate: Mask, in_time: Mask, ttft_s: Floats, tpot_s: Floats) -> Ints:

@@ -14,7 +14,7 @@ from harness.experiments.sweep.crossings import compared
 from harness.experiments.sweep.runs import PARTS, RATES, RunResult
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptRun
 from harness.metrics.measure import in_summary
-from harness.metrics.slo import meets
+from harness.metrics.objective import meets
 from harness.stats.seeds import LEAST_SEEDS, spread
 from harness.validity.remote import undecided
 

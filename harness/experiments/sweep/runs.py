@@ -14,8 +14,8 @@ from harness.errors import BenchError
 from harness.experiments.rescore.scale import Curve, curve, scaled
 from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.plan import Task
-from harness.metrics import slo
 from harness.metrics.measure import in_summary
+from harness.metrics.objective import Seen, meets, parse_slo, restored_slo
 from harness.metrics.summary import per_second_of
 from harness.runner.progress import QUIET, Display
 from harness.runner.run import execute
@@ -108,20 +108,20 @@ def facts(run: Run, scoring: Rescoring) -> dict[str, Any]:
 
 def _rescored(run: Run, scoring: Rescoring) -> dict[str, Any]:
     """What another SLO changes; nothing where it is the run's own."""
-    own = slo.restored(run.info)
-    base = own if scoring.slo is None else replace(slo.parse(scoring.slo), goal=own.goal)
+    own = restored_slo(run.info)
+    base = own if scoring.slo is None else replace(parse_slo(scoring.slo), goal=own.goal)
     if scoring.scale == 1.0 and base == own:
         return {}
     table = run.measured
-    found = curve(slo.Seen(table), base, [scoring.scale])
+    found = curve(Seen(table), base, [scoring.scale])
     attainment = _known(float(found.attainment[0]))
     bounds = [_bound(bound, found, scoring.scale) for bound in base.bounds]
     percentiles = [bound["passed"] for bound in bounds if bound["percentile"] is not None]
     scored = bounds or found.bounds  # else there is no SLO, and the queue alone decides
     return {
-        "slo": slo.text(scaled(base, scoring.scale)),
+        "slo": str(scaled(base, scoring.scale)),
         "attainment": attainment,
-        "overloaded": run.info.verdict.grew and not (scored and slo.meets(attainment, percentiles, base.goal)),
+        "overloaded": run.info.verdict.grew and not (scored and meets(attainment, percentiles, base.goal)),
         "bounds": bounds,
         "resolution": None,
         "goodput_rps": None if attainment is None else _known(per_second_of(table)(round(attainment * len(table)))),
@@ -130,12 +130,12 @@ def _rescored(run: Run, scoring: Rescoring) -> dict[str, Any]:
 
 def _bound(bound: Bound, found: Curve, scale: float) -> dict[str, Any]:
     """A bound in the form in which run.json has it."""
-    text, limit_s = slo.bound_text(bound), bound.limit * scale
+    limit_s = bound.limit * scale
     row = {"metric": bound.metric, "limit_s": limit_s, "tag": bound.tag, "percentile": bound.percentile}
-    row["text"] = slo.bound_text(replace(bound, limit=limit_s))
+    row["text"] = str(replace(bound, limit=limit_s))
     if bound.percentile is None:
-        return row | {"attainment": _known(float(found.bounds[text][0])), "value_s": None, "passed": None}
-    value_s = found.holds_from[text] * bound.limit
+        return row | {"attainment": _known(float(found.bounds[bound][0])), "value_s": None, "passed": None}
+    value_s = found.holds_from[bound] * bound.limit
     return row | {"attainment": None, "value_s": _known(value_s), "passed": not value_s > limit_s}
 
 

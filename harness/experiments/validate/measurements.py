@@ -18,7 +18,7 @@ from harness.api import Simulator, Slo
 from harness.errors import UsageError, no_such
 from harness.experiments.validate.answer import HOW, WORSE_HALF
 from harness.experiments.validate.simulated import Floats, Times, Traffic
-from harness.metrics import slo
+from harness.metrics.objective import parse_slo
 from harness.spec import Spec, parse
 
 KEYS = ("name", "title", "setting", "requests", "runs", "backend", "backends", "slo", "metrics", "targets")
@@ -160,10 +160,10 @@ def _bounds(path: Path, given: object) -> dict[str, Slo]:
 
 def bounds_of(text: str) -> Slo:
     """Bounds that a request's TTFT and TPOT can be scored under. Raises UsageError for others."""
-    found = slo.parse(text)
+    found = parse_slo(text)
     for bound in found.bounds:
         if bound.metric not in ("ttft", "tpot") or bound.tag is not None or bound.percentile is not None:
-            wrong = slo.bound_text(bound)
+            wrong = str(bound)
             raise UsageError(f"slo '{text}': measurements are scored by ttft and tpot of a request, not by '{wrong}'.")
     return found
 

@@ -19,7 +19,7 @@ from harness.errors import BenchError, UsageError
 from harness.experiments.rescore.reading import Source, sources
 from harness.experiments.validate import Pair, Validation
 from harness.experiments.validate.answer import LARGEST, target
-from harness.metrics import slo
+from harness.metrics.objective import Seen, parse_slo, restored_slo, score
 from harness.spec import parse
 
 POINTS = 2.0
@@ -34,7 +34,7 @@ ENDED = ("ok", "truncated")
 def validate(paths: Sequence[str], backend: str, bounds: str | None) -> Validation:
     """Simulate every run below the paths with `backend`. Raises UsageError for what cannot be repeated."""
     found = [source for path in paths for source in sources(path)]
-    requested = None if bounds is None else slo.parse(bounds)
+    requested = None if bounds is None else parse_slo(bounds)
     pairs = [pair for source in found for pair in _pairs(source, backend, requested)]
     shares = list(dict.fromkeys(pair.metric for pair in pairs if pair.metric.endswith("_pct")))
     names = {str(source.info.backend.get("backend", "a system")) for source in found}
@@ -64,11 +64,11 @@ def _pairs(source: Source, backend: str, requested: Slo | None) -> Iterator[Pair
     rate = source.info.workload.rate_rps
     at: dict[str, Any] = {"x": rate, "curve": "" if rate is None else "runs"}
     name = source.path.name if rate is None else f"{source.path.name} at {rate:g} req/s"
-    one = requested or slo.restored(source.info)
+    one = requested or restored_slo(source.info)
     if any(bound.percentile is None for bound in one.bounds):
-        shares = [100 * slo.score(table, one).attainment for table in (_whole(source), simulated)]
+        shares = [100 * score(table, one).attainment for table in (_whole(source), simulated)]
         yield Pair(name, "attainment_pct", shares[0], shares[1], **at)
-    seen = slo.Seen(simulated)
+    seen = Seen(simulated)
     for metric in ("ttft", "tpot"):
         sides = [_finite(source.seen.values(metric)[source.seen.ok]), _finite(seen.values(metric)[seen.ok])]
         if all(len(side) for side in sides):

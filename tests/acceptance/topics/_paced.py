@@ -15,7 +15,7 @@ from acceptance.rows import Place, Row
 from acceptance.topics._trials import trial
 from harness.data.folder import read_info
 from harness.experiments.validate import replay
-from harness.metrics import slo
+from harness.metrics.objective import parse_slo, score
 from harness.stats.seeds import half_width
 from harness.validity.checks import LATE_STEPS_SHARE
 
@@ -110,12 +110,12 @@ class System:
 
 def knee_rps(system: System) -> float:
     """The rate, to 1 %, up to which 90 % of the requests meet the SLO in the simulator."""
-    bounds = slo.parse(system.objective)
+    bounds = parse_slo(system.objective)
     low, high = 1.0, 40.0
     while high / low > 1.01:
         middle = (low * high) ** 0.5
         made = trial(backend=f"sim:latency={system.latency}", rate=middle, **system.given)
-        low, high = (middle, high) if slo.score(made.table, bounds).attainment >= 0.9 else (low, middle)
+        low, high = (middle, high) if score(made.table, bounds).attainment >= 0.9 else (low, middle)
     return low
 
 

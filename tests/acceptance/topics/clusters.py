@@ -97,10 +97,10 @@ def _capacity(shape: distserve.Cluster, gpus: int, seed: int) -> float:
 def _goodput_metric() -> Row:
     """S20: ten requests a second of which three meet the bounds."""
     from harness.data.records import to_table
-    from harness.metrics.slo import parse
+    from harness.metrics.objective import parse_slo
     from harness.metrics.summary import summarize
 
-    summary = summarize(to_table(_ten_a_second()), parse("ttft=0.2,tpot=0.05"))
+    summary = summarize(to_table(_ten_a_second()), parse_slo("ttft=0.2,tpot=0.05"))
     throughput, goodput, share = summary.throughput_rps or 0.0, summary.goodput_rps or 0.0, summary.attainment or 0.0
     return Row(
         "S20", "goodput", "exact", "throughput 10 req/s, goodput 3 req/s",

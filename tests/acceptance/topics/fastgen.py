@@ -68,7 +68,7 @@ def _best(curve: list[Point]) -> Point:
 
 def _point(policy: str, clients: int, seed: int, latency: str) -> Point:
     from harness.experiments.rescore import fastgen
-    from harness.metrics.slo import Seen
+    from harness.metrics.objective import Seen
 
     table = trial(None, **_options("fastgen-2600-60", policy, clients, seed, latency)).table
     success = fastgen.success(Seen(table, lambda: iter([table])), fastgen.read(RULE)).met.mean()

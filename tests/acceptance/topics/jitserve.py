@@ -12,7 +12,7 @@ from acceptance.topics._paced import paced_run, sign_row
 from acceptance.topics._trials import trial
 from harness.data.folder import load
 from harness.experiments.rescore.tokens import tokens
-from harness.metrics.slo import Seen, Slo, restored, score
+from harness.metrics.objective import Seen, Slo, restored_slo, score
 from harness.metrics.summary import per_second_of
 
 SYSTEM = "JITServe"
@@ -159,7 +159,7 @@ def _on_the_engine(place: Place, high_rps: float) -> Row:
                 )
             )  # fmt: skip
             run = load(out)
-            both.append(goodput_of(run.requests, restored(run.info)).service)
+            both.append(goodput_of(run.requests, restored_slo(run.info)).service)
         found.append(both)
     return sign_row(
         "S52.e", f"{SYSTEM}, on the engine", "1.4-6.3x goodput (abstract)", "GMAX over FCFS",

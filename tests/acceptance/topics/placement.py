@@ -29,7 +29,7 @@ from harness.experiments.place.systems import (
     Skipped,
     space,
 )
-from harness.metrics import slo as slos
+from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec
 from harness.runner.plan import load_workload
 
@@ -87,7 +87,7 @@ class Planner:
         loaded = load_workload(RunSpec(workload=self.workload, backend="sim"))
         table = Schedule.draw(loaded.workload, seed=seed, requests=REQUESTS).table
         lengths = [*zip(*(table[f"{of}_tokens"].to_pylist() for of in ("prompt", "output")), strict=True)]
-        limits = {bound.metric: bound.limit for bound in slos.parse(self.slo or loaded.slo_text).bounds}
+        limits = {bound.metric: bound.limit for bound in parse_slo(self.slo or loaded.slo_text).bounds}
         sides = {group.role: distserve.Side(group.count, group.shape.tp, group.shape.pp) for group in system.groups}
         return distserve.rate_per_gpu(
             lengths, (limits["ttft"], limits["tpot"]), sides, self.model, engine,

@@ -1,4 +1,4 @@
-"""How a table of requests scores under a service level objective.
+"""Objectives: what an SLO asks, and how requests score under it, at once or counted piece by piece.
 
 How an SLO is written: `ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,20 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Bound, Metric, Slo
-from harness.data.codec import encode
-from harness.data.lists import pieces
+from harness.data.lists import kept, pieces
 from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import check_bounds, held_back, joined, metrics, per_request, sample, succeeded
 from harness.metrics.quantiles import Selected, quantile, selected, with_failures
 from harness.spec import seconds
 
-__all__ = ["BoundScore", "Score", "Seen", "bound_text", "meets", "parse", "restored", "score", "stored", "text"]
-
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
+Counts: TypeAlias = npt.NDArray[np.int64]
+Key: TypeAlias = Bound | Literal["joint"]
 
-OWN = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "task": "slo_task_s"}
+JOINT: Final = "joint"
+"""Key of the share of requests that meet all bounds on single requests."""
+
+BROUGHT = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "task": "slo_task_s"}
 """Metrics whose bound a request may bring along, and the column that holds it."""
 
 UNTAGGED = "(untagged)"
@@ -41,12 +43,13 @@ class BoundScore:
     """How one bound fared.
 
     `applies` (requests,) is the class of traffic it binds; `met` (requests,) is True outside that class,
-    unless the request failed. `attainment` is the share met within the class, `room` that share minus the
-    one it needs. A percentile bound is decided by its `value_s`; its `met` plays no part in the joint score.
+    unless the request failed. `limit_s` is the limit, (requests,) where requests bring one along. `attainment` is the
+    share met within the class, `room` that share minus the one it needs. A percentile bound is decided by its
+    `value_s`; its `met` plays no part in the joint score.
     """
 
     bound: Bound
-    text: str
+    limit_s: Floats | float
     applies: Mask
     met: Mask
     attainment: float
@@ -54,28 +57,106 @@ class BoundScore:
     passed: bool
     room: float
 
+    def counts(self, table: pa.Table) -> tuple[Floats, Floats]:
+        """How many values of each request are within the bound, of how many, both (requests,) of the scored table.
+
+        They are one and one for a request of its class, but of a percentile of pooled gaps every gap counts, and a
+        failed request as one gap beyond the bound.
+        """
+        metric = metrics()[self.bound.metric]
+        if self.bound.percentile is None or not metric.pooled:
+            return (self.met & self.applies).astype(float), self.applies.astype(float)
+        ok = self.applies & succeeded(table)
+        within, of, left = np.zeros(len(table)), (self.applies & ~ok).astype(float), np.flatnonzero(ok)
+        for piece in kept(table, ok):  # the gaps of all would be as large as the table
+            rows, left = left[: len(piece)], left[len(piece) :]
+            of[rows] = gaps = np.maximum(0, pc.list_value_length(piece["token_s"]).to_numpy() - 1)
+            row = np.repeat(np.arange(len(piece)), gaps)
+            within[rows] = np.bincount(row, metric.of(piece) <= self.bound.limit, minlength=len(piece))
+        return within, of
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Score:
     """How a table fared under an SLO: `met` (requests,) joint over the bounds that bind every request.
 
-    `passed`: attainment reaches the goal and every percentile bound holds. `binding` is the bound with the
-    least room. A request that failed meets nothing. A share of no requests is NaN, and so is the attainment where every
+    A request that failed meets nothing. A share of no requests is NaN, and so is the attainment where every
     bound is on a percentile: then the percentiles alone decide, for which a failed request is infinitely slow.
     """
 
     met: Mask
     attainment: float
+    goal: float
     bounds: tuple[BoundScore, ...]
-    binding: BoundScore | None
     by_class: dict[str, float]
-    passed: bool
     unknown: bool = False
 
     @property
     def by_request(self) -> bool:
         """Whether single requests are scored: not where every bound is on a percentile of the run."""
-        return not self.bounds or any(one.bound.percentile is None for one in self.bounds)
+        return not self.bounds or any(each.bound.percentile is None for each in self.bounds)
+
+    @property
+    def binding(self) -> BoundScore | None:
+        """The bound with the least room."""
+        return min((each for each in self.bounds if each.room == each.room), key=lambda each: each.room, default=None)
+
+    @property
+    def passed(self) -> bool:
+        """Whether attainment reaches the goal and every percentile bound holds."""
+        return self.reaches(self.goal)
+
+    @property
+    def percentiles_hold(self) -> bool:
+        """Whether every bound on a percentile holds."""
+        return all(each.passed for each in self.bounds if each.bound.percentile is not None)
+
+    def reaches(self, goal: float) -> bool:
+        """Whether a share `goal` of the requests meets everything, and every percentile bound holds."""
+        enough = self.attainment >= goal if self.by_request else len(self.met) > 0
+        return enough and self.percentiles_hold
+
+
+class Tally:
+    """Requests counted under an SLO piece by piece: memory does not grow with their number.
+
+    `met` and `of` hold, for the joint share and for each bound, counts by part (parts,), such as blocks of time. They
+    count requests; under a bound on a percentile of pooled gaps they count gaps.
+    """
+
+    def __init__(self, slo: Slo) -> None:
+        self._slo = slo
+        self.met: dict[Key, Counts] = {}
+        self.of: dict[Key, Counts] = {}
+
+    def __repr__(self) -> str:
+        return f"<Tally {', '.join(f'{key}: {self.met[key].sum()}/{of.sum()}' for key, of in self.of.items())}>"
+
+    def add(self, table: pa.Table, part: Counts) -> None:
+        """Count the requests of a table, each in its part (requests,); those of a part below 0 are left out."""
+        scored = score(table, self._slo)
+        self._add(JOINT, part, scored.met, np.ones(len(part)))
+        for each in scored.bounds:
+            self._add(each.bound, part, *each.counts(table))
+
+    def add_missed(self, part: int) -> None:
+        """Count a request of which nothing is known but that it missed every bound."""
+        keys: tuple[Key, ...] = (JOINT, *self._slo.bounds)
+        for key in keys:
+            self._add(key, np.array([part]), np.zeros(1), np.ones(1))
+
+    def _add(self, key: Key, part: Counts, met: npt.NDArray[np.generic], of: Floats) -> None:
+        inside = part >= 0
+        for total, weight in ((self.met, met), (self.of, of)):
+            total[key] = added(total.get(key, np.zeros(0, np.int64)), np.bincount(part[inside], weight[inside]))
+
+
+def added(counts: Counts, more: npt.NDArray[np.generic]) -> Counts:
+    """Counts by part (parts,) and more of them, as long as the longer of both."""
+    both = np.zeros(max(len(counts), len(more)), np.int64)
+    both[: len(counts)] = counts
+    both[: len(more)] += more.astype(np.int64)
+    return both
 
 
 class Seen:
@@ -145,10 +226,10 @@ class Seen:
 
     def own(self, metric: str) -> Floats | None:
         """(requests,) the bounds that requests bring along, NaN where one brings none; None where none does."""
-        if metric not in OWN or self.table[OWN[metric]].null_count == len(self.table):
+        if metric not in BROUGHT or self.table[BROUGHT[metric]].null_count == len(self.table):
             return None
         if metric not in self._own:
-            self._own[metric] = np.asarray(self.table[OWN[metric]].to_numpy(), np.float64)
+            self._own[metric] = np.asarray(self.table[BROUGHT[metric]].to_numpy(), np.float64)
         return self._own[metric]
 
     def tagged(self, tag: str) -> Mask:
@@ -186,37 +267,28 @@ def score(table: pa.Table, slo: Slo, seen: Seen | None = None, *, unknown_meets:
     met = run.seen.ok.copy()
     for one in each:
         met &= one.met
-    by_request = bool(each) or not whole  # a percentile binds no single request: `met` is then merely `ok`
     unknown = any(run.nothing_known(one.bound) for one in each + whole)
-    attainment = float("nan") if not by_request or unknown else share(met)
-    enough = attainment >= slo.goal if by_request else len(met) > 0
-    passed = enough and all(s.passed for s in whole)
-    binding = min((s for s in [*each, *whole] if s.room == s.room), key=lambda s: s.room, default=None)
-    by_class = _by_class(run.seen, met) if by_request and not unknown else {}
-    return Score(met, attainment, (*each, *whole), binding, by_class, passed, unknown)
+    if (whole and not each) or unknown:  # a percentile binds no single request: `met` is then merely `ok`
+        return Score(met, float("nan"), slo.goal, (*each, *whole), {}, unknown)
+    return Score(met, share(met), slo.goal, (*each, *whole), _by_class(run.seen, met))
 
 
-def stored(slo: Slo) -> dict[str, Any]:
-    """The SLO as answers hold it, and run.json."""
-    return encode(part(slo))
-
-
-def part(slo: Slo) -> StoredSlo:
-    """The part of run.json: the text for people, the bounds for `restored`."""
+def stored_slo(slo: Slo) -> StoredSlo:
+    """The SLO as run.json and answers hold it: the text for people, the bounds for `restored_slo`."""
     bounds = [StoredBound(metric=b.metric, limit=b.limit, tag=b.tag, percentile=b.percentile) for b in slo.bounds]
-    return StoredSlo(text=text(slo), bounds=bounds, goal=slo.goal)
+    return StoredSlo(text=str(slo), bounds=bounds, goal=slo.goal)
 
 
-def restored(info: RunInfo | StoredSlo) -> Slo:
+def restored_slo(info: RunInfo | StoredSlo) -> Slo:
     """The SLO that a run was to meet, from its run.json or an answer; without bounds when it had none."""
-    kept = info if isinstance(info, StoredSlo) else info.slo
-    goal = float(kept.goal or Slo().goal)
-    if kept.bounds is None:
-        return parse(kept.text or "", goal=goal)
-    for bound in kept.bounds:
+    held = info if isinstance(info, StoredSlo) else info.slo
+    goal = float(held.goal or Slo().goal)
+    if held.bounds is None:
+        return parse_slo(held.text or "", goal=goal)
+    for bound in held.bounds:
         if bound.metric not in metrics():
             raise no_such("metric", bound.metric, metrics(), "The SLO of the run has a bound on it.")
-    return Slo(tuple(Bound(b.metric, float(b.limit), b.tag, b.percentile) for b in kept.bounds), goal)
+    return Slo(tuple(Bound(b.metric, float(b.limit), b.tag, b.percentile) for b in held.bounds), goal)
 
 
 def meets(attainment: float | None, percentiles: Iterable[bool | None], least: float) -> bool:
@@ -270,7 +342,7 @@ class _Run:
     def score_own(self) -> list[BoundScore]:
         """The bounds that only requests themselves bring along."""
         found = []
-        for metric in OWN:
+        for metric in BROUGHT:
             own = self.seen.own(metric)
             if own is not None and not any(b.metric == metric and b.percentile is None for b in self.slo.bounds):
                 found.append(self._scored(Bound(metric, float("inf")), ~np.isnan(own), own))
@@ -280,7 +352,7 @@ class _Run:
         met = self._met(bound, applies, limit_s)
         attainment = self.attainment(bound, met, applies)
         room = attainment - self.slo.goal
-        return BoundScore(bound, _text(bound), applies, met, attainment, None, room >= 0, room)
+        return BoundScore(bound, limit_s, applies, met, attainment, None, room >= 0, room)
 
     def _met(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> Mask:
         late: Mask = self.seen.values(bound.metric) > limit_s  # NaN compares False: it meets
@@ -298,7 +370,7 @@ class _Run:
         value_s = self._percentile(bound, q, applies)
         attainment = self.attainment(bound, met, applies)
         passed = not value_s > bound.limit
-        return BoundScore(bound, _text(bound), applies, met, attainment, value_s, passed, attainment - q)
+        return BoundScore(bound, bound.limit, applies, met, attainment, value_s, passed, attainment - q)
 
     def _percentile(self, bound: Bound, q: float, applies: Mask) -> float:
         ok = self.seen.ok
@@ -315,10 +387,6 @@ class _Run:
         return quantile(self.seen.sample(bound.metric, applies & ok), q)
 
 
-def _text(bound: Bound) -> str:
-    return bound_text(bound) if np.isfinite(bound.limit) else f"{bound.metric} (per request)"
-
-
 def _by_class(seen: Seen, met: Mask) -> dict[str, float]:
     """Joint attainment of each class of traffic; empty where no request has a tag."""
     found = seen.classes()
@@ -332,7 +400,7 @@ def _by_class(seen: Seen, met: Mask) -> dict[str, float]:
 _BOUND = re.compile(r"(?:[pP](?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
 
 
-def parse(text: str, *, goal: float = 0.9) -> Slo:
+def parse_slo(text: str, *, goal: float = 0.9) -> Slo:
     """The SLO of `metric=seconds` parts joined by commas: 'ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2'.
 
     `@class` binds one class of traffic, in the place of the bound for all; `p99:` binds a percentile of the
@@ -343,33 +411,10 @@ def parse(text: str, *, goal: float = 0.9) -> Slo:
     bounds: list[Bound] = []
     for part in text.split(",") if text.strip() else []:
         bound = _bound(part.strip(), text)
-        if any(_key(bound) == _key(other) for other in bounds):
-            raise UsageError(f"'{text}': the bound on {_name(bound)} is given twice.")
+        if any(bound.name == other.name for other in bounds):
+            raise UsageError(f"'{text}': the bound on {bound.name} is given twice.")
         bounds.append(bound)
     return Slo(tuple(bounds), goal)
-
-
-def text(slo: Slo) -> str:
-    """The text that `parse` reads back into the same bounds."""
-    return ",".join(bound_text(bound) for bound in slo.bounds)
-
-
-def bound_text(bound: Bound) -> str:
-    """One bound as it is written, in seconds: 'p99:ttft@long=2'."""
-    return f"{_name(bound)}={_plain(bound.limit)}"
-
-
-def _name(bound: Bound) -> str:
-    percentile = "" if bound.percentile is None else f"p{_plain(bound.percentile)}:"
-    return f"{percentile}{bound.metric}{'' if bound.tag is None else '@' + bound.tag}"
-
-
-def _plain(value: float) -> str:
-    return repr(value).removesuffix(".0")
-
-
-def _key(bound: Bound) -> tuple[object, ...]:
-    return bound.metric, bound.tag, bound.percentile
 
 
 def _bound(part: str, whole: str) -> Bound:
