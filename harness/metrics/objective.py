@@ -117,7 +117,7 @@ class Score:
         return enough and self.percentiles_hold
 
 
-class Tally:
+class ObjectiveCounts:
     """Requests counted under an SLO piece by piece: memory does not grow with their number.
 
     `met` and `of` hold, for the joint share and for each bound, counts by part (parts,), such as blocks of time. They
@@ -130,7 +130,9 @@ class Tally:
         self.of: dict[Key, Counts] = {}
 
     def __repr__(self) -> str:
-        return f"<Tally {', '.join(f'{key}: {self.met[key].sum()}/{of.sum()}' for key, of in self.of.items())}>"
+        return (
+            f"<ObjectiveCounts {', '.join(f'{key}: {self.met[key].sum()}/{of.sum()}' for key, of in self.of.items())}>"
+        )
 
     def add(self, table: pa.Table, part: Counts) -> None:
         """Count the requests of a table, each in its part (requests,); those of a part below 0 are left out."""

@@ -28,7 +28,7 @@ from harness.data.schedule import requests_of
 from harness.experiments.capacity.conditions import shares, with_typical
 from harness.experiments.trial import at_rate, without_steps
 from harness.metrics.measure import first_last
-from harness.metrics.objective import Tally, added
+from harness.metrics.objective import ObjectiveCounts, added
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
@@ -147,7 +147,7 @@ class Chain:
         self._records = self._traffic.served_by(simulator(made))
         self._new: list[RequestRecord] = []
         self._given_up: set[int] = set()
-        self._tally = Tally(slo)
+        self._counts = ObjectiveCounts(slo)
         self._came = self._ended = np.zeros(0, np.int64)  # requests by block, those before the first block in that
 
     def __repr__(self) -> str:
@@ -183,13 +183,13 @@ class Chain:
                 self._given_up.add(request_id)
                 block = int((due_s - request.cut_s) // request.block_s)
                 self._came = added(self._came, np.bincount([max(block, 0)]))
-                self._tally.add_missed(block)
+                self._counts.add_missed(block)
         blocks = request.blocks
         change = _padded(self._came, blocks)[:blocks] - _padded(self._ended, blocks)[:blocks]
         return Observed(
             request,
-            {str(key): _padded(counts, blocks)[:blocks] for key, counts in self._tally.met.items()},
-            {str(key): _padded(counts, blocks)[:blocks] for key, counts in self._tally.of.items()},
+            {str(key): _padded(counts, blocks)[:blocks] for key, counts in self._counts.met.items()},
+            {str(key): _padded(counts, blocks)[:blocks] for key, counts in self._counts.of.items()},
             np.cumsum(change),
             traffic.sent,
         )
@@ -203,7 +203,7 @@ class Chain:
         table = to_table(self._new)
         self._new = []
         block = np.floor((number(table, "scheduled_s") - self._request.cut_s) / self._request.block_s).astype(int)
-        self._tally.add(table, block)
+        self._counts.add(table, block)
         self._came = added(self._came, np.bincount(np.maximum(block, 0)))
         end_s = number(table, "ended_s")
         last_s = first_last(table)[1]
