@@ -22,7 +22,7 @@ from harness.version import __version__
 
 GROUPS = {
     "Measure": ("quick", "run", "sweep", "capacity", "agents"),
-    "Compare": ("compare", "slo", "report"),
+    "Compare": ("compare", "slo", "report", "reproduce"),
     "Plan": ("place", "theory"),
     "Traffic": ("trace",),
     "Simulate": ("fit", "validate"),

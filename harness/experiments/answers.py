@@ -14,6 +14,7 @@ from harness.experiments.compare.compare_json import CompareAnswer
 from harness.experiments.compare.trend_json import TrendAnswer
 from harness.experiments.fit.fit_json import FitAnswer
 from harness.experiments.place.place_json import PlaceAnswer
+from harness.experiments.reproduce import ReproduceAnswer
 from harness.experiments.rescore.slo_json import SloAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.experiments.theory.tables import TheoryAnswer
@@ -30,6 +31,7 @@ Answer: TypeAlias = (
     | ValidateAnswer
     | TheoryAnswer
     | SloAnswer
+    | ReproduceAnswer
 )
 TYPES: dict[str, type[Document]] = {
     "sweep": SweepAnswer,
@@ -42,6 +44,7 @@ TYPES: dict[str, type[Document]] = {
     "validate": ValidateAnswer,
     "theory": TheoryAnswer,
     "slo": SloAnswer,
+    "reproduce": ReproduceAnswer,
 }
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")

@@ -1,30 +1,50 @@
 """Published systems and the results that are published of them: what `backends/systems/NAME.toml` holds.
 
 A row says what is published, where, and how bench obtains the same number: by commands that a user types, or by a test.
+`reproduce` runs the commands of rows and compares.
 """
 
+from __future__ import annotations
+
+import hashlib
 import inspect
+import json
+import re
+import shlex
+import statistics
 import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
 import msgspec
+from msgspec import field
 
 from harness import registry
+from harness.data import files
+from harness.data.codec import Count, Document, Facts, Number, Part, Positive
+from harness.data.host import versions
+from harness.errors import FAILED, Interrupted, UsageError, first_of, no_such
+from harness.experiments import expression, pool
+from harness.version import __version__
+
+Badge = Literal["exact", "real", "simulated", "formula"]
+Verdict = Literal["holds", "misses", "informs", "cannot run", "needs a clone"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A published result. `value` is an expression over the JSON of its runs, each named by its `--out`.
+    """A published result. `value` is an expression over the outputs of its commands, each named by its `--out`.
 
-    `band` holds the least and the largest value that agree with `published`. `check` is a test instead of `run`, for
-    what needs a clone: another program's numbers, exact replays.
+    `band` holds the least and the largest value that agree with `published`; without one the row informs. `check` is a
+    test instead of `run`, for what needs a clone: another program's numbers, exact replays.
     """
 
     id: str
     published: str
     source: str
-    badge: Literal["exact", "real", "simulated", "formula"]
+    badge: Badge
     run: tuple[str, ...] = ()
     value: str | None = None
     seeds: int = 1
@@ -35,29 +55,260 @@ class Row:
     def __post_init__(self) -> None:
         if self.check is not None and (self.run or self.value or self.band):
             raise ValueError(f"{self.id}: a row with a check has no run, value and band")
-        if self.check is None and not (self.run and self.value and self.band):
-            raise ValueError(f"{self.id}: a row needs run, value and band, or a check")
+        if self.check is None and not (self.run and self.value):
+            raise ValueError(f"{self.id}: a row needs run and value, or a check")
         if self.band is not None and self.band[0] > self.band[1]:
             raise ValueError(f"{self.id}: the band {self.band} ends before it begins")
+        commands = [shlex.split(command) for command in self.run]
+        if wrong := [command for command, words in zip(self.run, commands, strict=True) if words[:1] != ["bench"]]:
+            raise ValueError(f"{self.id}: '{wrong[0]}' does not begin with bench")
+        named = {Path(words[at]).stem for words in commands if (at := _output_at(words)) is not None}
+        if missing := (expression.outputs(self.value) if self.value else set()) - named:
+            raise ValueError(f"{self.id}: no command has --out {min(missing)}, which its value names")
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """A published system: its text, the (kind, name) of its plug-ins, and its rows."""
+    """A published system: its text, the (kind, name) of its plug-ins, and its rows, which stand under `subject`."""
 
     name: str
     about: str
     plugins: tuple[tuple[str, str], ...]
     rows: tuple[Row, ...]
+    subject: str = "Other systems"
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    """`NAME.toml`."""
+
+    row: tuple[Row, ...] = ()
+    subject: str = "Other systems"
 
 
 def system(name: str) -> System:
     """Read a published system. Raises UsageError for an unknown name, ValueError for rows that are not valid."""
     module = registry.find("systems", name)
     file = registry.folder(registry.SYSTEMS) / f"{name.replace('-', '_')}.toml"
-    stored: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {"row": []}
     try:
-        rows = msgspec.convert(stored["row"], tuple[Row, ...])
-    except msgspec.ValidationError as error:
+        stored = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}, _File)
+    except (msgspec.ValidationError, UsageError) as error:
         raise ValueError(f"{file.name}: {error}") from None
-    return System(name, inspect.getdoc(module) or "", tuple(registry.plugins_of(name)), rows)
+    return System(name, inspect.getdoc(module) or "", tuple(registry.plugins_of(name)), stored.row, stored.subject)
+
+
+def chosen(names: Sequence[str]) -> list[tuple[System, Row]]:
+    """Return the rows of systems and ids, all without names: S09 are all rows of that number. Raises UsageError."""
+    rows = [(published, row) for published in map(system, registry.names("systems")) for row in published.rows]
+    for name in names:
+        if not any(_is_of(name, *pair) for pair in rows):
+            known = {published.name for published, _ in rows} | {row.id for _, row in rows}
+            raise no_such("published system or row", name, known)
+    return [pair for pair in rows if not names or any(_is_of(name, *pair) for name in names)]
+
+
+def _is_of(name: str, published: System, row: Row) -> bool:
+    return name in (published.name, row.id) or row.id.startswith(f"{name}.")
+
+
+class RowResult(Part, frozen=True, kw_only=True):
+    """A row and what was obtained: the median over the seeds, the least and the largest value.
+
+    `reason` says why it cannot run.
+    """
+
+    id: str
+    system: str
+    subject: str
+    published: str
+    source: str
+    badge: Badge
+    verdict: Verdict
+    value: Number | None = None
+    least: Number | None = None
+    most: Number | None = None
+    seeds: Count = 0
+    band: tuple[Number, Number] | None = None
+    seconds: Positive = 0
+    commands: tuple[str, ...] = ()
+    expression: str | None = None
+    check: str | None = None
+    note: str = ""
+    reason: str = ""
+
+
+class ReproduceAnswer(Document, frozen=True, kw_only=True):
+    """reproduce.json: rows in the order of their ids."""
+
+    schema: int = 1
+    kind: Literal["reproduce"] = "reproduce"
+    versions: Facts = field(default_factory=dict)
+    exit_code: int
+    quick: bool
+    rows: tuple[RowResult, ...]
+
+
+class Output(Part, frozen=True, kw_only=True):
+    """What a command printed; the last line on standard error says why it failed."""
+
+    exit_code: int
+    csv: str
+    last_line: str
+    seconds: Positive
+
+
+Execute: TypeAlias = Callable[[tuple[str, ...]], Output]
+"""Runs bench with these words; called in other processes."""
+OptionsOf: TypeAlias = Callable[[Sequence[str]], set[str]]
+"""The options that the command of these words takes."""
+
+STORED = "output.json"
+_QUIETLY = ("--quiet", "--no-html", "--force")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A command of bench with its own folder, the name of its output, and the calls whose files it reads."""
+
+    words: tuple[str, ...]
+    text: str
+    folder: Path
+    name: str | None
+    after: tuple[Path, ...]
+
+    def stored(self) -> Output | None:
+        """Return what it printed when it was last run; None where it was not, or was stopped."""
+        try:
+            return msgspec.json.decode((self.folder / STORED).read_bytes(), type=Output)
+        except (OSError, msgspec.DecodeError):
+            return None
+
+
+def reproduce(
+    rows: Sequence[tuple[System, Row]], home: Path, execute: Execute, options_of: OptionsOf, *,
+    quick: bool = False, again: bool = False, workers: int | None = None, tell: Callable[[str], None],
+) -> ReproduceAnswer:  # fmt: skip
+    """Run the commands of rows, several at a time, and compare their values with what is published.
+
+    Equal commands run once. What a command printed is stored below `home` under a hash of its words and the version of
+    bench, and read from there unless `again`; failures are not stored.
+    """
+    plans = {
+        row.id: [_calls(row, seed, home, options_of) for seed in range(1 if quick else row.seeds)] for _, row in rows
+    }
+    outputs: dict[Path, Output] = {}
+    waiting = {call.folder: call for plan in plans.values() for calls in plan for call in calls}
+    if not again:
+        outputs = {folder: output for folder, call in waiting.items() if (output := call.stored()) is not None}
+    waiting = {folder: call for folder, call in waiting.items() if folder not in outputs}
+    total = len(waiting)
+    try:
+        for call, output in _executed(waiting, outputs, execute, workers):
+            state = f"{output.seconds:.0f} s" if output.exit_code == 0 else f"exit code {output.exit_code}"
+            tell(f"[{total - len(waiting)}/{total}] {state}: {call.text}")
+    except KeyboardInterrupt:
+        raise Interrupted(
+            f"interrupted after {total - len(waiting)} of {total} commands; rerun the command to continue."
+        ) from None
+    results = tuple(_result(published, row, plans[row.id], outputs) for published, row in rows)
+    verdicts = {result.verdict for result in results}
+    code = first_of(*[1] * ("misses" in verdicts), *[FAILED] * ("cannot run" in verdicts))
+    return ReproduceAnswer(
+        versions=dict(versions()), exit_code=code, quick=quick, rows=tuple(sorted(results, key=order))
+    )
+
+
+def order(result: RowResult) -> tuple[object, ...]:
+    """Sort by the parts of an id: S9 before S10, S before E."""
+    parts = re.findall(r"\d+|[^\d.]+", result.id)
+    return "SEI".find(parts[0][0]), *(
+        (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts[1:]
+    )
+
+
+def _executed(
+    waiting: dict[Path, Call], outputs: dict[Path, Output], execute: Execute, workers: int | None
+) -> Iterator[tuple[Call, Output]]:
+    """Execute what waits, after the calls whose files it reads, and store each output as it comes."""
+    if not waiting:
+        return
+    with pool.Processes(workers) as processes:
+        while waiting:
+            ready = {call.words: call for call in waiting.values() if not {*call.after} & waiting.keys()}
+            for call in ready.values():
+                call.folder.mkdir(exist_ok=True)
+            for words, output in processes.map(execute, [*ready]):
+                call = ready[words]
+                outputs[call.folder] = output
+                del waiting[call.folder]
+                if output.exit_code == 0:
+                    files.write(call.folder / STORED, json.dumps(msgspec.to_builtins(output)) + "\n")
+                yield call, output
+
+
+def _calls(row: Row, seed: int, home: Path, options_of: OptionsOf) -> list[Call]:
+    """Return the calls of a row: each has a folder of its own below `home`, in which it writes its `--out`.
+
+    A later command reads the file of an earlier one as `./NAME`.
+    """
+    calls: list[Call] = []
+    written: dict[str, Path] = {}
+    for command in row.run:
+        words = shlex.split(command)[1:]
+        options = options_of(words)
+        if seed and "--seed" in options and "--seed" not in words:
+            words += ["--seed", str(seed)]
+        text = shlex.join(["bench", *words])
+        read = [name for name in written if any(f"./{name}" in word for word in words)]
+        for name in read:
+            words = [re.sub(rf"\./{re.escape(name)}(?![\w.-])", str(written[name]), word) for word in words]
+        at = _output_at(words)
+        identity = json.dumps([__version__, *(word for number, word in enumerate(words) if number != at)])
+        folder = home / hashlib.sha256(identity.encode()).hexdigest()[:16]
+        output = None
+        if at is not None:  # equal commands share what they write, however each row names it
+            output = Path(words[at]).stem
+            written[words[at]] = folder / f"out{Path(words[at]).suffix}"
+            words[at] = str(written[words[at]])
+        words += [option for option in _QUIETLY if option in options and option not in words]
+        for option, value in (("--workers", "1"), ("--format", "csv")):
+            if option in options and option not in words:
+                words += [option, value]
+        calls.append(Call(tuple(words), text, folder, output, tuple(written[name].parent for name in read)))
+    return calls
+
+
+def _output_at(words: Sequence[str]) -> int | None:
+    """Return where in a command the name of its output stands, after --out or -o."""
+    return next((at for at in range(1, len(words)) if words[at - 1] in ("--out", "-o")), None)
+
+
+def _result(published: System, row: Row, plan: Sequence[Sequence[Call]], outputs: Mapping[Path, Output]) -> RowResult:
+    """Compare the median over seeds with the band; a command that failed says why in its last line."""
+    facts: dict[str, Any] = {
+        "id": row.id, "system": published.name, "subject": published.subject, "published": row.published,
+        "source": row.source, "badge": row.badge, "band": row.band, "commands": row.run, "check": row.check,
+        "expression": row.value, "note": row.note,
+    }  # fmt: skip
+    if row.value is None:
+        return RowResult(**facts, verdict="needs a clone")
+    folders = {call.folder: None for calls in plan for call in calls}
+    facts["seconds"] = sum(outputs[folder].seconds for folder in folders)
+    failed = next((outputs[folder] for folder in folders if outputs[folder].exit_code), None)
+    if failed is not None:
+        reason = failed.last_line or f"a command ended with exit code {failed.exit_code}"
+        return RowResult(**facts, verdict="cannot run", reason=reason)
+    try:
+        values = [
+            expression.evaluate(
+                row.value,
+                {call.name: expression.read_csv(outputs[call.folder].csv) for call in calls if call.name is not None},
+            )
+            for calls in plan
+        ]
+    except UsageError as error:
+        return RowResult(**facts, verdict="cannot run", reason=str(error))
+    median = statistics.median(values)
+    verdict: Verdict = "informs"
+    if row.band is not None:
+        verdict = "holds" if row.band[0] <= median <= row.band[1] else "misses"
+    return RowResult(**facts, verdict=verdict, value=median, least=min(values), most=max(values), seeds=len(values))

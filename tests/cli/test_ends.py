@@ -32,6 +32,7 @@ LINES = {
     "slo": ["a-run"],
     "compare": ["a", "b"],
     "report": ["a-run"],
+    "reproduce": ["--all"],
     "serve": [],
     "trace": ["info", "a.csv"],
     "theory": ["prefill"],

@@ -57,10 +57,13 @@ def test_checks_of_rows_are_there() -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ('badge = "exact"', "S1: a row needs run, value and band, or a check"),
+        ('badge = "exact"', "S1: a row needs run and value, or a check"),
         ('badge = "exact"\ncheck = "tests/x.py"\nvalue = "a.x"', "S1: a row with a check has no run, value and band"),
-        ('badge = "exact"\nrun = ["bench run"]\nvalue = "a.x"\nband = [2, 1]', "S1: the band .* ends before it begins"),
-        ('badge = "certain"\ncheck = "tests/x.py"', r"tgi.toml: Invalid enum value 'certain' - at `\$\[0\].badge`"),
+        ('badge = "exact"\nrun = ["bench run"]\nvalue = "1"\nband = [2, 1]', "S1: the band .* ends before it begins"),
+        ('badge = "certain"\ncheck = "tests/x.py"', r"tgi.toml: Invalid enum value 'certain' - at `\$.row\[0\].badge`"),
+        ('badge = "exact"\nrun = ["pytest x"]\nvalue = "1"', "S1: 'pytest x' does not begin with bench"),
+        ('badge = "exact"\nrun = ["bench run"]\nvalue = "a.x"', "S1: no command has --out a, which its value names"),
+        ('badge = "exact"\nrun = ["bench run --out a"]\nvalue = "a.x < 1"', "holds 'a.x < 1'; it may hold OUT.COLUMN"),
     ],
 )
 def test_a_row_that_is_not_valid_is_named(

@@ -22,6 +22,7 @@ COMMANDS = {
     "capacity": f"capacity {TRAFFIC} --max-seeds 5".replace("--requests 40", "--max-requests 4000"),
     "agents": "agents --trace chats.parquet --backend sim --slo p90:tpot=0.02 --horizon 5min --workers 1",
     "theory": "theory chunking",
+    "reproduce": "reproduce S22",
     "slo": "slo run --slo tpot=0.1 --by prompt --scale 0.5:2 --plane ttft=0.1:1,tpot=0.1:1 --tokens --profile vllm",
     "compare": "compare --base sim --head sim:policy=vllm-v0 --workload chatbot --requests 40 --pairs 2",
     "trend": "compare --trend series",
@@ -47,7 +48,8 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
         main(["trace", "generate", "chatbot", "--sessions", "fixed:turns=9,think=1s", "--requests", "90",
               "-o", "chats.parquet"])  # fmt: skip
         capsys.readouterr()
-    stores = [] if kind in PRINTED else ["--quiet", "--no-html", "--out", "made"]
+    page = [] if kind == "reproduce" else ["--no-html"]
+    stores = [] if kind in PRINTED else ["--quiet", *page, "--out", "made"]
     main([*COMMANDS[kind].split(), "--format", "json", *stores])
     (tmp_path / "printed.json").write_text(capsys.readouterr().out, encoding="utf-8")
     known = schemas.schema(answers.TYPES[kind])["$defs"][answers.TYPES[kind].__name__]["properties"]

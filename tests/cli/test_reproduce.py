@@ -1,0 +1,212 @@
+"""`bench reproduce`: rows are run by their own commands, stored as they come, and compared with what is published."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import registry
+from harness.cli import _terminal, main
+from harness.errors import UsageError
+from harness.experiments import answers, expression, reproduce
+
+ROWS = """
+subject = "Batching"
+
+[[row]]
+id = "S91.a"
+published = "half the time"
+source = "figure 1"
+badge = "formula"
+run = ["bench theory prefill:execution=80ms --over rate=5,10 --out t.csv"]
+value = "t[5.0, 'one GPU'].mean_ttft_s / t[10.0, 'one GPU'].mean_ttft_s"
+band = [0.3, 0.6]
+
+[[row]]
+id = "S91.b"
+published = "3 times the TTFT"
+source = "figure 2"
+badge = "simulated"
+run = [
+    "bench run --backend sim --latency abc:distserve --policy vllm-v0 --rate 2 --requests 30 --out a",
+    "bench run --backend sim --latency abc:distserve --policy vllm-v0 --rate 2 --requests 30 --out b",
+]
+value = "a.ttft_p50 / b.ttft_p50"
+seeds = 3
+band = [2.5, 3.5]
+note = "The two are the same."
+
+[[row]]
+id = "S91.c"
+published = "scored again"
+source = "figure 3"
+badge = "simulated"
+run = [
+    "bench run --backend sim --latency abc:distserve --policy vllm-v0 --rate 2 --requests 30 --out a",
+    "bench slo ./a --slo ttft=100 --out s.json",
+]
+value = "s['attainment', 'all'].value"
+
+[[row]]
+id = "S92"
+published = "another program"
+source = "its repository"
+badge = "exact"
+check = "tests/x.py"
+"""
+BROKEN = """
+[[row]]
+id = "S93"
+published = "1"
+source = "figure 4"
+badge = "formula"
+run = ["bench theory prefil --out t.csv"]
+value = "t.x"
+band = [1, 1]
+"""
+
+
+@pytest.fixture
+def rows_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Has the rows of one system stand for all, and commands run in a folder of the test."""
+    (tmp_path / "rows").mkdir()
+    monkeypatch.chdir(tmp_path)
+    folder = registry.folder
+    monkeypatch.setattr(
+        registry, "folder", lambda package: tmp_path / "rows" if package == registry.SYSTEMS else folder(package)
+    )
+    monkeypatch.setattr(registry, "find", lambda *_: registry)
+    monkeypatch.setattr(registry, "names", lambda _: ["tgi"])
+    return lambda text: (tmp_path / "rows" / "tgi.toml").write_text(text, encoding="utf-8") and None
+
+
+def test_rows_are_compared_and_stored(
+    rows_of: Callable[[str], None], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A published number would be printed without the one that is obtained, or measured again at every call."""
+    rows_of(ROWS)
+    code = main(["reproduce", "--all", "--workers", "1", "--page", "page.md"])
+    printed = capsys.readouterr()
+    info = answers.of("bench-runs/reproduce")
+    monkeypatch.setattr(reproduce.pool, "Processes", None)  # a command that ran again would fail
+    again = main(["reproduce", "--all"])
+
+    assert code == again == 1
+    assert isinstance(info, reproduce.ReproduceAnswer)
+    assert ["holds", "misses", "informs", "needs a clone"] == [row.verdict for row in info.rows]
+    assert 0 < info.rows[0].value < 0.6
+    assert (1.0, 3) == (info.rows[1].value, info.rows[1].seeds)
+    assert 1.0 == info.rows[2].value
+    assert "0 of 1 rows hold; 1 of 1 formulas hold; missed: S91.b; need a clone: S92; without a band: S91.c." in (
+        " ".join(printed.out.split())
+    )
+    assert 5 == printed.err.count(" s: bench ")  # equal commands run once
+    page = (tmp_path / "page.md").read_text(encoding="utf-8")
+    assert "## Batching\n" in page
+    assert "| S91.b | tgi | 3 times the TTFT | 1.00 (1.00 to 1.00) | 2.50 to 3.50 | misses |" in page
+    assert "```sh\nbench theory prefill:execution=80ms --over rate=5,10 --out t.csv\n# t\\[" not in page
+    assert "```sh\npython -m pytest tests/x.py\n```" in page
+
+
+def test_a_command_that_fails_costs_its_row_alone(
+    rows_of: Callable[[str], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The row would look like a miss, or all others would be lost."""
+    rows_of(ROWS + BROKEN)
+    code = main(["reproduce", "S91.a", "S93", "--workers", "1"])
+    printed = " ".join(capsys.readouterr().out.split())
+
+    assert 3 == code
+    assert "S93: No closed form named 'prefil'. Did you mean 'prefill'?" in printed
+    assert "1 of 1 formulas hold; cannot run: S93." in printed
+
+
+def test_ctrl_c_loses_nothing_that_was_measured(
+    rows_of: Callable[[str], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An hour of commands would begin anew."""
+    rows_of(ROWS)
+
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_terminal, "note", interrupt)
+    code = main(["reproduce", "S91.b", "--quick", "--workers", "1"])
+    err = capsys.readouterr().err
+
+    assert 130 == code
+    assert "interrupted after 1 of 1 commands; rerun the command to continue." in err
+    assert 1 == len([*Path("bench-runs/reproduce").glob("*/output.json")])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "Name systems (bench list systems), rows such as S09.b, or --all."),
+        (["S09.a", "--all"], "Name systems (bench list systems), rows such as S09.b, or --all."),
+        (["sarathi"], "No published system or row named 'sarathi'. Did you mean 'sarathi-serve'?"),
+    ],
+)
+def test_wrong_usage_is_one_sentence(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistyped name would run every row for an hour."""
+    assert 2 == main(["reproduce", *words])
+    assert message in capsys.readouterr().err
+
+
+RUN = """run,class,metric,unit,statistic,value,low,high
+r,,attainment,share,mean,0.9,,
+r,,ttft,s,p50,0.2,,
+r,,ttft,s,p99,0.4,,
+r,chat,ttft,s,p50,0.1,,
+r,chat,ttft,s,p99,0.3,,
+"""
+SWEEP = "policy,rate,ttft_p50_s,note\nfcfs,1,0.5,x\nfcfs,2,0.75,\nsjf,1,0.25,\n"
+TABLES = {"run": expression.read_csv(RUN), "sweep": expression.read_csv(SWEEP)}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("run.ttft_p50", 0.2),
+        ("run.attainment", 0.9),
+        ("run['chat'].ttft_p99 / run.ttft_p50", 1.5),
+        ("sweep['fcfs', 2].ttft_p50_s - -1", 1.75),
+        ("max(sweep['fcfs', 1].ttft_p50_s, sweep['sjf'].ttft_p50_s) * 2 + 1", 2.0),
+        ("median(1, 5, 2)", 2.0),
+    ],
+)
+def test_the_value_of_a_row_is_arithmetic_over_what_its_commands_print(text: str, value: float) -> None:
+    assert value == pytest.approx(expression.evaluate(text, TABLES))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("runn.ttft_p50", "No output of its commands named 'runn'. Did you mean 'run'?"),
+        ("run.ttft_p05", "No column of 'run' with a value named 'ttft_p05'. Did you mean 'ttft_p50'?"),
+        ("sweep.ttft_p50_s", "'sweep' has 3 rows; name one by its cells: sweep['cell'].ttft_p50_s."),
+        ("sweep['fcfs'].ttft_p50_s", "'sweep' has 2 rows that hold fcfs; name one"),
+        ("sweep['fcfs', 1].note", "sweep.note is the text 'x'; name a column of numbers."),
+        ("run.ttft_p50 / 0", "divides by 0"),
+        ("run.ttft_p50 < 1", "holds 'run.ttft_p50 < 1'; it may hold OUT.COLUMN"),
+        ("__import__('os')", "No function of an expression named '__import__'. Known: max, median, min."),
+        ("max()", "'max()' has no value"),
+        ("run", "'run' has no value"),
+        ("1 +", "'1 +' is no expression"),
+    ],
+)
+def test_what_has_no_value_is_one_sentence(text: str, message: str) -> None:
+    """An author of a row would get a traceback, or a number of another column."""
+    with pytest.raises(UsageError) as error:
+        expression.evaluate(text, TABLES)
+
+    assert message in str(error.value)
+
+
+def test_an_answer_is_stored_as_json(rows_of: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
+    """A script would have to read the table."""
+    rows_of(ROWS)
+    main(["reproduce", "S92", "--json", "--quiet"])
+
+    assert json.loads(capsys.readouterr().out) == json.loads(Path("bench-runs/reproduce/reproduce.json").read_text())
