@@ -59,7 +59,7 @@ def _table(rows: Sequence[RowResult], caption: str) -> Table:
         )
         for row in rows
     )
-    return Table(caption, HEADS, cells, left=3, narrow=("time", "system", "published"))
+    return Table(caption, HEADS, cells, left=3, narrow=("system", "time"))
 
 
 def _obtained(row: RowResult) -> str:

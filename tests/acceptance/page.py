@@ -1,4 +1,4 @@
-"""Renders the acceptance table as text and as docs/systems.md."""
+"""Renders the acceptance table as text and as docs/systems-rest.md."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache

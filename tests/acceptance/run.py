@@ -1,7 +1,7 @@
-"""Prints the acceptance table or some of its rows, or writes docs/systems.md (`make systems`).
+"""Prints the acceptance table or some of its rows, or writes docs/systems-rest.md (`make systems`).
 
     python tests/acceptance/run.py --only S05,E16             only these rows
-    python tests/acceptance/run.py --out docs/systems.md      all rows; an hour, S58.aic alone 12 minutes
+    python tests/acceptance/run.py --out docs/systems-rest.md all rows; an hour, S58.aic alone 12 minutes
 
 Exit code 1 if a row misses its band, 3 if a topic failed, 2 for wrong usage.
 """
@@ -47,7 +47,7 @@ def _run(given: argparse.Namespace) -> int:
     data = sources.data_folder(given.data)
     if data is None:
         _note("No folder of public measurements; rows that need it are not run (--data names it).")
-    command = f"make systems ONLY={shlex.quote(given.only)}" if only else "make systems"
+    command = f"python tests/acceptance/run.py --only {shlex.quote(given.only)}" if only else "make systems"
     info = table.answer(names, only, data, workers=given.workers, say=_note, command=command)
     form = given.format if given.out is None else FORMS[Path(given.out).suffix]
     text = json.dumps(info, indent=2, allow_nan=False) + "\n" if form == "json" else getattr(page, form)(info)

@@ -79,7 +79,7 @@ def test_only_some_rows_run_only_their_topics(capsys, tmp_path):
 
     assert 0 == code
     assert ["S10.b"] == [row["id"] for row in result["rows"]]
-    assert "make systems ONLY=S10.b" == result["command"]
+    assert "python tests/acceptance/run.py --only S10.b" == result["command"]
     captured = capsys.readouterr()
     assert "objectives: 1 row\n" in captured.err
     assert "1 of 1 gated rows hold." in captured.out

@@ -7,6 +7,7 @@ import pytest
 from harness import registry
 from harness.cli import main
 from harness.experiments.reproduce import system
+from reports.answers.reproduce import CELL_CHARACTERS
 
 SYSTEMS = registry.names("systems")
 
@@ -26,6 +27,11 @@ def test_an_id_of_a_row_is_given_once() -> None:
 
     assert len(ids) == len(set(ids))
     assert "S09.a" in ids
+
+
+def test_what_is_published_fits_into_a_cell() -> None:
+    """A table of many rows would be read sideways, or lose the end of a sentence."""
+    assert [] == [row.id for name in SYSTEMS for row in system(name).rows if len(row.published) > CELL_CHARACTERS]
 
 
 def test_a_system_is_explained_with_its_parts_and_rows(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ def test_commands_of_rows_of_systems_end_well(
 ) -> None:
     """They named a file that does not exist, a workload without an end, and prompts longer than the model takes."""
     monkeypatch.chdir(tmp_path)
-    page = (TOP / "docs" / "systems.md").read_text(encoding="utf-8")
+    page = (TOP / "docs" / "systems-rest.md").read_text(encoding="utf-8")
     (line,) = (line for line in page.splitlines() if line.startswith(f"| {row} |"))
     for part in line.split("`")[-2].split(" && "):
         words = shlex.split(part if whole else re.sub(" --(requests|duration) [^ ]+", "", part))[1:]
@@ -146,8 +146,10 @@ def test_recipes_of_servers_work_against_a_server(page: Path, tmp_path: Path) ->
             assert done.returncode in (0, 1, 4, 5), f"{line}\n{done.stdout}\n{done.stderr}"
 
 
-@pytest.mark.parametrize("page", [TOP / "docs" / name for name in ("architecture.md", "reports.md", "systems.md")],
-                         ids=lambda page: page.name)  # fmt: skip
+REFERENCES = ("architecture.md", "reports.md", "systems.md", "systems-rest.md")
+
+
+@pytest.mark.parametrize("page", [TOP / "docs" / name for name in REFERENCES], ids=lambda page: page.name)
 def test_commands_of_a_reference_have_known_options(page: Path) -> None:
     """A settings table would name options that are gone."""
     test_commands_of_a_page_have_known_options(page)

@@ -148,7 +148,7 @@ def judged(system: System, knee: float, points: Sequence[Point]) -> Row:
         f"{mean:.1f} points on average, {most:.1f} at most: {sides}",
         f"mean at most {MEAN_POINTS:g} points, each at most {MOST_POINTS:g}, at 7 rates",
         mean <= MEAN_POINTS and most <= MOST_POINTS if all(one.valid for one in points) else None,
-        f"make systems ONLY={system.row}", note,
+        f"python tests/acceptance/run.py --only {system.row}", note,
     )  # fmt: skip
 
 

@@ -27,25 +27,3 @@ def quantile(table: pa.Table, metric: str, share: float) -> float:
     import numpy as np
 
     return float(np.nanquantile(make("metrics", metric).of(table), share))
-
-
-def capacity(config: str, itl_p99_s: float, seeds: int = 2, requests: int = 512, **options: object) -> float:
-    """Highest rate in requests per second, to 3 %, as Sarathi-Serve's search has it.
-
-    P99 of all gaps within `itl_p99_s`, and a median scheduling delay of at most 2 s (SA-code `capacity_search`), in
-    the mean over `seeds` runs of `requests` requests.
-    """
-
-    def sustained(rate_rps: float) -> bool:
-        runs = [trial(config, rate=rate_rps, requests=requests, seed=s, **options).table for s in range(seeds)]
-        itl_s = sum(quantile(run, "itl", 0.99) for run in runs) / seeds
-        return itl_s <= itl_p99_s and sum(quantile(run, "scheduling-delay", 0.5) for run in runs) / seeds <= 2.0
-
-    low, high = 0.05, 4.0
-    while high / low > 1.03:
-        middle = (low * high) ** 0.5
-        if sustained(middle):
-            low = middle
-        else:
-            high = middle
-    return low

@@ -88,7 +88,7 @@ def _computed(place: Place) -> Row:
         "S27.e", "simulator against the engine that computes, --prefill 2 --decode 1", "real",
         "none: stage means within 10 %", f"worst stage {worst} {off[worst]:+.0%}; ms on engine and simulator: {means}",
         f"each stage within {MOST_OFF:.0%}", all(abs(one) <= MOST_OFF for one in off.values()) if steady else None,
-        "make systems ONLY=S27.e",
+        "python tests/acceptance/run.py --only S27.e",
         f"{COMPUTED['workload']} at {COMPUTED['rate']}/s, {COMPUTED['arrivals']}, {COMPUTED['duration']}, seeds "
         f"{', '.join(map(str, COMPARED))} pooled; step times (linear) and link, {1000 * copy_s:.2f} ms a copy, from "
         f"seeds {', '.join(map(str, FITTED))}. Hand-off: from the end of the prompt to the first decode. The engine "

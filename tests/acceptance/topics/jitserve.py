@@ -163,7 +163,7 @@ def _on_the_engine(place: Place, high_rps: float) -> Row:
         found.append(both)
     return sign_row(
         "S52.e", f"{SYSTEM}, on the engine", "1.4-6.3x goodput (abstract)", "GMAX over FCFS",
-        [ours / theirs for ours, theirs in found], late, "make systems ONLY=S52.e",
+        [ours / theirs for ours, theirs in found], late, "python tests/acceptance/run.py --only S52.e",
         f"service goodput 1:8 at {rate_rps:g} req/s for 10 s, roofline of llama3.1-8b on an A100, 32 seats; the "
         f"classes of slo-mix, with lengths of an eighth of ShareGPT's means, and bounds of an eighth but for TPOT.",
     )  # fmt: skip

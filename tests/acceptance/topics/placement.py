@@ -40,7 +40,7 @@ OWN: Mapping[str, Any] = {
     "seeds": 1, "seed": None,
 }  # fmt: skip
 A100 = "a100-80g"
-COMMAND = "make systems ONLY={}"
+COMMAND = "python tests/acceptance/run.py --only {}"
 REQUESTS = 300
 """Requests of a trial, as in the search of DistServe's planner."""
 UTILISATION = 0.95
