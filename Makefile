@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed# and what tests and checks need
 LOCK ?= .ci/requirements.lock # versions with hashes; LOCK= installs the newest within the bounds of pyproject.toml
 CORE_LOCK := $(if $(strip $(LOCK)),.ci/core.lock)
 INSTALLER := .ci/installer.lock
-CLOCKED := tests/client tests/docs/test_ci.py tests/e2e tests/engine/test_process.py tests/real tests/server
+WORKERS = $(shell $(PYTHON) -c 'import os; print((os.cpu_count() or 1) + 1)')# one more than cores: tests in real time wait
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 export PYTHONDONTWRITEBYTECODE := # if set, each of some thousand processes compiles everything again
 
@@ -16,7 +16,7 @@ install = @$(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || { \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); }
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 
-.PHONY: help demo test clocked others compiled lint check gate baselines gallery pictures site claims systems perf nightly lock audit clean
+.PHONY: help demo test compiled lint check gate baselines gallery pictures site claims systems perf nightly lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,16 +39,8 @@ demo: $(CORE) ## a short run of the built-in engine, then the curve of a simulat
 	-$(BIN)/bench run --workload chatbot --slo ttft=0.25,tpot=0.1 --duration 10s
 	$(BIN)/bench sweep --backend sim --latency abc:distserve --policy vllm-v0 --rate 1:5:1 --requests 1000
 
-test: $(STAMP) ## run all but the slow tests: real-time tests one by one, the others in parallel beside them
-	@$(MAKE) --no-print-directory -j2 clocked others
-
-clocked: $(STAMP)
-	$(BIN)/python -m pytest $(CLOCKED) --ignore=tests/real/nightly
-
-others: $(STAMP) # at the usual priority: at idle priority they would stand still beside any busy process
-	@mkdir -p .pytest_cache; log=.pytest_cache/others.txt; code=0; \
-	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf \
-	  >$$log 2>&1 || code=$$?; cat $$log; exit $$code
+test: $(STAMP) ## run all but the slow tests
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests --ignore=tests/real/nightly --ignore=tests/perf
 
 compiled: $(STAMP) ## test the compiled core of the simulator, where there is a C compiler
 	@$(BIN)/python hatch_build.py build/compiled || { test $$? = 3 && exit 0; exit 1; }; \
@@ -128,8 +120,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/random_systems.py --file random-systems.jsonl --first 1000 --systems 12 --searches 2
 
 nightly: $(STAMP) ## run the slow tests, then install other servers and clients under .nightly/ (5 GB) and test them
-	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly -n auto --dist worksteal tests $(CLOCKED:%=--ignore=%) --ignore=tests/perf
-	$(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly $(CLOCKED) --ignore=tests/real/nightly
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly -n $(WORKERS) --dist worksteal tests --ignore=tests/real/nightly --ignore=tests/perf
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
 	$(BIN)/python tests/real/clients.py

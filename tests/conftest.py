@@ -17,7 +17,7 @@ from hypothesis import settings
 
 Bench = Callable[..., "subprocess.Popen[str]"]
 
-settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)  # the night draws anew
 settings.register_profile("nightly", max_examples=300, deadline=None)
 settings.load_profile("quick")  # that of the command line comes later
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # under nohup, which the processes of tests would inherit

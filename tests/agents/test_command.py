@@ -19,7 +19,7 @@ from harness.metrics.objective import score
 from harness.options import Given, run_spec
 
 SIM = ["--backend", "sim", "--model", "llama3-8b", "--hardware", "h100", "--prefix-cache", "on"]
-SEARCH = ["--slo", "p95:ttft=1,p90:tpot=12ms", "--horizon", "1min", "--tolerance", "40%", "--workers", "1"]
+SEARCH = ["--slo", "p95:ttft=1,p90:tpot=9ms", "--horizon", "1min", "--tolerance", "40%", "--workers", "1"]
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,6 @@ import pytest
 from harness.cli import main
 from harness.experiments.capacity.store import TABLE
 from harness.experiments.capacity.trials import Ledger
-from harness.stats.seeds import capacity_by_seed
 
 SIM = ["--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet"]
 QUICK = [*SIM, "--tolerance", "25%"]
@@ -23,32 +22,6 @@ def bench(capsys):
         return code, shown.out, shown.err
 
     return run
-
-
-def test_a_capacity_is_reported_with_its_interval_and_what_binds_and_a_rerun_resumes(bench, tmp_path):
-    """How much can it carry, and how sure is that? A search that was killed would begin anew, or each goal cost one."""
-    arguments = [*QUICK, "--goal", "80%,85%", "--out", tmp_path / "cap"]
-    code, out, _ = bench(*arguments)
-    stored = json.loads((tmp_path / "cap/capacity.json").read_text(encoding="utf-8"))
-    again_code, again, _ = bench(*arguments, "--format", "json")
-    answers = stored["answers"]
-
-    assert 0 == code == again_code == stored["exit_code"]
-    assert "Capacity at 80%:" in out
-    assert "95% interval" in out
-    assert "ttft=0.25 binds" in out
-    assert max(map(len, out.splitlines())) <= 100
-    assert [0.8, 0.85] == [answer["goal"] for answer in answers]
-    assert answers[0]["capacity_rps"] > answers[1]["capacity_rps"]
-    assert (answers, stored["cost"]["requests"]) == (
-        json.loads(again)["answers"],
-        json.loads(again)["cost"]["requests"],
-    )
-    assert len(capacity_by_seed(stored, 0.8)) == answers[0]["seeds"]
-    code, _, err = bench(*QUICK, "--goal", "80%", "--slo", "ttft=1", "--out", tmp_path / "cap")
-
-    assert code == 2, "trials of two systems would be mixed into one capacity"
-    assert "holds a search with --slo" in err
 
 
 @pytest.mark.nightly

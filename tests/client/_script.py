@@ -357,7 +357,7 @@ def _tail(w: _Writer, due_s: float) -> list[Frame]:
         add("[DONE]")
     if s.trailing:
         frames.append(Frame(due_s, s.trailing.encode(), (), w.made, True))
-    if not s.last_blank:
+    if not s.last_blank and frames:
         frames[-1] = replace(frames[-1], data=frames[-1].data.rstrip(b"\r\n"))
     return frames
 

@@ -72,7 +72,7 @@ LENGTHS = ("ignore_eos", "min_tokens", "generation_config")
 WARNINGS: dict[str, tuple[dict, str, tuple[str, ...]]] = {
     "counted-by-chunks": ({"usage": None}, "", ("counted by chunks", "20 answers")),
     "early-event": (
-        {"role": "early", "ttft_s": 0.05, "itl_s": 0.005},
+        {"role": "early", "ttft_s": 0.5, "itl_s": 0.005},
         "",
         ("without any text", "before the first token"),
     ),

@@ -102,10 +102,8 @@ class Checked:
         self.could_decode.append(len(self.replica.decoding))
 
 
-@pytest.mark.parametrize("memory", MEMORIES)
 @pytest.mark.parametrize("policy", POLICIES)
-@given(requests=requests_lists, blocks=st.integers(1, 60))
-@settings(max_examples=12, deadline=None)
+@given(memory=st.sampled_from(MEMORIES), requests=requests_lists, blocks=st.integers(1, 60))
 def test_every_request_ends_once_and_all_memory_comes_back(policy, memory, requests, blocks):
     """A lost request, a leaked block or a stuck queue would make every number of a run wrong."""
     size = make("kv", memory).block_tokens
@@ -170,11 +168,10 @@ def test_sarathi_keeps_its_budget_and_leaves_no_decode_out(budget, draw):
     assert all(b.decode_seqs == could for b, could in zip(driver.batches, driver.could_decode, strict=True))
 
 
-@pytest.mark.parametrize("memory", ["paged:block_tokens=4,watermark=0", "reserve-oracle:block_tokens=4"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_journal_replays_to_the_same_batches(policy, memory, draw):
+def test_the_journal_replays_to_the_same_batches(policy, draw):
     """If anything but the calls decided, no simulation of a real run could be exact."""
-    requests = draw(40, rate_rps=20.0)
+    requests, memory = draw(40, rate_rps=20.0), "paged:block_tokens=4,watermark=0"
     driver = Checked(policy, memory, 70)
     driver.run(requests)
     again = Journal()

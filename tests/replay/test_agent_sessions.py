@@ -1,6 +1,9 @@
 """Sessions of agents in the prefix cache of the simulator: its hits are those of an LRU that is written here anew."""
 
+import shutil
 from collections import Counter, OrderedDict
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +16,8 @@ from workloads import replay
 from workloads.trace_tools.convert import convert
 
 BLOCK = 64
+
+Corpus = Callable[[int], str]
 
 
 class Served(NamedTuple):
@@ -92,21 +97,28 @@ def pinned(served: list[Served], capacity: int) -> int:
 
 
 @pytest.fixture(scope="module")
-def corpus(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The published sessions, in a file that is read fast."""
+def corpus(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    """Makes a file that is read fast of so many published sessions."""
     folder = shared_data / "agentic" / "weka"
     if not folder.is_dir():
         pytest.skip("the agentic traces are not on this machine")
-    target = tmp_path_factory.mktemp("agents") / "agents.parquet"
-    convert(str(folder), str(target))
-    return str(target)
+
+    @cache
+    def make(most: int) -> str:
+        few = tmp_path_factory.mktemp("agents")
+        for file in sorted(folder.iterdir())[:most]:
+            shutil.copy(file, few)
+        convert(str(few), f"{few}.parquet")
+        return f"{few}.parquet"
+
+    return make
 
 
-def serve(corpus: str, users: int, blocks: int, sessions: int) -> list[Served]:
+def serve(corpus: Corpus, users: int, blocks: int, sessions: int) -> list[Served]:
     """Sessions of at most 96,000 tokens, served in the order in which they started."""
     loaded = replay.load(
-        corpus, arrivals=f"closed:users={users},think=0", turns="think-only:cap=60s", scale="context:96000",
-        sessions=f"recorded:count={sessions}", seed=0,
+        corpus(3 * sessions), arrivals=f"closed:users={users},think=0", turns="think-only:cap=60s",
+        scale="context:96000", sessions=f"recorded:count={sessions}", seed=0,
     )  # fmt: skip
     schedule = Schedule.draw(loaded.workload, seed=0)
     ids = schedule.table["prefix_ids"].to_pylist()
@@ -126,7 +138,7 @@ def _nightly(*sizes: int) -> list[object]:
 
 
 @pytest.mark.parametrize(("sessions", "blocks"), [(8, 2_000), *_nightly(1_700, 2_000, 3_000, 6_000, 12_000)])
-def test_one_session_at_a_time_hits_as_an_lru_does(corpus: str, sessions: int, blocks: int) -> None:
+def test_one_session_at_a_time_hits_as_an_lru_does(corpus: Corpus, sessions: int, blocks: int) -> None:
     """The simulated cache would find more or less than a real one, and every latency with it."""
     served = serve(corpus, 1, blocks, sessions)
     tokens = sum(one.prompt for one in served)
@@ -137,7 +149,7 @@ def test_one_session_at_a_time_hits_as_an_lru_does(corpus: str, sessions: int, b
 
 
 @pytest.mark.parametrize(("sessions", "blocks"), [(8, 5_000), *_nightly(5_000, 6_000, 8_000, 12_000, 24_000)])
-def test_sessions_at_once_hit_as_an_lru_does_that_keeps_what_runs(corpus: str, sessions: int, blocks: int) -> None:
+def test_sessions_at_once_hit_as_an_lru_does_that_keeps_what_runs(corpus: Corpus, sessions: int, blocks: int) -> None:
     """Users at once would push each other out of the cache more or less than they do."""
     served = serve(corpus, 6, blocks, sessions)
     tokens = sum(one.prompt for one in served)

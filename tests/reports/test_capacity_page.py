@@ -13,6 +13,7 @@ from harness.cli import main
 from harness.data.codec import of
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger, folder_name
+from harness.stats.seeds import capacity_by_seed
 from reports import answers as pages
 from reports.document import html
 from reports.figures import caption
@@ -74,6 +75,28 @@ def test_a_search_leaves_its_page_which_says_the_capacity_with_its_interval(sear
     assert sheet.findings[0].text.split(" (")[0] in html
     assert {"SLO", "System", "Step times", "Workload", "Client floor", "Cost"} == {name for name, _ in sheet.key_facts}
     assert html == pages.page(info, searched)
+
+
+def test_a_rerun_answers_what_the_search_has_answered_and_no_other_question(
+    changed: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A search that was killed would begin anew, or trials of two systems be mixed into one capacity."""
+    info, folder = changed()
+    code = main([*SEARCH, "--out", str(folder)])
+    printed = capsys.readouterr().out
+    again = json.loads((folder / "capacity.json").read_text(encoding="utf-8"))
+    refused = main([*SEARCH, "--slo", "ttft=1", "--out", str(folder)])
+
+    assert 0 == code == info["exit_code"]
+    assert "Capacity at 85%:" in printed
+    assert "95% interval" in printed
+    assert "ttft=0.25 binds" in printed
+    assert max(map(len, printed.splitlines())) <= 100
+    assert info["answers"][0]["capacity_rps"] > info["answers"][1]["capacity_rps"]
+    assert (info["answers"], info["cost"]["requests"]) == (again["answers"], again["cost"]["requests"])
+    assert len(capacity_by_seed(again, 0.85)) == info["answers"][0]["seeds"]
+    assert 2 == refused
+    assert "holds a search with --slo" in capsys.readouterr().err
 
 
 def test_the_figures_tell_the_seeds_and_the_trials_that_were_made(info: Any, searched: Path) -> None:
