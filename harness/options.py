@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from harness import values as check
 from harness.errors import UsageError
+from harness.removed import REMOVED
 from harness.spec import parse
 from harness.values import Check
 
@@ -152,51 +153,19 @@ class RunSpec:
     router: str | None = option(
         PARALLELISM, "SPEC", check.one_spec, "sim, engine: policy that assigns requests to replicas.", part=True
     )
-    kv: str | None = option(SYSTEM, "SPEC", check.one_spec, "KV memory allocation. Default: paged.", part=True)
-    admission: str | None = option(
-        SYSTEM, "SPEC", check.one_spec, "Admission control by KV memory: fcfs (default), past-future, ...", part=True
-    )
-    preempt: str | None = option(
-        SYSTEM, "HOW", check.one_spec, "Preemption when KV memory runs out: recompute (default) or swap.", part=True
-    )
-    lora: str | None = option(
-        SYSTEM, "SPEC", check.text, "sim: LoRA adapters of requests that name a model: slots=8,rank=16.", part=True
-    )
     prefix_cache: str | None = option(
         SYSTEM, "ON", check.text, "on: share the KV of common prompt prefixes. Default: off.", part=True
-    )
-    speculate: str | None = option(
-        SYSTEM, "SPEC", check.text, "Speculative decoding: k=4,alpha=0.7 (draft tokens per step, acceptance rate).",
-        part=True,
     )
     replicas: int | None = option(PARALLELISM, "N", check.count, "sim, engine: number of model replicas.", part=True)
     tp: int | None = option(
         PARALLELISM, "N", check.count, "sim: tensor parallelism, GPUs per pipeline stage.", part=True
     )
     pp: int | None = option(PARALLELISM, "N", check.count, "sim: pipeline parallelism, stages per replica.", part=True)
-    dp: int | None = option(
-        PARALLELISM, "N", check.count, "sim: attention data parallelism, groups of tp GPUs per stage.", part=True
-    )
-    ep: int | None = option(
-        PARALLELISM, "N", check.count, "sim: expert parallelism, parts of the experts of a stage.", part=True
-    )
     prefill: str | None = option(
         PARALLELISM, "SPEC", check.text, "sim, engine: prefill-only replicas: 2, or 2:tp=2,pp=1.", part=True
     )
     decode: str | None = option(
         PARALLELISM, "SPEC", check.text, "sim, engine: decode-only replicas: 1, or 1:tp=1,pp=2.", part=True
-    )
-    handoff: str | None = option(
-        PARALLELISM, "HOW", check.text, "sim, engine: which side initiates the KV transfer from prefill to decode "
-        "replicas: pull (default) or push.", part=True,
-    )
-    link: str | None = option(
-        PARALLELISM, "RATE", check.text, "sim, engine: bandwidth of KV transfers: 25Gbps, 600GBps, ... Default: nvlink "
-        "(sim), none (engine).", part=True,
-    )
-    fail: str | None = option(
-        PARALLELISM, "SPEC", check.text, "sim: failures of replicas: replica:1@60s..90s; with ,requeue its requests "
-        "are sent again.", part=True,
     )
     header: str | None = option(
         ENDPOINT, "K=V", check.text, "openai: HTTP header of every request. Repeatable.",
@@ -263,6 +232,8 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
 )
 """Name of an option, as on the command line and in TOML -> what is known of it."""
 PARTS = tuple(name for name, known in OPTIONS.items() if known.part)
+ARGUMENTS = ("kv", "admission", "preempt", "lora", "speculate", "dp", "ep", "handoff", "link", "fail")
+"""Arguments of the simulator and the engine that were options; stored runs hold them as such."""
 RESTARTING = ("arrivals", "rate", "sessions")
 """Options of a workload that replay the sessions of a trace at other starts."""
 SCHEDULE = tuple(name for name, known in OPTIONS.items() if known.source is not None)
@@ -304,10 +275,33 @@ def run_spec(command_line: Given, file: Given | None = None) -> RunSpec:
     return replace(spec, workload=DEFAULT_WORKLOAD) if spec.trace is None and spec.workload is None else spec
 
 
+def with_parts(spec: RunSpec, parts: Mapping[str, object]) -> RunSpec:
+    """A spec with these parts of its backend, as options where there are such, else as its arguments; None: without."""
+    options = {name: value for name, value in parts.items() if name.replace("_", "-") in PARTS}
+    arguments = {name: value for name, value in parts.items() if name not in options}
+    return replace(spec, **{**options, "backend": _with_arguments(spec.backend, arguments)})  # type: ignore[arg-type]  # names of fields
+
+
+def respelled(stored: Mapping[str, object]) -> dict[str, object]:
+    """The options of a stored run as they are spelled today."""
+    arguments = {name: value for name, value in stored.items() if name in ARGUMENTS}
+    if not arguments:
+        return dict(stored)
+    backend = _with_arguments(str(stored.get("backend", RunSpec().backend)), arguments)
+    return {name: value for name, value in stored.items() if name not in arguments} | {"backend": backend}
+
+
+def _with_arguments(backend: str, more: Mapping[str, object]) -> str:
+    spec = parse(backend)
+    arguments = {**spec.args, **more}
+    return str(replace(spec, args={name: str(value) for name, value in arguments.items() if value is not None}))
+
+
 def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
     """Put `more` over `values`: a new workload drops an old trace, a new backend the parts of the old one.
 
-    The simulator and the paced engine have the same parts: from one to the other they stay.
+    Of one backend arguments and parts stay unless they are given anew; the simulator and the paced engine count as one.
+    A server never gets the arguments of another: they may hold a key.
     """
     for given, other in (("workload", "trace"), ("trace", "workload")):
         if more.get(given) is not None and more.get(other) is None:
@@ -320,12 +314,21 @@ def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
     elif "backend" in more:
         for option in parse(str(more["backend"])).args:
             values.pop(option, None)
-    elif isinstance(old, str):
-        spec = parse(old)
-        values["backend"] = str(
-            replace(spec, args={k: v for k, v in spec.args.items() if k not in PARTS or k not in more})
-        )
     values.update(more)
+    if isinstance(old, str):
+        values["backend"] = _over(old, more)
+
+
+def _over(old: str, more: Mapping[str, object]) -> str:
+    """The backend `old` with what is given of it in `more`."""
+    before = parse(old)
+    backend = parse(str(more["backend"])) if "backend" in more else replace(before, args={})
+    if "backend" in more and (backend.name == "openai" or _system(old) != _system(str(more["backend"]))):
+        return str(backend)
+    stays = before.args if backend.name == before.name else {k: v for k, v in before.args.items() if k in ARGUMENTS}
+    given = {key.replace("-", "_") for key in (*backend.args, *(part for part in PARTS if part in more))}
+    stays = {key: value for key, value in stays.items() if key.replace("-", "_") not in given}
+    return str(replace(backend, args={**backend.args, **stays}))
 
 
 def _system(backend: str) -> str:
@@ -355,6 +358,8 @@ def _check_together(spec: RunSpec) -> None:
 
 def _value(option: str, value: object, given: Given) -> object:
     if option not in OPTIONS:
+        if (instead := REMOVED.get(("option", f"--{option}"))) is not None:
+            raise UsageError(f"The option '{given.name(option)}' was removed: {instead}.")
         near = get_close_matches(option.replace("_", "-"), OPTIONS, n=1, cutoff=0.5)
         guess = f" Did you mean '{near[0]}'?" if near else ""
         where = "" if given.file is None else f" (in '{given.file}')"

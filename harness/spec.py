@@ -3,6 +3,7 @@
     gamma:cv=2,rate=4          keyword arguments; a key may leave out its unit (`rate` for `rate_rps`)
     paged:16                   a value without a key fills the first field
     sim:policy=sarathi:budget=512   a value may itself be a spec with one argument
+    sim:kv=[paged:block_tokens=1,blocks=900]   brackets hold a value with commas together
 
 Field types are those of the dataclass, or of the parameters of the function: int, float, bool, str, each optionally
 None. A field whose name ends in `_s` takes durations (`250ms`, `60s`, `5min`, `1h`), one in `_bytes` sizes (`80GiB`,
@@ -35,6 +36,7 @@ _BITS = {"bps": 8, "b/s": 8, "bit/s": 8, "Bps": 1, "B/s": 1}
 _BANDWIDTH = {f"{prefix}{unit}": scale / bits for unit, bits in _BITS.items()
               for prefix, scale in (("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12))}  # fmt: skip
 _SECRET = re.compile("key|token|secret|passw|auth", re.IGNORECASE)
+_COMMA = re.compile(r",(?![^\[]*\])")  # none within brackets
 _QUANTITY = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*([A-Za-z/]*)")
 
 
@@ -47,7 +49,8 @@ class Spec:
     first: str | None = None
 
     def __str__(self) -> str:
-        values = ([self.first] if self.first is not None else []) + [f"{k}={v}" for k, v in self.args.items()]
+        values = [] if self.first is None else [_bracketed(self.first)]
+        values += [f"{key}={_bracketed(value)}" for key, value in self.args.items()]
         return f"{self.name}:{','.join(values)}" if values else self.name
 
 
@@ -61,12 +64,12 @@ def parse(text: str) -> Spec:
     args: dict[str, str] = {}
     if colon and not rest.strip():
         raise UsageError(f"'{text}': nothing follows the colon; write '{name}' or '{name}:key=value'.")
-    for i, part in enumerate(rest.split(",") if colon else []):
+    for i, part in enumerate(_COMMA.split(rest) if colon else []):
         key, equals, value = part.partition("=")
-        key, value = key.strip(), value.strip()
+        key, value = key.strip(), _unbracketed(value)
         nested = ":" in key  # `policy:...` never is a key; a bare value such as a URL or a nested spec may hold '='
         if (not equals or nested) and i == 0:
-            first = part.strip()
+            first = _unbracketed(part)
             if not first:
                 raise UsageError(f"'{text}': an argument is empty; a spec is name:key=value,key=value.")
         elif not equals or not key:
@@ -76,6 +79,17 @@ def parse(text: str) -> Spec:
         else:
             args[key] = value
     return Spec(name, args, first)
+
+
+def _bracketed(value: str) -> str:
+    """A value as it stands in a spec."""
+    return f"[{value}]" if "," in value else value
+
+
+def _unbracketed(text: str) -> str:
+    """A value without the brackets around it; those of an address, `[::1]:8000`, are its own."""
+    text = text.strip()
+    return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
 def seconds(text: str, what: str = "duration") -> float:

@@ -1,7 +1,7 @@
 """Text Generation Inference: the server of Hugging Face, whose router decides when prompts interrupt decodes.
 
 Source: huggingface/text-generation-inference v1, `router/src/infer.rs` and `queue.rs`, with their defaults. Memory of
-the original: prompt and requested output are reserved at admission (`--kv reserve-oracle`). What is published of it:
+the original: prompt and requested output are reserved at admission (`kv=reserve-oracle`). What is published of it:
 vLLM has 2.2 to 2.5 times its throughput.
 """
 

@@ -24,8 +24,8 @@ from harness.cli._options import (
 from harness.options import OBJECTIVES, OPTIONS
 
 _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "where", "jitter", "turns", "lengths",
-          "arrivals", "sessions", "prefixes", "content", "slo", "backend", "model", "latency", "policy", "kv",
-          "admission", "preempt", "lora", "prefix-cache", "speculate", "handoff", "link")  # fmt: skip
+          "arrivals", "sessions", "prefixes", "content", "slo", "backend", "model", "latency", "policy",
+          "prefix-cache")  # fmt: skip
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
 OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "ratio", "goal", "conditions",
@@ -82,11 +82,13 @@ Exit codes
 @run_options(
     without=[name for name in OPTIONS if name not in _TAKEN],
     workload={"help": "Preset (bench list presets) or lengths spec. Default: distserve-fig1."},
-    backend={"help": "sim (default), or sim:utilisation=0.95, ..."},
+    backend={
+        "help": "sim (default), or sim:kv=reserve-oracle,link=25Gbps, ... Default of link: nvlink or pcie within "
+        "a node, 400Gbps between nodes."
+    },
     model={"help": "Model name (bench list models). Default: opt-13b."},
     latency={"help": "Step latency model. Default: operators."},
     policy={"help": "Batch scheduling policy of a colocated replica. Default: sarathi."},
-    link={"help": "Bandwidth of KV transfers. Default: nvlink or pcie within a node, 400Gbps between nodes."},
 )
 @option("--goal", metavar="SHARE", type=SHARE, group=OBJECTIVES,
         help="Share of requests that must meet the SLO. Default: 0.9.")  # fmt: skip

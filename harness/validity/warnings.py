@@ -135,7 +135,8 @@ def _thrown_out_again(run: Run) -> Iterator[RunWarning]:
             "livelock",
             f"{len(often):,} of {len(run.requests):,} requests were preempted {LIVELOCK} times or more, one of them "
             f"{pc.max(often).as_py():,} times: they are admitted, preempted and admitted again",
-            "admit fewer (--admission past-future, or a lower overcommit or watermark), or give the system more memory",
+            "admit fewer (admission=past-future of the backend, or a lower overcommit or watermark), or give "
+            "the system more memory",
             {"requests": len(often), "most": int(pc.max(often).as_py())},
         )
 

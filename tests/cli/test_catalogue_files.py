@@ -59,7 +59,8 @@ def test_each_side_has_the_memory_of_its_gpus(tmp_path: Path) -> None:
     gpu.write_text(GPU)
 
     facts = _run(
-        tmp_path / "a", "--model", "qwen2.5-7b", "--hardware", "h100", "--prefill", "1", "--link", "100Gbps",
+        tmp_path / "a", "--model", "qwen2.5-7b", "--hardware", "h100", "--prefill", "1",
+        "--backend", "sim:link=100Gbps",
         "--decode", f"1:tp=4,hardware={gpu}", "--latency", "roofline",
     )  # fmt: skip
 

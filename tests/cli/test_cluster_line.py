@@ -11,7 +11,10 @@ SMALL = ["--workload", "fixed:prompt=300,output=100", "--requests", "60", "--rat
     ("cluster", "message"),
     [
         (["--pp", "2"], "of busy stages"),
-        (["--prefill", "2", "--decode", "1", "--handoff", "push", "--kv", "paged:blocks=80"], "hand-offs without room"),
+        (
+            ["--prefill", "2", "--decode", "1", "--backend", "sim:handoff=push,kv=paged:blocks=80"],
+            "hand-offs without room",
+        ),
     ],
     ids=["pipeline", "push"],
 )

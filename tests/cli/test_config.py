@@ -188,3 +188,37 @@ def test_keys_of_the_template_are_options() -> None:
 
     assert len(keys) > 15
     assert {*keys} <= {*OPTIONS}
+
+
+def test_arguments_of_a_backend_stay_beside_new_ones() -> None:
+    """A repeated run with another rule of admission would have lost its memory mode without a word."""
+    file = {"backend": "sim:kv=[paged:blocks=80,watermark=0],preempt=swap", "policy": "orca"}
+
+    assert (
+        "sim:preempt=recompute,kv=[paged:blocks=80,watermark=0]" == spec(file, backend="sim:preempt=recompute").backend
+    )
+    assert "engine" == spec(file, backend="engine").backend
+
+
+def test_a_server_gets_no_argument_of_another() -> None:
+    """A key would be sent to another host."""
+    file = {"backend": "openai:url=http://a:1,key_env=SECRET"}
+
+    assert "openai:url=http://b:2" == spec(file, backend="http://b:2").backend
+
+
+def test_a_run_of_an_earlier_version_is_repeated(tmp_path: Path) -> None:
+    """Its memory mode and its links were options of their own."""
+    stored = {
+        "workload": "chatbot",
+        "backend": "sim",
+        "policy": "orca",
+        "kv": "paged:blocks=80",
+        "link": "25Gbps",
+        "dp": 2,
+    }
+    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "spec": stored}), encoding="utf-8")
+    found = run_spec(Given({}), read(str(tmp_path)).given)
+
+    assert "sim:kv=paged:blocks=80,link=25Gbps,dp=2" == found.backend
+    assert {"policy": "orca"} == found.parts()

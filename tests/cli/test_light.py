@@ -46,8 +46,8 @@ def test_help_names_every_command() -> None:
 @pytest.mark.parametrize(
     ("command", "shown", "hidden"),
     [
-        ("run", {"workload", "slo", "backend", "wait", "out"}, {"jitter", "senders", "admission", "metrics-port"}),
-        ("compare", {"gate", "base", "head", "junit", "export"}, {"jitter", "senders", "admission"}),
+        ("run", {"workload", "slo", "backend", "wait", "out"}, {"jitter", "senders", "turns", "metrics-port"}),
+        ("compare", {"gate", "base", "head", "junit", "export"}, {"jitter", "senders", "turns"}),
         ("capacity", {"goal", "tolerance", "max-requests"}, {"jitter", "metrics-port"}),
     ],
 )

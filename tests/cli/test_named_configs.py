@@ -25,6 +25,7 @@ def test_the_paced_engine_takes_the_parts_of_a_simulated_system(backend: str) ->
     paced = run_spec(Given({"backend": backend}), read("jitserve").given)
 
     assert simulated.parts() == paced.parts()
+    assert paced.backend == f"{backend},kv=paged:blocks=8192"
     assert simulated.parts() == run_spec(Given({"backend": "sim"}), Given(paced.options())).parts()
 
 
@@ -32,7 +33,7 @@ def test_an_engine_that_computes_takes_no_parts_of_a_simulated_system() -> None:
     """The simulated model would be looked for as a folder of weights."""
     assert run_spec(Given({"backend": "engine"}), read("jitserve").given).parts() == {}
     assert (
-        run_spec(Given({"backend": "engine"}), Given({"backend": "engine:executor=paced", "kv": "paged"})).parts() == {}
+        "engine" == run_spec(Given({"backend": "engine"}), Given({"backend": "engine:executor=paced,kv=paged"})).backend
     )
 
 
@@ -55,8 +56,7 @@ def test_a_wrong_name_tells_the_nearest_one() -> None:
     [
         ("policy", "vllm-v0,orca", "bench sweep: --over 'policy=vllm-v0|orca'"),
         ("policy", "vllm-v0,fastgen:budget=768", r"bench sweep: --over 'policy=FIRST|SECOND'"),
-        ("preempt", "recompute,swap", "bench sweep: --over 'preempt=recompute|swap'"),
-        ("kv", "paged,virtual", "bench sweep: --over 'kv=paged|virtual'"),
+        ("router", "random,queue", "bench sweep: --over 'router=random|queue'"),
     ],
 )
 def test_several_of_a_kind_name_the_command_that_compares_them(option: str, text: str, message: str) -> None:

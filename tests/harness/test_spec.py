@@ -104,3 +104,21 @@ def test_units_of_time_and_memory() -> None:
     assert [0.25, 90.0, 300.0, 3600.0, 2.0, 1e-6] == [seconds(t) for t in ("250ms", "90", "5min", "1h", "2 s", "1us")]
     assert [24e9, 80 * 2.0**30, 7.0] == [size_bytes(t) for t in ("24GB", "80GiB", "7")]
     assert math.isclose(-1.0, seconds("-1"))
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "first"),
+    [
+        ("sim:kv=[paged:block_tokens=1,blocks=900],preempt=swap", {"kv": "paged:block_tokens=1,blocks=900", "preempt": "swap"}, None),
+        ("sim:preempt=swap,lora=[slots=8,rank=16]", {"preempt": "swap", "lora": "slots=8,rank=16"}, None),
+        ("openai:url=http://[::1]:8000,model=m", {"url": "http://[::1]:8000", "model": "m"}, None),
+        ("openai:http://[::1]:8000/v1,model=m", {"model": "m"}, "http://[::1]:8000/v1"),
+        ("engine:[a,b],kv=[paged]", {"kv": "paged"}, "a,b"),
+    ],
+)  # fmt: skip
+def test_brackets_hold_a_value_with_commas_together(text: str, args: dict[str, str], first: str | None) -> None:
+    """A memory mode with two arguments could not be named within the backend."""
+    found = parse(text)
+
+    assert (args, first) == (found.args, found.first)
+    assert found == parse(str(found))

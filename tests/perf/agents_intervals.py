@@ -39,8 +39,9 @@ def system(number: int, trace: str, horizon_s: float) -> tuple[str, Setup]:
     cap_s, context = int(rng.choice([5, 20, 60])), int(rng.choice([16_000, 32_000, 64_000, 96_000]))
     tier = f"p95:ttft={rng.choice([1, 2, 5])},p90:tpot={rng.choice([20, 30, 50])}ms"
     given = {
-        "trace": trace, "turns": f"think-only:cap={cap_s}s", "scale": f"context:{context}", "backend": "sim",
-        "model": model, "hardware": gpu, "tp": str(tp), "prefix-cache": "on", "kv": "paged:block_tokens=64",
+        "trace": trace, "turns": f"think-only:cap={cap_s}s", "scale": f"context:{context}",
+        "backend": "sim:kv=paged:block_tokens=64",
+        "model": model, "hardware": gpu, "tp": str(tp), "prefix-cache": "on",
     }  # fmt: skip
     name = f"{number}: {model} on {tp} x {gpu}, think <= {cap_s} s, context <= {context:,}, {tier}"
     return name, set_up(run_spec(Given(given)), [tier], SearchOptions(), horizon_s, None)

@@ -108,7 +108,9 @@ def test_a_rerun_resumes_a_search(tmp_path: Path) -> None:
 
 def test_a_side_that_is_searched_alone_has_the_link_of_the_cluster() -> None:
     """No cluster with a link of its own could be planned."""
-    small = placement({"link": "25Gbps"}, algorithm="high", objective=None, requests=None, max_requests=2000)
+    small = placement(
+        {"backend": "sim:link=25Gbps"}, algorithm="high", objective=None, requests=None, max_requests=2000
+    )
 
     assert "25Gbps" in str(run_placement(small, Store(None), pool.Here()).best[0].command)
 

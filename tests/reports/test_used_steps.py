@@ -34,7 +34,7 @@ def test_a_padded_batch_says_how_many_slots_gave_a_token(run_of):
 def test_drafts_say_how_many_tokens_a_step_gives(run_of):
     """The closed form of what is accepted could be compared with nothing."""
     (found,) = used(run_of, workload="fixed:prompt=16,output=4000", requests="4", rate="100", latency="linear",
-                    policy="vllm-v0", speculate="k=4,alpha=0.7", kv="paged:blocks=4000")  # fmt: skip
+                    policy="vllm-v0", backend="sim:speculate=[k=4,alpha=0.7],kv=paged:blocks=4000")  # fmt: skip
 
     assert found.endswith(" tokens a step of a sequence")
     assert pytest.approx((1 - 0.7**5) / 0.3, rel=0.03) == float(found.split()[0])
@@ -43,10 +43,11 @@ def test_drafts_say_how_many_tokens_a_step_gives(run_of):
 def test_a_rule_of_admission_says_what_memory_it_fills_and_what_it_evicts(run_of):
     """Memory and evictions are what such rules are compared by (K07)."""
     options = {"workload": "uniform:prompt_max_tokens=64,output_max_tokens=256", "requests": "40", "rate": "1000",
-               "policy": "vllm-v0", "kv": "paged:block_tokens=1,watermark=0,blocks=1000"}  # fmt: skip
-    held, evicted = used(run_of, admission="aggressive", **options)
+               "policy": "vllm-v0"}  # fmt: skip
+    memory = "sim:kv=[paged:block_tokens=1,watermark=0,blocks=1000]"
+    held, evicted = used(run_of, backend=f"{memory},admission=aggressive", **options)
 
-    assert used(run_of, **options) == []
+    assert used(run_of, backend=memory, **options) == []
     assert held.endswith("% of KV memory held while requests waited, from the first end on")
     assert float(held.partition("%")[0]) > 90
     assert float(evicted.partition("%")[0]) > 0

@@ -112,13 +112,13 @@ def test_point_is_what_bench_run_measures(sweep: Sweep, tmp_path: Path) -> None:
 
 def test_product_of_axes_in_the_order_given(sweep: Sweep) -> None:
     """Who reads the table row by row would read another system than is named."""
-    info = sweep(*TWO, "--seeds", "1", "--over", "replicas=1,2", "--over", "kv.block_tokens=16,32", "--kv", "paged")
+    info = sweep(*TWO, "--seeds", "1", "--over", "replicas=1,2", "--over", "backend.kv_blocks=90,100")
     first = info["points"][0]
 
     assert 8 == len(info["points"])
-    assert {"rate": 1, "replicas": 1, "kv.block-tokens": 16} == first["values"]
-    assert {"rate": 1, "replicas": 1, "kv.block-tokens": 32} == info["points"][1]["values"]
-    assert "points/rate=1,replicas=1,kv.block-tokens=16" == first["folder"]
+    assert {"rate": 1, "replicas": 1, "backend.kv-blocks": 90} == first["values"]
+    assert {"rate": 1, "replicas": 1, "backend.kv-blocks": 100} == info["points"][1]["values"]
+    assert "points/rate=1,replicas=1,backend.kv-blocks=90" == first["folder"]
 
 
 def test_argument_of_a_spec_is_swept(sweep: Sweep, tmp_path: Path) -> None:

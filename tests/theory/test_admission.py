@@ -169,7 +169,7 @@ def test_a_livelock_is_reported(admission, expected, tmp_path):
     from harness.runner.run import execute
 
     options = {
-        "backend": "sim:kv=paged:blocks=60,utilisation=0.9", "policy": "vllm-v0", "admission": admission,
+        "backend": f"sim:kv=paged:blocks=60,utilisation=0.9,admission={admission}", "policy": "vllm-v0",
         "workload": "fixed:prompt=50,output=400", "arrivals": "constant", "rate": 50, "requests": 60,
     }  # fmt: skip
     result = execute(run_spec(Given(options)), out=tmp_path / "run")

@@ -75,8 +75,14 @@ def test_programs_that_were_served_wait():
 
 def trial(policy, seed, rate_rps=7, requests=400):
     """A run of the setting of the comparison, far above what the system can serve."""
-    given = {"workload": "slo-mix", "model": "llama3.1-8b", "kv": "paged:blocks=8192", "policy": policy}
-    options = {"backend": "sim", "rate": str(rate_rps), "requests": str(requests), "seed": str(seed), **given}
+    given = {"workload": "slo-mix", "model": "llama3.1-8b", "policy": policy}
+    options = {
+        "backend": "sim:kv=paged:blocks=8192",
+        "rate": str(rate_rps),
+        "requests": str(requests),
+        "seed": str(seed),
+        **given,
+    }
     return simulate(run_spec(Given(options), None))
 
 

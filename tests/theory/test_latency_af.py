@@ -52,7 +52,7 @@ def test_gpus_of_experts_count_and_leave_their_memory_to_kv() -> None:
         ("--model mixtral-8x22b --latency af:experts=16", "ep=16 exceeds the 8 experts"),
         ("--model mixtral-8x22b --hardware l40s --latency af:experts=8", "needs the rate of the network of a GPU"),
         ("--model mixtral-8x22b --latency af:micro=0", "must be at least 1"),
-        ("--model mixtral-8x22b --ep 2 --tp 2 --latency af", "knows no ep"),
+        ("--model mixtral-8x22b --backend sim:ep=2 --tp 2 --latency af", "knows no ep"),
     ],
 )
 def test_what_cannot_be_apart_is_one_sentence(given: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,7 +124,7 @@ def test_a_limit_of_nodes_and_a_skew_of_experts_count() -> None:
 
 def test_a_replica_of_groups_has_the_memory_and_the_gpus_of_all(tmp_path: Path) -> None:
     """KV of two groups adds up beside weights that each repeats; GPUs and goodput per GPU count all of them."""
-    options = ["--backend", "sim", "--model", "deepseek-v3-fp8", "--hardware", "h200", "--dp", "8", "--ep", "8",
+    options = ["--backend", "sim:dp=8,ep=8", "--model", "deepseek-v3-fp8", "--hardware", "h200",
                "--requests", "20", "--rate", "4", "--no-html", "--quiet", "--out", str(tmp_path / "run")]  # fmt: skip
 
     assert main(["run", *options]) == 0

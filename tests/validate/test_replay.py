@@ -48,7 +48,7 @@ def test_prefill_and_decode_replicas_are_taken_over(tmp_path: Path) -> None:
 def test_pages_of_virtual_memory_are_as_large_as_those_of_the_run(kv: str, blocks: int, tmp_path: Path) -> None:
     """They follow from the model: as many of another model's pages were another memory, or held no token at all."""
     latency = "sim:latency=linear:base_s=0.01"
-    memory = ["--backend", f"{latency},model=qwen2.5-7b,policy=vllm-v0,kv_blocks={blocks}", "--kv", kv]
+    memory = ["--backend", f"{latency},model=qwen2.5-7b,policy=vllm-v0,kv_blocks={blocks},kv=[{kv}]"]
     main(["run", *memory, "--rate", "20", "--requests", "40", "--no-html", "--quiet", "--out", str(tmp_path / "run")])
     found = replay.validate([str(tmp_path / "run")], latency, None)
 

@@ -271,8 +271,8 @@ def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts])
                     f"({found.low or found.share:.1%} to {found.high or found.share:.1%}): the chains do not tell"
                 ),
             )
-    if any(NETWORK in str(one.get("command")) for one in best) and options.spec.link is None:
-        yield "network", f"KV between nodes takes a link of {NETWORK}; --link names another"
+    if any(NETWORK in str(one.get("command")) for one in best) and options.link is None:
+        yield "network", f"KV between nodes takes a link of {NETWORK}; --backend sim:link=RATE names another"
     if not best and not result.interrupted:
         what = "at any rate" if options.rate_rps is None else f"at {options.rate_rps:g} req/s in this cluster"
         yield "nothing_sustained", f"no deployment meets the SLO {what}; relax --slo, or take other or more GPUs"

@@ -33,7 +33,7 @@ from harness.experiments.place.systems import (
 from harness.experiments.trial import own_rate, without_steps
 from harness.metrics.measure import metrics
 from harness.metrics.objective import parse_slo
-from harness.options import Given, RunSpec
+from harness.options import Given, RunSpec, with_parts
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
@@ -64,9 +64,14 @@ class PlaceOptions:
 
     def of(self, deployment: Deployment) -> RunSpec:
         """The spec that makes a deployment."""
-        link = (self.spec.link or deployment.link(self.cluster)) if deployment.kind == "pair" else None
-        policy = self.spec.policy if deployment.kind == "colocated" else None
-        return replace(self.spec, **{"link": link, "policy": policy, **deployment.parts})  # type: ignore[arg-type]  # names of fields
+        spec = self.spec if deployment.kind == "colocated" else replace(self.spec, policy=None)
+        link = (self.link or deployment.link(self.cluster)) if deployment.kind == "pair" else None
+        return with_parts(spec, {"link": link, **deployment.parts})
+
+    @property
+    def link(self) -> str | None:
+        """The link from prefill to decode replicas where it is given."""
+        return parse(self.spec.backend).args.get("link")
 
     def refused(self, role: Role, hardware: str, shape: Shape) -> str | None:
         """Why a replica of that shape cannot run; None where it can."""

@@ -36,7 +36,7 @@ def label(shape: Shape) -> str:
 
 
 NETWORK = "400Gbps"
-"""The link between replicas that share no node, where --link does not name one."""
+"""The link between replicas that share no node, where the argument `link` does not name one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

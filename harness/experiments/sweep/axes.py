@@ -24,7 +24,7 @@ RESCORED = (SLO, SCALE)
 """Axes that need no run of their own: the same runs are scored again."""
 
 SPECS = ("workload", "arrivals", "lengths", "sessions", "prefixes", "content", "scale",
-         "backend", "latency", "policy", "router", "kv")  # fmt: skip
+         "backend", "latency", "policy", "router")  # fmt: skip
 """Options whose value is a spec, so that one of its arguments can be swept: arrivals.cv."""
 
 INSTEAD = {"seed": "--seeds 5", "goal": "--goal 0.9,0.99", "fail-under": "--fail-under 0.9"}

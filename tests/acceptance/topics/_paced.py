@@ -16,6 +16,7 @@ from acceptance.topics._trials import trial
 from harness.data.folder import read_info
 from harness.experiments.validate import replay
 from harness.metrics.objective import parse_slo, score
+from harness.options import respelled
 from harness.stats.seeds import half_width
 from harness.validity.checks import LATE_STEPS_SHARE
 
@@ -34,7 +35,7 @@ def run(out: Path, **options: object) -> None:
 
     The processes of a run that starts compute for seconds, and would delay the steps of another one.
     """
-    given = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    given = [part for name, value in respelled(options).items() for part in (f"--{name.replace('_', '-')}", str(value))]
     command = (sys.executable, "-m", "harness", "run", *given, "--out", str(out), "--force", "--no-html", "--quiet")
     with Path(__file__).open(encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from harness.configs import read
 from harness.experiments.trial import SimulatedTrial, simulate
-from harness.options import Given, run_spec
+from harness.options import Given, respelled, run_spec
 from harness.registry import make
 from harness.spec import parse
 
@@ -19,7 +19,7 @@ def trial(config: str | None = None, **options: object) -> SimulatedTrial:
     backend = parse(given.get("backend", "sim"))
     if file is None and backend.name == "sim" and "latency" not in backend.args:
         given.setdefault("latency", "roofline")  # what the rows of the page were computed with
-    return simulate(run_spec(Given(given), file))
+    return simulate(run_spec(Given(respelled(given)), file))
 
 
 def quantile(table: pa.Table, metric: str, share: float) -> float:

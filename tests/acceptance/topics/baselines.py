@@ -10,6 +10,7 @@ from statistics import fmean
 from acceptance.near import spelled
 from acceptance.rows import Place, Row
 from acceptance.topics._trials import trial
+from harness.options import respelled
 
 SEEDS = 5
 LENGTHS = "lognormal:prompt_mean_tokens=163.2,output_mean_tokens=355.9,output_cv=1,max_total_tokens=2048"
@@ -38,9 +39,7 @@ def rows(place: Place) -> Iterator[Row]:
 def _card(letter: str, card: str) -> Iterator[Row]:
     static = {batch: _gain(card, HF.format(batch)) for batch in BATCHES}
     heavy = {policy: _gain(card, policy, HOST) for policy in (HF.format(1), HF.format(7), TGI)}
-    against = (
-        f"against --policy {VLLM} --kv {_kv(card, VLLM)}; 1,500 requests at once, means of {SEEDS} seeds, roofline"
-    )
+    against = f"against --policy {VLLM}, kv={_kv(card, VLLM)}; 1,500 requests at once, means of {SEEDS} seeds, roofline"
     yield Row(
         f"S65.{letter}", "Hugging Face Transformers", "simulated", f"{card}: vLLM has 14 to 24 times the throughput",
         f"{spelled(static.values(), 3)} times, static batches of 1 to 7", "7 to 30 at every batch",
@@ -83,8 +82,5 @@ def _kv(card: str, policy: str) -> str:
 
 
 def _command(card: str, policy: str) -> str:
-    system = " ".join(f"--{name} {value}" for name, value in _system(card, policy).items())
-    return (
-        "bench run --backend sim --latency roofline "
-        f"{system} --workload chatbot --lengths {LENGTHS} --rate 100000 --requests 1500"
-    )
+    system = " ".join(f"--{name} {value}" for name, value in respelled(_system(card, policy)).items())
+    return f"bench run --latency roofline {system} --workload chatbot --lengths {LENGTHS} --rate 100000 --requests 1500"

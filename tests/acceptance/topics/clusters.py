@@ -219,7 +219,7 @@ def _stages() -> Iterator[Row]:
             f"{slow[1] * 1e3:.0f} ms, at least {slow[2]:.0%} of it waiting for the link or for room",
             "NVLink < 0.1 % and P95 < 30 ms; at 25 Gbps mostly queueing for OPT-175B",
             fast[0] < 1e-3 and fast[1] < 0.03 and (row_id == "S32.a" or slow[2] > 0.5),
-            f"bench run {ask} --link nvlink",
+            f"bench run {ask}",
             f"the five stages sum to E2E within {max(fast[3], slow[3]):.0e} s; 0.125 req/s a GPU, roofline; "
             f"the worst of {SEEDS} seeds",
         )  # fmt: skip
@@ -283,8 +283,8 @@ def _burst() -> Row:
         f"overflows, {_span(pushed, 1)} preemptions",
         "pull 0; push > 0, in every seed",
         all(one[0] == 0 for one in pulled) and all(one[0] > 0 for one in pushed),
-        "bench run --backend sim --workload distserve-13b-chat --arrivals gamma:cv=4 --rate 6 --latency abc:distserve "
-        "--requests 1000 --prefill 2 --decode 1 --handoff push",
+        "bench run --backend sim:handoff=push --workload distserve-13b-chat --arrivals gamma:cv=4 --rate 6 "
+        "--latency abc:distserve --requests 1000 --prefill 2 --decode 1",
         f"1,000 requests, {SEEDS} seeds; an overflow is KV that finds no room and is computed again; pulled answers, "
         f"too, may outgrow memory. By roofline, seed 0: pull {others[0]}, push {others[1]} overflows.",
     )  # fmt: skip

@@ -15,14 +15,13 @@ BUDGET = 768
 BLOCKS = 31_395  # what the weights of Llama-2-70B leave of four A100-80G at utilisation 0.9
 SPLIT, FIRST = f"fastgen:budget={BUDGET}", "vllm-v0"
 SET_UP = {
-    "backend": "sim:max_model_len=8192", "model": "opt-66b", "tp": 4,
-    "kv": f"paged:blocks={BLOCKS}",
+    "backend": f"sim:max_model_len=8192,kv=paged:blocks={BLOCKS}", "model": "opt-66b", "tp": 4,
 }  # fmt: skip
 SEEDS = 5
 CLIENTS = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 RULE = "fastgen:rate=4"
-RUN = (f"bench run --backend sim:max_model_len=8192 --model opt-66b --tp 4 --latency abc:distserve "
-       f"--kv paged:blocks={BLOCKS} "
+RUN = (f"bench run --backend sim:max_model_len=8192,kv=paged:blocks={BLOCKS} --model opt-66b --tp 4 "
+       "--latency abc:distserve "
        "--workload {} --arrivals closed:users=16,think=0 --policy {} --out {}")  # fmt: skip
 COSTS = (
     "steps of OPT-66B on 4 GPUs by DistServe's constants; as many KV blocks as beside Llama-2-70B, the published model"

@@ -154,8 +154,9 @@ def _on_the_engine(place: Place, high_rps: float) -> Row:
             out = place.work / f"engine-{policy.partition(':')[0]}"
             late.append(
                 paced_run(
-                    out, backend="engine:executor=paced", model="llama3.1-8b", hardware="a100-80g", policy=policy,
-                    kv="paged:blocks=8192", workload=workload, rate=f"{rate_rps:g}", duration="10s", seed=seed,
+                    out, backend="engine:executor=paced,kv=paged:blocks=8192", model="llama3.1-8b",
+                    hardware="a100-80g", policy=policy, workload=workload, rate=f"{rate_rps:g}", duration="10s",
+                    seed=seed,
                 )
             )  # fmt: skip
             run = load(out)

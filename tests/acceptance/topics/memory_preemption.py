@@ -19,8 +19,8 @@ SIZES = (16, 32, 64)
 OTHER = "abc:vllm,fitted=true"
 """Step times as measured of vLLM in 2023, to show how far a verdict depends on them."""
 BOTH = (
-    "for how in recompute swap; do bench run --backend sim --latency roofline --workload chatbot --policy vllm-v0 "
-    "--kv paged:block_tokens=16,blocks=600 --rate 3 --requests 300 --slo normalized-latency=1 --preempt $how --json; "
+    'for how in recompute swap; do bench run --backend "sim:kv=[paged:block_tokens=16,blocks=600],preempt=$how" '
+    "--latency roofline --workload chatbot --policy vllm-v0 --rate 3 --requests 300 --slo normalized-latency=1 --json; "
     "done"
 )
 MODES = ("paged:watermark=0", "reserve-max:max_tokens=64", "reserve-pow2", "reserve-oracle")
@@ -112,13 +112,15 @@ def _preemption() -> Iterator[Row]:
     finished = all(set(t["status"].to_pylist()) == {"ok"} for t in tables.values())
     again = runs["recompute", 16][1]
     counts = {how: sum(tables[how, 16]["preemptions"].to_pylist()) for how in ("recompute", "swap")}
-    run = "bench run --backend sim --latency roofline --policy vllm-v0 --kv paged:blocks=600 --rate 3 --requests 300 "
-    run += "--preempt "
+    run = (
+        "bench run --backend sim:kv=paged:blocks=600,preempt={} --latency roofline --policy vllm-v0 --rate 3 "
+        "--requests 300"
+    )
     yield Row(
         "S07.a", SYSTEM, "simulated", "no deadlock, every request ends",
         f"{sum(t.num_rows for t in tables.values()):,} requests ended; {counts['recompute']} preemptions and "
         f"{again:,} tokens recomputed, {counts['swap']} preemptions with swap", "exact",
-        finished and min(counts.values()) > 0, run + "recompute",
+        finished and min(counts.values()) > 0, run.format("recompute"),
     )  # fmt: skip
     ratios = {size: _latency(tables["recompute", size]) / _latency(tables["swap", size]) for size in SIZES}
     other = [_latency(_tight(how, 16, OTHER)[0]) for how in ("recompute", "swap")]

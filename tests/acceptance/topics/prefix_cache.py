@@ -117,9 +117,9 @@ def _throughput() -> Row:
         "S40.d", CACHE, "simulated", "throughput 1.67x (80 shared tokens) and 3.58x (341) that of Orca (Oracle)",
         f"{orca:.2f}x and {orca_long:.2f}x; {plain:.2f}x and {plain_long:.2f}x that of vLLM without the cache",
         "both above 1, larger for 341", 1 < orca < orca_long and 1 < plain < plain_long,
-        "for cache in on off; do bench run --backend sim --latency roofline "
+        "for cache in on off; do bench run --backend sim:kv=paged:blocks=983 --latency roofline "
         "--model llama2-13b --hardware a100-40g --policy vllm-v0 "
-        f"--kv paged:blocks=983 --prefix-cache $cache --workload chatbot --lengths {SATURATED['lengths']} "
+        f"--prefix-cache $cache --workload chatbot --lengths {SATURATED['lengths']} "
         "--prefixes shared:count=1,tokens=341 --rate 2000 --requests 600; done",
         "600 requests at once, 40/40 unique tokens each (assumed; the paper translates sentences), 12 GiB of KV; "
         f"requests a second up to the last answer. With {HOST} {heavy[0]:.2f}x and {heavy[1]:.2f}x that of Orca.",
@@ -129,13 +129,13 @@ def _throughput() -> Row:
 def _gain(tokens: int, **latency: str) -> tuple[float, float]:
     """Throughput with the cache over that without it, and over that of Orca with exact reservations."""
     shared = {**SATURATED, **latency, "prefixes": f"shared:count=1,tokens={tokens}"}
-    paged = {**shared, "policy": "vllm-v0", "kv": f"paged:blocks={VLLM_BLOCKS}"}
+    paged = {**shared, "policy": "vllm-v0", "backend": f"sim:kv=paged:blocks={VLLM_BLOCKS}"}
     on, off, orca = (
         1 / _makespan_s(_simulated(options).table)
         for options in (
             {**paged, "prefix-cache": "on"},
             paged,
-            {**shared, "policy": "orca:max_batch=1000", "kv": f"reserve-oracle:blocks={VLLM_BLOCKS}"},
+            {**shared, "policy": "orca:max_batch=1000", "backend": f"sim:kv=reserve-oracle:blocks={VLLM_BLOCKS}"},
         )
     )
     return on / off, on / orca

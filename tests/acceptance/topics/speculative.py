@@ -21,7 +21,7 @@ def rows(place: Place) -> Iterator[Row]:
     yield Row(
         "S15.a", SYSTEM, "exact", f"{expected:.3f} tokens a step = (1 - a^(k+1)) / (1 - a)",
         f"{seen:.3f} tokens a step", "1 %", abs(seen / expected - 1) <= 0.01,
-        f"bench run --backend sim --latency linear --policy vllm-v0 --kv paged:blocks=30000 --speculate {SPECULATE} "
+        f"bench run --backend 'sim:kv=paged:blocks=30000,speculate=[{SPECULATE}]' --latency linear --policy vllm-v0 "
         "--workload fixed:prompt=64,output=20000 --rate 1000 --requests 16", "E19",
     )  # fmt: skip
     gains = [gain(batch) for batch in BATCHES]
@@ -29,14 +29,14 @@ def rows(place: Place) -> Iterator[Row]:
         "S15.b", SYSTEM, "simulated", "the TPOT gain shrinks with the batch and vanishes past the knee",
         ", ".join(f"{g:.2f}x at {b}" for g, b in zip(gains, BATCHES, strict=True)), "monotone, below 1 at last",
         sorted(gains, reverse=True) == gains and gains[-1] < 1 < gains[0],
-        f"bench run --backend sim --latency roofline --speculate {SPECULATE}",
+        f"bench run --backend 'sim:speculate=[{SPECULATE}]' --latency roofline",
         "opt-13b on one A100, roofline; a draft costs a tenth of a decode step",
     )  # fmt: skip
     same, steps, fewer = engine_answers()
     yield Row(
         "S15.c", SYSTEM, "exact", "the output is that of plain decoding",
         f"{'equal' if same else 'different'} tokens of 8 answers, in {fewer} steps instead of {steps}", "equal", same,
-        "bench run --backend engine --speculate k=4", "engine with drafts looked up by n-grams",
+        "bench run --backend engine:speculate=k=4", "engine with drafts looked up by n-grams",
     )  # fmt: skip
 
 

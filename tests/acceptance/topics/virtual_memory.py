@@ -8,6 +8,7 @@ from acceptance.rows import Place, Row
 from acceptance.topics._trials import trial
 from harness.api import Request
 from harness.experiments.theory.simulated import Traffic, filled
+from harness.options import respelled
 from harness.registry import make
 
 SYSTEM = "vAttention"
@@ -61,7 +62,7 @@ def _pages() -> Row:
         "S17.a", SYSTEM, "formula",
         "tokens of 64 KiB and 2 MiB: " + ", ".join(f"{name} {a}/{b}" for name, (_, (a, b)) in PAGES.items()),
         spelled(obtained, 5), "exact", published == obtained,
-        "bench run --backend sim --latency roofline --model llama3-70b --tp 8 --kv virtual:page_bytes=65536 --json",
+        "bench run --backend sim:kv=virtual:page_bytes=65536 --latency roofline --model llama3-70b --tp 8 --json",
         "kv_tokens over kv_blocks; Yi-6B, published with 64 and 2,048, is not in the catalogue (4 KV heads of 128)",
     )  # fmt: skip
 
@@ -117,7 +118,7 @@ def _mapping() -> Row:
         "S17.c", SYSTEM, "simulated", "mapping ahead of a step hides its time; in the step it adds to latency",
         f"mean E2E {free_s:.2f} s without cost, {ahead_s:.2f} s ahead, {sync_s:.2f} s in the step; in that order in "
         f"{later}/{SEEDS} seeds",
-        "in that order in every seed", later == SEEDS, f"bench run {_command(RUN)} --kv {_kv('sync')}",
+        "in that order in every seed", later == SEEDS, f"bench run {_command(RUN | {'kv': _kv('sync')})}",
         f"pages of 64 KiB, {1e3 * MAP_S:.3f} ms to map those of all layers (8 us each, assumed). Ahead a step pays "
         "what exceeds the step before it: the pages of a decode are hidden, those of a long prompt not all.",
     )  # fmt: skip
@@ -155,4 +156,4 @@ def _gain(context: int, times: float) -> float:
 
 
 def _command(options: dict[str, object]) -> str:
-    return " ".join(f"--{name} {value}" for name, value in options.items())
+    return " ".join(f"--{name} {value}" for name, value in respelled(options).items())
