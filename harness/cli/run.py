@@ -40,7 +40,8 @@ Values
   BOUNDS  METRIC=TIME,...; ttft@long=2 for one class of traffic, p99:itl=0.2 for a
           percentile of the run; metrics: bench list metrics
   SHARE   0.9 or 90%
-  SPEC    NAME or NAME:key=value,key=value; names: bench list, keys: bench explain NAME
+  SPEC    NAME or NAME:key=value,key=value, and key=[value] where the value holds commas;
+          names: bench list, keys: bench explain NAME
 
 \b
 Exit codes

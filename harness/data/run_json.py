@@ -23,6 +23,7 @@ from harness.data.codec import (
     inner,
 )
 from harness.errors import UsageError
+from harness.options import respelled
 
 
 class Cut(Part, frozen=True):
@@ -592,6 +593,8 @@ class RunInfo(_Vllm, frozen=True, kw_only=True, omit_defaults=True):
 def decode(read: object) -> RunInfo:
     """The run.json in a JSON object. Raises UsageError, with the place of the first value that is of another kind."""
     known = {key: value for key, value in read.items() if value is not None} if isinstance(read, dict) else read
+    if isinstance(known, dict) and isinstance(known.get("spec"), dict):
+        known["spec"] = respelled(known["spec"])
     try:
         return codec.decode(RunInfo, known).change(as_read=read)
     except Damaged as error:

@@ -109,7 +109,7 @@ def test_units_of_time_and_memory() -> None:
 @pytest.mark.parametrize(
     ("text", "args", "first"),
     [
-        ("sim:kv=[paged:block_tokens=1,blocks=900],preempt=swap", {"kv": "paged:block_tokens=1,blocks=900", "preempt": "swap"}, None),
+        ("sim:kv=[paged:1,blocks=900],preempt=swap", {"kv": "paged:1,blocks=900", "preempt": "swap"}, None),
         ("sim:preempt=swap,lora=[slots=8,rank=16]", {"preempt": "swap", "lora": "slots=8,rank=16"}, None),
         ("openai:url=http://[::1]:8000,model=m", {"url": "http://[::1]:8000", "model": "m"}, None),
         ("openai:http://[::1]:8000/v1,model=m", {"model": "m"}, "http://[::1]:8000/v1"),

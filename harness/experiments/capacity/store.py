@@ -16,6 +16,7 @@ from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger
 from harness.metrics.objective import stored_slo
+from harness.options import respelled
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.execute import Setup
@@ -101,7 +102,7 @@ def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -
 def check_options(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, free: Set[str] = frozenset()) -> None:
     """Raises UsageError where a folder holds a search with other options than now, or by other versions."""
     for group, prefix in (("spec", "--"), ("versions", "the version of ")):
-        old, new = dict(before.get(group) or {}), dict(now[group])
+        old, new = respelled(before.get(group) or {}), dict(now[group])
         for name in sorted({*old, *new} - free):
             if old.get(name) != new.get(name):
                 stored, given = _quoted(old.get(name)), _quoted(new.get(name))

@@ -26,6 +26,7 @@ from harness.experiments.sweep.crossings import to_add
 from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
+from harness.options import respelled
 from harness.runner.progress import QUIET, Display, drawn
 
 PLAIN_S = 10.0
@@ -165,7 +166,7 @@ def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) ->
         if before.get(what) != now[what]:
             raise _other(out, what, before.get(what), now[what])
     for group, prefix in (("spec", "--"), ("versions", "the version of ")):
-        old, new = before.get(group) or {}, now[group]
+        old, new = respelled(before.get(group) or {}), now[group]
         for name in sorted({*old, *new}):
             if old.get(name) != new.get(name):
                 raise _other(out, f"{prefix}{name}", old.get(name), new.get(name))
