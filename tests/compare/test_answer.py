@@ -399,12 +399,12 @@ def test_seeds_are_one_point_whatever_decides_the_exit_code_of_their_runs(stored
 def test_points_are_named_by_the_fewest_options(stored):
     """A row headed by forty options cannot be read."""
     runs = [
-        stored(0, rate=rate, spec={"rate": rate, "policy": policy, "kv": policy})
+        stored(0, rate=rate, spec={"rate": rate, "policy": policy, "latency": policy})
         for rate, policy in ((1.0, "a"), (2.0, "a"), (1.0, "b"), (2.0, "b"))
     ]
     heads = [replace(run, path=Path(f"other-{i}")) for i, run in enumerate(runs)]
 
-    assert {tuple(pair.point) for pair in pairing.match(runs, heads).pairs} == {("kv", "rate")}
+    assert {tuple(pair.point) for pair in pairing.match(runs, heads).pairs} == {("latency", "rate")}
 
 
 def test_searches_are_compared_seed_by_seed():
