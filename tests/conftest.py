@@ -155,7 +155,7 @@ def remote_run():
     from harness.api import Exchange, RequestRecord
     from harness.data.codec import encode
     from harness.data.folder import Run
-    from harness.data.held_back import with_held_back
+    from harness.data.held_back import stall_s, with_held_back
     from harness.data.records import http_table, server_metrics_table, to_table
     from harness.data.run_json import RunInfo
     from harness.metrics.objective import parse_slo, stored_slo
@@ -227,7 +227,7 @@ def remote_run():
         tables = {"http": http_table(records), "server_metrics": server}
         assert all(isinstance(table, pa.Table) for table in tables.values())
         info = RunInfo.of(facts)
-        requests = with_held_back(to_table(records), tables["http"], info)
+        requests = with_held_back(to_table(records), tables["http"], stall_s(info))
         return Run(Path("bench-runs/remote"), info, requests, None, None, True, **tables)
 
     return make

@@ -22,7 +22,7 @@ import pyarrow as pa
 from harness import untrusted
 from harness.api import VERSION, ActionEvent, RequestRecord, Step
 from harness.data import codec, run_json
-from harness.data.held_back import with_held_back
+from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import pieces
 from harness.data.records import (
     ACTIONS,
@@ -332,7 +332,7 @@ def load(path: str | os.PathLike[str]) -> Run:
     return Run(
         path=path,
         info=info,
-        requests=with_held_back(REQUESTS.empty_table() if requests is None else requests, http, info),
+        requests=with_held_back(REQUESTS.empty_table() if requests is None else requests, http, stall_s(info)),
         steps=table(path, "steps", STEPS, stream_first=running),
         schedule=Schedule.load(schedule).table if schedule.exists() else None,
         complete=info.state == "finished",

@@ -34,8 +34,16 @@ MOST_ANSWERS = 0.5
 """Share of the answers from which on none of the run is believed: the others are those too short to tell, or lucky."""
 
 
-def with_held_back(requests: pa.Table, http: pa.Table | None, info: RunInfo) -> pa.Table:
-    """The table with a column of the answers that were held back, all where most were; unchanged where none was."""
+def stall_s(info: RunInfo) -> float:
+    """How late the senders of a run read answers (p90, the worst of them)."""
+    return max((s.stall_p90_s for s in info.client.per_sender if isinstance(s.stall_p90_s, int | float)), default=0.0)
+
+
+def with_held_back(requests: pa.Table, http: pa.Table | None, late_s: float) -> pa.Table:
+    """The table with a column of the answers that were held back, all where most were; unchanged where none was.
+
+    `late_s` is how late the client reads (p90): what it merged itself is not held back.
+    """
     if http is None or not len(http) or http["held_events"].null_count == len(http):
         return requests
     row = pc.index_in(requests["request_id"], http["request_id"].combine_chunks())
@@ -46,7 +54,6 @@ def with_held_back(requests: pa.Table, http: pa.Table | None, info: RunInfo) -> 
     whole = (events_n == 1) & (together == 1)
     many: Mask = (events_n >= EVENTS) | whole
     groups = np.maximum(events_n - together, 1)
-    late_s = max((s.stall_p90_s for s in info.client.per_sender if isinstance(s.stall_p90_s, int | float)), default=0.0)
     held: Mask = (
         many & (together >= FEW_PIECES * events_n) & (silence_s > HELD_S) & (silence_s > LATE * late_s * groups)
     )

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from harness import untrusted
 from harness.data import folder
 from harness.data.folder import Run
-from harness.data.held_back import with_held_back
+from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import lists
 from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed
 from harness.data.run_json import RunInfo
@@ -54,7 +54,7 @@ def load(path: str | os.PathLike[str], large: int | None = None, schedule: Sched
     return folder.Run(
         path=path,
         info=info,
-        requests=with_held_back(read(file, without=("token_n",)), http, info),
+        requests=with_held_back(read(file, without=("token_n",)), http, stall_s(info)),
         steps=None,
         schedule=None if schedule is None else schedule.table,
         complete=info.state == "finished",

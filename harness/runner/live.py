@@ -78,9 +78,14 @@ class Live:
 
     def seen(self, records: Sequence[RequestRecord]) -> None:
         """Score finished requests. Called away from the sending loop."""
-        from harness.data.records import to_table  # heavy: pyarrow
+        import numpy as np  # heavy, as are those with pyarrow
 
-        self.counted(to_table(records))
+        from harness.data.held_back import with_held_back
+        from harness.data.records import http_table, to_table
+        from harness.metrics.quantiles import quantile
+
+        late_s = quantile(np.array(self._late_s), 0.9) if self._late_s else 0.0
+        self.counted(with_held_back(to_table(records), http_table(records), late_s))
         if self.watch is not None and self.watch(records):
             self.stop()
         if self.room is not None and self.short is None and (short := self.room()) is not None:
@@ -88,19 +93,23 @@ class Live:
             self.stop(at_once=True)
 
     def counted(self, table: pa.Table) -> None:
-        """Score the finished requests of a table."""
+        """Score the finished requests of a table: those of which the SLO tells nothing do not count as scored."""
+        from harness.data.held_back import HELD_BACK
         from harness.metrics.objective import Seen, score  # heavy: numpy
 
         seen = Seen(table)
-        self.met += int(score(table, self.slo, seen).met.sum())
+        met = score(table, self.slo, seen).met
+        self.met += int(met.sum())
         self.scored += len(table)
+        if HELD_BACK in table.column_names:
+            self.scored -= int((score(table, self.slo, seen, unknown_meets=True).met & ~met).sum())
         self.failed += len(table) - int(seen.ok.sum())
         if self.observe is not None:
             self.observe(seen)
-        # TTFT, and TPOT (NaN for one token), for the display; results come from harness.metrics
+        # TTFT, and TPOT (NaN for one token), for the display, infinite where unknown; results come from harness.metrics
         ttft_s, tpot_s = (seen.values(name).tolist() for name in ("ttft", "tpot"))
         now_s = time.monotonic()
-        self._recent.extend((now_s, ttft, tpot) for ttft, tpot in zip(ttft_s, tpot_s, strict=True) if ttft == ttft)
+        self._recent.extend((now_s, ttft, tpot) for ttft, tpot in zip(ttft_s, tpot_s, strict=True) if ttft < math.inf)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop the sending, and with `at_once` the waiting for answers; from any thread."""

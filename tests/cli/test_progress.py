@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from harness.api import Bound, RequestRecord, Slo
+from harness.api import Bound, Exchange, RequestRecord, Slo
 from harness.data.run_json import Floor, FloorError
 from harness.runner.live import Live
 from harness.runner.progress import Display, line
@@ -42,6 +42,17 @@ def test_line_fits_a_narrow_terminal(columns: int) -> None:
     assert columns < 80 or all(
         part in found for part in ("1 in flight", "TTFT 150 ms", "TPOT 100 ms", "SLO 50.0%", "floor 0.31 ms")
     )
+
+
+def test_times_of_a_buffered_stream_were_shown_as_measured() -> None:
+    """'TTFT 1.2 s, SLO 0.0%' while the run went on, of what the report then called unknown."""
+    known, hidden = Live(slo=Slo((Bound("ttft", 0.25),))), Live(slo=Slo((Bound("ttft", 0.25),)))
+    stamps = [1.2, 1.2, 1.2, 1.2]
+    for live, wire in ((known, Exchange()), (hidden, Exchange(held_events=3, held_s=1.1))):
+        live.seen([RequestRecord(i, 0.0, 0.0, stamps, None, 5, 4, 4, "ok", exchange=wire) for i in range(3)])
+
+    assert "TTFT 1.2 s (p99 1.2 s), TPOT 0 ms (p99 0 ms), SLO 0.0% (goal 90%)" in line(known)
+    assert line(hidden).endswith("TTFT -, TPOT -")
 
 
 def test_a_run_that_sends_nothing_yet_says_what_it_waits_for() -> None:
