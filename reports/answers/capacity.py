@@ -161,12 +161,13 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
             f"{rate:g} req/s was {'taken for ' if sure is False else ''}{side}{' (the queue grew)' if grew else ''}, "
             f"{'' if met is None else f'met by {met:,} of '}"
             f"{_format.count(requests or 0, 'request')} of {_format.count(seeds or 0, 'seed')}"
+            f"{f' at it and {beyond}' if (rates or 1) > 1 else ''}"
             f"{', too few to be sure' if sure is False else ''}"
-            for side, rate, grew, met, requests, seeds, sure in (
-                ("sustained", found.low_rate_rps, found.low_grew, found.low_met, found.low_requests, found.low_seeds,
-                 found.low_sure),
-                ("not sustained", found.high_rate_rps, found.high_grew, found.high_met, found.high_requests,
-                 found.high_seeds, found.high_sure),
+            for side, beyond, rate, grew, met, requests, seeds, sure, rates in (
+                ("sustained", "above", found.low_rate_rps, found.low_grew, found.low_met, found.low_requests,
+                 found.low_seeds, found.low_sure, found.low_rates),
+                ("not sustained", "below", found.high_rate_rps, found.high_grew, found.high_met, found.high_requests,
+                 found.high_seeds, found.high_sure, found.high_rates),
             )
             if rate is not None
         ]  # fmt: skip

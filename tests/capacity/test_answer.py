@@ -3,6 +3,7 @@
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from harness.errors import BackendError, NotValid
@@ -14,7 +15,7 @@ from harness.experiments.capacity.capacity_json import (
     RateVerdict,
     SearchCost,
 )
-from harness.experiments.capacity.conditions import Settings
+from harness.experiments.capacity.conditions import Settings, Share, missed
 from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.search_spec import Bracket, Estimate, SearchResult, Side
 from harness.experiments.capacity.store import Store
@@ -111,6 +112,47 @@ def test_a_side_of_few_requests_is_shown_as_likely(system):
     assert "likely between 2 and 4 req/s" in capacity.headline(CapacityAnswer(), one)
     assert "met by 12 of 12 requests" in " ".join(capacity.notes(CapacityAnswer(), one))
     assert "too few to be sure" in " ".join(capacity.notes(CapacityAnswer(), one))
+
+
+@pytest.fixture
+def ramp_of(system):
+    """The bracket of a ramp in which so many requests met at each rate, and the rates that were tried."""
+
+    def searched(met_at, budget_s=80.0):
+        known = system()
+
+        def trial(key, wanted=()):
+            made, met = type(known).trial(known, key, wanted), met_at.get(key.rate_rps, key.planned)
+            shares = tuple(Share(s.text, met, key.planned, np.arange(key.planned) < met) for s in made.shares)
+            return replace(made, shares=shares, passed=None if key.goal is None else not missed(shares, wanted))
+
+        known.trial = trial
+        bracket = known.searched(budget_s, from_rps=max(met_at)).bracket
+        assert known.spent_s <= budget_s
+        return bracket, [key.rate_rps for key in known.tried]
+
+    return searched
+
+
+def test_a_rate_that_surely_missed_by_itself_was_passed_over_for_one_at_four_times_it(ramp_of):
+    """'Below 2.943 req/s, met by 19 of 36 requests' of a server that had met 6 of 12 at 0.7358."""
+    bracket, rates = ramp_of({2.943: 8, 0.7358: 6})
+    high = bracket.high
+
+    assert (0.7358, True) == (high.rate_rps, high.sure)
+    assert (6, 12, 1, 1) == (high.met, high.requests, high.seeds, high.rates)
+    assert not bracket.low.sure
+    assert 0.7358 / 4 < rates[-1] < 0.7358 * 0.7  # the budget does not hold 12 requests at a quarter
+
+
+@pytest.mark.parametrize(("rates", "where"), [(1, "seeds."), (2, "seeds at it and below."), (None, "seeds.")])
+def test_requests_of_lower_rates_were_counted_as_those_of_the_rate(rates, where):
+    """19 of 36 had met at three rates, and 8 of 12 at the one that was named."""
+    one = GoalCapacity(goal=0.9, state="unresolved", bracket=RateBracket(
+        high_rate_rps=2.943, high_seeds=3, high_requests=36, high_met=19, high_sure=True, high_rates=rates,
+    ))  # fmt: skip
+
+    assert f"met by 19 of 36 requests of 3 {where}" in " ".join(capacity.notes(CapacityAnswer(), one))
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,11 @@
 
 The same search as `bench capacity` against a server, under a virtual clock that every trial advances by what it would
 take. The servers are queues with several slots, drawn by number: service times, slots, arrivals, bound and goal; the
-truth is read off long runs of other seeds.
+truth is read off long runs of other seeds. With --curves they are curves of attainment over the rate, flat and steep,
+whose truth is exact, and the searches begin where the closed loop of `bench quick` would let them.
 
     python tests/perf/capacity_blocks.py [--first 0] [--queues 20] [--searches 10] [--budget 600 1800] [--slots 48]
+    python tests/perf/capacity_blocks.py --curves --queues 250 --searches 2 --budget 30 45 60 180
 """
 
 import argparse
@@ -16,6 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import norm
 
 from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.conditions import JOINT, Share, sure_misses
@@ -29,6 +32,9 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 OVERHEAD_S = 2.0
 """What a run takes beyond its traffic and its last answer."""
 TRUTH = 400_000
+SEED = 20261128
+LOOP_SHARE = 0.3
+"""Of the budget, what the closed loop takes at most."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,11 @@ class Server:
             heapq.heapreplace(free_s, end_s[i])
         return due_s, begun_s, end_s
 
+    def alone(self, seed: int, requests: int) -> Floats:
+        """(requests,) how long requests take, one after the other."""
+        sigma = math.sqrt(math.log(1 + self.cv_service**2))
+        return self.mean_s * np.random.default_rng(seed).lognormal(-(sigma**2) / 2, sigma, requests)
+
     @property
     def bound_s(self) -> float:
         """The longest time of a request that meets the SLO."""
@@ -73,11 +84,64 @@ class Server:
         return math.sqrt(low * high)
 
 
+@dataclass(frozen=True)
+class CurveServer:
+    """Attainment falls on a logistic curve from `ceiling` and crosses the goal at `knee_rps` (0: nowhere).
+
+    Requests that follow each other miss together (`together` is the correlation of their latent normals), a trial
+    begins empty and takes `fills` answers to reach its load, and no more than `most_rps` are answered.
+    """
+
+    knee_rps: float
+    most_rps: float
+    mean_s: float
+    slope: float
+    ceiling: float
+    together: float
+    fills: float
+    goal: float
+
+    @property
+    def bound_s(self) -> float:
+        """The longest time of a request that meets the SLO: those that wait their turn below the knee do."""
+        return 2 * self.mean_s + 30 / self.most_rps
+
+    def attained(self, rate_rps: Floats) -> Floats:
+        """Attainment in the long run."""
+        if not self.knee_rps:
+            return np.full(len(rate_rps), self.ceiling)
+        ratio = self.goal / self.ceiling
+        z = math.log(ratio / (1 - ratio)) - self.slope * np.log(np.maximum(rate_rps, 1e-9) / self.knee_rps)
+        return np.asarray(self.ceiling / (1 + np.exp(-np.clip(z, -30, 30))))
+
+    def served(self, seed: int, rate_rps: float, requests: int) -> tuple[Floats, Floats, Floats]:
+        """When requests are due, begun and ended; all (requests,)."""
+        gaps_rng, latent_rng = np.random.default_rng(seed).spawn(2)
+        due_s = np.cumsum(gaps_rng.exponential(1 / rate_rps, requests))
+        free_s = np.arange(requests) / self.most_rps
+        begun_s = np.maximum.accumulate(due_s - free_s) + free_s
+        latent = latent_rng.standard_normal(requests)
+        for i in range(1, requests):
+            latent[i] = self.together * latent[i - 1] + math.sqrt(1 - self.together**2) * latent[i]
+        load_rps = rate_rps * -np.expm1(-(due_s / self.mean_s + 0.2) / self.fills)
+        good = norm.cdf(latent) <= self.attained(load_rps)
+        return due_s, begun_s, begun_s + np.where(good, self.mean_s, 1.2 * self.bound_s)
+
+    def alone(self, seed: int, requests: int) -> Floats:
+        """(requests,) how long requests take, one after the other."""
+        good = np.random.default_rng(seed).random(requests) <= self.ceiling
+        return np.where(good, self.mean_s, 1.2 * self.bound_s)
+
+    def truth(self) -> float:
+        """Where attainment crosses the goal."""
+        return self.knee_rps
+
+
 @dataclass
 class Clock:
     """One search of a server; `spent_s` is what its trials took."""
 
-    server: Server
+    server: Server | CurveServer
     budget_s: float
     spent_s: float = 0.0
     trials: list[Trial] = field(default_factory=list)
@@ -86,9 +150,7 @@ class Clock:
         """A trial, as `bench capacity` makes it on a wall clock: what is under way when the budget ends has missed."""
         key, server = want.key, self.server
         if key.rate_rps == 0:
-            rng = np.random.default_rng(key.seed)
-            sigma = math.sqrt(math.log(1 + server.cv_service**2))
-            e2e_s = server.mean_s * rng.lognormal(-(sigma**2) / 2, sigma, key.planned)
+            e2e_s = server.alone(key.seed, key.planned)
             return self._made(want, np.zeros(key.planned), np.zeros(key.planned), e2e_s, float(e2e_s.sum()), None)
         due_s, begun_s, end_s = server.served(key.seed, key.rate_rps, key.planned)
         late_s = due_s + server.bound_s
@@ -134,11 +196,11 @@ class Clock:
             dispersion=dispersion(due_s[inside]),
         )  # fmt: skip
 
-    def searched(self, seed: int) -> SearchResult:
+    def searched(self, seed: int, from_rps: float | None = None) -> SearchResult:
         """The search."""
         spec = SearchSpec(
             replace(parse_slo("e2e=1"), goal=self.server.goal), self.server.goal, "joint", 660, first_seed=seed,
-            tolerance=0.05, virtual=False, budget_s=self.budget_s,
+            tolerance=0.05, virtual=False, budget_s=self.budget_s, from_rps=from_rps,
         )  # fmt: skip
         steps, made = search(spec, lambda: self.budget_s - self.spent_s), None
         while True:
@@ -161,6 +223,66 @@ def drawn(number: int, slots: int | None, mean_s: float | None) -> Server:
     return replace(server, slots=slots or server.slots, mean_s=mean_s or server.mean_s)
 
 
+def drawn_curve(number: int) -> CurveServer:
+    """The curve of that number: 0.5 to 50 requests at once at the knee, and one of ten without a rate low enough."""
+    rng = np.random.default_rng([SEED, number])
+    mean_s = float(10 ** rng.uniform(-0.7, 0.3))
+    knee_rps = float(10 ** rng.uniform(-0.3, 1.7)) / mean_s
+    goal = float(rng.choice([0.9, 0.9, 0.9, 0.95, 0.99]))
+    ceiling = 1 - (1 - goal) * float(rng.choice([0.0, 0.0, 0.35, 0.7]))
+    most_rps = knee_rps * float(rng.uniform(1.2, 3.0))
+    slope, together, fills = (
+        float(10 ** rng.uniform(0.0, 1.5)),
+        float(rng.uniform(0.0, 0.9)),
+        float(rng.uniform(0.2, 2)),
+    )
+    if rng.random() < 0.1:
+        ceiling, knee_rps = goal - float(rng.uniform(0.02, 0.4)), 0.0
+    return CurveServer(knee_rps, most_rps, mean_s, slope, ceiling, together, fills, goal)
+
+
+Sides: TypeAlias = tuple[float | None, float | None, float]
+"""The rate below and the rate above of a search, None where there is none, and the truth."""
+
+
+def brackets(numbers: Sequence[int], searches: int, budget_s: float) -> str:
+    """How often the sides of a search hold the truth: those of intervals, those that are sure, and all."""
+    each: dict[str, list[Sides]] = {"intervals": [], "sure sides": [], "all sides": []}
+    spent = []
+    for number in numbers:
+        server = drawn_curve(number)
+        for search_number in range(searches):
+            rng = np.random.default_rng([SEED, number, search_number])
+            clock = Clock(server, budget_s, spent_s=min(LOOP_SHARE * budget_s, 8 * server.mean_s) + OVERHEAD_S)
+            result = clock.searched(100_000 * (search_number + 1), server.most_rps * float(rng.lognormal(-0.5, 0.7)))
+            spent.append(clock.spent_s / budget_s)
+            if result.answered is not None:
+                each["intervals"].append((result.answered.low_rps, result.answered.high_rps, server.truth()))
+                continue
+            sides = result.bracket.low, result.bracket.high
+            for name in ("sure sides", "all sides"):
+                low, high = (s.rate_rps if s and (s.sure or name == "all sides") else None for s in sides)
+                each[name].append((low, high, server.truth()))
+    lines = [f"{budget_s:g} s: {len(spent)} searches, {np.mean(spent):.0%} of the budget spent"]
+    return "\n  ".join([*lines, *(f"{name}: {held(rows)}" for name, rows in each.items())])
+
+
+def held(rows: Sequence[Sides]) -> str:
+    """Of how many the truth lies between, which side is wrong how often, and how far they are apart."""
+    lows = [(low, truth) for low, _, truth in rows if low]
+    highs = [(high, truth) for _, high, truth in rows if high]
+    two = [high / low for low, high, _ in rows if low and high]
+    low_wrong = sum(low > 1.005 * truth for low, truth in lows)
+    high_wrong = sum(high < truth / 1.005 for high, truth in highs)
+    some = len(lows) + len(highs) - len(two)
+    above = [high / truth for high, truth in highs if truth]
+    return (
+        f"{some} with a side ({len(two)} with two, median ratio {np.median(two or [math.nan]):.2f}), "
+        f"{1 - (low_wrong + high_wrong) / max(1, some):.1%} hold the truth; low side wrong {low_wrong} of {len(lows)}, "
+        f"high side wrong {high_wrong} of {len(highs)} (median {np.median(above or [math.nan]):.2f} times the truth)"
+    )
+
+
 def main() -> None:
     """Print a line for each server and the totals."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,7 +292,12 @@ def main() -> None:
     parser.add_argument("--budget", type=float, nargs="+", default=[600.0])
     parser.add_argument("--slots", type=int)
     parser.add_argument("--mean", type=float)
+    parser.add_argument("--curves", action="store_true")
     given = parser.parse_args()
+    if given.curves:
+        for budget_s in given.budget:
+            print(brackets(range(given.first, given.first + given.queues), given.searches, budget_s), flush=True)
+        return
     total: dict[float, list[tuple[bool, bool, float, float, float]]] = {budget_s: [] for budget_s in given.budget}
     for number in range(given.first, given.first + given.queues):
         server = drawn(number, given.slots, given.mean)

@@ -132,7 +132,7 @@ def _bracket(bracket: Bracket) -> Facts | None:
         f"{name}_{key}": None if side is None else value
         for name, side in (("low", bracket.low), ("high", bracket.high))
         for key, value in (
-            asdict(side) if side else dict.fromkeys(("rate_rps", "seeds", "requests", "grew", "met", "sure"))
+            asdict(side) if side else dict.fromkeys(("rate_rps", "seeds", "requests", "grew", "met", "sure", "rates"))
         ).items()
     }
 

@@ -45,6 +45,8 @@ ALONE = 8
 RAMP_REQUESTS, RAMP_ANSWERS = 12, 3.0
 """A step of the ramp sends so many requests, and lasts so many times an answer."""
 DOUBLINGS = 40
+NEXT, MARGIN = 0.7, 1.02
+"""A step down is at least so far, where the budget does not hold the usual one, and takes less than is left."""
 MOST_RPS = 3000.0
 """No rate above this is tried: a client that sends more measures itself."""
 SPENT = "the budget was spent."
@@ -169,13 +171,16 @@ class _Blocks:
         low = high = None
         late: list[float] = []
         for _ in range(DOUBLINGS):
+            room_s = self._left_s() - self._e2e_s - self._more_s
+            if low is None and 0 < room_s < RAMP_REQUESTS / rate_rps:  # as far down as the budget holds
+                rate_rps = plain(min(NEXT * high if high else math.inf, MARGIN * RAMP_REQUESTS / room_s))
             requests = max(RAMP_REQUESTS, math.ceil(RAMP_ANSWERS * self._e2e_s * rate_rps))
             # Note: a shorter one is over before its queue has filled, and would count as evidence all the same
             if spec.virtual:
                 requests = max(requests, spec.planned)
             if rate_rps > MOST_RPS:
                 break
-            if requests / rate_rps + self._e2e_s + self._more_s > self._left_s():
+            if requests / rate_rps > room_s:
                 return f"the budget does not hold {requests:,} requests at {rate_rps:g} req/s."
             made = yield [TrialRequest(self._key(rate_rps, requests, spec.goal), spec.wanted)]
             if not made:
@@ -338,19 +343,24 @@ class _Blocks:
         return values
 
     def _bracket(self, found: Knee) -> Bracket:
-        """The highest rate tried that meets the goals, and the lowest above it that misses one, of those that rest on
-        enough requests where any does. Beyond the interval they are sure; without one where they are far from the
-        other side."""
+        """The highest rate tried that surely meets the goals, and the lowest above it that surely misses one; where
+        none is sure, the closest that meets or misses. Beyond the interval they are sure, and without one where they
+        are far from the other side. A rate whose own requests tell that it misses is sure as well."""
         trials = [*self._ramp, *self._made, *self._late]
         good = [t for t in trials if self._good(t)]
         bad = [t for t in trials if not self._good(t)]
         rates = [t.key.rate_rps for t in trials]
         known = self._estimate(found) is not None
         low_rps, high_rps = found.low_rps, found.high_rps
+        most_good_rps = max((t.key.rate_rps for t in good), default=0.0)
         if not known:
             low_rps = max(low_rps, BELOW * min((t.key.rate_rps for t in bad), default=0.0))
-            high_rps = min(high_rps, max((t.key.rate_rps for t in good), default=math.inf) / BELOW)
-        far = [t for t in bad if t.key.rate_rps >= high_rps]
+            high_rps = min(high_rps, (most_good_rps or math.inf) / BELOW)
+        # Note: a step begins empty, so its requests miss less than later ones: misses tell, a rate that meets does not
+        far = [
+            t for t in bad
+            if t.key.rate_rps >= high_rps or (not known and t.key.rate_rps > most_good_rps and self._misses(t, bad))
+        ]  # fmt: skip
         highs = [self._side(t, bad, sure=known or t in far) for t in far or ([] if known else bad)]
         high = min(highs, key=lambda side: (not side.sure, side.rate_rps), default=None)
         below = [t for t in good if high is None or t.key.rate_rps < high.rate_rps]
@@ -359,17 +369,30 @@ class _Blocks:
         low = max(lows, key=lambda side: (side.sure, side.rate_rps), default=None)
         return Bracket(low, high, min(rates), max(rates))
 
+    def _counts(self, trials: Sequence[Trial]) -> tuple[int, int]:
+        """How many requests of trials met the binding condition, and of how many."""
+        shares = [t.share(self._binding.text) for t in trials]
+        return sum(share.met for share in shares), sum(share.of for share in shares)
+
+    def _misses(self, tried: Trial, bad: Sequence[Trial]) -> bool:
+        """Whether the requests at a rate tell by themselves that it misses the goal."""
+        met, of = self._counts([t for t in bad if t.key.rate_rps == tried.key.rate_rps])
+        return tells(met, of, self._binding.goal, good=False)
+
     def _side(self, tried: Trial, others: Sequence[Trial], *, sure: bool) -> Side:
-        """The side of a rate. Those that met at higher rates count for it too, and those that missed at lower ones: at
-        this one more requests would meet, or miss."""
-        good, rate_rps, condition = self._good(tried), tried.key.rate_rps, self._binding
-        counted = [t for t in others if (t.key.rate_rps >= rate_rps if good else t.key.rate_rps <= rate_rps)]
-        found = [t.share(condition.text) for t in counted]
-        met, of = sum(share.met for share in found), sum(share.of for share in found)
+        """The side of a rate, with the requests at it. Where these are too few, those that met at higher rates count
+        too, and those that missed at lower ones: at this one more requests would meet, or miss."""
+        good, rate_rps = self._good(tried), tried.key.rate_rps
         grew = not good and (tried.overloaded or self._behind(tried))
-        enough = grew or tells(met, of, condition.goal, good=good)
-        seeds = len({t.key.seed for t in counted})
-        return Side(rate_rps, seeds, of, grew, met, sure and enough)
+        at_rate = [t for t in others if t.key.rate_rps == rate_rps]
+        farther = [t for t in others if (t.key.rate_rps >= rate_rps if good else t.key.rate_rps <= rate_rps)]
+        goal = self._binding.goal
+        enough, counted = grew or tells(*self._counts(at_rate), goal, good=good), at_rate
+        if not enough and tells(*self._counts(farther), goal, good=good):
+            enough, counted = True, farther
+        met, of = self._counts(counted)
+        seeds, rates = ({getattr(t.key, name) for t in counted} for name in ("seed", "rate_rps"))
+        return Side(rate_rps, len(seeds), of, grew, met, sure and enough, len(rates))
 
     def _found(self, why: str | None) -> SearchResult:
         if not self._ramp:

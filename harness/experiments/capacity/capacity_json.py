@@ -11,7 +11,8 @@ from harness.data.run_json import Floor, StoredSlo, Workload
 class RateBracket(Part, frozen=True, kw_only=True):
     """The highest rate that was sustained and the lowest that was not, each None where no trial lies there.
 
-    `met` requests of those on a side met the condition; a side is not `sure` where they are too few to tell.
+    `met` requests of those on a side met the condition; a side is not `sure` where they are too few to tell. They were
+    sent at `rates` rates: of 1 it is that of the side; others are higher ones that met, or lower ones that missed.
     """
 
     low_rate_rps: Positive | None = None
@@ -20,12 +21,14 @@ class RateBracket(Part, frozen=True, kw_only=True):
     low_grew: bool | None = None
     low_met: Count | None = None
     low_sure: bool | None = None
+    low_rates: Count | None = None
     high_rate_rps: Positive | None = None
     high_seeds: Count | None = None
     high_requests: Count | None = None
     high_grew: bool | None = None
     high_met: Count | None = None
     high_sure: bool | None = None
+    high_rates: Count | None = None
 
 
 class BoundCapacity(Part, frozen=True, kw_only=True):

@@ -89,7 +89,10 @@ class SearchSpec:
 @dataclass(frozen=True, slots=True)
 class Side:
     """A rate that was sustained or not, with its trials and requests, of which `met` met the goal's condition (None:
-    not counted); `grew`: its queue did, all through the trials. It is not `sure` where they are too few to tell."""
+    not counted); `grew`: its queue did, all through the trials. It is not `sure` where they are too few to tell.
+
+    Of `rates`: those of 1 were sent at the rate itself; of more, also at higher ones that met, or lower ones that
+    missed."""
 
     rate_rps: float
     seeds: int
@@ -97,6 +100,7 @@ class Side:
     grew: bool = False
     met: int | None = None
     sure: bool = True
+    rates: int = 1
 
 
 @dataclass(frozen=True, slots=True)
