@@ -9,7 +9,7 @@ from harness.errors import Interrupted, UsageError
 from harness.experiments.capacity import chains
 from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.execute import run_search, set_up
-from harness.experiments.capacity.store import ANSWER, Store
+from harness.experiments.capacity.store import Store
 from harness.options import RunSpec
 
 
@@ -54,9 +54,9 @@ def test_trials_of_another_version_are_refused(setup, tmp_path):
     """A capacity would be half of one simulator and half of another."""
     with Store(tmp_path).opened(setup):
         pass
-    info = json.loads((tmp_path / ANSWER).read_text())
+    info = json.loads((tmp_path / "capacity.json").read_text())
     info["versions"]["numpy"] = "1.0"
-    (tmp_path / ANSWER).write_text(json.dumps(info))
+    (tmp_path / "capacity.json").write_text(json.dumps(info))
 
     with pytest.raises(UsageError, match=r"the version of numpy '1\.0'"), Store(tmp_path).opened(setup):
         pass
@@ -64,10 +64,10 @@ def test_trials_of_another_version_are_refused(setup, tmp_path):
 
 def test_kill_in_the_first_write_leaves_a_folder_that_can_be_used(setup, tmp_path):
     """The same command would be refused for a file that it wrote itself."""
-    (tmp_path / f"{ANSWER}.part").write_text("{")
+    (tmp_path / "capacity.json.part").write_text("{")
 
     with Store(tmp_path).opened(setup):
-        assert "running" == json.loads((tmp_path / ANSWER).read_text())["state"]
+        assert "running" == json.loads((tmp_path / "capacity.json").read_text())["state"]
 
 
 def test_ctrl_c_is_not_called_a_spent_budget(setup, interrupted_after):

@@ -330,7 +330,7 @@ def test_a_folder_of_something_else_is_left_alone(pairs, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "notes.txt").write_text("mine")
 
-    with pytest.raises(UsageError, match="holds something that is no comparison"):
+    with pytest.raises(UsageError, match="which is no part of a comparison"):
         pairs(3)
     assert ["notes.txt"] == [path.name for path in (tmp_path / "out").iterdir()]
 

@@ -147,7 +147,7 @@ def test_a_folder_of_another_search_is_refused(tmp_path: Path) -> None:
     """Rates of one SLO would be reported as those of another."""
     run_placement(placement(), Store(tmp_path), pool.Here())
 
-    with pytest.raises(UsageError, match=r"with other options .conditions 'separate', not 'joint'"):
+    with pytest.raises(UsageError, match=r"with conditions 'separate', not 'joint'"):
         run_placement(placement(conditions="joint"), Store(tmp_path), pool.Here())
 
 

@@ -138,11 +138,14 @@ def test_goal_may_change(sweep: Sweep) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--rate", "1,3", "--requests", "150", "--seeds", "1"), "--requests was '100' there and is '150' now"),
-        (("--rate", "1,3", "--requests", "100", "--seeds", "1", "--replicas", "2"), "--replicas was nothing there"),
+        (("--rate", "1,3", "--requests", "150", "--seeds", "1"), "with --requests '100', not '150'"),
+        (
+            ("--rate", "1,3", "--requests", "100", "--seeds", "1", "--replicas", "2"),
+            "with --replicas not given, not '2'",
+        ),
         (("--rate", "1,2", "--requests", "100", "--seeds", "1"), "with rate 3 too"),
         (("--rate", "1,3", "--requests", "100", "--seeds", "1,2"), "with seeds 0 too"),
-        ((*TWO, "--seeds", "1", "--over", "tp=1,2"), "what is swept over was 'rate' there and is 'rate, tp' now"),
+        ((*TWO, "--seeds", "1", "--over", "tp=1,2"), "with axes 'rate', not 'rate, tp'"),
     ],
 )
 def test_another_sweep_in_the_folder_is_refused(
@@ -163,7 +166,7 @@ def test_other_versions_are_refused(sweep: Sweep, refused: Refused, tmp_path: Pa
 
     message = refused("--latency", "abc:distserve", "--policy", "vllm-v0", *TWO, "--seeds", "1")
 
-    assert "the version of numpy was '1.0' there" in message
+    assert "with the version of numpy '1.0', not" in message
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "cannot be read"), ("{}", "was not written by 'bench sweep'")])

@@ -21,7 +21,6 @@ from harness.data.codec import encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
 from harness.data.lists import number
-from harness.data.storage import locked, write_json
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
@@ -35,7 +34,7 @@ from harness.experiments.agents.search import (
     next_keys,
 )  # fmt: skip
 from harness.experiments.capacity.conditions import JOINT
-from harness.experiments.capacity.store import check_options, make_folder, read_folder
+from harness.experiments.folder import ExperimentFolder
 from harness.metrics.measure import cached_share, first_last, metrics, succeeded
 from harness.metrics.objective import parse_slo, score
 from harness.metrics.resources import Resources, resources
@@ -54,7 +53,6 @@ CUT, RAMP = 0.25, 0.1
 LATEST = 0.6
 """A trial counts from when all caches are warm, but at the latest from this part of it on."""
 KIND = "agents"
-ANSWER = f"{KIND}.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,10 +195,9 @@ def run_search(
     far; where no trial had ended they raise Interrupted, BackendError or NotValid."""
     if out is None:
         return _run(setup, None, [], workers, tell, display)
-    read_folder(out, KIND)
-    make_folder(out)
-    with locked(out, "search"):
-        return _run(setup, out, _stored(out, setup), workers, tell, display)
+    folder = _folder(out)
+    with folder.opened() as before:
+        return _run(setup, out, _stored(folder, before, setup), workers, tell, display)
 
 
 def _run(
@@ -218,7 +215,7 @@ def _run(
     def save(state: str) -> AgentsAnswer:
         info = _answer(setup, options, trials, state, time.monotonic() - begun_s, invalid, failed)
         if out is not None:
-            write_json(out / ANSWER, encode(info))
+            _folder(out).write(encode(info))
         return info
 
     save("running")
@@ -369,18 +366,16 @@ def search_options(setup: Setup) -> dict[str, Any]:
     }
 
 
-def _stored(out: Path, setup: Setup) -> list[AgentTrial]:
+def _folder(out: Path) -> ExperimentFolder:
+    return ExperimentFolder(out, KIND, "search")
+
+
+def _stored(folder: ExperimentFolder, before: Mapping[str, Any] | None, setup: Setup) -> list[AgentTrial]:
     """The trials of the folder. Raises UsageError where they are those of another search."""
-    before, now = read_folder(out, KIND), search_options(setup)
     if before is None:
         return []
-    check_options(before, now, out)
-    for name in ("tiers", "horizon_s"):
-        if before.get(name) != now[name]:
-            raise UsageError(
-                f"'{out}' holds a search with {name} {before.get(name)}, not {now[name]}; name another --out."
-            )
+    folder.check_same(before, search_options(setup), "tiers", "horizon_s")
     try:
         return list(codec.decode(AgentsAnswer, before).trials)
     except codec.Damaged as error:
-        raise UsageError(f"'{out / ANSWER}' is damaged ({error}); name another --out.") from None
+        raise UsageError(f"'{folder.file}' is damaged ({error}); name another --out.") from None

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import untrusted
 from harness.data.codec import Facts, encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
-from harness.data.storage import locked, write_json
-from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger
+from harness.experiments.folder import SCHEMA, ExperimentFolder
 from harness.metrics.objective import stored_slo
-from harness.options import respelled
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.execute import Setup
 
-SCHEMA = 1
 KIND = "capacity"
-ANSWER, TABLE = f"{KIND}.json", "trials.parquet"
+TABLE = "trials.parquet"
 
 
 class Store:
@@ -31,8 +27,9 @@ class Store:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
-        if path is not None:
-            read_folder(path, KIND)
+        self._folder = None if path is None else ExperimentFolder(path, KIND, "search")
+        if self._folder is not None:
+            self._folder.read()
         self.ledger = Ledger()
 
     def __repr__(self) -> str:
@@ -44,22 +41,21 @@ class Store:
 
         Raises UsageError for a folder that holds another search, or one that is running.
         """
-        if self.path is None:
+        if self._folder is None:
             yield
             return
         options = search_options(setup)
-        make_folder(self.path)
-        with locked(self.path, "search"):
-            if (before := read_folder(self.path, KIND)) is not None:
-                _check_same(before, options, self.path)
-            self.ledger = Ledger(self.path / TABLE)
-            write_json(self.path / ANSWER, {**options, "state": "running"})
+        with self._folder.opened() as before:
+            if before is not None:
+                _check_same(self._folder, before, options)
+            self.ledger = Ledger(self._folder.path / TABLE)
+            self._folder.write({**options, "state": "running"})
             yield
 
     def finish(self, info: CapacityAnswer) -> None:
         """Write the answer down."""
-        if self.path is not None:
-            write_json(self.path / ANSWER, encode(info))
+        if self._folder is not None:
+            self._folder.write(encode(info))
 
 
 def search_options(setup: Setup) -> Facts:
@@ -88,60 +84,8 @@ def search_options(setup: Setup) -> Facts:
     return {name: cleaned(value, setup.planned.redact) for name, value in info.items()}
 
 
-def _check_same(before: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Trials are only those of one system under one traffic; goals, tolerance and limits may change; of chains
     earlier versions stored the limit as `requests`."""
-    check_options(before, now, path, {"goal", "requests"} if now["chains"] else {"goal"})
-    if before.get("definition") != now["definition"]:
-        raise UsageError(
-            f"'{path}' holds a search by the definition '{before.get('definition')}', not '{now['definition']}'; "
-            "name another --out."
-        )
-
-
-def check_options(before: Mapping[str, Any], now: Mapping[str, Any], path: Path, free: Set[str] = frozenset()) -> None:
-    """Raises UsageError where a folder holds a search with other options than now, or by other versions."""
-    for group, prefix in (("spec", "--"), ("versions", "the version of ")):
-        old, new = respelled(before.get(group) or {}), dict(now[group])
-        for name in sorted({*old, *new} - free):
-            if old.get(name) != new.get(name):
-                stored, given = _quoted(old.get(name)), _quoted(new.get(name))
-                raise UsageError(
-                    f"'{path}' holds a search with {prefix}{name} {stored}, not {given}; "
-                    "name another --out, or rerun that command to resume."
-                )
-
-
-def _quoted(value: object) -> str:
-    return "not given" if value is None else f"'{value}'"
-
-
-def read_folder(path: Path, kind: str) -> Mapping[str, Any] | None:
-    """What a folder of a search was made for; None for a new one. Raises UsageError for one with something else."""
-    if not path.exists():
-        return None
-    if not path.is_dir():
-        raise UsageError(f"'{path}' is a file; --out names a folder.")
-    file = path / f"{kind}.json"
-    if not file.exists():
-        others = sorted({p.name for p in path.iterdir()} - {f"{file.name}.part"})  # a kill in the first write leaves it
-        if others:
-            raise UsageError(f"'{path}' holds '{others[0]}', which is no part of a search; name an empty folder.")
-        return None
-    try:
-        info = untrusted.read_json(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"'{file}' cannot be read ({error}).") from None
-    if not isinstance(info, dict) or info.get("kind") != kind:
-        raise UsageError(f"'{file}' was not written by 'bench {kind}'; name an empty folder.")
-    if not isinstance(info.get("schema"), int) or info["schema"] > SCHEMA:
-        raise UsageError(f"'{file}' has schema {info.get('schema')}, this bench reads up to {SCHEMA}; use a newer one.")
-    return info
-
-
-def make_folder(path: Path) -> None:
-    """Raises UsageError where it cannot be made."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"'{path}' cannot be made: {error.strerror}.") from None
+    folder.check_same(before, now, free={"goal", "requests"} if now["chains"] else {"goal"})
+    folder.check_same(before, now, "definition", groups={})

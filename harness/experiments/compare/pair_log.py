@@ -21,14 +21,14 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness import untrusted
 from harness.data import host
-from harness.data.storage import write_json
 from harness.errors import UsageError
+from harness.experiments.folder import ExperimentFolder
 from harness.ipc import python
 from harness.options import RunSpec
 
-FILE = "pairs.json"
+KIND = "pairs"
+FILE = f"{KIND}.json"
 SIDES = ("base", "head")
 
 
@@ -72,15 +72,15 @@ class PairLog:
             "first_seed": first_seed,
         }
         log = cls(out, about)
-        if out.exists() and not out.is_dir():
-            raise UsageError(f"'{out}' is a file; --out names a folder.")
-        if (out / FILE).exists():
-            log._read()
-        elif out.is_dir() and any(out.iterdir()):
-            raise UsageError(f"'{out}' holds something that is no comparison; name an empty folder.")
-        out.mkdir(parents=True, exist_ok=True)
+        if (stored := log._folder.read()) is not None:
+            log._take(stored)
+        log._folder.make()
         log._write()
         return log
+
+    @property
+    def _folder(self) -> ExperimentFolder:
+        return ExperimentFolder(self.out, KIND, "comparison", "compare")
 
     @property
     def complete(self) -> list[Row]:
@@ -134,13 +134,12 @@ class PairLog:
         """Mean time of a run so far; None before the first pair."""
         return sum(row.base_s + row.head_s for row in self.rows) / (2 * len(self.rows)) if self.rows else None
 
-    def _read(self) -> None:
+    def _take(self, kept: Mapping[str, Any]) -> None:
         try:
-            kept = untrusted.read_json(self.out / FILE)
             about = {name: kept["about"][name] for name in self.about}
             self.rows = [Row(**row) for row in kept["pairs"]]
             self.interim, self.notes = [int(n) for n in kept["looks"]], [str(n) for n in kept["notes"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
                 f"'{self.out / FILE}' cannot be read ({type(error).__name__}: {error}); name an empty folder."
             ) from None
@@ -164,14 +163,14 @@ class PairLog:
     def _write(self) -> None:
         kept = {
             "schema": 1,
-            "kind": "pairs",
+            "kind": KIND,
             "versions": host.versions(),
             "about": self.about,
             "looks": self.interim,
             "notes": self.notes,
             "pairs": [asdict(row) for row in self.rows],
         }
-        write_json(self.out / FILE, kept)
+        self._folder.write(kept)
 
 
 def _about(side: Command) -> dict[str, Any]:

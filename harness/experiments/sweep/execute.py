@@ -14,19 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from harness import termination, untrusted
+from harness import termination
 from harness.data import files
 from harness.data.codec import encode
-from harness.data.storage import locked, write_json
 from harness.errors import BackendError, Interrupted, UsageError
 from harness.experiments import pool
+from harness.experiments.folder import ExperimentFolder
 from harness.experiments.sweep.answer import answer
 from harness.experiments.sweep.axes import Layout, Values, added_points, point_folder
 from harness.experiments.sweep.crossings import to_add
 from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
-from harness.options import respelled
 from harness.runner.progress import QUIET, Display, drawn
 
 PLAIN_S = 10.0
@@ -105,11 +104,6 @@ def _bar(progress: Progress, out: TextIO, done: threading.Event) -> None:
             bar.update(task, completed=progress.done, description=progress.line(), refresh=True)
 
 
-FILE = "sweep.json"
-OURS = {FILE, f"{FILE}.part", "sweep.csv", "sweep.md", "points"}
-REPORTS = "report"
-"""How the names of reports begin, which bench report may have left in the folder."""
-
 RUNNING: Mapping[str, Any] = {
     "state": "running",
     "exit_code": None,
@@ -127,72 +121,37 @@ def opened(out: Path, sweep: Sweep) -> Iterator[Sweep]:
     Gives the sweep with the points that were added there. More values and more seeds may have been given since. Raises
     UsageError, having changed nothing, for a folder that holds anything else, another sweep, or one that is running.
     """
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"'{out}' is a file; --out names a folder.")
-    there = {p.name for p in out.iterdir() if not p.name.startswith(REPORTS)} if out.is_dir() else set()
-    foreign = sorted(there - OURS)
-    if foreign:
-        raise UsageError(f"'{out}' holds '{foreign[0]}', which is no part of a sweep; name an empty folder.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"'{out}' cannot be made: {error.strerror}.") from None
-    with locked(out, "sweep"):
-        if (out / FILE).exists():
-            before = _read(out / FILE)
-            _check_same(out, before, sweep.stored)
+    folder = _folder(out)
+    with folder.opened() as before:
+        if before is not None:
+            _check_same(folder, before, sweep.stored)
             sweep = sweep.adding(added_points(before))
         _write_plan(out, sweep)
         yield sweep
 
 
+def _folder(out: Path) -> ExperimentFolder:
+    return ExperimentFolder(out, "sweep", "sweep")
+
+
 def _write_plan(out: Path, sweep: Sweep) -> None:
-    write_json(out / FILE, {**sweep.stored, **RUNNING, "runs": {"planned": len(sweep.tasks), "done": 0}})
+    _folder(out).write({**sweep.stored, **RUNNING, "runs": {"planned": len(sweep.tasks), "done": 0}})
 
 
-def _read(file: Path) -> dict[str, Any]:
-    try:
-        info = untrusted.read_json(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"'{file}' cannot be read ({error}); name another --out.") from None
-    if not isinstance(info, dict) or info.get("kind") != "sweep":
-        raise UsageError(f"'{file}' was not written by 'bench sweep'; name another --out.")
-    return info
-
-
-def _check_same(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Runs of two sweeps in one curve would be no curve."""
-    for what in ("schema", "clock"):
-        if before.get(what) != now[what]:
-            raise _other(out, what, before.get(what), now[what])
-    for group, prefix in (("spec", "--"), ("versions", "the version of ")):
-        old, new = respelled(before.get(group) or {}), now[group]
-        for name in sorted({*old, *new}):
-            if old.get(name) != new.get(name):
-                raise _other(out, f"{prefix}{name}", old.get(name), new.get(name))
-    _check_grown(out, before, now)
-
-
-def _check_grown(out: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Runs of two sweeps in one curve would be no curve; values and seeds may be added."""
+    folder.check_same(before, now, "clock")
     old = {axis["name"]: axis["values"] for axis in before.get("axes") or []} | {"seeds": before.get("seeds") or []}
     new = {axis["name"]: axis["values"] for axis in now["axes"]} | {"seeds": now["seeds"]}
     if list(old) != list(new):
-        raise _other(out, "what is swept over", ", ".join([*old][:-1]) or "seeds", ", ".join([*new][:-1]) or "seeds")
+        raise folder.other("axes", ", ".join([*old][:-1]) or None, ", ".join([*new][:-1]) or None)
     for name, values in old.items():
         gone = [value for value in values if value not in new[name]]
         if gone:
             raise UsageError(
-                f"'{out}' holds a sweep with {name} {gone[0]} too, which is missing now; values may be added, not "
-                "removed. Name another --out."
+                f"'{folder.path}' holds a sweep with {name} {gone[0]} too, which is missing now; values may be added, "
+                "not removed. Name another --out."
             )
-
-
-def _other(out: Path, what: str, before: object, now: object) -> UsageError:
-    old, new = ("nothing" if value is None else f"'{value}'" for value in (before, now))
-    return UsageError(
-        f"'{out}' holds another sweep: {what} was {old} there and is {new} now; "
-        "rerun that command to resume it, or name another --out."
-    )
 
 
 @dataclass(slots=True)
@@ -240,7 +199,7 @@ def run_sweep(
         for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
             if render is not None:
                 files.put(out / name, render(info, form).encode())
-        write_json(out / FILE, encode(info))
+        _folder(out).write(encode(info))
         return info
 
 
