@@ -293,11 +293,6 @@ class Model:
         return 0 if self.experts is None else self.experts.routed * (self.hidden + self.experts.biased)
 
     @property
-    def layer_matrix(self) -> int:
-        """Parameters of the matrices of one layer with the plain feed-forward."""
-        return self.attention_matrix() + self.ffn_matrix
-
-    @property
     def layer_vector(self) -> int:
         """Parameters of the norms and biases of one layer with attention."""
         if self.latent is not None:

@@ -132,11 +132,6 @@ def window_cvs(times_s: Floats, width_s: float, least_gaps: int = 10) -> Floats:
     return np.array([value for value in found if value is not None])
 
 
-def gaps_distance(one_s: Floats, other_s: Floats) -> float:
-    """`distance` of the gaps of two series of arrivals."""
-    return distance(np.sort(np.diff(one_s)), np.sort(np.diff(other_s)))
-
-
 def distance(one: Floats, other: Floats) -> float:
     """Two-sample Kolmogorov-Smirnov distance of two sorted series: the largest between their shares at or below."""
     both = np.concatenate([one, other])

@@ -130,13 +130,13 @@ def test_cv_inside_windows_ignores_the_rate_between_them() -> None:
     assert 0 == len(arrivals.window_cvs(np.arange(20.0), 5.0))  # five gaps a window are too few
 
 
-def test_distance_of_gaps_by_hand() -> None:
-    """The distance of equal gaps would not be 0, that of disjoint ones not 1."""
-    one_s = np.array([0.0, 1.0, 2.0, 3.0])
+def test_distance_by_hand() -> None:
+    """The distance of equal series would not be 0, that of disjoint ones not 1."""
+    ones = np.ones(3)
 
-    assert 0.0 == arrivals.gaps_distance(one_s, one_s + 5)
-    assert 1.0 == arrivals.gaps_distance(one_s, one_s * 10)
-    assert 1 / 3 == pytest.approx(arrivals.gaps_distance(one_s, np.array([0.0, 1.0, 2.0, 10.0])))
+    assert 0.0 == arrivals.distance(ones, ones)
+    assert 1.0 == arrivals.distance(ones, 10 * ones)
+    assert 1 / 3 == pytest.approx(arrivals.distance(ones, np.array([1.0, 1.0, 8.0])))
 
 
 def ticks(step_s: float, count: int, each: int, seed: int = 5) -> np.ndarray:

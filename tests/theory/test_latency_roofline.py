@@ -57,7 +57,7 @@ def test_a_long_prompt_takes_its_arithmetic() -> None:
     """Prefill of 8192 tokens is bound by FLOPs: 2 per parameter and token, and causal attention."""
     m, gpu = catalog.model("llama2-7b"), catalog.hardware("a100-80g")
     model = Roofline(**IDEAL)  # type: ignore[arg-type]  # all floats
-    dense = 2 * 8192 * m.layers * m.layer_matrix
+    dense = 2 * 8192 * m.layers * (m.attention_matrix() + m.ffn_matrix)
     attention = 4 * m.layers * m.hidden * 8192 * 8193 / 2
 
     assert (dense + attention) / gpu.bf16_flops == pytest.approx(model.step_s([(8192, 0)], 0, 0), rel=1e-2)

@@ -34,9 +34,10 @@ def test_a_token_meets_few_experts(name: str, billions: float) -> None:
 def test_quantised_weights_leave_more_room_for_kv() -> None:
     """Often the larger effect of quantisation in serving: 4.125 bits a weight, not 16, on a GPU of 24 GB."""
     plain, packed = (catalog.kv_capacity_blocks("llama3-8b", "rtx-4090", weight_bits=bits) for bits in (None, 4.125))
-    matrices = catalog.model("llama3-8b").layers * catalog.model("llama3-8b").layer_matrix
+    llama = catalog.model("llama3-8b")
+    matrices = llama.layers * (llama.attention_matrix() + llama.ffn_matrix)
 
-    assert (16 - 4.125) / 8 * matrices // catalog.block_bytes(catalog.model("llama3-8b")) == packed - plain
+    assert (16 - 4.125) / 8 * matrices // catalog.block_bytes(llama) == packed - plain
 
 
 def test_hand_off_of_512_tokens_of_opt_66b() -> None:

@@ -43,7 +43,7 @@ def passed(spec: str, real: np.ndarray) -> set[str]:
     at = dict(zip(stats_arrivals.WIDTHS_S, curve.tolist(), strict=True))
     memory = np.median([stats_arrivals.autocorrelation(stats_arrivals.counts(times, 10.0)) for times in drawn])
     spread = np.median([np.median(stats_arrivals.window_cvs(times, 300.0)) for times in drawn])
-    gaps = np.median([stats_arrivals.gaps_distance(times, real) for times in drawn])
+    gaps = np.median([stats_arrivals.distance(np.sort(np.diff(times)), np.sort(np.diff(real))) for times in drawn])
     found = {
         "B1": stats_arrivals.curve_distance(curve, stats_arrivals.dispersion_curve(real)) <= 0.5,
         "B2": 1.2 <= at[1.0] <= 1.6 and 2.9 <= at[10.0] <= 4.9 and 11 <= at[60.0] <= 23,
