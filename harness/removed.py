@@ -3,6 +3,11 @@
 REMOVED = {
     ("command", "policy"): "'bench sweep --over policy=A,B --over backend=engine,sim' measures policies on both clocks",
     ("command", "import-command"): "docs/guide/import.md has the flags of other load generators beside those of bench",
+    ("fault", "delay"): "'--fault slow=5%' delays every token, and '--backend null:ttft=1s,itl=50ms' sets their times",
+    ("fault", "stall"): "'--fault reset:token=5' ends an answer at a token",
+    ("fault", "close"): "'--fault reset:token=5' ends an answer at a token",
+    ("fault", "malformed"): "'--fault reset:token=5' ends an answer at a token",
+    ("fault", "503"): "'--fault 429:retry_after=1' refuses requests",
     ("format", "aiperf"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
     ("format", "guidellm"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
     ("figure", "gantt"): "'bench report RUN --format perfetto' shows single requests, phase by phase",

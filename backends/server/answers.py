@@ -25,7 +25,6 @@ from backends.server.faults import Fault
 from backends.server.fields import Api, GenerationRequest
 from backends.server.metrics import Metrics
 from backends.server.service import EndReason, Listener, Ticket, Tokenizer
-from backends.server.stop_texts import AnswerText
 from backends.server.truth import AnswerRecord
 from harness.api import tpot
 
@@ -90,7 +89,7 @@ class CompleteAnswer:
 
     def __init__(self, outcome: AnswerLog, tokenizer: Tokenizer, done: asyncio.Future[None]) -> None:
         self._outcome = outcome
-        self._words = AnswerText(tokenizer.stream(), outcome.ask.stops, outcome.ask.sampling.min_tokens)
+        self._words = tokenizer.stream()
         self._texts: list[str] = []
         self.done = done
         self.made = 0
@@ -110,13 +109,11 @@ class CompleteAnswer:
         outcome.metrics.generation_tokens += len(token_ids)
         if token_ids:
             outcome.record_write(self.made, due_s, at_s)
-        stopped = self._words.stopped
-        if end is None and not stopped:
+        if end is None:
             return
-        if not stopped:
-            self._texts.append(self._words.rest())
+        self._texts.append(self._words.rest())
         outcome.record.output_tokens = self.made
-        outcome.record.finish_reason = "stop" if self._words.stopped else end
+        outcome.record.finish_reason = end
         outcome.record.error = error or None
         self.done.set_result(None)
 
@@ -124,7 +121,7 @@ class CompleteAnswer:
 class StreamedAnswer:
     """An answer as server-sent events, one write a step; the last one holds everything up to the end of the body."""
 
-    __slots__ = ("_chunks", "_framed", "_malformed", "_outcome", "_started", "_transport", "_words", "done", "made")
+    __slots__ = ("_chunks", "_framed", "_outcome", "_started", "_transport", "_words", "done", "made")
 
     def __init__(
         self,
@@ -134,14 +131,12 @@ class StreamedAnswer:
         chunks: Chunks,
         transport: asyncio.WriteTransport,
         framed: bool,
-        malformed: int = 0,
     ) -> None:
         self._outcome = outcome
-        self._words = AnswerText(tokenizer.stream(), outcome.ask.stops, outcome.ask.sampling.min_tokens)
+        self._words = tokenizer.stream()
         self._chunks = chunks
         self._transport = transport
         self._framed = framed
-        self._malformed = malformed
         self.made = 0
         self._started = False
         self.done = done
@@ -157,16 +152,16 @@ class StreamedAnswer:
         """Write what this step gave, at once."""
         if self.done.done() or self._transport.is_closing():
             return
-        outcome, words = self._outcome, self._words
+        outcome = self._outcome
         self.made += len(token_ids)
         outcome.metrics.generation_tokens += len(token_ids)
-        text = words.add(token_ids)
-        if end is None and not words.stopped:
+        text = self._words.add(token_ids)
+        if end is None:
             if text or outcome.ask.usage_on_every_chunk:
                 self._write(self._event(text).encode())
                 outcome.record_write(self.made, due_s, time.monotonic())
             return
-        self._last(text, "stop" if end is None else end, error)
+        self._last(text + self._words.rest(), end, error)
         if token_ids:
             outcome.record_write(self.made, due_s, time.monotonic())
         self.done.set_result(None)
@@ -174,29 +169,22 @@ class StreamedAnswer:
     def _last(self, text: str, end: EndReason, error: str) -> None:
         """The last token, how the answer ended, its usage, and the end of the stream."""
         outcome = self._outcome
-        if not self._words.stopped:
-            text += self._words.rest()
-        reason = "stop" if self._words.stopped else end
         outcome.record.output_tokens = self.made
-        outcome.record.finish_reason = reason
+        outcome.record.finish_reason = end
         outcome.record.error = error or None
         events = self._event(text) if text or outcome.ask.usage_on_every_chunk else self._role()
-        if reason == "error":
+        if end == "error":
             events += error_event(fields.body(500, error or "The backend failed."))
         else:
-            events += self._chunks.finish(reason, self._so_far())
-        if outcome.ask.usage and reason != "error":
+            events += self._chunks.finish(end, self._so_far())
+        if outcome.ask.usage and end != "error":
             cached_tokens = 0 if outcome.ticket is None else outcome.ticket.cached_tokens
             events += self._chunks.usage(Usage(self._chunks.prompt_tokens, self.made, cached_tokens))
         self._write((events + DONE).encode(), LAST_CHUNK)
 
     def _event(self, text: str) -> str:
         """The chunk of a step, after the role where it is the first."""
-        made = self._so_far()
-        chunk = self._chunks.text(text, made)
-        if self._malformed and self.made >= self._malformed:
-            self._malformed = 0
-            chunk = chunk[: len(chunk) // 2] + "\n\n"
+        chunk = self._chunks.text(text, self._so_far())
         return chunk if self._started else self._role() + chunk
 
     def _role(self) -> str:
@@ -213,39 +201,30 @@ class StreamedAnswer:
 
 
 class FaultyAnswer:
-    """Lets things go wrong with an answer at a token, and passes the rest on, later perhaps."""
+    """Passes the steps of an answer on, each later by a share of its time, until the connection is reset at a token."""
 
-    __slots__ = (
-        "_answer", "_came_s", "_cut", "_faults", "_later", "_loop", "_made", "_over_s", "_shift_s", "_slow", "_timer"
-    )  # fmt: skip
+    __slots__ = ("_answer", "_came_s", "_later", "_loop", "_made", "_reset", "_reset_at", "_slow", "_timer")
 
-    def __init__(self, answer: Listener, faults: Sequence[Fault], cut: Callable[[Fault], None]) -> None:
+    def __init__(self, answer: Listener, faults: Sequence[Fault], reset: Callable[[], None]) -> None:
         self._answer = answer
         self._slow = sum(fault.slow for fault in faults)
-        self._faults = sorted((fault for fault in faults if fault.kind != "slow"), key=lambda fault: fault.token)
-        self._cut = cut
+        self._reset_at = min((fault.token for fault in faults if fault.kind == "reset"), default=math.inf)
+        self._reset = reset
         self._loop = asyncio.get_running_loop()
         self._came_s = self._loop.time()
         self._later: deque[tuple[float, Sequence[int], float, float, EndReason | None, str]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._made = 0
-        self._shift_s = 0.0
-        self._over_s = 0.0
 
     def step(self, token_ids: Sequence[int], at_s: float, due_s: float, end: EndReason | None, error: str = "") -> None:
-        """Pass it on when its time has come, or cut the connection."""
+        """Pass it on when its time has come, or reset the connection."""
         now_s = self._loop.time()
         self._made += len(token_ids)
-        while self._faults and self._faults[0].token <= self._made:
-            fault = self._faults.pop(0)
-            if fault.kind in ("reset", "close"):
-                self._cut(fault)
-                return
-            if fault.kind == "delay":
-                self._shift_s += fault.seconds
-            else:
-                self._over_s = max(self._over_s, now_s + fault.seconds)
-        free_s = max(now_s + self._shift_s + self._slow * (now_s - self._came_s), self._over_s)
+        if self._made >= self._reset_at:
+            self._reset_at = math.inf
+            self._reset()
+            return
+        free_s = now_s + self._slow * (now_s - self._came_s)
         if free_s <= now_s and not self._later:
             self._answer.step(token_ids, at_s, due_s, end, error)
             return
@@ -261,8 +240,7 @@ class FaultyAnswer:
             self._timer = None
 
     def _wait(self) -> None:
-        free_s = self._later[0][0]
-        self._timer = None if math.isinf(free_s) else self._loop.call_at(free_s, self._release)
+        self._timer = self._loop.call_at(self._later[0][0], self._release)
 
     def _release(self) -> None:
         self._timer = None
@@ -273,11 +251,8 @@ class FaultyAnswer:
             self._wait()
 
 
-def cut(transport: asyncio.Transport, fault: Fault) -> None:
-    """End the connection: by RST for `reset`, else in good order after what was written."""
-    if fault.kind != "reset":
-        transport.close()
-        return
+def reset(transport: asyncio.Transport) -> None:
+    """End the connection by RST, whatever was written."""
     connection = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     transport.abort()

@@ -1,52 +1,33 @@
 """Faults on purpose, for testing clients: `KIND:every=10,token=5`, several at once, each for every nth request.
 
-    delay:seconds=1,token=0     everything from token k on leaves `seconds` later than it would
-    stall:token=5,seconds=30    silence from token k on for `seconds` (for ever without), then all at once
     reset:token=5               the connection is reset instead of token k
-    close:token=5               the connection is closed in good order instead of token k
-    malformed:token=5           the event of token k is cut in the middle of its JSON; the rest follows
     slow=5%                     every token leaves 5 % later after its request came than it would; slow=5%:from=60s
                                 only for requests that come 60 s after the start or later
     429:retry_after=1           refused at once, with Retry-After (seconds)
-    503:retry_after=1           the same with the other status
 
 `token` counts from 1; 0 (the default) is before anything of the answer, its head included.
 """
 
-import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from harness.errors import UsageError, no_such
-from harness.spec import Spec, build, parse
+from harness.spec import build, parse
 from harness.values import share
 
-Kind = Literal["delay", "stall", "reset", "close", "malformed", "slow", "429", "503"]
+Kind = Literal["reset", "slow", "429"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """reset, close, malformed."""
-
+class _Reset:
     every: int = 1
     token: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Wait:
-    """delay, stall."""
-
-    every: int = 1
-    token: int = 0
-    seconds_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class _Slow:
-    """slow."""
-
     by: str
     every: int = 1
     from_s: float = 0.0
@@ -54,24 +35,23 @@ class _Slow:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """429, 503."""
-
     every: int = 1
     retry_after_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong with every `every`-th request; `seconds` is infinite for a stall without end.
+    """What goes wrong with every `every`-th request.
 
-    `slow` is the share by which times since the request came grow, for requests `from_s` after the start or later.
+    `slow` is the share by which times since the request came grow, for requests `from_s` after the start or later;
+    `retry_after_s` what a refusal says.
     """
 
     kind: Kind
-    every: int
-    token: int
-    seconds: float
     text: str
+    every: int
+    token: int = 0
+    retry_after_s: float = 0.0
     slow: float = 0.0
     from_s: float = 0.0
 
@@ -82,40 +62,30 @@ class Fault:
 
 def parse_fault(text: str) -> Fault:
     """A fault from its spec. Raises UsageError."""
-    if text.startswith("slow="):
-        return _slow(text)
-    spec = parse(text)
-    if spec.name not in get_args(Kind):
-        raise no_such("fault", spec.name, get_args(Kind))
-    if spec.name == "slow":
-        raise UsageError(f"'{text}': slow needs a share: slow=5%, or slow=5%:from=60s.")
-    kind: Kind = spec.name  # type: ignore[assignment]  # one of the names, as just checked
-    every, token, seconds = _values(kind, spec)
-    if every < 1 or token < 0 or not seconds >= 0:
-        raise UsageError(f"'{text}': every must be at least 1; token, seconds and retry_after not negative.")
-    if kind == "malformed":
-        token = max(token, 1)
-    return Fault(kind, every, token, seconds, text)
+    fault = _slow(text) if text.startswith("slow=") else _other(text)
+    if fault.every < 1 or min(fault.token, fault.retry_after_s, fault.from_s) < 0:
+        raise UsageError(f"'{text}': every must be at least 1; token, retry_after and from not negative.")
+    return fault
 
 
 def _slow(text: str) -> Fault:
     by, _, rest = text.removeprefix("slow=").partition(":")
-    found = build(_Slow, parse(f"slow:by={by}{',' if rest else ''}{rest}"))
-    if found.every < 1 or not found.from_s >= 0:
-        raise UsageError(f"'{text}': every must be at least 1; from not negative.")
-    return Fault("slow", found.every, 1, 0.0, text, share(found.by, f"'{text}': slow"), found.from_s)
+    slow = build(_Slow, parse(f"slow:by={by}{',' if rest else ''}{rest}"))
+    by_share = share(slow.by, f"'{text}': slow")
+    return Fault("slow", text, slow.every, slow=by_share, from_s=slow.from_s)
 
 
-def _values(kind: Kind, spec: Spec) -> tuple[int, int, float]:
-    if kind in ("429", "503"):
+def _other(text: str) -> Fault:
+    spec = parse(text)
+    if spec.name == "reset":
+        reset = build(_Reset, spec)
+        return Fault("reset", text, reset.every, reset.token)
+    if spec.name == "429":
         refusal = build(_Refusal, spec)
-        return refusal.every, 0, refusal.retry_after_s
-    if kind in ("delay", "stall"):
-        wait = build(_Wait, spec)
-        default_s = 1.0 if kind == "delay" else math.inf
-        return wait.every, wait.token, default_s if wait.seconds_s is None else wait.seconds_s
-    cut = build(_Cut, spec)
-    return cut.every, cut.token, 0.0
+        return Fault("429", text, refusal.every, retry_after_s=refusal.retry_after_s)
+    if spec.name == "slow":
+        raise UsageError(f"'{text}': slow needs a share: slow=5%, or slow=5%:from=60s.")
+    raise no_such("fault", spec.name, get_args(Kind))
 
 
 class Faults:

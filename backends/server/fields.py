@@ -24,19 +24,17 @@ from harness.api import Request
 Api = Literal["chat", "completions"]
 COMPLETION_TOKENS = 16
 """`max_tokens` of a completion that names none (OpenAI's API reference); a chat may fill the context."""
-_STOPS = 16
 _CHARACTERS = 64
 """Characters per token that no prompt has on average: English has some 4."""
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
-    """One parsed request for tokens. `stops` are texts that end the answer."""
+    """One parsed request for tokens."""
 
     api: Api
     prompt: tuple[int, ...]
     sampling: Sampling
-    stops: tuple[str, ...]
     stream: bool
     usage: bool
     usage_on_every_chunk: bool
@@ -73,7 +71,6 @@ def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_
         api,
         tuple(tokens),
         _sampling(api, fields, len(tokens), room, max_model_len),
-        _stops(fields),
         stream,
         stream and (continuous or _flag(options, "include_usage")),
         stream and continuous,
@@ -160,8 +157,8 @@ def _refuse_what_is_not_here(fields: Mapping[str, object]) -> None:
     for name in ("n", "best_of"):
         if _whole(fields, name, 1) != 1:
             raise Refused(400, f"{name} must be 1: one answer a request.", param=name)
-    for name in ("echo", "logprobs"):
-        if fields.get(name) not in (None, False):  # 0 log probabilities are none too
+    for name in ("echo", "logprobs", "stop"):
+        if fields.get(name) not in (None, False, []):  # 0 log probabilities are none too
             raise Refused(400, f"{name} is not available here; leave it out.", param=name)
 
 
@@ -200,16 +197,6 @@ def _top_p(fields: Mapping[str, object]) -> float:
     if not value:
         raise Refused(400, "top_p must be above 0 and at most 1.", param="top_p")
     return value
-
-
-def _stops(fields: Mapping[str, object]) -> tuple[str, ...]:
-    stop = fields.get("stop")
-    texts = [] if stop is None else [stop] if isinstance(stop, str) else stop
-    if not isinstance(texts, list) or len(texts) > _STOPS or not all(isinstance(text, str) for text in texts):
-        raise Refused(400, f"stop must be a text or a list of at most {_STOPS} texts.", param="stop")
-    if "" in texts:
-        raise Refused(400, "A stop text must not be empty.", param="stop")
-    return tuple(cast("list[str]", texts))
 
 
 def _object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -34,7 +34,6 @@ STREAM_HEADERS = {
 RETRY_AFTER_S = 1.0
 LONG_BYTES = 1 << 16
 _ID_CHARACTERS = 512
-_AT_START = ("429", "503")
 
 
 @dataclass(slots=True)
@@ -185,13 +184,11 @@ class Front:
     async def _fail_first(self, request: web.Request, faults: Sequence[Fault]) -> None:
         """The faults that come before anything of the answer."""
         for fault in faults:
-            if fault.kind in _AT_START:
-                headers = {"Retry-After": str(math.ceil(fault.seconds))}
-                raise Refused(int(fault.kind), "Refused on purpose (--fault).", code="fault", headers=headers)
-            if fault.token == 0 and fault.kind in ("delay", "stall"):
-                await (asyncio.sleep(fault.seconds) if math.isfinite(fault.seconds) else _forever())
-            if fault.token == 0 and fault.kind in ("reset", "close"):
-                answers.cut(_transport(request), fault)
+            if fault.kind == "429":
+                headers = {"Retry-After": str(math.ceil(fault.retry_after_s))}
+                raise Refused(429, "Refused on purpose (--fault).", code="fault", headers=headers)
+            if fault.kind == "reset" and fault.token == 0:
+                answers.reset(_transport(request))
                 await _forever()
 
     async def _streamed(
@@ -201,12 +198,11 @@ class Front:
         response = web.StreamResponse(headers=self._headers(STREAM_HEADERS, record))
         builder = answers.Chunks(outcome.ask.api, record.id, int(time.time()), self.names[0], record.prompt_tokens)
         transport = _transport(request)
-        malformed = next((fault.token for fault in faults if fault.kind == "malformed"), 0)
         framed = request.version >= (1, 1)
         if not framed:
             response.force_close()  # without chunks only the end of the connection tells the end of the answer
         done = asyncio.get_running_loop().create_future()
-        answer = answers.StreamedAnswer(outcome, self.service.tokenizer, done, builder, transport, framed, malformed)
+        answer = answers.StreamedAnswer(outcome, self.service.tokenizer, done, builder, transport, framed)
         await self._run(request, outcome, answer, faults, head=response)
         await response.write_eof()
         return response
@@ -225,8 +221,6 @@ class Front:
             outcome.ask.api, record.id, int(time.time()), self.names[0], answer.text, record.finish_reason or "", usage
         )
         text = json.dumps(content, ensure_ascii=False)
-        if any(fault.kind == "malformed" for fault in faults):
-            text = text[: len(text) // 2]
         headers = self._headers({"Content-Type": "application/json"}, record)
         record.status = 200
         return web.Response(body=text.encode(), headers=headers)
@@ -242,10 +236,8 @@ class Front:
         """Give the request to the service and wait for its last token, or for the client to hang up."""
         listener: Listener = answer
         trouble: answers.FaultyAnswer | None = None
-        if any(fault.token > 0 and fault.kind != "malformed" for fault in faults):
-            later = [fault for fault in faults if fault.token > 0 and fault.kind != "malformed"]
-            trouble = answers.FaultyAnswer(answer, later, lambda fault: answers.cut(_transport(request), fault))
-            listener = trouble
+        if faults:
+            listener = trouble = answers.FaultyAnswer(answer, faults, lambda: answers.reset(_transport(request)))
         ask = outcome.ask
         try:
             ticket = outcome.ticket = self.service.submit(ask.prompt, ask.sampling, listener, outcome.record.read_s)

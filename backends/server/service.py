@@ -24,8 +24,7 @@ class Sampling:
     """How an answer is sampled. `temperature` or `seed` None: the default of the backend.
 
     `max_tokens` is at least 1, and prompt and answer fit `max_model_len`: the front checks both. An end-of-sequence
-    token before `min_tokens`, or with `ignore_eos`, does not end the answer. Stop texts are handled by the front: it
-    aborts when it has seen one.
+    token before `min_tokens`, or with `ignore_eos`, does not end the answer.
     """
 
     max_tokens: int

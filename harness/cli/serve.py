@@ -20,12 +20,9 @@ Examples
 
 \b
 Faults (every=N: each Nth request; token=K: at token K, 0 before the response starts)
-  delay:seconds=1,token=0     delay everything from token K on
-  stall:seconds=30,token=5    stall at token K, then send all at once; without seconds, forever
-  reset:token=5               reset the connection; close:token=5 closes it cleanly
-  malformed:token=5           truncate the JSON of token K
+  reset:token=5               reset the connection at token K
   slow=5%                     make every response 5 % slower; slow=5%:from=60s: requests from 60 s after the start on
-  429:retry_after=1           respond with 429 immediately; 503 likewise
+  429:retry_after=1           respond with 429 immediately
 
 Ctrl-C waits up to --grace for running responses; a second Ctrl-C exits immediately. The last line reports the lateness
 of sent tokens, which limits the accuracy of client comparisons.

@@ -219,6 +219,7 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "argument": ["run", "--backend", f"sim:{name}=x"],
         "policy": ["run", "--backend", "sim", "--policy", name],
         "arrivals": ["run", "--backend", "sim", "--arrivals", name],
+        "fault": ["serve", "--backend", "null", "--fault", f"{name}:every=2"],
         "format": ["report", run, "--format", name],
         "figure": ["report", run, "--figure", name],
         "section": ["report", run, "--sections", name],

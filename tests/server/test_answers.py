@@ -9,11 +9,10 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.server.answers import AnswerLog, Chunks, StreamedAnswer, frame
+from backends.server.answers import AnswerLog, Chunks, StreamedAnswer
 from backends.server.fields import GenerationRequest
 from backends.server.metrics import Metrics
 from backends.server.service import Sampling, Ticket
-from backends.server.stop_texts import AnswerText
 from backends.server.tokenizer import builtin
 from backends.server.truth import AnswerRecord
 
@@ -57,11 +56,9 @@ def decoded(write: bytes) -> list[Any]:
     return [json.loads(line) if line.startswith("{") else line for line in lines]
 
 
-def stand(
-    api: Any = "chat", every: bool = False, usage: bool = False, stops: tuple[str, ...] = (), min_tokens: int = 0
-) -> Stand:
+def stand(api: Any = "chat", every: bool = False, usage: bool = False) -> Stand:
     loop = asyncio.new_event_loop()
-    ask = GenerationRequest(api, (1, 2), Sampling(100, min_tokens), stops, True, usage or every, every)
+    ask = GenerationRequest(api, (1, 2), Sampling(100), True, usage or every, every)
     outcome = AnswerLog(
         ask, AnswerRecord("id", None, api, True, time.monotonic()), Metrics(), Ticket(lambda: None, None, 5)
     )
@@ -164,28 +161,6 @@ def test_nothing_is_written_after_the_end() -> None:
     assert 1 == len(s.wire.writes)
 
 
-def test_a_stop_text_ends_the_answer_before_it() -> None:
-    """The client requested not to see it."""
-    s = stand(stops=("xy",), usage=True)
-    seen = [s.tell(token) for token in b"ax"]
-    *events, _ = s.tell(ord("y"))
-
-    assert [2, 0] == [len(events) for events in seen]
-    assert "stop" == events[0]["choices"][0]["finish_reason"]
-    assert 3 == events[1]["usage"]["completion_tokens"]
-    assert s.answer.done.done()
-
-
-def test_a_stop_text_before_min_tokens_ends_nothing() -> None:
-    """The answer would be shorter than the client requested at least."""
-    s = stand("completions", stops=("xy", "b"), min_tokens=4)
-    seen = [event for token in b"xybab" for event in s.tell(token)]
-
-    assert ["xy", "b", "a"] == [event["choices"][0]["text"] for event in seen[:3]]
-    assert "stop" == seen[3]["choices"][0]["finish_reason"]
-    assert 5 == s.outcome.record.output_tokens
-
-
 def test_text_is_not_escaped_to_ascii() -> None:
     """Clients would never be tried with characters of several bytes, nor with U+2028 inside JSON."""
     s = stand()
@@ -201,30 +176,3 @@ def test_any_text_arrives_unchanged(text: str) -> None:
     events = [event for byte in text.encode() for event in s.tell(byte)] + s.tell(end="stop")
 
     assert text == "".join(event["choices"][0]["text"] for event in events[:-1])
-
-
-@given(st.lists(st.text(alphabet="abc", max_size=4), max_size=12), st.lists(st.text("abc", min_size=1), max_size=3))
-def test_stop_texts_are_found_however_the_answer_is_cut(pieces: list[str], stops: list[str]) -> None:
-    """A stop text that two tokens share would be overlooked, or text be lost that only looked like one."""
-    words = AnswerText(TOKENIZER.stream(), stops)
-    shown = ""
-    for piece in pieces:
-        shown += words.add(list(piece.encode()))
-        if words.stopped:
-            break
-    else:
-        shown += words.rest()
-    whole = "".join(pieces)
-    found = [(whole.find(stop) + len(stop), whole.find(stop)) for stop in stops if stop in whole]
-
-    assert words.stopped == bool(found)
-    if found:
-        assert whole.startswith(shown)
-        assert not any(stop in shown for stop in stops)
-    else:
-        assert whole == shown
-
-
-def test_a_chunk_is_framed_by_its_length() -> None:
-    """No client could find the end of an event."""
-    assert b"1a\r\n" + b"x" * 26 + b"\r\n" == frame(b"x" * 26)

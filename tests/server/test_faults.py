@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +32,7 @@ def tokens(data: bytes) -> int:
         ("reset:evry=2", "Did you mean 'every'?"),
         ("reset:every=0", "every must be at least 1"),
         ("reset:token=-1", "not negative"),
-        ("delay:seconds=soon", "must be a duration"),
+        ("429:retry_after=-1s", "not negative"),
         ("429:token=3", "has no argument 'token'"),
         ("slow", "slow=5%"),
         ("slow=many", "must be a share"),
@@ -46,14 +45,6 @@ def test_a_wrong_fault_is_one_sentence(text: str, words: str) -> None:
         parse_fault(text)
 
     assert words in str(error.value)
-
-
-def test_defaults_of_a_fault() -> None:
-    """`--fault stall:token=3` would end by itself, `--fault malformed` would spoil the head."""
-    assert math.inf == parse_fault("stall:token=3").seconds
-    assert 1.0 == parse_fault("delay").seconds == parse_fault("503").seconds
-    assert 0.25 == parse_fault("delay:seconds=250ms").seconds
-    assert 1 == parse_fault("malformed").token
 
 
 def test_every_nth_request_is_hit() -> None:
@@ -77,7 +68,7 @@ def test_a_slow_server_is_slower_by_a_share(monkeypatch: pytest.MonkeyPatch) -> 
     before = faults.of_next()
     now_s[0] = 10.0
     slow: Any = SimpleNamespace(step=lambda *_: left_s.append(now_s[0]))
-    answer = FaultyAnswer(slow, faults.of_next(), lambda _: None)
+    answer = FaultyAnswer(slow, faults.of_next(), lambda: None)
     for now_s[0] in (10.1, 10.2):
         answer.step((7,), now_s[0], now_s[0], None)
     while timers:
@@ -102,61 +93,30 @@ def test_a_reset_comes_instead_of_its_token(play: Play) -> None:
     play(scenario, faults=("reset:every=2,token=3",), backend="null:itl=5ms")
 
 
-@pytest.mark.parametrize("kind", ["reset", "close"])
-def test_token_0_is_before_the_head(play: Play, kind: str) -> None:
+def test_token_0_is_before_the_head(play: Play) -> None:
     """A client would see a status where it should see none."""
 
     async def scenario(stage: Stage) -> None:
-        assert (b"", kind == "reset") == await stage.raw(TEXT, FIVE)
+        assert (b"", True) == await stage.raw(TEXT, FIVE)
 
-    play(scenario, faults=(kind,))
-
-
-def test_a_close_is_in_good_order(play: Play) -> None:
-    """The tokens before it would be lost with it."""
-
-    async def scenario(stage: Stage) -> None:
-        data, reset = await stage.raw(TEXT, FIVE)
-
-        assert (2, False) == (tokens(data), reset)
-        assert b"0\r\n\r\n" not in data
-
-    play(scenario, faults=("close:token=3",))
+    play(scenario, faults=("reset",))
 
 
-def test_a_malformed_event_is_cut_and_the_rest_follows(play: Play) -> None:
-    """A client that only survives the end of a stream would pass."""
-
-    async def scenario(stage: Stage) -> None:
-        events = await stage.stream(TEXT, FIVE)
-
-        assert [dict, dict, str, dict, dict, dict, str] == [type(event) for event in events]
-        assert str(events[2]).startswith('{"id"')
-        status, _, text = await stage.post(TEXT, {**FIVE, "stream": False})
-        assert 200 == status
-        with pytest.raises(json.JSONDecodeError):
-            json.loads(text)
-
-    play(scenario, faults=("malformed:token=3",))
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_refusal_tells_when_to_come_again(play: Play, status: int) -> None:
+def test_a_refusal_tells_when_to_come_again(play: Play) -> None:
     """A client that obeys Retry-After could not be tried."""
 
     async def scenario(stage: Stage) -> None:
         answer = await stage.post(TEXT, FIVE)
 
-        assert (status, "3") == (answer[0], answer[1]["Retry-After"])
+        assert (429, "3") == (answer[0], answer[1]["Retry-After"])
         assert json.loads(answer[2])["error"]["code"] == "fault"
         assert 200 == (await stage.get("/health"))[0]
 
-    play(scenario, faults=(f"{status}:retry_after=2.5",))
+    play(scenario, faults=("429:retry_after=2.5",))
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("fault", ["delay:token=2,seconds=0.05", "stall:token=2,seconds=0.05", "delay:seconds=0.05"])
-def test_waiting_loses_nothing(play: Play, fault: str, stream: bool) -> None:
+def test_waiting_loses_nothing(play: Play, stream: bool) -> None:
     """A fault that delays would also change the answer."""
 
     async def scenario(stage: Stage) -> None:
@@ -167,26 +127,12 @@ def test_waiting_loses_nothing(play: Play, fault: str, stream: bool) -> None:
             else json.loads(text)["choices"][0]["text"]
         )  # fmt: skip
 
-    play(scenario, faults=(fault,))
+    play(scenario, faults=("slow=50%",), backend="null:itl=10ms")
 
 
 def words(event: str) -> str:
     data: Any = json.loads(event.removeprefix("data: ")) if event.startswith("data: {") else None
     return "" if data is None else str(data["choices"][0]["text"])
-
-
-def test_a_stall_without_end_lasts_until_the_client_hangs_up(play: Play) -> None:
-    """The server would hold an answer that none waits for, and never end."""
-
-    async def scenario(stage: Stage) -> None:
-        async with stage.http.post(stage.root + TEXT, json=FIVE) as answer:
-            first = await answer.content.readuntil(b"\n\n")
-        await stage.running.front.idle()
-
-        assert 1 == tokens(first)
-        assert 1 == stage.running.front.metrics.finished["abort"]
-
-    play(scenario, faults=("stall:token=2",))
 
 
 def test_answers_with_faults_do_not_count_as_late(play: Play) -> None:
@@ -198,7 +144,7 @@ def test_answers_with_faults_do_not_count_as_late(play: Play) -> None:
         await stage.post(TEXT, FIVE)
         assert 0 == stage.running.front.truth.lateness.count
 
-    play(scenario, faults=("delay:token=2,seconds=0.01",))
+    play(scenario, faults=("slow=50%",), backend="null:itl=10ms")
 
 
 def test_the_openai_error_of_a_reset_is_the_clients_own(play: Play) -> None:

@@ -269,23 +269,6 @@ def test_a_client_that_hangs_up_aborts_its_sequence(
     play(scenario, service)
 
 
-def test_a_stop_text_aborts_what_would_go_on(play: Play, by_hand: Callable[..., ByHand]) -> None:
-    """The model would go on after the client has what it requested."""
-    service = by_hand()
-
-    async def scenario(stage: Stage) -> None:
-        asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stop": "b", "stream": False}))
-        submitted = await service.next()
-        submitted.tell(*b"a")
-        submitted.tell(*b"b")
-        answer = json.loads((await asking)[2])
-
-        assert ("a", "stop") == (answer["choices"][0]["text"], answer["choices"][0]["finish_reason"])
-        await service.abort_of(submitted)
-
-    play(scenario, service)
-
-
 def test_cached_tokens_are_reported(play: Play, by_hand: Callable[..., ByHand]) -> None:
     """A client could not see what the prefix cache saved."""
     service = by_hand(cached_tokens=1)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
-SERVING = ["--backend", "null:ttft=0.03,itl=0.004,tokens=8", "--fault", "delay:every=3,seconds=0.02,token=4",
+SERVING = ["--backend", "null:ttft=0.03,itl=0.004,tokens=8", "--fault", "slow=50%:every=3",
            "--fault", "reset:every=7,token=3", "--name", "m", "--port", "0", "--grace", "1s"]  # fmt: skip
 REQUESTS, RATE = 12, 20
 QUIET = {"DO_NOT_TRACK": "1", "VLLM_NO_USAGE_STATS": "1", "NO_COLOR": "1", "TOKENIZERS_PARALLELISM": "false",
