@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from harness.data.codec import Count, Number, Part
+
 Seed = TypeVar("Seed")
 
 LEAST_SEEDS = 5
@@ -13,8 +15,26 @@ CONFIDENCE = 0.95
 """Chance that an interval holds the mean over all seeds, where the values of seeds are about normal."""
 
 
-def spread(values: Sequence[float | None], *, most: float | None = None) -> dict[str, Any] | None:
-    """Mean, interval and range of one value per seed, fit for JSON; None of no values.
+class Spread(Part, frozen=True):
+    """A value over seeds: mean, 95% interval (None where the seeds do not give one), least and greatest."""
+
+    n: Count
+    mean: Number
+    low: Number | None
+    high: Number | None
+    least: Number
+    most: Number
+
+    @property
+    def ends(self) -> tuple[Number, Number]:
+        """The interval where there is one, else the range over the seeds."""
+        if self.low is None or self.high is None:
+            return self.least, self.most
+        return self.low, self.high
+
+
+def spread(values: Sequence[float | None], *, most: float | None = None) -> Spread | None:
+    """Mean, interval and range of one value per seed; None of no values.
 
     Values are not negative, and not above `most` where that is given. `low` and `high` are Student's t interval of the
     mean at 95%, taken on the scale of logarithms, or of log odds below `most`: None below 5 seeds, and where all seeds
@@ -25,7 +45,7 @@ def spread(values: Sequence[float | None], *, most: float | None = None) -> dict
         return None
     n, mean = len(known), math.fsum(known) / len(known)
     low, high = _interval(known, mean, most)
-    return {"n": n, "mean": mean, "low": low, "high": high, "least": min(known), "most": max(known)}
+    return Spread(n, mean, low, high, min(known), max(known))
 
 
 def half_width(values: Sequence[float]) -> float | None:

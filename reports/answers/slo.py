@@ -15,7 +15,7 @@ from harness.experiments.rescore.slo_json import (
     SloAnswer,
     SloCurve,
 )
-from harness.experiments.sweep.sweep_json import Spread
+from harness.stats.seeds import Spread
 from reports._format import clean, number, share
 from reports.answers._scored_run import COLUMNS, binding, met_or_missed, of_run, opening
 from reports.answers.sweep import percent

@@ -16,9 +16,10 @@ from harness.data.run_json import RunInfo, Workload
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.axes import RATE
 from harness.experiments.sweep.plan import REFINED
-from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint, SweptBound, SweptRun
+from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics.measure import headline, metrics
 from harness.metrics.objective import meets
+from harness.stats.seeds import Spread
 from harness.validity.remote import floors_s
 from reports import _format, _replay, _system, figures
 from reports._format import clean

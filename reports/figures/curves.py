@@ -339,9 +339,9 @@ def _throughputs(study: Study, line: Line) -> list[tuple[float, float, float, Po
     """tok/s of a user, tok/s per GPU, rate and point, of the points with latencies."""
     share = study.share(line.system)
     return [
-        (1.0 / point.metrics["tpot"]["p50"].mean, point.output_tps.mean / share, point.rate_rps / share, point)
+        (1.0 / tpot.mean, point.output_tps.mean / share, point.rate_rps / share, point)
         for point in line.points
-        if point.output_tps is not None and "p50" in point.metrics.get("tpot", {})
+        if point.output_tps is not None and (tpot := point.metrics.get("tpot", {}).get("p50")) is not None
     ]
 
 

@@ -10,7 +10,6 @@ import plotly.graph_objects as go
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import GoalCapacity, RatePoint
 from harness.experiments.compare.compare_json import CompareAnswer, Row
-from harness.experiments.sweep.sweep_json import Spread
 from harness.metrics.objective import parse_slo
 from harness.stats.curves import crossing
 from harness.stats.seeds import LEAST_SEEDS, spread
@@ -136,7 +135,7 @@ def _axis(info: CompareAnswer, rows: Sequence[Row]) -> _Axis | str:
 def _joint(drawn: go.Figure, x: np.ndarray, rows: Sequence[Row], side: str, what: str) -> None:
     """All bounds of a side together, with its band unless there is one pair or no single values."""
     mean = np.array([np.nan if (value := row.on(side)) is None else 100 * value for row in rows])
-    every = [Spread.of(spread(row.values.on(side), most=1.0)) for row in rows]
+    every = [spread(row.values.on(side), most=1.0) for row in rows]
     if any(found is not None and found.n > 1 for found in every):
         low, high = 100 * np.array([(np.nan, np.nan) if found is None else found.ends for found in every]).T
         _band(drawn, x, (low, high), side, what)

@@ -1,6 +1,7 @@
 """The system of a capacity search: its whole trials by rate, the capacities that were found, and every trial made."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Ledger, Trial, folder_name
 from harness.experiments.sweep.answer import over_seeds
 from harness.experiments.sweep.axes import Rescoring
-from harness.experiments.sweep.runs import facts
-from harness.experiments.sweep.sweep_json import Spread
+from harness.experiments.sweep.runs import swept
+from harness.experiments.sweep.sweep_json import SweepPoint
 from harness.metrics.objective import restored_slo
-from harness.stats.seeds import spread
+from harness.stats.seeds import Spread, spread
 from reports._format import clean
 from reports._system import first
 from reports.study.runs import Capacity, Kept, Point, Study, System
@@ -97,8 +98,7 @@ def folders(path: str | Path) -> dict[str, Path]:
 
 def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
     found = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
-    measured = _measured(found)
-    return Point(
+    point = Point(
         rate_rps=made[0].key.rate_rps,
         seeds=len(made),
         requests=sum(t.kept for t in made),
@@ -109,25 +109,29 @@ def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Pa
             Kept(text, b.metric, b.limit, b.tag, b.percentile, _spread(made, text) if b.percentile is None else None)
             for b, text in zip(bounds, map(str, bounds), strict=True)
         ),
-        **{name: Spread.of(measured.get(name)) for name in ("goodput_rps", "throughput_rps", "output_tps")},
-        metrics={
-            name: {part: found_of for part, one in parts.items() if (found_of := Spread.of(one)) is not None}
-            for name, parts in (measured.get("metrics") or {}).items()
-        },
         folders=found,
+    )
+    if (measured := _measured(found)) is None:
+        return point
+    return replace(
+        point,
+        goodput_rps=measured.goodput_rps,
+        throughput_rps=measured.throughput_rps,
+        output_tps=measured.output_tps,
+        metrics=measured.metrics,
     )
 
 
-def _measured(kept: Sequence[Path]) -> Mapping[str, Any]:
-    """What a sweep tells of these runs beside attainment; nothing where one of them cannot be read."""
+def _measured(kept: Sequence[Path]) -> SweepPoint | None:
+    """What a sweep tells of these runs beside attainment; None where one of them cannot be read."""
     try:
-        return over_seeds({}, "", [facts(load(folder), Rescoring()) for folder in kept]) if kept else {}
+        return over_seeds({}, "", [swept(load(folder), "", Rescoring()) for folder in kept]) if kept else None
     except (BenchError, KeyError, TypeError, AttributeError):
-        return {}
+        return None
 
 
 def _spread(made: Sequence[Trial], text: str) -> Spread | None:
-    return Spread.of(spread([share(tried, text) for tried in made], most=1.0))
+    return spread([share(tried, text) for tried in made], most=1.0)
 
 
 def share(tried: Trial, text: str) -> float | None:

@@ -17,7 +17,8 @@ from harness.data.folder import read_info
 from harness.data.run_json import RunInfo, Stages
 from harness.errors import BenchError, UsageError
 from harness.experiments.sweep.gathered import ASIDE
-from harness.experiments.sweep.sweep_json import Spread, SweepPoint
+from harness.experiments.sweep.sweep_json import SweepPoint
+from harness.stats.seeds import Spread
 from reports import _data, _format
 from reports._format import clean
 from reports._sending import floors
@@ -60,7 +61,7 @@ class Point:
     goodput_rps: Spread | None = None
     throughput_rps: Spread | None = None
     output_tps: Spread | None = None
-    metrics: Mapping[str, Mapping[str, Spread]] = field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, Spread | None]] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
 
     def keeps(self, goal: float) -> bool:

@@ -11,7 +11,8 @@ from msgspec import UNSET
 from harness.data.codec import encode
 from harness.experiments.rescore.slo_json import SloCurve
 from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, SLO
-from harness.experiments.sweep.sweep_json import Spread, SweepAnswer, SweepPoint
+from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint
+from harness.stats.seeds import Spread
 from reports import _format
 from reports._format import clean
 from reports.study.runs import Capacity, Kept, Point, Study, System, infos
@@ -118,10 +119,7 @@ def _point(info: SweepAnswer, point: SweepPoint, home: Path) -> Point | None:
         goodput_rps=point.goodput_rps,
         throughput_rps=point.throughput_rps,
         output_tps=point.output_tps,
-        metrics={
-            name: {part: spread for part, spread in parts.items() if spread is not None}
-            for name, parts in point.metrics.items()
-        },
+        metrics=point.metrics,
         folders=there,
     )
 

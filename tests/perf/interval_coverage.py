@@ -148,7 +148,7 @@ def of_seeds(values: Floats, truth: float, most: float | None) -> Held:
     half = stdtrit(len(values) - 1, 0.975) * values.std(ddof=1) / math.sqrt(len(values))
     printed = spread(values.tolist(), most=most)
     assert printed is not None
-    return bool(abs(values.mean() - truth) <= half), bool(printed["low"] <= truth <= printed["high"])
+    return bool(abs(values.mean() - truth) <= half), bool(printed.low <= truth <= printed.high)
 
 
 def row(what: str, cases: Sequence[Sequence[Held]], fewest: int) -> None:

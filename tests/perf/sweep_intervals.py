@@ -29,8 +29,8 @@ def held(values: Sequence[float], seeds: int, rng: np.random.Generator) -> float
     """The share of sweeps of so many seeds whose interval holds the mean of all."""
     truth = float(np.mean(values))
     found = [spread(rng.choice(values, seeds, replace=False).tolist(), most=1.0) for _ in range(DRAWS)]
-    known = [one for one in found if one is not None and one["low"] is not None]
-    return float(np.mean([one["low"] <= truth <= one["high"] for one in known]))
+    known = [one for one in found if one is not None and one.low is not None]
+    return float(np.mean([one.low <= truth <= one.high for one in known]))
 
 
 def crossings(table: np.ndarray, seeds: int, rng: np.random.Generator) -> np.ndarray:

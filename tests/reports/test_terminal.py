@@ -9,7 +9,8 @@ import pytest
 
 from backends.sim import Sim
 from harness.cli import _terminal
-from harness.experiments.sweep.sweep_json import RunCount, Spread, SweepAnswer, SweepPoint
+from harness.experiments.sweep.sweep_json import RunCount, SweepAnswer, SweepPoint
+from harness.stats.seeds import Spread
 from reports import answers as pages
 from reports.answers import sweep
 from reports.document import Cell, Document, Section, Table, markdown

@@ -23,16 +23,16 @@ def test_interval_over_seeds_is_students_t() -> None:
 
     assert found is not None
     assert of_share is not None
-    assert (6, 0.88, 0.95, pytest.approx(mean)) == tuple(found[name] for name in ("n", "least", "most", "mean"))
-    assert (pytest.approx(math.exp(low)), pytest.approx(math.exp(high))) == (found["low"], found["high"])
-    assert pytest.approx(special.expit(odds)) == [of_share["low"], of_share["high"]]
+    assert (6, 0.88, 0.95, pytest.approx(mean)) == (found.n, found.least, found.most, found.mean)
+    assert (pytest.approx(math.exp(low)), pytest.approx(math.exp(high))) == (found.low, found.high)
+    assert pytest.approx(special.expit(odds)) == [of_share.low, of_share.high]
 
 
 def test_interval_holds_the_mean_as_often_as_it_says() -> None:
     """Every 95% on the screen would be another number."""
     rng = np.random.default_rng(7)
     found = [spread(row) for row in rng.normal(10.0, 2.0, (2000, 5)).tolist()]
-    held = sum(one["low"] <= 10.0 <= one["high"] for one in found if one is not None)
+    held = sum(one.low <= 10.0 <= one.high for one in found if one is not None)
 
     assert 0.935 < held / 2000 < 0.965  # 95% +- three standard deviations of 2,000 draws
 
@@ -43,7 +43,7 @@ def test_few_or_equal_seeds_have_no_interval(values: list[float]) -> None:
     found = spread(values)
 
     assert found is not None
-    assert (None, None) == (found["low"], found["high"])
+    assert (None, None) == (found.low, found.high)
 
 
 def test_interval_of_a_share_stays_within_0_and_1() -> None:
@@ -51,7 +51,7 @@ def test_interval_of_a_share_stays_within_0_and_1() -> None:
     found = spread([1.0, 1.0, 1.0, 0.9, 1.0], most=1.0)
 
     assert found is not None
-    assert 0.5 < found["low"] < 0.98 < found["high"] < 1.0
+    assert 0.5 < found.low < 0.98 < found.high < 1.0
     assert spread([None, None]) is None
 
 
@@ -64,7 +64,7 @@ def test_no_interval_over_seeds_is_negative_or_cut_at_0(seed: int) -> None:
 
     for found, most in ((spread(times_s.tolist()), math.inf), (spread(shares.tolist(), most=1.0), 1.0)):
         assert found is not None
-        assert 0.0 < found["low"] < found["mean"] < found["high"] < most
+        assert 0.0 < found.low < found.mean < found.high < most
 
 
 def test_a_place_search_has_no_negative_rate() -> None:

@@ -126,7 +126,7 @@ def timed(question: Question) -> Timed:
         requests += len(table)
     mean, share = math.fsum(by_seed.values()) / len(by_seed), math.fsum(met) / len(met)
     interval = spread([*by_seed.values()]) if len(by_seed) > 1 and math.isfinite(mean) else None
-    low_s, high_s = (None, None) if interval is None else (interval["low"], interval["high"])
+    low_s, high_s = (None, None) if interval is None else (interval.low, interval.high)
     meets = share >= options.slo.goal and math.isfinite(mean)
     return Timed(mean, low_s, high_s, meets, share, requests, by_seed)
 
@@ -180,7 +180,7 @@ def _in_runs(question: Question, *, rough: bool) -> Attained:
     goal, met = wanted[worst].goal, {seed: found[worst] for seed, found in by_seed.items()}
     low = high = None
     if len(met) > 1 and (mean := spread([*met.values()], most=1.0)) is not None:
-        low, high = mean["low"], mean["high"]
+        low, high = mean.low, mean.high
     side = means[worst] >= goal
     sure = low is None or high is None or low >= goal or high < goal
     return Attained(side if sure else None, means[worst], low, high, wanted[worst].text, requests, met)

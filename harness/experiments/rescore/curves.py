@@ -8,7 +8,6 @@ from msgspec.structs import replace
 
 from harness.data.codec import Facts
 from harness.experiments.rescore.slo_json import CurveCrossing, CurvePoint, ScoredRun, SloCurve, SloScore
-from harness.experiments.sweep.sweep_json import Spread
 from harness.options import NO_SETTINGS
 from harness.stats.curves import crossing
 from harness.stats.seeds import spread
@@ -56,10 +55,10 @@ def _point(runs: Sequence[ScoredRun], index: int) -> CurvePoint:
         requests=sum(run.measured for run in runs),
         overloaded=sum(overloaded(run.queue_grew, slo) for run, slo in zip(runs, slos, strict=True)),
         invalid=sum(run.valid is False for run in runs),
-        attainment=Spread.of(spread([slo.attainment for slo in slos], most=1.0)),
-        goodput_rps=Spread.of(spread([slo.goodput_rps for slo in slos])),
+        attainment=spread([slo.attainment for slo in slos], most=1.0),
+        goodput_rps=spread([slo.goodput_rps for slo in slos]),
         bounds={
-            bound.text: Spread.of(spread([slo.bounds[i].attainment for slo in slos], most=1.0))
+            bound.text: spread([slo.bounds[i].attainment for slo in slos], most=1.0)
             for i, bound in enumerate(slos[0].bounds)
         },
         factors=scales[0].factors if whole else [],

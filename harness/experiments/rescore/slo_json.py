@@ -8,7 +8,7 @@ from msgspec import field
 from harness.data.codec import Count, Document, Facts, Number, Part, Percentile, Positive, Range, Share, Text
 from harness.data.run_json import Resolution
 from harness.experiments.capacity.capacity_json import RateBracket
-from harness.experiments.sweep.sweep_json import Spread
+from harness.stats.seeds import Spread
 
 
 class Latency(Part, frozen=True):

@@ -8,17 +8,16 @@ from typing import Any
 
 from harness.data import codec
 from harness.data.codec import Text
-from harness.data.run_json import Resolution, Warned
+from harness.data.run_json import Resolution, ScoredBound, Warned
 from harness.experiments.sweep.axes import RATE, Layout, Point, run_folder, valued
 from harness.experiments.sweep.crossings import compared
-from harness.experiments.sweep.runs import PARTS, RATES, RunResult
-from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptRun
+from harness.experiments.sweep.runs import PARTS, RunResult
+from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics.measure import in_summary
 from harness.metrics.objective import meets
 from harness.stats.seeds import LEAST_SEEDS, spread
 from harness.validity.remote import undecided
 
-SHARES = ("attainment", "failed")
 SKEWED = 0.95
 """Attainment above which Student's t of few seeds was found to hold too seldom (tests/perf/sweep_intervals.py)."""
 
@@ -37,7 +36,7 @@ def answer(
         )
         for point in layout.points
     ]
-    points = [point for point in found if point["runs"]]
+    points = [point for point in found if point.runs]
     done = sum(one.ended == "finished" for one in results.values())
     info = compared(codec.of(SweepAnswer, {
         **stored,
@@ -54,61 +53,64 @@ def answer(
     return info.change(exit_code=exit_code(info), warnings=list(_warnings(info)))
 
 
-def _runs(layout: Layout, point: Point, results: Mapping[str, RunResult], scoring: int) -> list[dict[str, Any]]:
+def _runs(layout: Layout, point: Point, results: Mapping[str, RunResult], scoring: int) -> list[SweptRun]:
     """The runs of a point, seed by seed, under its SLO."""
     ended = [results[place] for seed in layout.seeds if (place := run_folder(point.folder, seed)) in results]
-    return [run.facts[scoring] for run in ended if run.facts]
+    return [run.scored[scoring] for run in ended if run.scored]
 
 
-def over_seeds(values: Mapping[str, Any], folder: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
+def over_seeds(values: Mapping[str, object], folder: str, runs: list[SweptRun]) -> SweepPoint:
     """One point, at `values` of the axes, over its seeds. Only valid runs count."""
-    valid = [run for run in runs if run["valid"]]
-    overloaded = sum(run["overloaded"] for run in valid)
+    valid = [run for run in runs if run.valid]
+    overloaded = sum(run.overloaded for run in valid)
     metrics = {
-        metric.name: {part: spread([run["metrics"][metric.name][part] for run in valid]) for part in PARTS}
+        metric.name: {part: spread([run.metrics[metric.name][part] for run in valid]) for part in PARTS}
         for metric in in_summary()
-        if all(metric.name in run["metrics"] for run in valid)
+        if all(metric.name in run.metrics for run in valid)
     }
-    bounds = [bound for run in valid for bound in run["bounds"]]  # requests' own may be there in some runs only
-    return {
-        "values": dict(values),
-        "folder": folder,
-        "slo": runs[0]["slo"] if runs else None,
-        "requests": sum(run["requests"] for run in valid),
-        "valid": len(valid),
-        "invalid": len(runs) - len(valid),
-        "overloaded": overloaded,
-        "attainment": _over(valid, "attainment"),
-        "bounds": [
-            _bound([bound for bound in bounds if bound["text"] == text])
-            for text in dict.fromkeys(bound["text"] for bound in bounds)
-        ],
-        **{name: _over(valid, name) for name in RATES},
-        "metrics": {} if overloaded else metrics,
-        "runs": runs,
-    }
+    by_text: dict[str | None, list[ScoredBound]] = {}
+    for run in valid:
+        for bound in run.bounds:  # requests' own may be there in some runs only
+            by_text.setdefault(bound.text, []).append(bound)
+    return SweepPoint(
+        values=dict(values),
+        folder=folder,
+        slo=runs[0].slo if runs else None,
+        requests=sum(run.requests for run in valid),
+        valid=len(valid),
+        invalid=len(runs) - len(valid),
+        overloaded=overloaded,
+        attainment=spread([run.attainment for run in valid], most=1.0),
+        bounds=[_bound(bounds) for bounds in by_text.values()],
+        goodput_rps=spread([run.goodput_rps for run in valid]),
+        throughput_rps=spread([run.throughput_rps for run in valid]),
+        output_tps=spread([run.output_tps for run in valid]),
+        failed=spread([run.failed for run in valid], most=1.0),
+        metrics={} if overloaded else metrics,
+        runs=runs,
+    )
 
 
-def _over(runs: Sequence[Mapping[str, Any]], name: str) -> dict[str, Any] | None:
-    return spread([run[name] for run in runs], most=1.0 if name in SHARES else None)
-
-
-def _bound(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _bound(bounds: Sequence[ScoredBound]) -> SweptBound:
     """One bound over the seeds. A percentile that no number tells, because too many failed, is no part of a mean."""
-    kept = {name: found[0][name] for name in ("text", "metric", "limit_s", "tag", "percentile")}
-    values = [bound["value_s"] for bound in found]
-    over = None if kept["percentile"] is None or None in values else spread(values)
-    attainment = spread([b["attainment"] for b in found], most=1.0)
-    return kept | {"attainment": attainment, "value_s": over, "passed": _passed(found, over)}
-
-
-def _passed(found: Sequence[Mapping[str, Any]], over: Mapping[str, Any] | None) -> bool | None:
-    """Whether a percentile meets its bound, in the mean over the seeds; None for a bound on single requests."""
-    if found[0]["percentile"] is None:
-        return None
-    if over is None:
-        return not any(bound["passed"] is False for bound in found)
-    return bool(over["mean"] <= found[0]["limit_s"])
+    first, values = bounds[0], [bound.value_s for bound in bounds]
+    value_s = None if first.percentile is None or None in values else spread(values)
+    if first.percentile is None:
+        passed = None
+    elif value_s is None or first.limit_s is None:
+        passed = not any(bound.passed is False for bound in bounds)
+    else:
+        passed = value_s.mean <= first.limit_s
+    return SweptBound(
+        text=first.text or "",
+        metric=first.metric,
+        limit_s=first.limit_s,
+        tag=first.tag,
+        percentile=first.percentile,
+        attainment=spread([bound.attainment for bound in bounds], most=1.0),
+        value_s=value_s,
+        passed=passed,
+    )
 
 
 def _warnings(info: SweepAnswer) -> Iterator[str]:

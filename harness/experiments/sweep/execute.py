@@ -191,7 +191,7 @@ def run_sweep(
             outcome.state, outcome.error = "failed", str(error)
         if outcome.state != "finished":
             outcome.results |= _on_disk(outcome.sweep.layout, out, outcome.results)
-        if not any(run.facts for run in outcome.results.values()):
+        if not any(run.scored for run in outcome.results.values()):
             if outcome.state == "failed":
                 raise BackendError(outcome.error or "the backend failed.")
             raise Interrupted("interrupted before the first run had ended; rerun the command to start again.")

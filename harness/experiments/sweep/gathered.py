@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from harness.data import codec
 from harness.data.codec import encode
 from harness.data.folder import Run
@@ -12,8 +10,8 @@ from harness.data.host import versions
 from harness.experiments.sweep.answer import over_seeds, run_warnings
 from harness.experiments.sweep.axes import RATE, Rescoring
 from harness.experiments.sweep.crossings import compared
-from harness.experiments.sweep.runs import facts
-from harness.experiments.sweep.sweep_json import SweepAnswer, SweptRun
+from harness.experiments.sweep.runs import swept
+from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptRun
 from harness.options import NO_SETTINGS
 
 ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "senders", "scale", *NO_SETTINGS)
@@ -37,7 +35,7 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
     scored, unscored = [], []
     for run, folder in runs:
         try:
-            scored.append((_described(run), facts(run, Rescoring()) | {"folder": folder}))
+            scored.append((_described(run), swept(run, folder, Rescoring())))
         except (KeyError, TypeError, AttributeError) as error:
             unscored.append(f"{folder} has no {error} that could be read, so it is left out.")
     descriptions = [described for described, _ in scored]
@@ -57,8 +55,8 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
         "backend": _alike([described["backend"] for described in descriptions]),
         "clock": "virtual" if {d["clock"] for d in descriptions} == {"virtual"} else "wall",
         "fixed": False,
-        "axes": [{"name": name, "values": list(dict.fromkeys(p["values"][name] for p in points))} for name in axes],
-        "seeds": sorted({run["seed"] for _, run in scored if isinstance(run["seed"], int)}),
+        "axes": [{"name": name, "values": list(dict.fromkeys(p.values[name] for p in points))} for name in axes],
+        "seeds": sorted({run.seed for _, run in scored if isinstance(run.seed, int)}),
         "goals": goals,
         "fail_under": None,
         "state": "finished",
@@ -69,7 +67,7 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
         "ratios": [],
         "differences": [],
         "error": None,
-        "warnings": [*unscored, *_warnings([msgspec.convert(run, SweptRun) for _, run in scored])],
+        "warnings": [*unscored, *_warnings([run for _, run in scored])],
     }))  # fmt: skip
 
 
@@ -91,13 +89,13 @@ def _described(run: Run) -> dict[str, Any]:
     }
 
 
-def _points(axes: Sequence[str], runs: Sequence[tuple[Mapping[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+def _points(axes: Sequence[str], runs: Sequence[tuple[Mapping[str, Any], SweptRun]]) -> list[SweepPoint]:
     """A point for each combination of values that there is, in the order of rates."""
-    found: dict[Values, list[dict[str, Any]]] = {}
+    found: dict[Values, list[SweptRun]] = {}
     for described, run in runs:
         found.setdefault(tuple((name, _value(described["options"].get(name))) for name in axes), []).append(run)
-    points = [over_seeds(dict(values), runs[0]["folder"], runs) for values, runs in found.items()]
-    return sorted(points, key=lambda point: float(point["values"].get(RATE) or 0.0))
+    points = [over_seeds(dict(values), runs[0].folder, runs) for values, runs in found.items()]
+    return sorted(points, key=lambda point: float(str(point.values.get(RATE) or 0.0)))
 
 
 def _value(value: object) -> object:

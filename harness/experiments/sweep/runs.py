@@ -4,16 +4,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+
+from msgspec import structs
 
 from harness import untrusted
-from harness.api import Bound
+from harness.api import Bound, Slo
 from harness.data.codec import encode
 from harness.data.folder import Run, load
+from harness.data.run_json import ScoredBound
 from harness.errors import BenchError
 from harness.experiments.rescore.scale import Curve, curve, scaled
 from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.plan import Task
+from harness.experiments.sweep.sweep_json import SweptRun
 from harness.metrics.measure import in_summary
 from harness.metrics.objective import Seen, meets, parse_slo, restored_slo
 from harness.metrics.summary import per_second_of
@@ -23,7 +26,6 @@ from harness.validity.checks import OVERLOAD
 from harness.validity.work_done import exceeded
 
 PARTS = ("mean", "p50", "p90", "p99")
-RATES = ("goodput_rps", "throughput_rps", "output_tps", "failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,7 @@ class RunResult:
 
     ended: str
     error: str | None
-    facts: tuple[dict[str, Any], ...]
+    scored: tuple[SweptRun, ...]
 
 
 def execute_order(order: Order) -> RunResult:
@@ -69,7 +71,7 @@ def execute_order(order: Order) -> RunResult:
 def result_of(path: Path, folder: str, scorings: Sequence[Rescoring]) -> RunResult:
     """A finished run under each scoring; `folder` is its place in the sweep."""
     run = load(path)
-    return RunResult("finished", None, tuple(facts(run, scoring) | {"folder": folder} for scoring in scorings))
+    return RunResult("finished", None, tuple(swept(run, folder, scoring) for scoring in scorings))
 
 
 def finished(path: Path) -> bool:
@@ -81,62 +83,66 @@ def finished(path: Path) -> bool:
     return isinstance(info, dict) and info.get("state") == "finished" and "verdict" in info
 
 
-def facts(run: Run, scoring: Rescoring) -> dict[str, Any]:
-    """A run in numbers, under its own SLO or another scoring."""
-    info, summary, stored = run.info, run.info.summary, encode(run.info)
+def swept(run: Run, folder: str, scoring: Rescoring) -> SweptRun:
+    """A run in numbers, under its own SLO or another scoring; `folder` is its place in the sweep."""
+    info, summary = run.info, run.info.summary
     metrics = {m.name: summary.metrics[m.name] for m in in_summary() if m.name in summary.metrics}
-    return {
-        "seed": info.spec["seed"],
-        "valid": info.verdict.valid,
-        "overloaded": info.verdict.overloaded,
-        "reasons": info.verdict.reasons,
-        "failed_for": exceeded(info),
-        "warnings": [warning for warning in stored["warnings"] if warning["code"] != OVERLOAD],
-        "gpus": info.backend.get("gpus"),
-        "requests": summary.requests,
-        "warmup": stored.get("warmup") or {},
-        "schedule_sha256": info.schedule.sha256,
-        "slo": summary.slo,
-        "attainment": summary.attainment,
-        "bounds": stored["summary"]["bounds"],
-        "resolution": stored.get("resolution"),
-        **{name: getattr(summary, name) for name in RATES},
-        "metrics": {name: {part: getattr(metric, part) for part in PARTS} for name, metric in metrics.items()},
-        **_rescored(run, scoring),
-    }
-
-
-def _rescored(run: Run, scoring: Rescoring) -> dict[str, Any]:
-    """What another SLO changes; nothing where it is the run's own."""
-    own = restored_slo(run.info)
+    found = SweptRun(
+        seed=info.spec["seed"],
+        valid=bool(info.verdict.valid),
+        overloaded=bool(info.verdict.overloaded),
+        reasons=info.verdict.reasons,
+        failed_for=exceeded(info),
+        warnings=[warning for warning in info.warnings or () if warning.code != OVERLOAD],
+        gpus=info.backend.get("gpus"),
+        requests=summary.requests or 0,
+        warmup=encode(info).get("warmup") or {},
+        schedule_sha256=info.schedule.sha256,
+        slo=summary.slo,
+        attainment=summary.attainment,
+        bounds=summary.bounds,
+        resolution=info.resolution or None,
+        goodput_rps=summary.goodput_rps,
+        throughput_rps=summary.throughput_rps,
+        output_tps=summary.output_tps,
+        failed=summary.failed,
+        metrics={name: {part: getattr(metric, part) for part in PARTS} for name, metric in metrics.items()},
+        folder=folder,
+    )
+    own = restored_slo(info)
     base = own if scoring.slo is None else replace(parse_slo(scoring.slo), goal=own.goal)
-    if scoring.scale == 1.0 and base == own:
-        return {}
+    return found if scoring.scale == 1.0 and base == own else _rescored(run, found, base, scoring.scale)
+
+
+def _rescored(run: Run, found: SweptRun, base: Slo, scale: float) -> SweptRun:
+    """The same under another SLO, whose bounds are multiplied by `scale`."""
     table = run.measured
-    found = curve(Seen(table), base, [scoring.scale])
-    attainment = _known(float(found.attainment[0]))
-    bounds = [_bound(bound, found, scoring.scale) for bound in base.bounds]
-    percentiles = [bound["passed"] for bound in bounds if bound["percentile"] is not None]
-    scored = bounds or found.bounds  # else there is no SLO, and the queue alone decides
-    return {
-        "slo": str(scaled(base, scoring.scale)),
-        "attainment": attainment,
-        "overloaded": run.info.verdict.grew and not (scored and meets(attainment, percentiles, base.goal)),
-        "bounds": bounds,
-        "resolution": None,
-        "goodput_rps": None if attainment is None else _known(per_second_of(table)(round(attainment * len(table)))),
-    }
+    factors = curve(Seen(table), base, [scale])
+    attainment = _known(float(factors.attainment[0]))
+    bounds = [_bound(bound, factors, scale) for bound in base.bounds]
+    percentiles = [bound.passed for bound in bounds if bound.percentile is not None]
+    scored = bounds or factors.bounds  # else there is no SLO, and the queue alone decides
+    return structs.replace(
+        found,
+        slo=str(scaled(base, scale)),
+        attainment=attainment,
+        overloaded=run.info.verdict.grew and not (scored and meets(attainment, percentiles, base.goal)),
+        bounds=bounds,
+        resolution=None,
+        goodput_rps=None if attainment is None else _known(per_second_of(table)(round(attainment * len(table)))),
+    )
 
 
-def _bound(bound: Bound, found: Curve, scale: float) -> dict[str, Any]:
+def _bound(bound: Bound, found: Curve, scale: float) -> ScoredBound:
     """A bound in the form in which run.json has it."""
-    limit_s = bound.limit * scale
-    row = {"metric": bound.metric, "limit_s": limit_s, "tag": bound.tag, "percentile": bound.percentile}
-    row["text"] = str(replace(bound, limit=limit_s))
+    moved = replace(bound, limit=bound.limit * scale)
+    scored = ScoredBound(
+        text=str(moved), metric=bound.metric, limit_s=moved.limit, tag=bound.tag, percentile=bound.percentile
+    )
     if bound.percentile is None:
-        return row | {"attainment": _known(float(found.bounds[bound][0])), "value_s": None, "passed": None}
+        return structs.replace(scored, attainment=_known(float(found.bounds[bound][0])))
     value_s = found.holds_from[bound] * bound.limit
-    return row | {"attainment": None, "value_s": _known(value_s), "passed": not value_s > limit_s}
+    return structs.replace(scored, value_s=_known(value_s), passed=not value_s > moved.limit)
 
 
 def _known(value: float) -> float | None:

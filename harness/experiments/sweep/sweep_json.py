@@ -1,35 +1,12 @@
 """sweep.json as a type: the plan of a sweep and, point by point, the results of its runs."""
 
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Literal
 
 from msgspec import UNSET, UnsetType, field
 
 from harness.data.codec import Count, Document, Facts, Number, Part, Percentile, Share, Text
 from harness.data.run_json import Resolution, ScoredBound, Warned, Workload
-
-
-class Spread(Part, frozen=True):
-    """A value over seeds: mean, 95% interval (None where the seeds do not give one), least and greatest."""
-
-    n: Count
-    mean: Number
-    low: Number | None
-    high: Number | None
-    least: Number
-    most: Number
-
-    @classmethod
-    def of(cls, found: Mapping[str, Any] | None) -> Self | None:
-        """What `harness.stats.seeds.spread` found; None of none."""
-        return None if found is None else cls(**found)
-
-    @property
-    def ends(self) -> tuple[Number, Number]:
-        """The interval where there is one, else the range over the seeds."""
-        if self.low is None or self.high is None:
-            return self.least, self.most
-        return self.low, self.high
+from harness.stats.seeds import Spread
 
 
 class SweepAxis(Part, frozen=True, kw_only=True):
