@@ -10,9 +10,16 @@ from typing import TYPE_CHECKING
 
 from harness.api import Slo
 from harness.data import codec
-from harness.data.codec import Facts, inner
 from harness.errors import BackendError, NotValid
-from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.capacity.capacity_json import (
+    BoundCapacity,
+    CapacityAnswer,
+    GoalCapacity,
+    RateBracket,
+    RatePoint,
+    RateVerdict,
+    SearchCost,
+)
 from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, exit_code
 from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, SearchSpec, sustained
 from harness.stats.curves import falling
@@ -48,7 +55,7 @@ def answer(
     gpus = setup.planned.backend.describe().get("gpus")
     shown = _shown(setup.slo, found)
     answers = [_goal(setup, goal, one, gpus, ledger) for goal, one in found]
-    states, verdicts = [str(a["state"]) for a in answers], [str(inner(a, "at")["verdict"]) for a in answers if a["at"]]
+    states, verdicts = [a.state for a in answers], [a.at.verdict for a in answers if a.at is not None]
     return codec.of(CapacityAnswer, {
         **search_options(setup),
         "state": "interrupted" if interrupted else "finished",
@@ -76,7 +83,7 @@ def _output_tokens(trials: Sequence[Trial]) -> dict[str, float]:
     return {str(seed): math.fsum(values) / len(values) for seed, values in sorted(found.items())}
 
 
-def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: Ledger) -> Facts:
+def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: Ledger) -> GoalCapacity:
     estimate = found.answered
     state = "unreachable" if found.unreachable else "resolved" if found.resolved and estimate else "unresolved"
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
@@ -84,31 +91,31 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
     half = None if estimate is None or math.isinf(estimate.half_width) else estimate.half_width
     at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found, chained=setup.chained)
     untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
-    decided = at is not None and at["verdict"] != "unresolved"
+    decided = at is not None and at.verdict != "unresolved"
     binding = None if estimate is None else estimate.binding
     if estimate is not None and binding == JOINT and found.bounds:  # of these the one that fewest requests keep
         binding = min(found.bounds, key=lambda text: found.bounds[text].at(estimate.rate_rps))
     if estimate is None and not setup.chained and found.bracket.high is not None:
         binding = _missed_most(setup.search_spec(goal), ledger, found.bracket.high.rate_rps)
-    return {
-        "goal": goal,
-        "state": state,
-        "capacity_rps": rate_rps,
-        "low_rps": None if estimate is None else estimate.low_rps,
-        "high_rps": None if estimate is None else estimate.high_rps,
-        "half_width": half,
-        "bracket": None if found.unreachable else _bracket(found.bracket),
-        "requests": setup.requests if _whole(setup) else None,
-        "seeds": 0 if estimate is None else len(estimate.capacity_by_seed),
-        "per_gpu_rps": per_gpu,
-        "binding": binding,
-        "bounds": [] if estimate is None else list(_bounds(setup, goal, estimate, found)),
-        "why": (None if decided else UNTRIED) if untried else found.why,
-        "needs": _needs(setup, found, half),
-        "sides": setup.chained and estimate is not None and not estimate.curves,
-        "knees": {} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
-        "at": at,
-    }
+    return GoalCapacity(
+        goal=goal,
+        state=state,
+        capacity_rps=rate_rps,
+        low_rps=None if estimate is None else estimate.low_rps,
+        high_rps=None if estimate is None else estimate.high_rps,
+        half_width=half,
+        bracket=None if found.unreachable else _bracket(found.bracket),
+        requests=setup.requests if _whole(setup) else None,
+        seeds=0 if estimate is None else len(estimate.capacity_by_seed),
+        per_gpu_rps=per_gpu,
+        binding=binding,
+        bounds=[] if estimate is None else list(_bounds(setup, goal, estimate, found)),
+        why=(None if decided else UNTRIED) if untried else found.why,
+        needs=_needs(setup, found, half),
+        sides=setup.chained and estimate is not None and not estimate.curves,
+        knees={} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
+        at=at,
+    )
 
 
 def _missed_most(spec: SearchSpec, ledger: Ledger, rate_rps: float) -> str | None:
@@ -124,34 +131,30 @@ def _missed_most(spec: SearchSpec, ledger: Ledger, rate_rps: float) -> str | Non
     return worst if worst is not None and found[worst] < 0 else None
 
 
-def _bracket(bracket: Bracket) -> Facts | None:
+def _bracket(bracket: Bracket) -> RateBracket | None:
     """The highest rate that was sustained and the lowest that was not, each None where no trial lies there."""
-    if bracket.low is None and bracket.high is None:
+    low, high = ({} if side is None else asdict(side) for side in (bracket.low, bracket.high))
+    if not low and not high:
         return None
-    return {
-        f"{name}_{key}": None if side is None else value
-        for name, side in (("low", bracket.low), ("high", bracket.high))
-        for key, value in (
-            asdict(side) if side else dict.fromkeys(("rate_rps", "seeds", "requests", "grew", "met", "sure", "rates"))
-        ).items()
-    }
+    return RateBracket(**{f"low_{key}": value for key, value in low.items()},
+                       **{f"high_{key}": value for key, value in high.items()})  # fmt: skip
 
 
-def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) -> Iterable[Facts]:
+def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) -> Iterable[BoundCapacity]:
     for condition, bound in zip(setup.search_spec(goal).bounds, setup.slo.bounds, strict=True):
         percentile = bound.percentile is not None  # a share of requests it has not
         curve = found.bounds.get(condition.text)
         own_rps = None if curve is None else curve.crossing(condition.goal)
         tried = own_rps is not None and found.each[condition.text].holds(own_rps, own_rps)
-        yield {
-            "text": condition.text,
-            "goal": condition.goal,
-            "capacity_rps": own_rps if tried else None,
-            "attainment": None if curve is None or percentile else curve.at(estimate.rate_rps),
-        }
+        yield BoundCapacity(
+            text=condition.text,
+            goal=condition.goal,
+            capacity_rps=own_rps if tried else None,
+            attainment=None if curve is None or percentile else curve.at(estimate.rate_rps),
+        )
 
 
-def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> Facts:
+def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> RateVerdict:
     """Whether the system sustains one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
@@ -159,7 +162,9 @@ def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> Facts:
         good = found.bracket.side_of(rate_rps)
     if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
         good = rate_rps <= found.answered.rate_rps
-    return {"rate_rps": rate_rps, "verdict": {True: "carried", False: "not carried", None: "unresolved"}[good]}
+    return RateVerdict(
+        rate_rps=rate_rps, verdict="unresolved" if good is None else "carried" if good else "not carried"
+    )
 
 
 def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
@@ -209,36 +214,35 @@ def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> str:
     return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
 
 
-def curve(trials: Sequence[Trial], text: str = JOINT) -> list[Facts]:
+def curve(trials: Sequence[Trial], text: str = JOINT) -> list[RatePoint]:
     """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
-    points = []
-    loaded = (t for t in trials if t.key.rate_rps)
-    for rate_rps, group in groupby(loaded, key=lambda t: t.key.rate_rps):
-        made = list(group)
-        shares = [t.share(text) for t in made]
-        each = [s.met / s.of if s.of else 1.0 for s in shares]
-        points.append(
-            {
-                "rate_rps": rate_rps,
-                "seeds": len(made),
-                "requests": sum(s.of for s in shares),
-                "attainment": sum(s.met for s in shares) / max(1, sum(s.of for s in shares)),
-                "least": min(each),
-                "most": max(each),
-                "overloaded": sum(t.overloaded for t in made),
-            }
+    groups = [list(made) for _, made in groupby((t for t in trials if t.key.rate_rps), key=lambda t: t.key.rate_rps)]
+    shares = [[tried.share(text) for tried in made] for made in groups]
+    requests = [sum(s.of for s in each) for each in shares]
+    attained = [sum(s.met for s in each) / max(1, of) for each, of in zip(shares, requests, strict=True)]
+    smooth = falling(attained, requests) if groups else []
+    return [
+        RatePoint(
+            rate_rps=made[0].key.rate_rps,
+            seeds=len(made),
+            requests=requests[i],
+            attainment=attained[i],
+            least=min(s.met / s.of if s.of else 1.0 for s in shares[i]),
+            most=max(s.met / s.of if s.of else 1.0 for s in shares[i]),
+            overloaded=sum(t.overloaded for t in made),
+            falling=smooth[i],
         )
-    smooth = falling([p["attainment"] for p in points], [p["requests"] for p in points]) if points else []
-    return [{**point, "falling": value} for point, value in zip(points, smooth, strict=True)]
+        for i, made in enumerate(groups)
+    ]
 
 
-def _cost(ledger: Ledger, wall_s: float) -> Facts:
+def _cost(ledger: Ledger, wall_s: float) -> SearchCost:
     trials = [*ledger.whole, *ledger.probes]
-    return {
-        "requests": ledger.requests,
-        "trials": len(ledger.whole),
-        "probes": len(ledger.probes),
-        "system_s": sum(t.system_s for t in trials),
-        "trials_s": sum(t.wall_s for t in trials),
-        "wall_s": wall_s,
-    }
+    return SearchCost(
+        requests=ledger.requests,
+        trials=len(ledger.whole),
+        probes=len(ledger.probes),
+        system_s=sum(t.system_s for t in trials),
+        trials_s=sum(t.wall_s for t in trials),
+        wall_s=wall_s,
+    )

@@ -69,8 +69,8 @@ class GoalCapacity(Part, frozen=True, kw_only=True):
     bounds: list[BoundCapacity] = field(default_factory=list)
     why: Text = None
     needs: Text = None
-    knees: dict[str, Number] = field(default_factory=dict)
     sides: bool = False
+    knees: dict[str, Number] = field(default_factory=dict)
     at: RateVerdict | None = None
 
     @property
