@@ -16,13 +16,14 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from msgspec import structs
 
 from harness.api import VERSION, Bound, RequestRecord, RunWarning, Slo, Status
-from harness.data.codec import encode
+from harness.data.codec import encode, from_facts
 from harness.data.folder import Run
 from harness.data.lists import lists, number
 from harness.data.records import to_table
-from harness.data.run_json import RunInfo, Summary
+from harness.data.run_json import Described, RunInfo, Summary
 from harness.metrics.measure import marked, missing
 from harness.metrics.objective import stored_slo
 from harness.metrics.summary import summarize, vllm_keys
@@ -120,7 +121,7 @@ def as_run(source: ToolRun, path: Path, name: str) -> Run:
         "aggregates": dict(source.aggregates),
     }
     run = Run(path=path, info=RunInfo.of(begun), requests=table, steps=None, schedule=None, complete=True)
-    return dataclasses.replace(run, info=RunInfo.of({**begun, **_judged(run, source.slo)}))
+    return dataclasses.replace(run, info=_judged(run, source.slo))
 
 
 def _table(answers: Sequence[Answer]) -> pa.Table:
@@ -297,32 +298,23 @@ DETAILS = {
 """What makes a tool write a row per request."""
 
 
-def _judged(run: Run, objective: Slo) -> dict[str, Any]:
-    """Summary, warnings and verdict as run.json holds them."""
-    summary = summarize(run.requests, objective)
-    numbers = encode(summary)
-    if run.info.source.per_request:
+def _judged(run: Run, objective: Slo) -> RunInfo:
+    """The run.json with summary, warnings and verdict."""
+    summary, info = summarize(run.requests, objective), run.info
+    if info.source.per_request:
         verdict = _checked(run, summary.passed)
-        numbers_of_vllm = vllm_keys(run.requests, objective, summary)
+        info = info.change(**vllm_keys(run.requests, objective, summary))
     else:
-        tool = run.info.source.tool or ""
+        tool = info.source.tool or ""
         message = f"The file holds aggregates of {tool} and no single requests, so nothing can be checked or scored."
         verdict = Verdict(False, [RunWarning("aggregates", message, DETAILS.get(tool, ""))])
-        numbers |= _aggregated(run.info.aggregates, summary)
-        numbers_of_vllm = {}
-    intervals = {}
+        summary = _aggregated(info.aggregates, summary)
     if len(run.requests) and "sent_s" not in missing(run.requests):  # else the order of its requests is not known
         found = within(run.requests, objective, overloaded=verdict.queue_grew, valid=verdict.valid)
-        intervals = {"within": encode(found)}
-    return {
-        **numbers_of_vllm,
-        "summary": numbers,
-        **intervals,
-        "fidelity": {},
-        "warnings": [encode(warning) for warning in warned(verdict.warnings)],
-        "verdict": encode(stored(verdict, verdict.text)),
-        "outcome": None,
-    }
+        info = info.change(within=found)
+    return info.change(
+        summary=summary, warnings=warned(verdict.warnings), verdict=stored(verdict, verdict.text), outcome=None
+    )
 
 
 def _checked(run: Run, met: bool | None) -> Verdict:
@@ -353,15 +345,18 @@ def _of_source(run: Run) -> Iterator[RunWarning]:
         yield RunWarning("imported", note)
 
 
-def _aggregated(aggregates: dict[str, Any], summary: Summary) -> dict[str, Any]:
-    """The parts of a summary that the tool's own numbers can fill."""
+def _aggregated(aggregates: Mapping[str, Any], summary: Summary) -> Summary:
+    """The summary with the parts that the tool's own numbers can fill."""
     completed, failed = aggregates.get("completed") or 0, aggregates.get("failed") or 0
     all_of = completed + failed
-    return {
-        "requests": all_of,
-        "status": {**summary.status, "ok": completed, "error": failed},
-        "failed": failed / all_of if all_of else None,
-        **{name: aggregates.get(name) for name in ("throughput_rps", "output_tps", "goodput_rps")},
-        "metrics": {name: {"unit": "s", "n": completed, **values}
-                    for name, values in aggregates.items() if isinstance(values, dict)},
-    }  # fmt: skip
+    return structs.replace(
+        summary,
+        requests=all_of,
+        status={**summary.status, "ok": completed, "error": failed},
+        failed=failed / all_of if all_of else None,
+        throughput_rps=aggregates.get("throughput_rps"),
+        output_tps=aggregates.get("output_tps"),
+        goodput_rps=aggregates.get("goodput_rps"),
+        metrics={name: from_facts(Described, {"unit": "s", "n": completed, **values})
+                 for name, values in aggregates.items() if isinstance(values, dict)},
+    )  # fmt: skip
