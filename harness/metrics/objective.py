@@ -6,7 +6,7 @@ How an SLO is written: `ttft=0.25,tpot=100ms,ttft@long=2,p99:itl=0.2`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -301,6 +301,14 @@ def meets(attainment: float | None, percentiles: Iterable[bool | None], least: f
     whole = list(percentiles)
     enough = bool(whole) if attainment is None else attainment >= least
     return enough and False not in whole
+
+
+def met_bounds(values: Mapping[str, Floats], bounds: Iterable[Bound]) -> Mask:
+    """(requests,) whether each request meets the bounds, of its values of each metric; NaN meets, as in `score`."""
+    met = np.ones(len(next(iter(values.values()))), bool)
+    for bound in bounds:
+        met &= ~(values[bound.metric] > bound.limit)
+    return met
 
 
 def share(met: Mask) -> float:

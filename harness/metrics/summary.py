@@ -9,7 +9,7 @@ streamed tokens, because it divides by tokens of hidden reasoning too.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TypeAlias, get_args
 
 import numpy as np
@@ -22,7 +22,7 @@ from harness.api import Metric, RunTables, Slo, Status
 from harness.data.lists import BLOCK, lists, number, ratio, streamed_tokens
 from harness.data.run_json import Described, OutputTokens, ScoredBound, Summary
 from harness.metrics.measure import ended_well, first_last, metrics, missing, run_metrics, sample
-from harness.metrics.objective import BoundScore, Score, Seen, score
+from harness.metrics.objective import BoundScore, Score, Seen, met_bounds, score
 from harness.metrics.quantiles import quantile, quantiles
 
 __all__ = ["describe", "of_run", "per_second_of", "quantile", "summarize", "vllm_keys", "window_of"]
@@ -178,10 +178,6 @@ def _known(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-_GOODPUT = {"ttft": "ttft", "tpot": "tpot", "e2e": "e2el"}
-"""Our bounds that vLLM's --goodput knows, and its names for them."""
-
-
 def vllm_keys(
     table: pa.Table, slo: Slo, summary: Summary, start_s: float = 0.0, *, seen: Seen | None = None
 ) -> dict[str, float | int | None]:
@@ -199,9 +195,10 @@ def vllm_keys(
     latencies = {
         "ttft": (first_s - sent_s)[ok],
         "tpot": ratio((last_s - first_s)[ok], streamed_tokens(table)[ok] - 1),
-        "e2el": (last_s - sent_s)[ok],
+        "e2e": (last_s - sent_s)[ok],
     }
-    good = None if unknown is not None else _good(slo, latencies)
+    bounds = [b for b in slo.bounds if b.metric in latencies and b.tag is None and b.percentile is None]
+    good = met_bounds(latencies, bounds) if bounds and unknown is None else None  # as vLLM's --goodput counts
 
     def per_second(count: float) -> float | None:
         return count / duration_s if duration_s > 0 else None
@@ -221,17 +218,8 @@ def vllm_keys(
         **_statistics("ttft", latencies["ttft"]),
         **_statistics("tpot", latencies["tpot"]),
         **_in_ms("itl", summary.metrics["itl"]),
-        **_statistics("e2el", latencies["e2el"]),
+        **_statistics("e2el", latencies["e2e"]),
     }
-
-
-def _good(slo: Slo, latencies: Mapping[str, Floats]) -> Mask | None:
-    """(completed,) within the bounds that vLLM knows; None without such a bound."""
-    bounds = [b for b in slo.bounds if b.metric in _GOODPUT and b.tag is None and b.percentile is None]
-    if not bounds:
-        return None
-    met: Mask = np.logical_and.reduce([~(latencies[_GOODPUT[b.metric]] > b.limit) for b in bounds])
-    return met
 
 
 def _statistics(name: str, values: Floats) -> dict[str, float | None]:

@@ -52,18 +52,13 @@ class Outcome:
 
     def kept(self, goal: float) -> bool:
         """Whether a share `goal` of the requests meets everything, and every percentile bound holds."""
-        return self._enough(self.attainment, goal) and self._percentiles_hold()
+        return share(self.met) >= goal if self.score is None else self.score.reaches(goal)
 
     def kept_separately(self, goal: float) -> bool:
         """Whether each condition reaches the goal by itself, as DistServe's placement search asks."""
         shares = [p.attainment for p in self.parts if not p.is_percentile and p.requests]
-        return self._enough(min(shares, default=self.attainment), goal) and self._percentiles_hold()
-
-    def _enough(self, attainment: float, goal: float) -> bool:
-        return attainment >= goal if self.by_request else len(self.met) > 0
-
-    def _percentiles_hold(self) -> bool:
-        return all(p.scored.passed for p in self.parts if p.scored is not None and p.is_percentile)
+        enough = min(shares, default=self.attainment) >= goal if self.by_request else len(self.met) > 0
+        return enough and (self.score is None or self.score.percentiles_hold)
 
 
 def read(given: str) -> Objective:

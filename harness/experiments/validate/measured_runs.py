@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isnan, nan
+from math import isnan, nan
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +25,7 @@ from harness.experiments.validate.measurements import (
     simulator,
 )
 from harness.experiments.validate.simulated import Times, Traffic, times
+from harness.metrics.objective import met_bounds
 from harness.spec import Spec, parse
 
 
@@ -143,8 +144,8 @@ def _mean(repeats: Sequence[Times], metric: str, bounds: Mapping[str, Slo]) -> f
 
 def _value(seen: Times, metric: str, bounds: Mapping[str, Slo]) -> float:
     if metric in bounds:
-        limits = {bound.metric: bound.limit for bound in bounds[metric].bounds}
-        return seen.attainment_pct(limits.get("ttft", inf), limits.get("tpot", inf))
+        met = met_bounds({"ttft": seen.ttft_s, "tpot": seen.tpot_s}, bounds[metric].bounds)
+        return 100 * float(met.sum()) / (len(met) + seen.missed)
     match = METRIC.fullmatch(metric)
     assert match is not None
     if match["name"] is None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from math import inf
 from typing import TypeAlias
 
 import numpy as np
@@ -46,11 +45,6 @@ class Times:
     tpot_s: Floats
     itl_s: float
     missed: int
-
-    def attainment_pct(self, ttft_s: float = inf, tpot_s: float = inf) -> float:
-        """Percent of all requests within both bounds; a request of one token has no TPOT, and meets its bound."""
-        met = (self.ttft_s <= ttft_s) & ~(self.tpot_s > tpot_s)
-        return 100.0 * float(met.sum()) / (len(self.ttft_s) + self.missed)
 
 
 def times(traffic: Traffic, simulator: Simulator) -> Times:
