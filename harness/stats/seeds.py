@@ -48,16 +48,21 @@ def spread(values: Sequence[float | None], *, most: float | None = None) -> Spre
     return Spread(n, mean, low, high, min(known), max(known))
 
 
-def half_width(values: Sequence[float]) -> float | None:
-    """Half the width of Student's t interval of the mean; None of fewer than 5 values, and where all are equal."""
+def half_width(values: Sequence[float], least: int = LEAST_SEEDS) -> float | None:
+    """Half the width of Student's t interval of the mean; None of fewer than `least` values, and of equal ones."""
     n = len(values)
-    if n < LEAST_SEEDS or min(values) == max(values):
+    if n < least or min(values) == max(values):
         return None
-    from scipy.special import stdtrit  # heavy
-
     mean = math.fsum(values) / n
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
-    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(variance / n)
+    return student(n) * math.sqrt(variance / n)
+
+
+def student(n: int) -> float:
+    """Half the width of the interval of a mean of n values, in standard errors."""
+    from scipy.special import stdtrit  # heavy
+
+    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
 
 
 def jackknife(estimate: Callable[[Seed | None], float | None], seeds: Sequence[Seed]) -> tuple[float, float] | None:

@@ -15,7 +15,7 @@ from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair
 from harness.experiments.rescore import scale
 from harness.experiments.rescore.reading import Source
 from harness.metrics.objective import Seen, parse_slo, restored_slo
-from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS
+from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS, student
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -129,7 +129,5 @@ def band(curves: Sequence[Floats]) -> Band:
         return Band(mean, mean, mean, "")
     if n < LEAST_SEEDS:
         return Band(mean, every.min(axis=0), every.max(axis=0), f"range of {n} pairs")
-    from scipy.special import stdtrit  # heavy
-
-    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * every.std(axis=0, ddof=1) / np.sqrt(n)
+    half = student(n) * every.std(axis=0, ddof=1) / np.sqrt(n)
     return Band(mean, mean - half, mean + half, f"{CONFIDENCE:.0%} interval of the mean of {n} pairs")

@@ -30,6 +30,7 @@ from harness.experiments.capacity.conditions import JOINT, Condition, conditions
 from harness.metrics.objective import parse_slo
 from harness.stats import curves
 from harness.stats.knee import Block, knee
+from harness.stats.seeds import student
 
 SEEDS = 8
 """Trials at a number of the pilot, and at least of the final ones."""
@@ -192,9 +193,7 @@ class Jackknife(NamedTuple):
 
     def half(self, seeds: int) -> float:
         """Half of the 95 % interval, with so many seeds of the same scatter."""
-        from scipy.stats import t  # heavy
-
-        return float(t.ppf(0.975, seeds - 1)) * self.error * math.sqrt(self.seeds / seeds)
+        return student(seeds) * self.error * math.sqrt(self.seeds / seeds)
 
 
 def _jackknife(tier: Tier, trials: Sequence[AgentTrial]) -> Jackknife | None:

@@ -24,8 +24,8 @@ from harness.experiments.capacity.steady import (
     is_short,
     sample,
     side_of,
-    student,
 )
+from harness.stats.seeds import student
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.chains import Here

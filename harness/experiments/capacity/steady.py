@@ -26,6 +26,7 @@ from harness.experiments.capacity.chain import ChainRequest, Observed, Unloaded
 from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.capacity.search_spec import Estimate, plain
 from harness.stats.curves import Curve, logit
+from harness.stats.seeds import student
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Condition
@@ -658,13 +659,6 @@ class _Plan:
     clump: float
     per_s: float
     counted_s: float
-
-
-def student(chains: int) -> float:
-    """Half of a 95% interval over so many chains, in standard errors."""
-    from scipy.special import stdtrit  # heavy
-
-    return float(stdtrit(chains - 1, 0.975))
 
 
 def _slope(low: Sample, high: Sample, step: float) -> tuple[float, float]:

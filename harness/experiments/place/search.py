@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.experiments.capacity.steady import student
+from harness.stats.seeds import half_width
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def rate(by_seed: Mapping[int, float], width: float) -> Rate:
     mean = math.fsum(values) / len(values)
     if len(values) == 1:
         return Rate(values[0], mean, None, None, dict(by_seed), width)
-    half = math.hypot(_half(values, mean), width / 2)
+    half = math.hypot(half_width(values, 2) or 0.0, width / 2)
     # On the scale of logarithms, because a rate is above 0 and mean - half may not be (as harness.stats.seeds).
     low, high = (mean * math.exp(sign * half / mean) for sign in (-1, 1)) if mean > 0 else (0.0, half)
     return Rate(values[0], mean, low, high, dict(by_seed), width)
@@ -53,11 +53,4 @@ def apart(one: Mapping[int, float], other: Mapping[int, float], width: float = 0
     if len(seeds) < 2:
         return None
     gaps = [one[seed] - other[seed] for seed in seeds]
-    mean = math.fsum(gaps) / len(gaps)
-    return abs(mean) > max(_half(gaps, mean), width)
-
-
-def _half(values: Sequence[float], mean: float) -> float:
-    """Half of the 95% interval of a mean."""
-    variance = math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    return student(len(values)) * math.sqrt(variance / len(values))
+    return abs(math.fsum(gaps) / len(gaps)) > max(half_width(gaps, 2) or 0.0, width)
