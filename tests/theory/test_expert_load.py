@@ -9,19 +9,21 @@ from harness.errors import UsageError
 from harness.experiments.theory.expert_load import ExpertUnit, chosen, failure, imbalance, least_most, popularity
 
 DEEPSEEK = catalog.model("deepseek-v3-fp8")
-PREFILL = Shape(4, dp=8, ep=32)
+PREFILL, DECODE = Shape(4, dp=8, ep=32), Shape(4, dp=80, ep=320)
 
 
 def test_published_units_fill_their_gpus():
     """The published deployment would be refused, or another accepted (S36)."""
     assert 9 == ExpertUnit(DEEPSEEK, PREFILL, 32).per_gpu
-    assert 1 == ExpertUnit(DEEPSEEK, Shape(4, dp=80, ep=320), 63, shared=True).per_gpu
+    assert 1 == ExpertUnit(DEEPSEEK, DECODE, 63, shared=True).per_gpu
 
 
 @pytest.mark.parametrize(
     ("unit", "message"),
     [
         (ExpertUnit(DEEPSEEK, PREFILL, 5), "5 redundant ones do not fill 32 GPUs evenly; take 0 or 32"),
+        (ExpertUnit(DEEPSEEK, DECODE), "do not fill 320 GPUs evenly"),
+        (ExpertUnit(DEEPSEEK, DECODE, 64, shared=True), "64 redundant ones do not fill 320 GPUs evenly"),
         (ExpertUnit(DEEPSEEK, Shape(3, dp=8, ep=24)), "tp=3 does not divide the 128 attention heads"),
         (ExpertUnit(DEEPSEEK, Shape(4, dp=8, ep=16)), "ep=16 must be all 32 GPUs"),
         (ExpertUnit(catalog.model("opt-13b"), PREFILL), "opt-13b has no experts"),
