@@ -104,12 +104,12 @@ def _weight(blocks: Sequence[Block], goal: float, x: Floats, scatter: float) -> 
     least, most = window(goal)
     for block in blocks:
         met = min(max(block.met, least * block.of), most * block.of)
-        away = math.log(block.rate_rps) - x[:, None] + math.sqrt(WORK * scatter / block.requests) * NODES
+        away = math.log(block.rate_rps) - x + math.sqrt(WORK * scatter / block.requests) * NODES[:, None, None]
         for place, floor in enumerate(FLOORS):
-            p = _attained(SLOPES[:, None, None] * away, goal, floor)  # (slopes, rates, nodes)
+            p = _attained(SLOPES[:, None] * away, goal, floor)  # (nodes, slopes, rates), as numpy reduces fastest
             found = (met * np.log(p) + (block.of - met) * np.log1p(-p)) / (CLUMP * scatter)
-            best = found.max(axis=2)
-            total[place] += best + np.log((np.exp(found - best[:, :, None]) * WEIGHTS).sum(axis=2))
+            best = found.max(axis=0)
+            total[place] += best + np.log((np.exp(found - best) * WEIGHTS[:, None, None]).sum(axis=0))
     found = np.exp(total - total.max())
     return np.asarray(found / found.sum())
 

@@ -9,7 +9,7 @@ from harness.experiments.capacity.conditions import JOINT, Share, missed
 from harness.experiments.capacity.search_spec import Bracket, Estimate, SearchResult, Side, sustained
 
 
-@pytest.mark.parametrize("knee_rps", [1.0, 10.0, 300.0])
+@pytest.mark.parametrize("knee_rps", [1.0, 300.0])
 def test_a_capacity_is_found_wherever_it_is(system, knee_rps):
     """Systems that are far from the first guess would have none."""
     found = system(knee_rps=knee_rps).searched()
@@ -20,7 +20,7 @@ def test_a_capacity_is_found_wherever_it_is(system, knee_rps):
     assert found.estimate.high_rps >= 0.98 * knee_rps
 
 
-@pytest.mark.parametrize("budget_s", [60.0, 180.0, 600.0, 1800.0])
+@pytest.mark.parametrize("budget_s", [60.0, 600.0])
 def test_a_budget_is_a_promise(system, budget_s):
     """A job in CI would be killed before its search had answered."""
     slow = system(e2e_s=3.0)
@@ -168,7 +168,7 @@ def test_a_recording_that_is_too_short_passes_no_rate(system):
     assert "replay a longer part" in found.why
 
 
-@pytest.mark.parametrize("budget_s", [30, 60, 90, 120, 240])
+@pytest.mark.parametrize("budget_s", [30, 120])
 def test_no_rate_outside_of_those_tried_is_an_answer(system, budget_s):
     """A curve goes on to both sides; the system does not have to."""
     found = system(scatter=0.1).searched(float(budget_s))
@@ -199,7 +199,7 @@ def test_a_rate_is_decided_by_an_interval_and_by_trials(rate_rps, verdict):
     assert verdict is sustained(rate_rps, Estimate(50.0, 13.0, 189.0, {}, "joint", {}), tried)
 
 
-@pytest.mark.parametrize("late", [range(1, 3), range(1, 4), range(4, 7), range(5, 9)])
+@pytest.mark.parametrize("late", [range(1, 4), range(5, 9)])
 def test_trials_that_left_late_are_drawn_again_while_the_budget_lasts(system, late):
     """Two trials that proved nothing ended a search after 20 to 70 of 180 s, without a word about those before."""
     found = system(late_seeds=late).searched(budget_s=300.0)

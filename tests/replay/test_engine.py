@@ -22,11 +22,12 @@ POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,
             "sarathi:budget=64,max_seqs=8,low=32,stages=4,span_tokens=100", "chunk-only:budget=48,max_seqs=16",
             "tgi:max_waiting_tokens=5", "fastgen:budget=64,max_seqs=16", "vllm-v1:budget=64,max_seqs=16",
             "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
-REAL = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
-        "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
+NIGHTLY = pytest.mark.nightly
+REAL = ["orca:max_batch=4", "vllm-v1:budget=32,max_seqs=16,long_prefill=20",
+        *(pytest.param(policy, marks=NIGHTLY) for policy in ("static:batch=4", *POLICIES[2:4]))]  # fmt: skip
 
 
-@pytest.mark.parametrize("blocks", [40, 4000])
+@pytest.mark.parametrize("blocks", [40, pytest.param(4000, marks=NIGHTLY)])  # short of memory, and not
 @pytest.mark.parametrize("policy", POLICIES)
 def test_engine_loop_and_simulator_form_the_same_batches(policy, blocks, draw, engine_loop):
     """The simulator must not have a scheduler of its own (E22, S63)."""
@@ -128,9 +129,10 @@ def executor(request):
 @pytest.mark.parametrize("preempt", ["recompute", "swap:blocks=40"])
 @pytest.mark.parametrize(
     "policy",
-    ["static:batch=6", "orca:max_batch=8", "vllm-v0", "sarathi:budget=24,max_seqs=16",
-     "sarathi:budget=48,max_seqs=8,low=8,stages=4,span_tokens=60", "chunk-only:budget=20,max_seqs=16",
-     "fastgen:budget=32,max_seqs=16", "vllm-v1:budget=24,max_seqs=16,long_prefill=10"],
+    ["orca:max_batch=8", "vllm-v0", "sarathi:budget=24,max_seqs=16", "vllm-v1:budget=24,max_seqs=16,long_prefill=10",
+     *(pytest.param(policy, marks=NIGHTLY) for policy in (
+         "static:batch=6", "sarathi:budget=48,max_seqs=8,low=8,stages=4,span_tokens=60",
+         "chunk-only:budget=20,max_seqs=16", "fastgen:budget=32,max_seqs=16"))],
 )  # fmt: skip
 def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, preempt, alone, executor):
     """A policy, a chunk or a swap that changed what the model says would corrupt answers in silence."""
@@ -143,7 +145,7 @@ def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, pree
         assert (moved > 0) == (preempt != "recompute")
 
 
-@pytest.mark.parametrize("blocks", [16, pytest.param(2000, marks=pytest.mark.nightly)])  # short of memory, and not
+@pytest.mark.parametrize("blocks", [16, pytest.param(2000, marks=NIGHTLY)])
 @pytest.mark.parametrize("policy", REAL)
 def test_simulator_on_recorded_step_times_gives_the_engines_token_times(policy, blocks, draw):
     """One bit of difference would mean that the simulator is not the engine under another clock."""

@@ -100,8 +100,12 @@ def stub(engine, replica, message):
         engine.copied(message.number, now_s)
 
 
+HARDEST = "apart, migrating"
+LESS = [pytest.param(shape, marks=pytest.mark.nightly) for shape in SHAPES if shape != HARDEST]
+
+
 @pytest.mark.parametrize("blocks", [30, pytest.param(4000, marks=pytest.mark.nightly)])  # short of memory, and not
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", [HARDEST, *LESS])
 def test_a_cluster_of_the_engine_is_the_simulated_one_under_another_clock(shape, blocks, each_policy, draw):
     """One batch of difference would mean that what is simulated of clusters is not what runs (E22)."""
     policy = each_policy + (",pad=false" if each_policy.startswith("static") else "")
@@ -123,6 +127,12 @@ def test_a_cluster_of_the_engine_is_the_simulated_one_under_another_clock(shape,
         for name in ("status", "replica", "preemptions", "arrived_s", "prefill_start_s", "handoff_start_s",
                      "handoff_end_s", "decode_start_s"):  # fmt: skip
             assert getattr(ended[i], name) == getattr(record, name), name
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_cluster_of_any_shape_is_the_simulated_one(shape, draw):
+    """One batch of difference would mean that what is simulated of clusters is not what runs (E22)."""
+    test_a_cluster_of_the_engine_is_the_simulated_one_under_another_clock(shape, 30, "vllm-v0", draw)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -205,12 +215,9 @@ COMBINED = [("vllm-v1:budget=32,max_seqs=16,long_prefill=20", "apart, migrating"
             ("fastgen:budget=64,max_seqs=16", "migrating", {"prefix_cache": "on"})]  # fmt: skip
 
 
-OTHERS = [*((shape, {}) for shape in SHAPES if shape != "apart, migrating"), *((row[1], row[2]) for row in COMBINED)]
-
-
+@pytest.mark.nightly
 @pytest.mark.parametrize(
-    ("shape", "options"),
-    [("apart, migrating", {}), *(pytest.param(*other, marks=pytest.mark.nightly) for other in OTHERS)],
+    ("shape", "options"), [*((shape, {}) for shape in SHAPES), *((shape, options) for _, shape, options in COMBINED)]
 )
 def test_a_cluster_says_what_one_engine_says(shape, options, each_policy, alone):
     """KV that is copied into wrong blocks would corrupt answers in silence."""
