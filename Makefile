@@ -42,6 +42,7 @@ demo: $(CORE) ## a short run of the built-in engine, then the curve of a simulat
 test: $(STAMP) ## run all but the slow tests
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests --ignore=tests/real/nightly --ignore=tests/perf
 
+compiled: export MYPYC_OPT_LEVEL ?= 0 # in half the time; make nightly tests what users get, 2
 compiled: $(STAMP) ## test the compiled core of the simulator, where there is a C compiler
 	@$(BIN)/python hatch_build.py build/compiled || { test $$? = 3 && exit 0; exit 1; }; \
 	test ! -e build/compiled || PYTHONSAFEPATH=1 PYTHONPATH=build/compiled \
@@ -121,6 +122,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 
 nightly: $(STAMP) ## run the slow tests, then install other servers and clients under .nightly/ (5 GB) and test them
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly -n $(WORKERS) --dist worksteal tests --ignore=tests/real/nightly --ignore=tests/perf
+	@$(MAKE) --no-print-directory compiled MYPYC_OPT_LEVEL=2
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
 	$(BIN)/python tests/real/clients.py

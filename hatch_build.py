@@ -7,6 +7,7 @@ Without either nothing is compiled: `pip install .` and editable installations r
 """
 
 import contextlib
+import os
 import shutil
 import sys
 import sysconfig
@@ -65,8 +66,9 @@ def compile_into(folder: Path) -> bool:
 
     with tempfile.TemporaryDirectory() as generated, contextlib.chdir(TOP):
         extensions = mypycify(
-            [*OPTIONS, *COMPILED], opt_level="2", debug_level="0", group_name="bench", target_dir=generated
-        )
+            [*OPTIONS, *COMPILED], opt_level=os.environ.get("MYPYC_OPT_LEVEL", "2"), debug_level="0",
+            group_name="bench", target_dir=generated,
+        )  # fmt: skip
         build = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
         build.build_lib, build.build_temp = str(folder), generated
         build.ensure_finalized()

@@ -90,10 +90,10 @@ def shortened(line: str) -> str:
     if line == WHOLE_DEMO:
         return line.replace("10s", "2s")
     if line.startswith("bench capacity") and "--backend sim" in line:
-        return f"{re.sub(' --max-requests [0-9]+', '', line)} --max-requests 2000"
+        return f"{re.sub(' --max-requests [0-9]+', '', line)} --max-requests 2000 --workers 1"
     if not line.startswith("bench sweep"):
         return line
-    return f"{re.sub(' --requests [0-9]+', '', line)} --requests 200 --refine none"
+    return f"{re.sub(' --requests [0-9]+', '', line)} --requests 200 --refine none --workers 1"
 
 
 @contextmanager

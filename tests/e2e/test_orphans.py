@@ -22,6 +22,7 @@ LINES = {
     "trace": ["trace", "generate", "model.json", "--requests", "300000000", "-o", "x.parquet", "--workers", "2"],
 }
 """Commands that would go on for minutes, in processes of their own."""
+NIGHTLY = pytest.mark.nightly  # the workers of a search are those of a sweep, the engine of a server that of a run
 
 
 def descendants(pid: int) -> list[int]:
@@ -55,14 +56,18 @@ def model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
 
 
-@pytest.mark.parametrize("name", LINES)
+@pytest.mark.parametrize(
+    "name", ["run", "sweep", "trace", *(pytest.param(n, marks=NIGHTLY) for n in ("capacity", "serve"))]
+)
 def test_no_process_outlives_a_killed_command(
     name: str,
-    model: None,
+    request: pytest.FixtureRequest,
     bench: Callable[..., "subprocess.Popen[str]"],
     wait_for: Callable[[Callable[[], bool]], None],
 ) -> None:
     """Orphans would take cores from the next measurement for ever, as those of `trace generate` did."""
+    if name == "trace":
+        request.getfixturevalue("model")
     workers = 1 if name in ("run", "serve") else 4  # with what forks them, and what clears up behind them
     process = bench(*LINES[name])
     wait_for(lambda: process.poll() is not None or len(descendants(process.pid)) >= workers)

@@ -222,7 +222,8 @@ def test_a_transfer_coding_that_is_not_known_is_refused(play: Play, coding: str)
 
     async def scenario(stage: Stage) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
-        writer.write(f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: {coding}\r\n\r\n".encode())
+        head = f"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: {coding}"
+        writer.write(f"{head}\r\n\r\n".encode())
         writer.write(b"2\r\n{}\r\n0\r\n\r\n")
         status, rest = await reader.readline(), await reader.read()
         writer.close()
