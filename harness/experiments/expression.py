@@ -75,7 +75,7 @@ def evaluate(text: str, answers: Mapping[str, Sequence[Cells]]) -> float:
     """Return the value over the rows of each output. Raises UsageError for a name, a row or a value that is not there.
 
     `OUT.COLUMN` is of an answer with one row, or of all requests of a run; `OUT['cell', 2].COLUMN` is of the row that
-    holds these cells.
+    holds these cells. A function of one column alone is over all of its rows.
     """
     outputs(text)
     try:
@@ -92,29 +92,50 @@ def _value(node: ast.expr, answers: Mapping[str, Sequence[Cells]]) -> float:
             return -_value(operand, answers)
         case ast.BinOp(left=left, op=op, right=right):
             return _OPERATORS[type(op)](_value(left, answers), _value(right, answers))
-        case ast.Call(func=ast.Name(id=name), args=[_, *_] as arguments, keywords=[]):
+        case ast.Call(func=ast.Name(id=name), args=[ast.Attribute() as reference], keywords=[]):
+            return FUNCTIONS[name](_cells(reference, answers))
+        case ast.Call(func=ast.Name(id=name), args=[_, _, *_] as arguments, keywords=[]):
             return FUNCTIONS[name]([_value(argument, answers) for argument in arguments])
-        case ast.Attribute(value=ast.Name(id=output), attr=column):
-            return _in_row(output, (), column, answers)
-        case ast.Attribute(value=ast.Subscript(value=ast.Name(id=output), slice=cells), attr=column):
-            return _in_row(output, ast.literal_eval(cells), column, answers)
+        case ast.Attribute():
+            values = _cells(node, answers)
+            if len(values) != 1:
+                raise UsageError(
+                    f"'{ast.unparse(node)}' is in {len(values)} rows; name one by its cells: OUT['cell'].COLUMN."
+                )
+            return values[0]
     raise UsageError(f"'{ast.unparse(node)}' has no value; {ALLOWED}.")
 
 
-def _in_row(output: str, cells: Any, column: str, answers: Mapping[str, Sequence[Cells]]) -> float:
+def _holds(row: Cells, wanted: Sequence[Any]) -> bool:
+    return all(cell in row.values() for cell in wanted)
+
+
+def _cells(node: ast.Attribute, answers: Mapping[str, Sequence[Cells]]) -> list[float]:
+    """Return the cells of a column in the rows that hold the cells in brackets; at least one."""
+    match node.value:
+        case ast.Name(id=output):
+            wanted: tuple[Any, ...] = ()
+        case ast.Subscript(value=ast.Name(id=output), slice=in_brackets):
+            cells = ast.literal_eval(in_brackets)
+            wanted = cells if isinstance(cells, tuple) else (cells,)
+        case _:
+            raise UsageError(f"'{ast.unparse(node)}' has no value; {ALLOWED}.")
     if output not in answers:
         raise no_such("output of its commands", output, answers)
     rows = answers[output]
-    wanted = cells if isinstance(cells, tuple) else (cells,)
-    chosen = [row for row in rows if all(cell in row.values() for cell in wanted)]
-    if not wanted and len(rows) > 1 and "class" not in rows[0] and all("class" in row for row in rows[1:]):
+    # a number may stand in a column of results, too: the rows count that have the cells furthest left
+    columns = {
+        at: [[*row.values()].index(cell) for cell in wanted] for at, row in enumerate(rows) if _holds(row, wanted)
+    }
+    leftmost = min(columns.values(), default=[])
+    chosen = [rows[at] for at, places in columns.items() if places == leftmost]
+    if not wanted and rows and "class" not in rows[0] and all("class" in row for row in rows[1:]):
         chosen = [rows[0]]  # all requests of a run, before those of each class
-    if len(chosen) != 1:
-        held = f" that hold {', '.join(map(str, wanted))}" if wanted else ""
-        raise UsageError(f"'{output}' has {len(chosen)} rows{held}; name one by its cells: {output}['cell'].{column}.")
-    value = chosen[0].get(column)
-    if value is None:
-        raise no_such(f"column of '{output}' with a value", column, chosen[0])
-    if isinstance(value, str):
-        raise UsageError(f"{output}.{column} is the text '{value}'; name a column of numbers.")
-    return value
+    values = [row[node.attr] for row in chosen if node.attr in row]
+    if not values:
+        if wanted and not chosen:
+            raise UsageError(f"No row of '{output}' holds {', '.join(map(str, wanted))}.")
+        raise no_such(f"column of '{output}' with a value", node.attr, {name for row in chosen for name in row})
+    if texts := [value for value in values if isinstance(value, str)]:
+        raise UsageError(f"'{ast.unparse(node)}' is the text '{texts[0]}'; name a column of numbers.")
+    return [value for value in values if not isinstance(value, str)]

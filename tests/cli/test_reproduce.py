@@ -162,7 +162,8 @@ r,chat,ttft,s,p50,0.1,,
 r,chat,ttft,s,p99,0.3,,
 """
 SWEEP = "policy,rate,ttft_p50_s,note\nfcfs,1,0.5,x\nfcfs,2,0.75,\nsjf,1,0.25,\n"
-TABLES = {"run": expression.read_csv(RUN), "sweep": expression.read_csv(SWEEP)}
+KNEE = "length,batch,share\n256,1,0.02\n256,128,1\n"
+TABLES = {"run": expression.read_csv(RUN), "sweep": expression.read_csv(SWEEP), "knee": expression.read_csv(KNEE)}
 
 
 @pytest.mark.parametrize(
@@ -174,6 +175,9 @@ TABLES = {"run": expression.read_csv(RUN), "sweep": expression.read_csv(SWEEP)}
         ("sweep['fcfs', 2].ttft_p50_s - -1", 1.75),
         ("max(sweep['fcfs', 1].ttft_p50_s, sweep['sjf'].ttft_p50_s) * 2 + 1", 2.0),
         ("median(1, 5, 2)", 2.0),
+        ("knee[256, 1].share", 0.02),
+        ("sweep[1, 'sjf'].ttft_p50_s + sweep['fcfs', 2].ttft_p50_s", 1.0),
+        ("max(sweep['fcfs'].ttft_p50_s) / min(sweep.ttft_p50_s)", 3.0),
     ],
 )
 def test_the_value_of_a_row_is_arithmetic_over_what_its_commands_print(text: str, value: float) -> None:
@@ -185,9 +189,10 @@ def test_the_value_of_a_row_is_arithmetic_over_what_its_commands_print(text: str
     [
         ("runn.ttft_p50", "No output of its commands named 'runn'. Did you mean 'run'?"),
         ("run.ttft_p05", "No column of 'run' with a value named 'ttft_p05'. Did you mean 'ttft_p50'?"),
-        ("sweep.ttft_p50_s", "'sweep' has 3 rows; name one by its cells: sweep['cell'].ttft_p50_s."),
-        ("sweep['fcfs'].ttft_p50_s", "'sweep' has 2 rows that hold fcfs; name one"),
-        ("sweep['fcfs', 1].note", "sweep.note is the text 'x'; name a column of numbers."),
+        ("sweep.ttft_p50_s", "'sweep.ttft_p50_s' is in 3 rows; name one by its cells: OUT['cell'].COLUMN."),
+        ("sweep['fcfs'].ttft_p50_s", "'sweep['fcfs'].ttft_p50_s' is in 2 rows; name one"),
+        ("sweep['lcfs'].ttft_p50_s", "No row of 'sweep' holds lcfs."),
+        ("sweep['fcfs', 1].note", "'sweep['fcfs', 1].note' is the text 'x'; name a column of numbers."),
         ("run.ttft_p50 / 0", "divides by 0"),
         ("run.ttft_p50 < 1", "holds 'run.ttft_p50 < 1'; it may hold OUT.COLUMN"),
         ("__import__('os')", "No function of an expression named '__import__'. Known: max, median, min."),

@@ -65,8 +65,8 @@ def parse(line: str) -> None:
 @pytest.mark.parametrize(
     ("row", "whole"),
     [
-        *((row, False) for row in ("S38.d", "S52.a", "S52.c", "S52.d")),  # the plan of S34 alone takes seconds
-        *(pytest.param(row, True, marks=pytest.mark.nightly) for row in ("S34", "S38.d", "S52.a", "S52.c", "S52.d")),
+        ("S38.d", False),  # the plan of S34 alone takes seconds
+        *(pytest.param(row, True, marks=pytest.mark.nightly) for row in ("S34", "S38.d")),
     ],
 )
 def test_commands_of_rows_of_systems_end_well(
