@@ -26,9 +26,9 @@ def test_every_id_has_a_section():
 def test_the_table_lists_ids_without_a_row(monkeypatch):
     """The table would look complete: 130 of 140 rows hold, and 31 systems are not there."""
     row = Row("S08.a", "Sarathi-Serve", "simulated", "0.14 s", "0.148 s", "+-25%", True, "bench run")
-    monkeypatch.setattr(table, "rows_of", lambda topic: lambda _: iter([row] if topic == "experts" else []))
+    monkeypatch.setattr(table, "rows_of", lambda topic: lambda _: iter([row] if topic == "placement" else []))
     whole = table.answer(table.names(), [], None, workers=1, say=lambda _: None)
-    part = table.answer(["experts"], [], None, workers=1, say=lambda _: None)
+    part = table.answer(["placement"], [], None, workers=1, say=lambda _: None)
 
     missing = len(table.without_row())
     assert missing == len(whole["without_row"]) > 1

@@ -1,6 +1,5 @@
 """The table of acceptance: rows as they come, misses as misses."""
 
-import json
 from collections.abc import Iterator
 
 import pytest
@@ -22,7 +21,7 @@ def one_topic(monkeypatch: pytest.MonkeyPatch, *rows: Row, error: Exception | No
             raise error
 
     monkeypatch.setattr(table, "rows_of", lambda _: found)
-    return table.answer(["experts"], [], None, workers=1, say=lambda _: None)
+    return table.answer(["placement"], [], None, workers=1, say=lambda _: None)
 
 
 def test_a_miss_is_reported_as_a_miss_and_costs_the_exit_code(monkeypatch):
@@ -53,7 +52,7 @@ def test_a_topic_that_fails_does_not_take_the_others_along(monkeypatch):
 
     assert 3 == result["exit_code"]
     assert 1 == len(result["rows"])
-    assert "Topic experts failed: ValueError: no such thing." in page.text(result)
+    assert "Topic placement failed: ValueError: no such thing." in page.text(result)
 
 
 def test_a_row_without_a_gate_is_no_miss(monkeypatch):
@@ -68,28 +67,15 @@ def test_two_rows_of_one_id_are_refused(monkeypatch, capsys):
     """One of two facts would be taken for the other."""
     monkeypatch.setattr(table, "rows_of", lambda _: lambda _: iter([HELD, HELD]))
 
-    assert 2 == main(["--topic", "experts", "--workers", "1"])
+    assert 2 == main(["--topic", "placement", "--workers", "1"])
     assert "Two rows of acceptance have the id S08.a" in capsys.readouterr().err
-
-
-def test_only_some_rows_run_only_their_topics(capsys, tmp_path):
-    """A user who asks for one number would wait for all of them."""
-    code = main(["--only", "E16", "--workers", "1", "--out", f"{tmp_path}/some.json"])
-    result = json.loads((tmp_path / "some.json").read_text())
-
-    assert 0 == code
-    assert ["E16"] == [row["id"] for row in result["rows"]]
-    assert "python tests/acceptance/run.py --only E16" == result["command"]
-    captured = capsys.readouterr()
-    assert "experts: 1 row\n" in captured.err
-    assert "1 of 1 gated rows hold." in captured.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--only", "S99"], "No row of acceptance named 'S99'"),
-        (["--topic", "expertz"], "No topic named 'expertz'. Did you mean 'experts'?"),
+        (["--topic", "placemnt"], "No topic named 'placemnt'. Did you mean 'placement'?"),
         (["--out", "table.csv"], "--out 'table.csv' must end in .md, .json, .txt"),
         (["--data", "nowhere"], "--data names 'nowhere', which is no folder"),
     ],
