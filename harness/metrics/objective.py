@@ -26,10 +26,10 @@ from harness.spec import seconds
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]
-Key: TypeAlias = Bound | Literal["joint"]
+ShareKey: TypeAlias = Bound | Literal["joint"]
 
 JOINT: Final = "joint"
-"""Key of the share of requests that meet all bounds on single requests."""
+"""ShareKey of the share of requests that meet all bounds on single requests."""
 
 BROUGHT = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "task": "slo_task_s"}
 """Metrics whose bound a request may bring along, and the column that holds it."""
@@ -126,8 +126,8 @@ class ObjectiveCounts:
 
     def __init__(self, slo: Slo) -> None:
         self._slo = slo
-        self.met: dict[Key, Counts] = {}
-        self.of: dict[Key, Counts] = {}
+        self.met: dict[ShareKey, Counts] = {}
+        self.of: dict[ShareKey, Counts] = {}
 
     def __repr__(self) -> str:
         return (
@@ -143,11 +143,11 @@ class ObjectiveCounts:
 
     def add_missed(self, part: int) -> None:
         """Count a request of which nothing is known but that it missed every bound."""
-        keys: tuple[Key, ...] = (JOINT, *self._slo.bounds)
+        keys: tuple[ShareKey, ...] = (JOINT, *self._slo.bounds)
         for key in keys:
             self._add(key, np.array([part]), np.zeros(1), np.ones(1))
 
-    def _add(self, key: Key, part: Counts, met: npt.NDArray[np.generic], of: Floats) -> None:
+    def _add(self, key: ShareKey, part: Counts, met: npt.NDArray[np.generic], of: Floats) -> None:
         inside = part >= 0
         for total, weight in ((self.met, met), (self.of, of)):
             total[key] = added(total.get(key, np.zeros(0, np.int64)), np.bincount(part[inside], weight[inside]))
@@ -291,6 +291,14 @@ def restored_slo(info: RunInfo | StoredSlo) -> Slo:
         if bound.metric not in metrics():
             raise no_such("metric", bound.metric, metrics(), "The SLO of the run has a bound on it.")
     return Slo(tuple(Bound(b.metric, float(b.limit), b.tag, b.percentile) for b in held.bounds), goal)
+
+
+def restored_key(text: str) -> ShareKey:
+    """The key of a share, from its text in the file of a search."""
+    if text == JOINT:
+        return JOINT
+    metric, brought, _ = text.partition(" (")
+    return Bound(metric, float("inf")) if brought else parse_slo(text).bounds[0]
 
 
 def meets(attainment: float | None, percentiles: Iterable[bool | None], least: float) -> bool:

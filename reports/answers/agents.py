@@ -135,7 +135,7 @@ def _tiers(info: AgentsAnswer) -> Table:
 
 
 def _trials(info: AgentsAnswer) -> Table:
-    judged = {condition.text for text in info.tiers for condition in conditions_of(text, info.goal)}
+    judged = {str(condition.key) for text in info.tiers for condition in conditions_of(text, info.goal)}
     texts = [text for text in dict.fromkeys(s.text for t in info.trials for s in t.shares) if text in judged]
     heads = ("agents", "trials", "requests", "TTFT p95 (s)", "slowest decile (tokens/s)", "output (tokens/s)",
              "found in cache", *(f"within {text}" for text in texts))  # fmt: skip

@@ -10,10 +10,10 @@ from urllib.parse import quote
 from harness.data.codec import encode
 from harness.data.host import busy
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateVerdict, SearchCost
-from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, TOLERANCE, Share
+from harness.experiments.capacity.conditions import MAX_REQUESTS, TOLERANCE
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
-from harness.metrics.objective import restored_slo
+from harness.metrics.objective import JOINT, restored_slo
 from harness.validity.remote import floors_s
 from reports import _format, figures
 from reports._format import clean
@@ -276,7 +276,7 @@ def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Ta
 def curve_of(info: CapacityAnswer) -> str:
     """What the curve is the share of: attainment of all bounds, of one, or the share within a percentile bound."""
     text = info.curve_of or JOINT
-    if Share(text, 0, 0).is_percentile:
+    if any(str(bound) == text and bound.percentile is not None for bound in restored_slo(info.slo).bounds):
         return f"share within {clean(text)}"
     return "attainment" if text == JOINT else f"attainment of {clean(text)}"
 

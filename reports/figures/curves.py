@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.sweep.axes import RATE, SCALE
 from harness.experiments.sweep.crossings import ratio
+from harness.metrics.objective import JOINT
 from harness.stats import curves as stats_curves
 from reports import _data, _format
 from reports._format import clean, in_figure

@@ -11,7 +11,6 @@ from harness.data.codec import encode
 from harness.data.folder import load
 from harness.errors import BenchError, UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.capacity.store import TABLE
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Ledger, Trial, folder_name
@@ -19,7 +18,7 @@ from harness.experiments.sweep.answer import over_seeds
 from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.runs import swept
 from harness.experiments.sweep.sweep_json import SweepPoint
-from harness.metrics.objective import restored_slo
+from harness.metrics.objective import JOINT, ShareKey, restored_slo
 from harness.stats.seeds import Spread, spread
 from reports._format import clean
 from reports._system import first
@@ -106,8 +105,8 @@ def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Pa
         invalid=0,
         attainment=_spread(made, JOINT) if made[0].by_request else None,
         bounds=tuple(
-            Kept(text, b.metric, b.limit, b.tag, b.percentile, _spread(made, text) if b.percentile is None else None)
-            for b, text in zip(bounds, map(str, bounds), strict=True)
+            Kept(str(b), b.metric, b.limit, b.tag, b.percentile, _spread(made, b) if b.percentile is None else None)
+            for b in bounds
         ),
         folders=found,
     )
@@ -130,13 +129,13 @@ def _measured(kept: Sequence[Path]) -> SweepPoint | None:
         return None
 
 
-def _spread(made: Sequence[Trial], text: str) -> Spread | None:
-    return spread([share(tried, text) for tried in made], most=1.0)
+def _spread(made: Sequence[Trial], key: ShareKey) -> Spread | None:
+    return spread([share(tried, key) for tried in made], most=1.0)
 
 
-def share(tried: Trial, text: str) -> float | None:
+def share(tried: Trial, key: ShareKey) -> float | None:
     """The share of that name in a trial; None where it was not taken, or of nothing."""
-    found = next((s for s in tried.shares if s.text == text), None)
+    found = next((s for s in tried.shares if s.key == key), None)
     return found.met / found.of if found is not None and found.of else None
 
 

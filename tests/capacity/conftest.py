@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from harness.api import Bound
 from harness.experiments.capacity.blocks import search
-from harness.experiments.capacity.conditions import JOINT, Share, missed
+from harness.experiments.capacity.conditions import Share, missed
 from harness.experiments.capacity.search_spec import SearchSpec
 from harness.experiments.capacity.trials import Key, Trial
-from harness.metrics.objective import parse_slo
+from harness.metrics.objective import JOINT, parse_slo
 
 OVERHEAD_S = 1.0
 
@@ -50,7 +51,7 @@ class System:
         self.tried.append(key)
         rng = np.random.default_rng([key.seed, round(1e6 * key.rate_rps), key.planned])
         mask = rng.random(key.planned) < self.attainment(key.seed, key.rate_rps)
-        shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "ttft=0.25"))
+        shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, Bound("ttft", 0.25)))
         met = key.seed != self.unlucky and (key.rate_rps <= self.fooled_rps or not missed(shares, wanted))
         late = key.seed in self.late_seeds
         passed = None if key.goal is None or late else met

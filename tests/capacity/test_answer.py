@@ -123,7 +123,7 @@ def ramp_of(system):
 
         def trial(key, wanted=()):
             made, met = type(known).trial(known, key, wanted), met_at.get(key.rate_rps, key.planned)
-            shares = tuple(Share(s.text, met, key.planned, np.arange(key.planned) < met) for s in made.shares)
+            shares = tuple(Share(s.key, met, key.planned, np.arange(key.planned) < met) for s in made.shares)
             return replace(made, shares=shares, passed=None if key.goal is None else not missed(shares, wanted))
 
         known.trial = trial

@@ -10,10 +10,10 @@ from harness.data.lists import number
 from harness.errors import Crashed
 from harness.experiments.capacity.chain import Chain, ChainRequest, chainable, unloaded
 from harness.experiments.capacity.chains import Here, observers, steady_spec
-from harness.experiments.capacity.conditions import JOINT, Settings
+from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.execute import set_up
 from harness.experiments.trial import at_rate, own_rate, simulate
-from harness.metrics.objective import parse_slo, score
+from harness.metrics.objective import JOINT, parse_slo, score
 from harness.options import RunSpec
 from harness.runner.plan import load_workload
 

@@ -6,17 +6,12 @@ import pytest
 from harness.api import RequestRecord
 from harness.data.records import to_table
 from harness.errors import UsageError
-from harness.experiments.capacity.conditions import (
-    JOINT,
-    Condition,
-    Share,
-    conditions,
-    missed_unloaded,
-    shares,
-    tells,
-    under,
-)
-from harness.metrics.objective import parse_slo, score
+from harness.experiments.capacity.conditions import Condition, Share, conditions, missed_unloaded, shares, tells, under
+from harness.metrics.objective import JOINT, parse_slo, score
+
+
+def bound(text):
+    return parse_slo(text).bounds[0]
 
 
 @pytest.fixture
@@ -55,11 +50,11 @@ def test_joint_asks_for_all_bounds_at_once_and_separate_for_each():
     """DistServe's capacity would be compared with one that asks for more."""
     slo = parse_slo("ttft=0.25,tpot=0.1,p99:itl=0.2")
 
-    assert (Condition(JOINT, 0.95), Condition("p99:itl=0.2", 0.99)) == conditions(slo, 0.95, "joint")
+    assert (Condition(JOINT, 0.95), Condition(bound("p99:itl=0.2"), 0.99)) == conditions(slo, 0.95, "joint")
     assert (
-        Condition("ttft=0.25", 0.95),
-        Condition("tpot=0.1", 0.95),
-        Condition("p99:itl=0.2", 0.99),
+        Condition(bound("ttft=0.25"), 0.95),
+        Condition(bound("tpot=0.1"), 0.95),
+        Condition(bound("p99:itl=0.2"), 0.99),
     ) == conditions(slo, 0.95, "separate")
 
 
@@ -67,9 +62,11 @@ def test_the_definition_of_sarathi_adds_its_median_delay():
     """A queue that grows would count as capacity, as long as tokens come evenly."""
     slo = under("sarathi", parse_slo("p99:itl=0.2"))
 
-    assert (Condition(JOINT, 0.9), Condition("p99:itl=0.2", 0.99), Condition("p50:scheduling_delay=2", 0.5)) == (
-        conditions(slo, 0.9, "sarathi")
-    )
+    assert (
+        Condition(JOINT, 0.9),
+        Condition(bound("p99:itl=0.2"), 0.99),
+        Condition(bound("p50:scheduling_delay=2"), 0.5),
+    ) == (conditions(slo, 0.9, "sarathi"))
     with pytest.raises(UsageError, match="needs a bound on a percentile of itl"):
         under("sarathi", parse_slo("ttft=1"))
 
@@ -85,6 +82,6 @@ def test_a_side_rests_on_enough_requests(met: int, of: int, good: bool, decided:
 def test_a_bound_that_is_missed_without_load_is_named_with_what_was_measured() -> None:
     """The user would guess which bound is out of reach, and by how much."""
     assert "meet ttft=0.25 (90% have to; their median is 1.18 s)" in missed_unloaded(
-        Share("ttft=0.25", 0, 8, None, 1.18), 0.9
+        Share(bound("ttft=0.25"), 0, 8, None, 1.18), 0.9
     )
-    assert "their p99 is 0.3 s" in missed_unloaded(Share("p99:ttft=0.25", 6, 8, None, 0.3), 0.99)
+    assert "their p99 is 0.3 s" in missed_unloaded(Share(bound("p99:ttft=0.25"), 6, 8, None, 0.3), 0.99)

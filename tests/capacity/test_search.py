@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from harness.experiments.capacity.conditions import JOINT, Share, missed
+from harness.experiments.capacity.conditions import Share, missed
 from harness.experiments.capacity.search_spec import Bracket, Estimate, SearchResult, Side, sustained
+from harness.metrics.objective import JOINT
 
 
 @pytest.mark.parametrize("knee_rps", [1.0, 300.0])

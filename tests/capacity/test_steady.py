@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from harness.experiments.capacity.chain import Observed, Unloaded
-from harness.experiments.capacity.conditions import JOINT, Condition
+from harness.experiments.capacity.conditions import Condition
 from harness.experiments.capacity.steady import CHAINS, SteadySearch, SteadySpec, growth, plain
+from harness.metrics.objective import JOINT
 
 KNEE = 10.0
 

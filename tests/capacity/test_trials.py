@@ -27,7 +27,7 @@ def test_a_trial_is_the_run_of_its_rate_and_seed():
 
     assert len(run.table) == tried.requests
     assert tried.kept <= tried.requests
-    assert ["joint", "ttft=0.25", "tpot=0.1"] == [share.text for share in tried.shares]
+    assert ["joint", "ttft=0.25", "tpot=0.1"] == [str(share.key) for share in tried.shares]
     assert tried.kept == tried.shares[0].of == len(tried.shares[0].mask)
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from harness.api import Bound, Slo
 from harness.data.records import to_table
 from harness.errors import UsageError
-from harness.metrics.objective import parse_slo, score
+from harness.metrics.objective import parse_slo, restored_key, score
 
 SECONDS = st.floats(1e-6, 1e6, allow_nan=False)
 METRICS = st.sampled_from(["ttft", "ttft_sent", "tpot", "itl", "itl_p99", "e2e", "lateness"])
@@ -105,6 +105,8 @@ def test_goals_are_shares(goal):
 def test_texts_round_trip(slo):
     """A stored run would be scored again under another SLO."""
     assert slo == parse_slo(str(slo), goal=slo.goal)
+    for key in ("joint", Bound("ttft", float("inf")), *slo.bounds):
+        assert key == restored_key(str(key))
 
 
 def test_joint_attainment_is_met_by_requests_that_meet_all(table):

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
+from harness.api import Bound
 from harness.experiments import pool
 from harness.experiments.agents.agents_json import AgentTrial, TierAgents, TrialShare
 from harness.experiments.agents.execute import Setup, Task, run_search, set_up, simulated
@@ -97,7 +98,7 @@ class Formula:
     def search(self, repeat: int) -> tuple[TierAgents, int]:
         """The answer of a search, and its trials."""
         options, trials = SearchOptions(), list[AgentTrial]()
-        tier = Tier("p90:tpot=1", (Condition("p90:tpot=1", self.goal),))
+        tier = Tier("p90:tpot=1", (Condition(Bound("tpot", 1.0, None, 90.0), self.goal),))
         while len(trials) < 600 and (keys := next_keys([tier], trials, options)):
             trials += [self.trial(key, repeat, tier.text) for key in keys]
         return estimate(tier, trials, options), len(trials)

@@ -20,11 +20,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import norm
 
+from harness.api import Bound
 from harness.experiments.capacity.blocks import search
-from harness.experiments.capacity.conditions import JOINT, Share, sure_misses
+from harness.experiments.capacity.conditions import Share, sure_misses
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
 from harness.experiments.capacity.trials import CLUMP, FAR, PART, SETTLE, Trial, answered_rps, arrived_rps, dispersion
-from harness.metrics.objective import parse_slo
+from harness.metrics.objective import JOINT, parse_slo
 from harness.validity.overload import grown
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -187,7 +188,7 @@ class Clock:
             tail_s = min(want.settle_s / SETTLE, float(took_s.mean())) if len(took_s) else 0.0
             inside = (due_s >= want.settle_s) & (due_s <= key.planned / key.rate_rps - tail_s)
         mask = mask[inside]
-        shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, "e2e=1"))
+        shares = tuple(Share(text, int(mask.sum()), len(mask), mask) for text in (JOINT, Bound("e2e", 1.0)))
         passed, grew = (None, good is False) if key.goal is None else (bool(good), False)
         e2e_s = float((end_s - due_s)[np.isfinite(end_s)].mean()) if len(answered_s) else None
         return Trial(

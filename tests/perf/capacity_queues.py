@@ -15,8 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.experiments.capacity.chain import ChainRequest, Observed, Unloaded
-from harness.experiments.capacity.conditions import JOINT, Condition
+from harness.experiments.capacity.conditions import Condition
 from harness.experiments.capacity.steady import Found, SteadySearch, SteadySpec
+from harness.metrics.objective import JOINT
 
 TRUTH = 2_000_000
 """Requests of a run of which four at each rate tell the truth."""

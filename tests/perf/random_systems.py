@@ -144,8 +144,8 @@ class Truth:
 
     def found(self) -> tuple[float, float, float]:
         """The rate, its relative standard error, and the slope of z; 0 where requests miss without load."""
-        shares = {s.text: s.met / max(1, s.of) for s in self.alone.shares}
-        if any(shares[c.text] < c.goal for c in self.wanted):
+        shares = {s.key: s.met / max(1, s.of) for s in self.alone.shares}
+        if any(shares[c.key] < c.goal for c in self.wanted):
             return 0.0, 0.0, 0.0
         low, high = None, None
         rate_rps = 4 / self.alone.mean_s

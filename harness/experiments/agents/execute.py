@@ -33,10 +33,9 @@ from harness.experiments.agents.search import (
     estimate,
     next_keys,
 )  # fmt: skip
-from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.folder import ExperimentFolder
 from harness.metrics.measure import cached_share, first_last, metrics, succeeded
-from harness.metrics.objective import parse_slo, score
+from harness.metrics.objective import JOINT, parse_slo, score
 from harness.metrics.resources import Resources, resources
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan

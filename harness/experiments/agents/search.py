@@ -26,8 +26,8 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from harness.experiments.agents.agents_json import AgentTrial, TierAgents, TrialShare
-from harness.experiments.capacity.conditions import JOINT, Condition, conditions
-from harness.metrics.objective import parse_slo
+from harness.experiments.capacity.conditions import Condition, conditions
+from harness.metrics.objective import JOINT, ShareKey, parse_slo
 from harness.stats import curves
 from harness.stats.knee import Block, knee
 from harness.stats.seeds import student
@@ -94,23 +94,23 @@ def conditions_of(tier: str, goal: float) -> tuple[Condition, ...]:
     objective = parse_slo(tier)
     found = conditions(objective, goal, "joint")
     single = any(bound.percentile is None for bound in objective.bounds)
-    return found if single else tuple(condition for condition in found if condition.text != JOINT)
+    return found if single else tuple(condition for condition in found if condition.key != JOINT)
 
 
-def share_of(trial: AgentTrial, text: str) -> TrialShare:
+def share_of(trial: AgentTrial, key: ShareKey | str) -> TrialShare:
     """The share of that condition."""
-    return next(share for share in trial.shares if share.text == text)
+    return next(share for share in trial.shares if share.text == str(key))
 
 
-def _pooled(trials: Sequence[AgentTrial], users: int, text: str) -> Pooled:
-    found = [share_of(trial, text) for trial in trials if trial.users == users]
+def _pooled(trials: Sequence[AgentTrial], users: int, key: ShareKey) -> Pooled:
+    found = [share_of(trial, key) for trial in trials if trial.users == users]
     return Pooled(sum(share.met for share in found), sum(share.of for share in found))
 
 
 def sides(tier: Tier, trials: Sequence[AgentTrial]) -> tuple[int | None, int | None]:
     """The largest number of agents below all that missed the tier, and the least that missed it."""
     numbers = sorted({trial.users for trial in trials})
-    missed = [n for n in numbers if any(_pooled(trials, n, c.text).share < c.goal for c in tier.wanted)]
+    missed = [n for n in numbers if any(_pooled(trials, n, c.key).share < c.goal for c in tier.wanted)]
     high = min(missed, default=None)
     return max((n for n in numbers if high is None or n < high), default=None), high
 
@@ -257,7 +257,7 @@ def _lines(tier: Tier, trials: Sequence[AgentTrial]) -> list[Line]:
     """The lines that fall, that of the first condition to cross its goal first."""
     found = []
     for condition in tier.wanted:
-        shares = [(trial.users, share_of(trial, condition.text)) for trial in trials]
+        shares = [(trial.users, share_of(trial, condition.key)) for trial in trials]
         counted = [(users, share.met / share.of, share.of) for users, share in shares if share.of]
         curve = curves.fit(*zip(*counted, strict=True)) if counted else None
         here = None if curve is None else curve.crossing(condition.goal)
@@ -292,7 +292,7 @@ def _crossing(tier: Tier, trials: Sequence[AgentTrial]) -> float:
 def _crosses(condition: Condition, trials: Sequence[AgentTrial]) -> float:
     """The number of agents at which the share crosses the goal: between the two numbers on both sides of it."""
     numbers = sorted({trial.users for trial in trials})
-    shares = [_pooled(trials, n, condition.text) for n in numbers]
+    shares = [_pooled(trials, n, condition.key) for n in numbers]
     missed = next((place for place, one in enumerate(shares) if one.share < condition.goal), None)
     if missed is None:
         return math.inf
@@ -341,7 +341,7 @@ def _by_seeds(tier: Tier, trials: Sequence[AgentTrial], known: TierAgents, given
     if numbers[1] - numbers[0] == 1:  # where between two whole numbers, no trial can tell
         low, high = min(low, numbers[0]), max(high, numbers[1])
     return replace(known, state="resolved", agents=agents, low=low, high=high,
-                   binding=_lines(tier, final)[0].condition.text, requests_rps=_rate_at(agents, final))  # fmt: skip
+                   binding=str(_lines(tier, final)[0].condition.key), requests_rps=_rate_at(agents, final))  # fmt: skip
 
 
 def _z(found: Pooled) -> float:
@@ -356,9 +356,9 @@ def _by_knee(tier: Tier, trials: Sequence[AgentTrial], known: TierAgents) -> Tie
     one = found[binding]
     numbers = [trial.users for trial in trials]
     if one.low_rps < min(numbers) or one.high_rps > max(numbers):
-        return replace(known, binding=binding.text, why="the time was too short for an interval.")
+        return replace(known, binding=str(binding.key), why="the time was too short for an interval.")
     return replace(
-        known, state="resolved", agents=one.rate_rps, low=one.low_rps, high=one.high_rps, binding=binding.text,
+        known, state="resolved", agents=one.rate_rps, low=one.low_rps, high=one.high_rps, binding=str(binding.key),
         requests_rps=_rate_at(one.rate_rps, trials),
     )  # fmt: skip
 
@@ -366,7 +366,7 @@ def _by_knee(tier: Tier, trials: Sequence[AgentTrial], known: TierAgents) -> Tie
 def _blocks(condition: Condition, trials: Sequence[AgentTrial]) -> list[Block]:
     found = []
     for trial in trials:
-        share = share_of(trial, condition.text)
+        share = share_of(trial, condition.key)
         if not share.of:
             continue
         p = (share.met + 0.5) / (share.of + 1)

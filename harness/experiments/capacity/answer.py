@@ -20,8 +20,9 @@ from harness.experiments.capacity.capacity_json import (
     RateVerdict,
     SearchCost,
 )
-from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, exit_code
+from harness.experiments.capacity.conditions import MAX_REQUESTS, exit_code
 from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, SearchSpec, sustained
+from harness.metrics.objective import JOINT, ShareKey
 from harness.stats.curves import falling
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def answer(
         "one_traffic": setup.recorded,
         "answers": answers,
         "invalid": list(invalid),
-        "curve_of": shown,
+        "curve_of": str(shown),
         "unchained": setup.unchained,
         "curve": curve(ledger.whole, shown),
         "cost": _cost(ledger, wall_s),
@@ -94,7 +95,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
     decided = at is not None and at.verdict != "unresolved"
     binding = None if estimate is None else estimate.binding
     if estimate is not None and binding == JOINT and found.bounds:  # of these the one that fewest requests keep
-        binding = min(found.bounds, key=lambda text: found.bounds[text].at(estimate.rate_rps))
+        binding = min(found.bounds.items(), key=lambda pair: pair[1].at(estimate.rate_rps))[0]
     if estimate is None and not setup.chained and found.bracket.high is not None:
         binding = _missed_most(setup.search_spec(goal), ledger, found.bracket.high.rate_rps)
     return GoalCapacity(
@@ -108,7 +109,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
         requests=setup.requests if _whole(setup) else None,
         seeds=0 if estimate is None else len(estimate.capacity_by_seed),
         per_gpu_rps=per_gpu,
-        binding=binding,
+        binding=None if binding is None else str(binding),
         bounds=[] if estimate is None else list(_bounds(setup, goal, estimate, found)),
         why=(None if decided else UNTRIED) if untried else found.why,
         needs=_needs(setup, found, half),
@@ -118,16 +119,16 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
     )
 
 
-def _missed_most(spec: SearchSpec, ledger: Ledger, rate_rps: float) -> str | None:
+def _missed_most(spec: SearchSpec, ledger: Ledger, rate_rps: float) -> ShareKey | None:
     """The bound that fewest requests met, against its goal, at a rate not sustained; None where all were met."""
     found = {
-        bound.text: share.met / max(1, share.of) - bound.goal
+        bound.key: share.met / max(1, share.of) - bound.goal
         for tried in ledger
         if tried.key.rate_rps == rate_rps
         for bound in spec.bounds
-        for share in (tried.share(bound.text),)
+        for share in (tried.share(bound.key),)
     }
-    worst = min(found, key=lambda text: found[text], default=None)
+    worst = min(found, key=found.__getitem__, default=None)
     return worst if worst is not None and found[worst] < 0 else None
 
 
@@ -143,11 +144,11 @@ def _bracket(bracket: Bracket) -> RateBracket | None:
 def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) -> Iterable[BoundCapacity]:
     for condition, bound in zip(setup.search_spec(goal).bounds, setup.slo.bounds, strict=True):
         percentile = bound.percentile is not None  # a share of requests it has not
-        curve = found.bounds.get(condition.text)
+        curve = found.bounds.get(condition.key)
         own_rps = None if curve is None else curve.crossing(condition.goal)
-        tried = own_rps is not None and found.each[condition.text].holds(own_rps, own_rps)
+        tried = own_rps is not None and found.each[condition.key].holds(own_rps, own_rps)
         yield BoundCapacity(
-            text=condition.text,
+            text=str(condition.key),
             goal=condition.goal,
             capacity_rps=own_rps if tried else None,
             attainment=None if curve is None or percentile else curve.at(estimate.rate_rps),
@@ -207,17 +208,17 @@ def _rounded(requests: int) -> int:
     return -(-requests // unit) * unit
 
 
-def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> str:
+def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> ShareKey:
     """The condition whose curve is shown: the one that decides the first goal that has an answer."""
     single = not all(bound.percentile for bound in objective.bounds)
-    default = JOINT if single else str(objective.bounds[0])
+    default: ShareKey = JOINT if single else objective.bounds[0]
     return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
 
 
-def curve(trials: Sequence[Trial], text: str = JOINT) -> list[RatePoint]:
+def curve(trials: Sequence[Trial], key: ShareKey = JOINT) -> list[RatePoint]:
     """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
     groups = [list(made) for _, made in groupby((t for t in trials if t.key.rate_rps), key=lambda t: t.key.rate_rps)]
-    shares = [[tried.share(text) for tried in made] for made in groups]
+    shares = [[tried.share(key) for tried in made] for made in groups]
     requests = [sum(s.of for s in each) for each in shares]
     attained = [sum(s.met for s in each) / max(1, of) for each, of in zip(shares, requests, strict=True)]
     smooth = falling(attained, requests) if groups else []

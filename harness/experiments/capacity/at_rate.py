@@ -107,8 +107,8 @@ def _answer(tried: Tried, wanted: Sequence[Condition], meets: bool | None, reque
     found = sample(tried.chains, condition)
     by_seed = {c.request.seed: found.share + float(e) for c, e in zip(tried.chains, found.errors, strict=True)}
     if len(tried.chains) < 2:
-        return Attained(meets, found.share, None, None, condition.text, requests, by_seed)
+        return Attained(meets, found.share, None, None, str(condition.key), requests, by_seed)
     half = student(len(tried.chains)) * found.error * found.scale
     low, high = (1 / (1 + math.exp(-(found.z + sign * half))) for sign in (-1, 1))
     low, high = min(low, found.share), max(high, found.share)  # of shares beyond half a request from none and all
-    return Attained(meets, found.share, low, high, condition.text, requests, by_seed)
+    return Attained(meets, found.share, low, high, str(condition.key), requests, by_seed)

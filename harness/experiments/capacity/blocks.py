@@ -248,7 +248,7 @@ class _Blocks:
     def _learn(self, tried: Trial) -> None:
         """How long an answer takes near the goal: not that of a server with too much to do."""
         condition = self._spec.wanted[0]
-        share = tried.share(condition.text)
+        share = tried.share(condition.key)
         if tried.e2e_s and share.met >= 0.5 * share.of:
             self._e2e_s = tried.e2e_s
 
@@ -261,7 +261,7 @@ class _Blocks:
         step = [t for t in self._ramp if t.key.rate_rps == tried.key.rate_rps]
         if not all(t.passed and not self._behind(t) for t in step):
             return False
-        shares = [[t.share(c.text) for t in step] for c in self._spec.wanted]
+        shares = [[t.share(c.key) for t in step] for c in self._spec.wanted]
         return all(
             sum(share.met for share in each) >= c.goal * sum(share.of for share in each)
             for c, each in zip(self._spec.wanted, shares, strict=True)
@@ -299,7 +299,7 @@ class _Blocks:
         noise / (most (1 - load)^2) seconds."""
         found, noise = [], self._dispersion() + WORK
         for tried in (*self._ramp, *made):
-            share, rate_rps = tried.share(condition.text), _rate_rps(tried)
+            share, rate_rps = tried.share(condition.key), _rate_rps(tried)
             met, of, requests = float(share.met), max(1, share.of), max(1, tried.kept)
             mask = share.mask
             each = () if mask is None or len(mask) < PARTS else np.array_split(mask, PARTS)
@@ -330,7 +330,7 @@ class _Blocks:
         if not low <= found.rate_rps <= high:
             return None
         curve = Curve(found.rate_rps, logit(self._binding.goal), found.slope)
-        return Estimate(found.rate_rps, low, high, {}, self._binding.text, {self._binding.text: curve})
+        return Estimate(found.rate_rps, low, high, {}, self._binding.key, {self._binding.key: curve})
 
     def _by_seed(self, found: Knee) -> dict[int, float]:
         """Pseudo-values of ln(rate), one for each block: what a comparison with another search goes by."""
@@ -371,7 +371,7 @@ class _Blocks:
 
     def _counts(self, trials: Sequence[Trial]) -> tuple[int, int]:
         """How many requests of trials met the binding condition, and of how many."""
-        shares = [t.share(self._binding.text) for t in trials]
+        shares = [t.share(self._binding.key) for t in trials]
         return sum(share.met for share in shares), sum(share.of for share in shares)
 
     def _misses(self, tried: Trial, bad: Sequence[Trial]) -> bool:
@@ -404,8 +404,8 @@ class _Blocks:
         bounds, each, bracket, most = {}, {}, self._bracket(found), self._most()
         for condition in self._spec.bounds if estimate is not None else ():
             one = knee(self._blocks_of(condition, self._made, most), condition.goal)
-            bounds[condition.text] = Curve(one.rate_rps, logit(condition.goal), one.slope)
-            each[condition.text] = replace(bracket, low=None, high=None)
+            bounds[condition.key] = Curve(one.rate_rps, logit(condition.goal), one.slope)
+            each[condition.key] = replace(bracket, low=None, high=None)
         return SearchResult(
             estimate, resolved=why is None and estimate is not None, why=why, bounds=bounds, bracket=bracket, each=each
         )  # fmt: skip
@@ -430,12 +430,12 @@ def _never(rate_rps: float) -> str:
 
 def missed_alone(tried: Trial, spec: SearchSpec) -> str | None:
     """Why no rate is low enough, where requests one after the other surely miss the goal; None where they may meet."""
-    shares = {share.text: share for share in tried.shares}
+    shares = {share.key: share for share in tried.shares}
     unlikely = missed(tried.shares, spec.wanted, SURE)
     if not unlikely:
         return None
-    worst = min(spec.bounds or unlikely, key=lambda c: shares[c.text].met / max(1, shares[c.text].of) - c.goal)
-    return missed_unloaded(shares[worst.text], worst.goal)
+    worst = min(spec.bounds or unlikely, key=lambda c: shares[c.key].met / max(1, shares[c.key].of) - c.goal)
+    return missed_unloaded(shares[worst.key], worst.goal)
 
 
 def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
@@ -479,8 +479,8 @@ def _between(low: Trial | None, high: Trial | None, spec: SearchSpec, why: str |
     bracket = Bracket(below, above, min(ends, default=None), max(ends, default=None))
     if low is None or high is None:
         return SearchResult(None, resolved=False, why=why, bracket=bracket)
-    binding = min(spec.wanted, key=lambda c: high.share(c.text).met / max(1, high.share(c.text).of) - c.goal)
-    estimate = Estimate(math.sqrt(math.prod(ends)), None, None, {}, binding.text, {})
+    binding = min(spec.wanted, key=lambda c: high.share(c.key).met / max(1, high.share(c.key).of) - c.goal)
+    estimate = Estimate(math.sqrt(math.prod(ends)), None, None, {}, binding.key, {})
     return SearchResult(estimate, resolved=why is None, why=why, bracket=bracket)
 
 

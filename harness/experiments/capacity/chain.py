@@ -28,7 +28,7 @@ from harness.data.schedule import requests_of
 from harness.experiments.capacity.conditions import shares, with_typical
 from harness.experiments.trial import at_rate, without_steps
 from harness.metrics.measure import first_last
-from harness.metrics.objective import ObjectiveCounts, added
+from harness.metrics.objective import ObjectiveCounts, ShareKey, added
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
@@ -91,8 +91,8 @@ class Observed:
     """
 
     request: ChainRequest
-    met: dict[str, Counts]
-    of: dict[str, Counts]
+    met: dict[ShareKey, Counts]
+    of: dict[ShareKey, Counts]
     open: Counts
     sent: int
 
@@ -101,7 +101,7 @@ class Observed:
         n = request.blocks
         if n > len(self.open):
             return None
-        met, of = ({text: counts[:n] for text, counts in all_.items()} for all_ in (self.met, self.of))
+        met, of = ({key: counts[:n] for key, counts in all_.items()} for all_ in (self.met, self.of))
         return Observed(request, met, of, self.open[:n], self.sent)
 
 
@@ -188,8 +188,8 @@ class Chain:
         change = _padded(self._came, blocks)[:blocks] - _padded(self._ended, blocks)[:blocks]
         return Observed(
             request,
-            {str(key): _padded(counts, blocks)[:blocks] for key, counts in self._counts.met.items()},
-            {str(key): _padded(counts, blocks)[:blocks] for key, counts in self._counts.of.items()},
+            {key: _padded(counts, blocks)[:blocks] for key, counts in self._counts.met.items()},
+            {key: _padded(counts, blocks)[:blocks] for key, counts in self._counts.of.items()},
             np.cumsum(change),
             traffic.sent,
         )

@@ -15,10 +15,11 @@ from harness.api import Elastic
 from harness.errors import Crashed, UsageError
 from harness.experiments import pool
 from harness.experiments.capacity.chain import Chain, ChainRequest, Observed, unloaded
-from harness.experiments.capacity.conditions import JOINT, MAX_REQUESTS, Condition, missed_unloaded
+from harness.experiments.capacity.conditions import MAX_REQUESTS, Condition, missed_unloaded
 from harness.experiments.capacity.search_spec import Bracket, SearchResult, SearchSpec, Side
 from harness.experiments.capacity.steady import CHAINS, UNSTABLE, Found, SteadySearch, SteadySpec, growth, sample
 from harness.experiments.capacity.trials import of_chain
+from harness.metrics.objective import JOINT, ShareKey
 from harness.options import RunSpec
 from harness.spec import seconds
 from harness.stats.curves import Curve, fit
@@ -235,7 +236,7 @@ def unloaded_side(alone: Unloaded, wanted: Sequence[Condition]) -> bool | None:
 def at_the_edge(alone: Unloaded, spec: SearchSpec, *, unreachable: bool) -> SearchResult:
     """The result where requests miss the SLO without load, or where it is not sure whether they do."""
     if not unreachable:
-        attained = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.text}" for _, s in _shares(alone, spec.wanted))
+        attained = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.key}" for _, s in _shares(alone, spec.wanted))
         why = (
             f"even without load attainment is hardly the goal ({attained}; goal: {100 * spec.goal:.4g}%), so whether "
             "any rate is low enough is not decided; set a slightly higher or lower goal."
@@ -246,8 +247,8 @@ def at_the_edge(alone: Unloaded, spec: SearchSpec, *, unreachable: bool) -> Sear
 
 
 def _shares(alone: Unloaded, wanted: Sequence[Condition]) -> list[tuple[Condition, Share]]:
-    found = {share.text: share for share in alone.shares}
-    return [(condition, found[condition.text]) for condition in wanted]
+    found = {share.key: share for share in alone.shares}
+    return [(condition, found[condition.key]) for condition in wanted]
 
 
 def result(setup: Setup, goal: float, found: Found) -> SearchResult:
@@ -256,8 +257,8 @@ def result(setup: Setup, goal: float, found: Found) -> SearchResult:
     low, high = (_side(found, rate_rps) for rate_rps in found.bracket)
     rates = sorted(tried)
     bracket = Bracket(low, high, rates[0] if rates else None, rates[-1] if rates else None)
-    bounds: dict[str, Curve] = {}
-    each: dict[str, Bracket] = {}
+    bounds: dict[ShareKey, Curve] = {}
+    each: dict[ShareKey, Bracket] = {}
     if found.estimate is not None:
         for condition in setup.search_spec(goal).bounds:
             near = [r for r in rates if abs(math.log(r / found.estimate.rate_rps)) < NEAR]
@@ -265,8 +266,8 @@ def result(setup: Setup, goal: float, found: Found) -> SearchResult:
             sizes = [one.requests * len(tried[r].chains) for one, r in zip(samples, near, strict=True)]
             curve = fit(near, [one.share for one in samples], sizes)
             if curve is not None:
-                bounds[condition.text] = curve
-                each[condition.text] = Bracket(None, None, min(near), max(near))
+                bounds[condition.key] = curve
+                each[condition.key] = Bracket(None, None, min(near), max(near))
     return SearchResult(
         found.estimate, found.resolved, why=None if found.resolved else found.why, bounds=bounds, bracket=bracket,
         each=each, needs=None if found.resolved else found.needs,

@@ -6,7 +6,6 @@ Also the options of a search beside those of a run.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -19,17 +18,12 @@ from harness import values as check
 from harness.api import Bound, Slo
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import metrics, succeeded
-from harness.metrics.objective import score
+from harness.metrics.objective import JOINT, ShareKey, score
 from harness.options import RunSpec
 from harness.spec import seconds
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Definition = Literal["joint", "separate", "sarathi"]
-
-JOINT = "joint"
-"""Name of the share of requests that meet all per-request bounds."""
-
-_PERCENTILE = re.compile(r"p[\d.]+:")
 
 DELAY_S = 2.0
 """Longest median wait for a first turn in the capacity of Sarathi-Serve (OSDI 2024, section 5)."""
@@ -37,13 +31,13 @@ DELAY_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """The share `text` (`joint`, or a bound) must be at least `goal`.
+    """The share `key` (`joint`, or that of a bound) must be at least `goal`.
 
     A bound on a percentile is such a share too: p99 of TTFT is at most 0.5 s just when 99% of the requests of all
     trials at a rate have it within 0.5 s.
     """
 
-    text: str
+    key: ShareKey
     goal: float
 
 
@@ -55,7 +49,7 @@ class Share:
     median of the metric, or the percentile that is bounded, where requests were alone.
     """
 
-    text: str
+    key: ShareKey
     met: int
     of: int
     mask: Mask | None = None
@@ -64,7 +58,7 @@ class Share:
     @property
     def is_percentile(self) -> bool:
         """Whether it is that of a bound on a percentile, such as p99:ttft=0.5."""
-        return _PERCENTILE.match(self.text) is not None
+        return isinstance(self.key, Bound) and self.key.percentile is not None
 
 
 def under(definition: Definition, slo: Slo) -> Slo:
@@ -82,8 +76,8 @@ def under(definition: Definition, slo: Slo) -> Slo:
 
 def conditions(slo: Slo, goal: float, definition: Definition) -> tuple[Condition, ...]:
     """What must hold at a goal: all bounds at once, or each of them, and every bound on a percentile."""
-    each = [Condition(str(bound), goal) for bound in slo.bounds if bound.percentile is None]
-    whole = [Condition(str(b), b.percentile / 100) for b in slo.bounds if b.percentile is not None]
+    each = [Condition(bound, goal) for bound in slo.bounds if bound.percentile is None]
+    whole = [Condition(b, b.percentile / 100) for b in slo.bounds if b.percentile is not None]
     if definition == "separate" and each:
         return (*each, *whole)
     return (Condition(JOINT, goal), *whole)
@@ -96,7 +90,7 @@ def shares(table: pa.Table, slo: Slo) -> tuple[Share, ...]:
     for each in scored.bounds:
         met, of = (int(part.sum()) for part in each.counts(table))
         of_all = each.applies.all() and not (each.bound.percentile is not None and metrics()[each.bound.metric].pooled)
-        found.append(Share(str(each.bound), met, of, each.met if of_all else None))
+        found.append(Share(each.bound, met, of, each.met if of_all else None))
     return tuple(found)
 
 
@@ -117,18 +111,18 @@ def missed_unloaded(share: Share, goal: float) -> str:
     """Why no rate is low enough, where requests one by one miss a bound."""
     measured = ""
     if share.typical_s is not None:
-        what = share.text.partition(":")[0] if share.is_percentile else "median"
+        what = str(share.key).partition(":")[0] if share.is_percentile else "median"
         measured = f"; their {what} is {share.typical_s:.3g} s"
     return (
-        f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {share.text} "
+        f"even without load only {share.met / max(1, share.of):.1%} of the requests meet {share.key} "
         f"({100 * goal:.4g}% have to{measured}), so no rate is low enough."
     )
 
 
 def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
     """Whether a trial that is over keeps its conditions."""
-    found = {share.text: share for share in shares}
-    return all(found[c.text].met >= c.goal * found[c.text].of for c in wanted)
+    found = {share.key: share for share in shares}
+    return all(found[c.key].met >= c.goal * found[c.key].of for c in wanted)
 
 
 SURE, TELLS = 1.5e-3, 0.05
@@ -145,8 +139,8 @@ def tells(met: int, of: int, goal: float, *, good: bool, level: float = TELLS) -
 
 def missed(shares: Sequence[Share], wanted: Sequence[Condition], level: float = TELLS) -> list[Condition]:
     """The conditions that requests tell to be missed."""
-    found = {share.text: share for share in shares}
-    return [c for c in wanted if tells(found[c.text].met, found[c.text].of, c.goal, good=False, level=level)]
+    found = {share.key: share for share in shares}
+    return [c for c in wanted if tells(found[c.key].met, found[c.key].of, c.goal, good=False, level=level)]
 
 
 def sure_misses(goal: float, of: int) -> int:
@@ -159,7 +153,7 @@ def sure_misses(goal: float, of: int) -> int:
 def bounds_of(slo: Slo, goal: float) -> Iterator[Condition]:
     """Each bound by itself, with the goal that it has: what tells which of them binds."""
     for bound in slo.bounds:
-        yield Condition(str(bound), goal if bound.percentile is None else bound.percentile / 100)
+        yield Condition(bound, goal if bound.percentile is None else bound.percentile / 100)
 
 
 DEFINITIONS: tuple[Definition, ...] = ("joint", "separate", "sarathi")

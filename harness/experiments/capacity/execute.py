@@ -334,7 +334,7 @@ def format_trial(tried: Trial) -> str:
         met = f"{joint.met} of {joint.of} met every bound; " if tried.by_request else ""
         return f"seed {key.seed}, {key.rate_rps:g} req/s: goal {side} ({met}{tried.requests:,} requests)"
     if not tried.by_request:
-        within = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.of:,} within {s.text}" for s in tried.shares[1:])
+        within = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.of:,} within {s.key}" for s in tried.shares[1:])
         return f"seed {key.seed}, {key.rate_rps:g} req/s: {within}"
     return (
         f"seed {key.seed}, {key.rate_rps:g} req/s: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "

@@ -196,9 +196,9 @@ def first_rate(table: pa.Table, setup: Setup) -> float | None:
     table = table.sort_by("scheduled_s")
     due_s, end_s = number(table, "scheduled_s"), ended_s(table)
     known = table.filter(pc.field("status") != "cancelled")
-    good = {share.text: share.mask for share in shares(known, setup.slo)}
+    good = {share.key: share.mask for share in shares(known, setup.slo)}
     wanted = _wanted(setup)
-    masks = [mask for c in wanted if (mask := good[c.text]) is not None]
+    masks = [mask for c in wanted if (mask := good[c.key]) is not None]
     if not len(known) or not masks:
         return None
     goal = max(condition.goal for condition in wanted)

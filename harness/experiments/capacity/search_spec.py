@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from harness.api import Slo
 from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
+from harness.metrics.objective import ShareKey
 from harness.stats.curves import Curve
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ class Estimate:
     low_rps: float | None
     high_rps: float | None
     capacity_by_seed: dict[int, float]
-    binding: str
-    curves: dict[str, Curve]
+    binding: ShareKey
+    curves: dict[ShareKey, Curve]
 
     @property
     def half_width(self) -> float:
@@ -152,9 +153,9 @@ class SearchResult:
     resolved: bool
     unreachable: bool = False
     why: str | None = None
-    bounds: dict[str, Curve] = field(default_factory=dict)
+    bounds: dict[ShareKey, Curve] = field(default_factory=dict)
     bracket: Bracket = Bracket()
-    each: dict[str, Bracket] = field(default_factory=dict)
+    each: dict[ShareKey, Bracket] = field(default_factory=dict)
     ended_early: bool = False
     """By Ctrl-C or an invalid trial."""
     needs: int | None = None

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.experiments.capacity.chain import ChainRequest, Observed, Unloaded
-from harness.experiments.capacity.conditions import JOINT
 from harness.experiments.capacity.search_spec import Estimate, plain
+from harness.metrics.objective import JOINT
 from harness.stats.curves import Curve, logit
 from harness.stats.seeds import student
 
@@ -147,8 +147,8 @@ class Sample:
 
 def sample(chains: Sequence[Observed], condition: Condition) -> Sample:
     """The chains of one rate, all equally long."""
-    met = np.array([_batches(chain.met[condition.text]) for chain in chains])  # (chains, BATCHES)
-    of = np.array([_batches(chain.of[condition.text]) for chain in chains])
+    met = np.array([_batches(chain.met[condition.key]) for chain in chains])  # (chains, BATCHES)
+    of = np.array([_batches(chain.of[condition.key]) for chain in chains])
     total = max(1.0, float(of.sum()))
     share = float(met.sum()) / total
     residual = met - share * of
@@ -541,7 +541,7 @@ class SteadySearch:
         below, above = self.found.tried[low], self.found.tried[high]
         _, binding = self._away(above)
         by_seed = _by_seed(below, above, binding)
-        self.found.estimate = Estimate(math.sqrt(low * high), low, high, by_seed, binding.text, {})
+        self.found.estimate = Estimate(math.sqrt(low * high), low, high, by_seed, binding.key, {})
         self.found.resolved = True
 
     def _note_side(self, tried: Tried) -> bool | None:
@@ -634,7 +634,7 @@ class SteadySearch:
         return f"the tolerance takes more than the limit of {self.spec.limit:,} requests."
 
     def _estimate(self, tried: Tried, plan: _Plan) -> Estimate:
-        goal, text = plan.condition.goal, plan.condition.text
+        goal, key = plan.condition.goal, plan.condition.key
         here = sample(tried.chains, plan.condition)
         slope, off = plan.slope, min(0.5, plan.slope_error / plan.slope)
         away = (here.z - logit(goal)) / slope
@@ -646,7 +646,7 @@ class SteadySearch:
         }
         rate_rps = math.exp(centre)
         ends = rate_rps * math.exp(-half), rate_rps * math.exp(half)
-        return Estimate(rate_rps, *ends, by_seed, text, {text: Curve(rate_rps, logit(goal), slope)})
+        return Estimate(rate_rps, *ends, by_seed, key, {key: Curve(rate_rps, logit(goal), slope)})
 
 
 @dataclass(frozen=True, slots=True)

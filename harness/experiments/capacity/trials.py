@@ -29,17 +29,10 @@ from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NotValid, Unresolved, UsageError
 from harness.experiments import trial
 from harness.experiments.capacity.chain import ChainRequest, Observed
-from harness.experiments.capacity.conditions import (
-    JOINT,
-    Condition,
-    Share,
-    missed,
-    shares,
-    sure_misses,
-    with_typical,
-)
+from harness.experiments.capacity.conditions import Condition, Share, missed, shares, sure_misses, with_typical
 from harness.experiments.trial import at_rate
 from harness.metrics.measure import succeeded
+from harness.metrics.objective import JOINT, ShareKey, restored_key
 from harness.options import RunSpec
 from harness.runner.progress import QUIET, Display
 from harness.validity import warmup
@@ -148,9 +141,9 @@ class Trial:
         """Whether single requests are scored: not where every bound is on a percentile."""
         return not self.shares[1:] or not all(share.is_percentile for share in self.shares[1:])
 
-    def share(self, text: str) -> Share:
+    def share(self, key: ShareKey) -> Share:
         """The share of that name."""
-        return next(share for share in self.shares if share.text == text)
+        return next(share for share in self.shares if share.key == key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,12 +263,12 @@ class Watch:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._deadline_s: Floats = np.full(task.key.planned, np.inf)
-        self._seen: dict[str, tuple[int, int]] = {}
+        self._seen: dict[ShareKey, tuple[int, int]] = {}
         self._late = 0
         self._new: list[RequestRecord] = []
         # before the run begins: scipy takes a second to load, and no tick may wait for it
         self._may_miss = {
-            c.text: sure_misses(c.goal, task.key.planned) - 1 for c in task.wanted if task.key.goal is not None
+            c.key: sure_misses(c.goal, task.key.planned) - 1 for c in task.wanted if task.key.goal is not None
         }
         self._over = Event()
         self.passed: bool | None = None
@@ -313,9 +306,9 @@ class Watch:
             if record.request_id < len(self._deadline_s):
                 self._deadline_s[record.request_id] = np.inf
         for share in shares(to_table(records), self._task.slo):
-            met, of = self._seen.get(share.text, (0, 0))
+            met, of = self._seen.get(share.key, (0, 0))
             if share.mask is not None:
-                self._seen[share.text] = met + share.met, of + share.of
+                self._seen[share.key] = met + share.met, of + share.of
         return self._decided()
 
     def tick(self, now_s: float) -> bool:
@@ -326,9 +319,9 @@ class Watch:
     def _decided(self) -> bool:
         planned = self._task.key.planned
         for condition in self._task.wanted if self.passed is None else ():
-            met, of = self._seen.get(condition.text, (0, 0))
-            late = self._late if condition.text == JOINT else 0
-            ended, may_miss = of + late, float(self._may_miss.get(condition.text, 0))
+            met, of = self._seen.get(condition.key, (0, 0))
+            late = self._late if condition.key == JOINT else 0
+            ended, may_miss = of + late, float(self._may_miss.get(condition.key, 0))
             if self._task.key.goal is None:  # a block has to be far below the goal, and a good part of it over
                 if ended < PART * planned:
                     continue
@@ -389,7 +382,7 @@ def ended_s(table: pa.Table) -> np.ndarray:
 def of_chain(chain: Observed, wall_s: float) -> Trial:
     """A chain as a trial: what was counted in all of its blocks."""
     request = chain.request
-    shares = tuple(Share(text, int(met.sum()), int(chain.of[text].sum())) for text, met in chain.met.items())
+    shares = tuple(Share(key, int(met.sum()), int(chain.of[key].sum())) for key, met in chain.met.items())
     return Trial(
         key=Key(request.seed, request.rate_rps, request.requests),
         requests=chain.sent,
@@ -473,7 +466,12 @@ class Ledger:
 def _row(tried: Trial) -> dict[str, object]:
     key, chain = tried.key, tried.chain
     packed = [
-        {"text": s.text, "met": s.met, "of": s.of, "bits": None if s.mask is None else np.packbits(s.mask).tobytes()}
+        {
+            "text": str(s.key),
+            "met": s.met,
+            "of": s.of,
+            "bits": None if s.mask is None else np.packbits(s.mask).tobytes(),
+        }
         for s in tried.shares
     ]
     names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens",
@@ -486,7 +484,7 @@ def _row(tried: Trial) -> dict[str, object]:
         "typical_s": [s.typical_s for s in tried.shares],
     }
     if chain is not None:
-        blocks = [{"text": t, "met": met.tolist(), "of": chain.of[t].tolist()} for t, met in chain.met.items()]
+        blocks = [{"text": str(k), "met": met.tolist(), "of": chain.of[k].tolist()} for k, met in chain.met.items()]
         row |= {"block_s": chain.request.block_s, "patience_s": chain.request.patience_s}
         row |= {"open": chain.open.tolist(), "blocks": blocks}
     return row
@@ -510,12 +508,12 @@ def _read(path: Path) -> Iterable[Trial]:
         for share, value_s in zip(packed, typical_s or [None] * len(packed), strict=True):
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
-            found.append(Share(str(share["text"]), int(share["met"]), of, mask, value_s))
+            found.append(Share(restored_key(share["text"]), int(share["met"]), of, mask, value_s))
         block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[6:])
         chain = None
         if block_s is not None:
             request = ChainRequest(key.seed, key.rate_rps, row["cut_at_s"], block_s, len(open_), patience_s)
-            met_of = [{b["text"]: np.array(b[part]) for b in blocks} for part in ("met", "of")]
+            met_of = [{restored_key(b["text"]): np.array(b[part]) for b in blocks} for part in ("met", "of")]
             chain = Observed(request, met_of[0], met_of[1], np.array(open_), row["requests"])
         yield Trial(key=key, shares=tuple(found), chain=chain, **row)
 
@@ -630,7 +628,7 @@ def _sides(task: Task, early: bool | None, table: pa.Table) -> Sequence[tuple[bo
     """The side of each condition, and its share where that counts: a probe tells a side alone."""
     probe = task.key.goal is not None or task.key.rate_rps == 0
     made = concluded(task, table, None if probe else early, 0.0)
-    found = [(condition, made.share(condition.text)) for condition in task.wanted]
+    found = [(condition, made.share(condition.key)) for condition in task.wanted]
     if probe:
         return [(bool(made.passed) and not missed([share], [c]), 0.0) for c, share in found]
     return [(share.met >= c.goal * share.of, share.met / max(1, share.of)) for c, share in found]

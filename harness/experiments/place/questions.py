@@ -172,8 +172,8 @@ def _in_runs(question: Question, *, rough: bool) -> Attained:
     requests = 0
     for seed in options.seeds[:1] if rough or spec.trace is not None else options.seeds:
         table = trial.simulate(trial.at_rate(replace(spec, seed=seed), options.rate_rps, options.own_rps)).table
-        found = {share.text: share.met / max(1, share.of) for share in shares(table, question.slo)}
-        by_seed[seed] = [found[condition.text] for condition in wanted]
+        found = {share.key: share.met / max(1, share.of) for share in shares(table, question.slo)}
+        by_seed[seed] = [found[condition.key] for condition in wanted]
         requests += len(table)
     means = [math.fsum(values) / len(values) for values in zip(*by_seed.values(), strict=True)]
     worst = min(range(len(wanted)), key=lambda each: means[each] - wanted[each].goal)
@@ -183,7 +183,7 @@ def _in_runs(question: Question, *, rough: bool) -> Attained:
         low, high = mean.low, mean.high
     side = means[worst] >= goal
     sure = low is None or high is None or low >= goal or high < goal
-    return Attained(side if sure else None, means[worst], low, high, wanted[worst].text, requests, met)
+    return Attained(side if sure else None, means[worst], low, high, str(wanted[worst].key), requests, met)
 
 
 def rough(question: Question) -> Capacity:
