@@ -7,12 +7,10 @@ only where nothing else runs; --realtime gives the runs the processor before eve
 times what a lone request takes.
 
 Usage: python tests/perf/simulator_against_engine.py [--rates 3,4,5,6,7,8,9] [--seconds 25] [--rounds 1] [--slo BOUNDS]
-           [--store] [--realtime]
+           [--realtime]
 """
 
 import argparse
-import datetime as dt
-import json
 import os
 import statistics
 import subprocess
@@ -20,10 +18,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from harness.data.host import cpu_name
 from harness.experiments.validate import replay
 
-ENGINE = Path(__file__).parents[1] / "acceptance" / "simulator_against_engine.json"
 BENCH = (sys.executable, "-m", "harness")
 SYSTEM = "engine:policy=sarathi,nice=0"
 FITTED, COMPARED = 100, 0
@@ -66,14 +62,13 @@ def furthest(one: list[float], other: list[float]) -> float:
 
 
 def main() -> None:
-    """Print attainment of engine and simulator at each rate; with --store store it for docs/systems.md."""
+    """Print attainment of engine and simulator at each rate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", default="3,4,5,6,7,8,9")
     parser.add_argument("--seconds", type=int, default=25)
     parser.add_argument("--rounds", type=int, default=1, help="how often all this is done, with other seeds")
     parser.add_argument("--slo", default="ttft=0.15,tpot=4ms")
     parser.add_argument("--realtime", action="store_true")
-    parser.add_argument("--store", action="store_true")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         top, rates = Path(folder), given.rates.split(",")
@@ -94,16 +89,6 @@ def main() -> None:
         print(f"{rate} req/s: engine {real:.1f} %, simulator {ours:.1f} %; the engine again {repeated:.1f} %")
     print(f"simulator and engine at most {furthest(engine, simulator):.1f} points apart; 2 are allowed")
     print(f"the engine and itself at most {furthest(engine, again):.1f} points apart")
-    if given.store:
-        held = {
-            "when": f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d}, {cpu_name()}",
-            "slo": given.slo,
-            "rates_rps": [float(rate) for rate in rates],
-            "measured_pct": [round(value, 2) for value in engine],
-            "simulated_pct": [round(value, 2) for value in simulator],
-            "again_pct": [round(value, 2) for value in again],
-        }
-        ENGINE.write_text(json.dumps(held, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -73,9 +73,10 @@ def test_while_kv_moves_both_sides_hold_it(link):
         assert record.handoff_end_s <= record.decode_start_s < record.token_s[1]
 
 
-def test_the_slower_side_decides():
+@pytest.mark.parametrize(("prompt", "output"), [(256, 16), (64, 64)])
+def test_the_slower_side_decides(prompt, output):
     """E20, K10.g: two prefill and one decode replica carry the lesser of what both sides carry alone."""
-    requests = [Request(i, 0.0, 256, 16) for i in range(1500)]
+    requests = [Request(i, 0.0, prompt, output) for i in range(1500)]
     fields = {"latency": linear(), "kv_blocks": 4000}
     prefill, decode = (
         len(requests) / span_s(requests, **side, **fields) for side in ({"prefill": "2"}, {"decode": "1"})
@@ -88,10 +89,11 @@ def test_the_slower_side_decides():
 
 def test_twice_the_replicas_carry_twice_the_load():
     """E20: a queue is worked off in half the time."""
-    requests = [Request(i, 0.0, 64, 16) for i in range(2000)]
-    one, two = (span_s(requests, replicas=n, latency=linear(), policy="vllm-v0:max_seqs=16") for n in (1, 2))
+    requests = [Request(i, 0.0, 64, 16) for i in range(1536)]  # 24 whole batches for each of four replicas
+    one, two, four = (span_s(requests, replicas=n, latency=linear(), policy="vllm-v0:max_seqs=16") for n in (1, 2, 4))
 
     assert one == pytest.approx(2 * two, rel=0.01)
+    assert one == pytest.approx(4 * four, rel=0.01)
 
 
 @pytest.mark.parametrize("cluster", [{}, {"pp": 2}, {"prefill": "2", "decode": "1", "link": "none"}], ids=str)
