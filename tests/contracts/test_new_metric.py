@@ -75,7 +75,7 @@ def test_a_new_metric_is_shown_everywhere(run):
     printed = run(f"{common} --out a")
     run(f"{common} --seed 1 --policy vllm-v0 --out b")
     run(f"{common} --seed 1 --out c")
-    run("sweep --workload code --backend sim --rate 1:2:x2 --requests 60 --seeds 1 --out curve")
+    run("sweep --workload code --backend sim --rate 1:2:x2 --requests 60 --seeds 1 --workers 1 --out curve")
     run("report a --format html --out page.html")
     page = Path("page.html").read_text()
     values = measure.per_request(measure.metrics()["first_gap"], load(Path("a")).requests)

@@ -24,14 +24,14 @@ COMMANDS = {
     "theory": "theory chunking",
     "reproduce": "reproduce S22",
     "slo": "slo run --slo tpot=0.1 --by prompt --scale 0.5:2 --plane ttft=0.1:1,tpot=0.1:1 --tokens --profile vllm",
-    "compare": "compare --base sim --head sim:policy=vllm-v0 --workload chatbot --requests 40 --pairs 2",
+    "compare": "compare run run",
     "trend": "compare --trend series",
     "fit": "fit --steps run",
     "validate": "validate --against run --backend sim",
     "place": "place --gpus 2 --hardware h100 --algorithm low --slo ttft=0.2,tpot=0.1 --max-requests 5000 --rate 3",
 }
 """For each kind a command that leaves its answer in a folder, or only prints it."""
-PRINTED = ("trend", "fit", "theory", "slo", "validate")
+PRINTED = ("compare", "trend", "fit", "theory", "slo", "validate")
 
 
 @pytest.mark.parametrize("kind", [kind for kind in answers.TYPES if f"{kind}.json" in schemas.FILES])
@@ -40,7 +40,7 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
 ) -> None:
     """A report that is printed as JSON would differ from the file that it was read from."""
     monkeypatch.chdir(tmp_path)
-    if kind in ("trend", "fit", "validate", "slo"):
+    if kind in ("compare", "trend", "fit", "validate", "slo"):
         folder = "series/20260105-abc" if kind == "trend" else "run"
         main(["run", *TRAFFIC.split()[:-2], "--quiet", "--no-html", "--out", folder])
         capsys.readouterr()

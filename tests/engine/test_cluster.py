@@ -74,7 +74,9 @@ def test_kv_that_crosses_processes_gives_the_text_of_one_engine(handoff):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("shape", [{"replicas": 2}, {"prefill": "1", "decode": "2"}])
+@pytest.mark.parametrize(
+    "shape", [pytest.param({"replicas": 2}, marks=pytest.mark.nightly), {"prefill": "1", "decode": "2"}]
+)
 def test_a_killed_executor_ends_its_requests_and_no_others(shape):
     """One process of many that dies must not take the run with it."""
 

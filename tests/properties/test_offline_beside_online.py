@@ -119,7 +119,9 @@ def test_offline_sequences_decode_where_the_step_is_predicted_in_time(seed, inte
 NUMBERS = 60
 
 
-@pytest.mark.parametrize("number", range(NUMBERS))
+@pytest.mark.parametrize(
+    "number", [*range(20), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(20, NUMBERS))]
+)
 @pytest.mark.parametrize("system", [{"policy": "online-priority", "router": "min-load"}, OOC], ids=["priority", "ooc"])
 def test_nothing_is_lost_and_journals_replay(number, system):
     """An offline request that is interrupted, evicted, pulled or lost with its replica must still be answered."""

@@ -15,7 +15,7 @@ def bench(*arguments: str) -> None:
     assert main(arguments) == 0
 
 
-@pytest.mark.parametrize("policy", ["vllm-v0", "sarathi"])
+@pytest.mark.parametrize("policy", ["vllm-v0", pytest.param("sarathi", marks=pytest.mark.nightly)])
 def test_the_simulator_repeats_a_stored_run_of_the_engine(policy, tmp_path):
     """What a user can do by hand must be as exact as the test inside the process."""
     engine, sim = tmp_path / "engine", tmp_path / "sim"
@@ -34,7 +34,10 @@ def test_the_simulator_repeats_a_stored_run_of_the_engine(policy, tmp_path):
 @pytest.mark.parametrize(
     "traffic",
     [
-        ("--workload", "fixed:prompt=64,output=20", "--sessions", "fixed:turns=3,think=100ms", "--rate", "20"),
+        pytest.param(
+            ("--workload", "fixed:prompt=64,output=20", "--sessions", "fixed:turns=3,think=100ms", "--rate", "20"),
+            marks=pytest.mark.nightly,
+        ),
         ("--workload", "fixed:prompt=64,output=20", "--sessions", "compound:stages=1/3/1,deadline=30s", "--rate", "20"),
         ("--workload", "fixed:prompt=64,output=20", "--arrivals", "closed:users=6,think=50ms"),
         pytest.param(

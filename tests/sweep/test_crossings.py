@@ -52,12 +52,13 @@ def test_rates_are_added_for_the_system_that_crosses(sweep: Sweep) -> None:
 
 def test_added_rates_stay_when_a_sweep_goes_on(sweep: Sweep, tmp_path: Path) -> None:
     """A resumed sweep would forget its runs near the knee, or make other ones."""
-    first = sweep(*COARSE, "--refine", "20%")
+    first = sweep(*COARSE, "--refine", "40%")
     written = (tmp_path / "sweep" / "sweep.json").read_bytes()
-    sweep(*COARSE, "--refine", "20%")
+    sweep(*COARSE, "--refine", "40%")
     again = (tmp_path / "sweep" / "sweep.json").read_bytes()
     plain = sweep(*COARSE[:-1], "3")
 
+    assert first["added"]
     assert again == written
     assert plain["added"] == first["added"]
     assert plain["runs"]["done"] == 3 * len(first["points"])
