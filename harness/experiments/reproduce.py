@@ -155,6 +155,11 @@ class Output(Part, frozen=True, kw_only=True):
     last_line: str
     seconds: Positive
 
+    @property
+    def ran(self) -> bool:
+        """Whether it has a result; 1 is one, too: a capacity of 0, a bound that was missed."""
+        return self.exit_code in (0, 1)
+
 
 Execute: TypeAlias = Callable[[tuple[str, ...]], Output]
 """Runs bench with these words; called in other processes."""
@@ -203,7 +208,7 @@ def reproduce(
     total = len(waiting)
     try:
         for call, output in _executed(waiting, outputs, execute, workers):
-            state = f"{output.seconds:.0f} s" if output.exit_code == 0 else f"exit code {output.exit_code}"
+            state = f"{output.seconds:.0f} s" if output.ran else f"exit code {output.exit_code}"
             tell(f"[{total - len(waiting)}/{total}] {state}: {call.text}")
     except KeyboardInterrupt:
         raise Interrupted(
@@ -240,7 +245,7 @@ def _executed(
                 call = ready[words]
                 outputs[call.folder] = output
                 del waiting[call.folder]
-                if output.exit_code == 0:
+                if output.ran:
                     files.write(call.folder / STORED, json.dumps(msgspec.to_builtins(output)) + "\n")
                 yield call, output
 
@@ -269,6 +274,8 @@ def _calls(row: Row, seed: int, home: Path, options_of: OptionsOf) -> list[Call]
             output = Path(words[at]).stem
             written[words[at]] = folder / f"out{Path(words[at]).suffix}"
             words[at] = str(written[words[at]])
+            if words[at - 1] == ">":  # what it prints is read anyway
+                del words[at - 1 : at + 1]
         words += [option for option in _QUIETLY if option in options and option not in words]
         for option, value in (("--workers", "1"), ("--format", "csv")):
             if option in options and option not in words:
@@ -278,8 +285,8 @@ def _calls(row: Row, seed: int, home: Path, options_of: OptionsOf) -> list[Call]
 
 
 def _output_at(words: Sequence[str]) -> int | None:
-    """Return where in a command the name of its output stands, after --out or -o."""
-    return next((at for at in range(1, len(words)) if words[at - 1] in ("--out", "-o")), None)
+    """Return where in a command the name of its output stands, after --out, -o or >."""
+    return next((at for at in range(1, len(words)) if words[at - 1] in ("--out", "-o", ">")), None)
 
 
 def _result(published: System, row: Row, plan: Sequence[Sequence[Call]], outputs: Mapping[Path, Output]) -> RowResult:
@@ -293,7 +300,7 @@ def _result(published: System, row: Row, plan: Sequence[Sequence[Call]], outputs
         return RowResult(**facts, verdict="needs a clone")
     folders = {call.folder: None for calls in plan for call in calls}
     facts["seconds"] = sum(outputs[folder].seconds for folder in folders)
-    failed = next((outputs[folder] for folder in folders if outputs[folder].exit_code), None)
+    failed = next((outputs[folder] for folder in folders if not outputs[folder].ran), None)
     if failed is not None:
         reason = failed.last_line or f"a command ended with exit code {failed.exit_code}"
         return RowResult(**facts, verdict="cannot run", reason=reason)

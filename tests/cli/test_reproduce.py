@@ -44,7 +44,7 @@ source = "figure 3"
 badge = "simulated"
 run = [
     "bench run --backend sim --latency abc:distserve --policy vllm-v0 --rate 2 --requests 30 --out a",
-    "bench slo ./a --slo ttft=100 --out s.json",
+    "bench slo ./a --slo ttft=100 > s.csv",
 ]
 value = "s['attainment', 'all'].value"
 

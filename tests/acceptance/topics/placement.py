@@ -1,7 +1,7 @@
 """Placement beside what DistServe's planner finds and its paper prints (K10.2)."""
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
@@ -48,17 +48,15 @@ UTILISATION = 0.95
 WIDTH = 0.0625
 """The width of the published search, req/s per GPU."""
 
-README, PUBLISHED_GAIN = 1.56, {"chat": (2.0, 4.6), "code": (3.2, 5.7), "summ": (4.3, 4.5)}
-"""Per-GPU rate that the released planner's README promises; gains over vLLM of both versions of the paper."""
+README = 1.56
+"""Per-GPU rate that the released planner's README promises."""
 
 
 def rows(place: Place) -> Iterator[Row]:
-    """S22 to S25: the released planner on one node, the published placements, 32 GPUs, and what is gained."""
+    """S22.e, S23 and S24: what the README of the planner promises, the published placements, and 32 GPUs."""
     del place
-    yield from _released()
     yield from _readme()
     yield from _large()
-    yield from _gains()
 
 
 def options_of(run: Mapping[str, object], **own: Any) -> PlaceOptions:
@@ -123,31 +121,6 @@ def sustained(options: PlaceOptions, system: Deployment) -> float:
 def pair(prefill: Shape, decode: Shape) -> Deployment:
     """A prefill and a decode replica on A100."""
     return Deployment((Group("prefill", A100, prefill), Group("decode", A100, decode)))
-
-
-def colocated(shape: Shape, policy: str = "") -> Deployment:
-    """A colocated replica on A100."""
-    return Deployment((Group("mixed", A100, shape, policy=policy),))
-
-
-def _released() -> Iterator[Row]:
-    for letters, slo, best, published, plain, plain_published in (
-        ("ab", "ttft=0.2,tpot=0.1", "P(2,1) D(1,1)", 4.75, "(1,2)", 3.625),
-        ("cd", "ttft=0.4,tpot=0.04", "P(1,2) D(2,1)", 6.25, "(1,1)", 1.5625),
-    ):
-        planner = Planner(slo=slo)
-        yield _best(f"S22.{letters[0]}", planner.best("low"), best, published)
-        yield _best(f"S22.{letters[1]}", planner.best("vllm++"), plain, plain_published)
-
-
-def _best(name: str, found: Sequence[Unit], best: str, published: float) -> Row:
-    per_gpu = found[0].value
-    ties = [unit.name for unit in found if unit.value == per_gpu]
-    return Row(
-        name, SYSTEM, "exact", f"{best}, {published:g} req/s per GPU", f"{ties[0]}, {per_gpu:g} req/s per GPU",
-        "the same placement (or a tie), +-0.0625", best in ties and abs(per_gpu - published) <= WIDTH,
-        COMMAND.format("S22"), f"as good: {', '.join(ties[1:])}" if len(ties) > 1 else "",
-    )  # fmt: skip
 
 
 def _readme() -> Iterator[Row]:
@@ -216,66 +189,3 @@ def _small_chat() -> Row:
         f"it sustains {published:.3g}, the best of low {best.name} {best.value:.3g} req/s per GPU",
         "within 10 % of the best", published >= 0.9 * best.value, COMMAND.format("S23"),
     )  # fmt: skip
-
-
-ENGINES: Mapping[str, tuple[str, bool]] = {
-    "plain fits": ("vllm", True), "released": ("vllm", False), "same engine": ("distserve", False),
-}  # fmt: skip
-"""Constants of vLLM's engine, and whether all are as fitted to measurements: fitted, as released, and DistServe's."""
-
-
-def _gains() -> Iterator[Row]:
-    small, large = pair(Shape(2, 1), Shape(1, 1)), pair(Shape(4, 1), Shape(2, 2))
-    yield _gain("S25.a", "chat", {"model": "opt-13b", "workload": "distserve-13b-chat"}, Shape(1, 1), small)
-    yield _gain("S25.b", "chat", {"model": "opt-66b", "workload": "distserve-66b-chat-ae"}, Shape(4, 1), large)
-    yield _gain("S25.c", "code", {"model": "opt-66b", "workload": "distserve-66b-code"}, Shape(4, 1), large)
-    yield _gain("S25.d", "summ", {"model": "opt-66b", "workload": "distserve-66b-summ"}, Shape(4, 1), large)
-    yield _largest()
-
-
-def _gain(name: str, kind: str, run: Mapping[str, str], plain: Shape, placed: Deployment) -> Row:
-    found = {which: _rates(run, plain, placed, *engine) for which, engine in ENGINES.items()}
-    ratios = {which: _times(*both) for which, both in found.items()}
-    ours, theirs = found["plain fits"]
-    low, high = PUBLISHED_GAIN[kind]
-    within = {which: bool(vllm) and low / 1.6 <= mine / vllm <= high * 1.6 for which, (mine, vllm) in found.items()}
-    sensitive = (
-        "" if len({*within.values()}) == 1 else "; sensitive: the verdict depends on the constants of the engines"
-    )
-    return Row(
-        name, SYSTEM, "simulated", f"{run['workload']}: {low:g} to {high:g} times vLLM's rate per GPU",
-        f"{placed.name} {ours:.3g}, vLLM {theirs:.3g} req/s per GPU: {ratios['plain fits']}; released constants "
-        f"{ratios['released']}, same engine {ratios['same engine']}",
-        "plain fits within a factor 1.6 of either version", within["plain fits"],
-        COMMAND.format("S25"),
-        "published placements, 90 % of requests within both bounds; constants as fitted to each engine, as released "
-        f"(prefill x1.1 and x1.4, decode x1 and x1.2), and DistServe's for both{sensitive}",
-    )  # fmt: skip
-
-
-def _largest() -> Row:
-    """OPT-175B, of which no constants were published: our scheduler and one roofline for both sides."""
-    run = {"model": "opt-175b", "workload": "distserve-175b-chat", "latency": "roofline"}
-    found = options_of(run, nodes=4, gpus=8, algorithm="high,vllm++", conditions="joint", seeds=None)
-    placed = pair(Shape(3, 3), Shape(4, 3))
-    ours, theirs = sustained(found, placed), sustained(found, colocated(Shape(8, 1), "vllm-v0"))
-    low, high = PUBLISHED_GAIN["chat"]
-    return Row(
-        "S25.e", SYSTEM, "simulated", f"{run['workload']}: {low:g} to {high:g} times vLLM's rate per GPU",
-        f"{placed.name} {ours:.3g}, vLLM (8,1) {theirs:.3g} req/s per GPU: {_times(ours, theirs)}",
-        "factor 1.6 of either version",
-        bool(theirs) and low / 1.6 <= ours / theirs <= high * 1.6,
-        "bench place --nodes 4 --gpus 8 --algorithm high,vllm++ --policy vllm-v0 "
-        + " ".join(f"--{name} {value}" for name, value in run.items()),
-        "published placement; one roofline for both engines; no constants of OPT-175B are published",
-    )  # fmt: skip
-
-
-def _times(ours: float, theirs: float) -> str:
-    return f"{ours / theirs:.2f} times" if theirs else "vLLM meets the SLO at no rate"
-
-
-def _rates(run: Mapping[str, str], plain: Shape, placed: Deployment, vllm: str, fitted: bool) -> tuple[float, float]:
-    """Rates per GPU of the placed pair and of vLLM, with these constants."""
-    planner = Planner(run["model"], run["workload"], fitted=fitted, joint=True)
-    return planner.rate_per_gpu(placed), planner.rate_per_gpu(colocated(plain), vllm)
