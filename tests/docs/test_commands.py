@@ -14,7 +14,6 @@ from pathlib import Path
 import click
 import pytest
 
-from harness.cli import main
 from harness.cli._commands import bench
 from reports import _pictures
 
@@ -60,26 +59,6 @@ def parse(line: str) -> None:
         assert command is not None, line
         with suppress(click.exceptions.Exit):  # --help
             command.make_context(words[1], words[2:])
-
-
-@pytest.mark.parametrize(
-    ("row", "whole"),
-    [
-        ("S38.d", False),  # the plan of S34 alone takes seconds
-        *(pytest.param(row, True, marks=pytest.mark.nightly) for row in ("S34", "S38.d")),
-    ],
-)
-def test_commands_of_rows_of_systems_end_well(
-    row: str, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They named a file that does not exist, a workload without an end, and prompts longer than the model takes."""
-    monkeypatch.chdir(tmp_path)
-    page = (TOP / "docs" / "systems-rest.md").read_text(encoding="utf-8")
-    (line,) = (line for line in page.splitlines() if line.startswith(f"| {row} |"))
-    for part in line.split("`")[-2].split(" && "):
-        words = shlex.split(part if whole else re.sub(" --(requests|duration) [^ ]+", "", part))[1:]
-        short = ["--requests", "40", "--no-html", "--quiet"] if words[0] == "run" and not whole else []
-        assert 0 == main([*words, *short]), part
 
 
 RUN = [(PAGES[0], FIRST), *(pytest.param(page, None, marks=pytest.mark.nightly) for page in PAGES if commands(page))]
