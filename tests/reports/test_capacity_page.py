@@ -22,7 +22,7 @@ from reports.study import Study, of_capacity
 
 SEARCH = [
     "capacity", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet",
-    "--tolerance", "40%", "--goal", "85%,90%",
+    "--tolerance", "40%", "--goal", "85%,90%", "--lengths", "fixed:prompt=300,output=30",
 ]  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\u202e\x1b[31m|`"
 
@@ -90,7 +90,7 @@ def test_a_rerun_answers_what_the_search_has_answered_and_no_other_question(
     assert 0 == code == info["exit_code"]
     assert "Capacity at 85%:" in printed
     assert "95% interval" in printed
-    assert "ttft=0.25 binds" in printed
+    assert "tpot=0.1 binds" in printed
     assert max(map(len, printed.splitlines())) <= 100
     assert info["answers"][0]["capacity_rps"] > info["answers"][1]["capacity_rps"]
     assert (info["answers"], info["cost"]["requests"]) == (again["answers"], again["cost"]["requests"])
@@ -176,7 +176,16 @@ def test_runs_that_a_search_kept_bring_latencies_and_links(changed: Any) -> None
     info, folder = changed(clock="wall")
     tried = next(t for t in Ledger(folder / "trials.parquet") if t.key.goal is None and t.key.rate_rps > 1)
     run = folder / "trials" / folder_name(tried.key)
-    options = [*SEARCH[1:7], "--requests", "300", "--rate", str(tried.key.rate_rps), "--seed", str(tried.key.seed)]
+    options = [
+        *SEARCH[1:7],
+        *SEARCH[-2:],
+        "--requests",
+        "300",
+        "--rate",
+        str(tried.key.rate_rps),
+        "--seed",
+        str(tried.key.seed),
+    ]
     assert main(["run", *options, "--quiet", "--no-html", "--out", str(run)]) == 0
     [point] = [p for p in study_of(info, folder).systems[0].points if p.rate_rps == tried.key.rate_rps]
     html = pages.page(info, folder)
