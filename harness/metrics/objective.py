@@ -57,7 +57,7 @@ class BoundScore:
     passed: bool
     room: float
 
-    def counts(self, table: pa.Table) -> tuple[Floats, Floats]:
+    def counts(self, table: pa.Table) -> tuple[Counts | Mask, Counts | Mask]:
         """How many values of each request are within the bound, of how many, both (requests,) of the scored table.
 
         They are one and one for a request of its class, but of a percentile of pooled gaps every gap counts, and a
@@ -65,14 +65,15 @@ class BoundScore:
         """
         metric = metrics()[self.bound.metric]
         if self.bound.percentile is None or not metric.pooled:
-            return (self.met & self.applies).astype(float), self.applies.astype(float)
+            return self.met & self.applies, self.applies
         ok = self.applies & succeeded(table)
-        within, of, left = np.zeros(len(table)), (self.applies & ~ok).astype(float), np.flatnonzero(ok)
+        within, of, left = np.zeros(len(table), np.int64), (self.applies & ~ok).astype(np.int64), np.flatnonzero(ok)
         for piece in kept(table, ok):  # the gaps of all would be as large as the table
             rows, left = left[: len(piece)], left[len(piece) :]
             of[rows] = gaps = np.maximum(0, pc.list_value_length(piece["token_s"]).to_numpy() - 1)
-            row = np.repeat(np.arange(len(piece)), gaps)
-            within[rows] = np.bincount(row, metric.of(piece) <= self.bound.limit, minlength=len(piece))
+            late = np.flatnonzero(metric.of(piece) > self.bound.limit)  # few, so that only they are looked up
+            late_row = np.searchsorted(np.cumsum(gaps), late, side="right")
+            within[rows] = gaps - np.bincount(late_row, minlength=len(piece))
         return within, of
 
 
@@ -137,7 +138,7 @@ class ObjectiveCounts:
     def add(self, table: pa.Table, part: Counts) -> None:
         """Count the requests of a table, each in its part (requests,); those of a part below 0 are left out."""
         scored = score(table, self._slo)
-        self._add(JOINT, part, scored.met, np.ones(len(part)))
+        self._add(JOINT, part, scored.met, np.ones(len(part), bool))
         for each in scored.bounds:
             self._add(each.bound, part, *each.counts(table))
 
@@ -145,9 +146,9 @@ class ObjectiveCounts:
         """Count a request of which nothing is known but that it missed every bound."""
         keys: tuple[ShareKey, ...] = (JOINT, *self._slo.bounds)
         for key in keys:
-            self._add(key, np.array([part]), np.zeros(1), np.ones(1))
+            self._add(key, np.array([part]), np.zeros(1, bool), np.ones(1, bool))
 
-    def _add(self, key: ShareKey, part: Counts, met: npt.NDArray[np.generic], of: Floats) -> None:
+    def _add(self, key: ShareKey, part: Counts, met: Counts | Mask, of: Counts | Mask) -> None:
         inside = part >= 0
         for total, weight in ((self.met, met), (self.of, of)):
             total[key] = added(total.get(key, np.zeros(0, np.int64)), np.bincount(part[inside], weight[inside]))
