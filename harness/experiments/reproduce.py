@@ -167,7 +167,7 @@ OptionsOf: TypeAlias = Callable[[Sequence[str]], set[str]]
 """The options that the command of these words takes."""
 
 STORED = "output.json"
-_QUIETLY = ("--quiet", "--no-html", "--force")
+_QUIETLY = ("--quiet", "--no-html")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +277,8 @@ def _calls(row: Row, seed: int, home: Path, options_of: OptionsOf) -> list[Call]
             if words[at - 1] == ">":  # what it prints is read anyway
                 del words[at - 1 : at + 1]
         words += [option for option in _QUIETLY if option in options and option not in words]
+        if words[0] == "run":  # what a command left that was stopped
+            words += ["--force"]
         for option, value in (("--workers", "1"), ("--format", "csv")):
             if option in options and option not in words:
                 words += [option, value]
