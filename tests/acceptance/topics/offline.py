@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from math import sqrt
+from pathlib import Path
 from random import Random
 
 from acceptance.rows import Place, Row
-from acceptance.topics.acting import XLLM_GPU, TraceRow, azure, met
 from backends.sim import Sim
-from harness.api import Extra, Request
+from harness.api import Extra, Request, RequestRecord
 
 SYSTEM = "xLLM"
+XLLM_GPU = "roofline:flops_share=0.85,memory_share=0.455"
+"""The accelerator of xLLM's own predictor (390 TF x 0.68 and 1,600 GB/s x 0.58) in shares of an A100's peaks."""
 SEEDS = 5
 WINDOW_S = 240.0
 TTFT_S, TPOT_S = 5.0, 0.04
@@ -27,7 +30,35 @@ SYSTEMS = {
 }
 T_95 = 2.776
 """97.5 % quantile of Student's t with four degrees of freedom, for an interval over five seeds."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """A row of a trace: seconds, prompt and answer tokens."""
+
+    at_s: float
+    prompt: int
+    output: int
+
+
 Lengths = Sequence[tuple[int, int]]
+
+
+def met(record: RequestRecord, ttft_s: float, tpot_s: float) -> bool:
+    """Whether an answer meets both bounds."""
+    stamps = record.token_s
+    if record.status != "ok" or stamps[0] - record.scheduled_s > ttft_s:
+        return False
+    return len(stamps) < 2 or (stamps[-1] - stamps[0]) / (len(stamps) - 1) <= tpot_s
+
+
+def azure(file: Path) -> list[TraceRow]:
+    """The rows of a trace of Azure 2023."""
+    found = []
+    for line in file.read_text(encoding="utf-8").splitlines()[1:]:
+        at, prompt, output = line.split(",")
+        found.append(TraceRow(datetime.fromisoformat(at[:26]).timestamp(), int(prompt), int(output)))
+    return found
 
 
 def rows(place: Place) -> Iterator[Row]:
