@@ -25,7 +25,7 @@ Examples
   bench reproduce S09.b --quick
       one row, with one seed
   bench reproduce --all --page systems.md
-      every row, and a page with the commands; takes an hour
+      every row, and a page with the commands; takes some hours
 
 \b
 Exit codes
@@ -51,8 +51,8 @@ def command(
 ) -> int:  # fmt: skip
     """Run the commands of published results and print published, obtained, band and verdict.
 
-    A row is a result that a paper, a repository or a measurement publishes. Its commands are those that 'bench explain
-    SYSTEM' shows; equal commands run once, several at a time. Rows that a test proves are named and not run.
+    A row is a result that a paper, a repository or a measurement publishes; 'bench explain SYSTEM' lists those of a
+    system. Equal commands run once, several at a time. Rows that a test proves are named and not run.
     """
     from harness.cli import _terminal
     from harness.data import files

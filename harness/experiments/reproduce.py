@@ -102,7 +102,8 @@ def chosen(names: Sequence[str]) -> list[tuple[System, Row]]:
     for name in names:
         if not any(_is_of(name, *pair) for pair in rows):
             known = {published.name for published, _ in rows} | {row.id for _, row in rows}
-            raise no_such("published system or row", name, known)
+            sentence = str(no_such("published system or row", name, known)).split(" Known: ")[0]  # hundreds of ids
+            raise UsageError(f"{sentence} 'bench list systems' shows the systems, 'bench explain SYSTEM' its rows.")
     return [pair for pair in rows if not names or any(_is_of(name, *pair) for name in names)]
 
 
