@@ -42,7 +42,7 @@ demo: $(CORE) ## a short run of the built-in engine, then the curve of a simulat
 test: $(STAMP) ## run all but the slow tests
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests --ignore=tests/real/nightly --ignore=tests/perf
 
-compiled: export MYPYC_OPT_LEVEL ?= 0 # in half the time; make nightly tests what users get, 2
+compiled: export MYPYC_OPT_LEVEL ?= 0# in half the time; make nightly tests what users get, 2
 compiled: $(STAMP) ## test the compiled core of the simulator, where there is a C compiler
 	@$(BIN)/python hatch_build.py build/compiled || { test $$? = 3 && exit 0; exit 1; }; \
 	test ! -e build/compiled || PYTHONSAFEPATH=1 PYTHONPATH=build/compiled \
