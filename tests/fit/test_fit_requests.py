@@ -97,7 +97,7 @@ def test_users_must_be_one_number_a_run(tmp_path, capsys):
     assert "users must be one whole number in all rows of a run, or empty in all" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("blocks", [700, 1500])
+@pytest.mark.parametrize("blocks", [700, pytest.param(1500, marks=pytest.mark.nightly)])
 def test_waits_for_memory_tell_its_size(blocks):
     """A server that ran out of KV memory would be simulated as one that never does."""
     runs = [measured(rate, 400, kv_blocks=blocks) for rate in (1.0, 20.0)]

@@ -263,7 +263,7 @@ def test_the_slo_rule_adds_where_it_is_missed_and_gives_up_what_is_idle():
     assert [Drain(1)] == router.tick(55.0, two)
 
 
-@pytest.mark.parametrize("rule", ["queue,requests=6", "slo"])
+@pytest.mark.parametrize("rule", ["slo", pytest.param("queue,requests=6", marks=pytest.mark.nightly)])
 def test_a_daily_load_costs_fewer_gpu_seconds_than_its_peak(rule):
     """Autoscaling would cost more than the size that it replaces."""
     day_s = 3000.0

@@ -98,6 +98,7 @@ def test_bounds_that_nothing_breaks_make_goodput_throughput():
     assert good.prompt.tolist() == table["prompt_tokens"].to_pylist()
 
 
+@pytest.mark.nightly
 def test_knowing_the_lengths_never_hurts():
     """An oracle below the online policy by more than chance would be a bug of one of them (K20.c)."""
     gains = []

@@ -243,6 +243,7 @@ def test_wrong_use_is_one_sentence(folder: Path, spec: str, message: str) -> Non
         make("latency", spec.format(folder=folder), model="llama3.1-8b", hardware="h100")
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the public tables of kernels are not here")
 def test_real_tables_price_every_model_of_the_catalogue() -> None:
     """No model of the catalogue, and no GPU, is without an answer."""

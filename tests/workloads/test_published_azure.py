@@ -131,6 +131,7 @@ def test_impossible_rates_are_refused(components: tuple[tuple[float, float], ...
 BANDS = {10.0: (1.4, 3.3), 60.0: (3.5, 12.2)}  # dispersion of the trace thinned to 4 requests/s, in 20 minutes of it
 
 
+@pytest.mark.nightly
 def test_twenty_minutes_have_the_requested_rate_and_the_dispersion_of_the_trace() -> None:
     """If this failed, a run of minutes would have another rate than the requested one, or none of the ups and downs."""
     made = make("arrivals", "azure:over=20min", rate_rps=4.0)
