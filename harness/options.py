@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from harness import values as check
 from harness.errors import UsageError
-from harness.removed import REMOVED
+from harness.removed import ARGUMENTS, REMOVED
 from harness.spec import parse
 from harness.values import Check
 
@@ -232,8 +232,6 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
 )
 """Name of an option, as on the command line and in TOML -> what is known of it."""
 PARTS = tuple(name for name, known in OPTIONS.items() if known.part)
-ARGUMENTS = ("kv", "admission", "preempt", "lora", "speculate", "dp", "ep", "handoff", "link", "fail")
-"""Arguments of the simulator and the engine that were options; stored runs hold them as such."""
 RESTARTING = ("arrivals", "rate", "sessions")
 """Options of a workload that replay the sessions of a trace at other starts."""
 SCHEDULE = tuple(name for name, known in OPTIONS.items() if known.source is not None)

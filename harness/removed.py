@@ -1,5 +1,19 @@
 """Names that earlier versions accepted, each with what to use instead: the sentence that refuses it says so."""
 
+ARGUMENTS = {
+    "kv": "reserve-oracle",
+    "admission": "past-future",
+    "preempt": "swap",
+    "lora": "[slots=8,rank=16]",
+    "speculate": "[k=4,alpha=0.7]",
+    "dp": "2",
+    "ep": "8",
+    "handoff": "push",
+    "link": "25Gbps",
+    "fail": "replica:1@60s..90s",
+}
+"""Arguments of the simulator and the engine that were options, each with an example; stored runs hold them as such."""
+
 REMOVED = {
     ("command", "policy"): "'bench sweep --over policy=A,B --over backend=engine,sim' measures policies on both clocks",
     ("command", "import-command"): "docs/guide/import.md has the flags of other load generators beside those of bench",
@@ -15,16 +29,10 @@ REMOVED = {
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",
     ("option", "--max-rate"): "'bench place' searches each deployment in the steady state, to --max-requests",
     ("option", "--width"): "'bench place' searches each deployment in the steady state, to --max-requests",
-    ("option", "--kv"): "write it as an argument of the backend, '--backend sim:kv=reserve-oracle'",
-    ("option", "--admission"): "write it as an argument of the backend, '--backend sim:admission=past-future'",
-    ("option", "--preempt"): "write it as an argument of the backend, '--backend sim:preempt=swap'",
-    ("option", "--lora"): "write it as an argument of the backend, '--backend sim:lora=[slots=8,rank=16]'",
-    ("option", "--speculate"): "write it as an argument of the backend, '--backend sim:speculate=[k=4,alpha=0.7]'",
-    ("option", "--dp"): "write it as an argument of the backend, '--backend sim:dp=2'",
-    ("option", "--ep"): "write it as an argument of the backend, '--backend sim:ep=8'",
-    ("option", "--handoff"): "write it as an argument of the backend, '--backend sim:handoff=push'",
-    ("option", "--link"): "write it as an argument of the backend, '--backend sim:link=25Gbps'",
-    ("option", "--fail"): "write it as an argument of the backend, '--backend sim:fail=replica:1@60s..90s'",
+    **{
+        ("option", f"--{name}"): f"write it as an argument of the backend, '--backend sim:{name}={example}'"
+        for name, example in ARGUMENTS.items()
+    },
     ("argument", "compat"): "'bench explain distserve' says where the numbers of DistServe's simulator are checked",
     ("policy", "distserve-sim"): "'--policy vllm-v0' runs prompts first too",
     ("arrivals", "simdistserve"): "'--arrivals poisson' has the same gaps of other draws",

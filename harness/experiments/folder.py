@@ -91,7 +91,8 @@ class ExperimentFolder:
             if before.get(name) != now[name]:
                 raise self.other(name, before.get(name), now[name])
         for group, prefix in groups.items():
-            old, new = respelled(before.get(group) or {}), now[group]
+            stored = before.get(group)
+            old, new = respelled(stored if isinstance(stored, Mapping) else {}), now[group]
             for name in sorted({*old, *new} - free):
                 if old.get(name) != new.get(name):
                     raise self.other(f"{prefix}{name}", old.get(name), new.get(name))
