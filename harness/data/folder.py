@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
-import pandas as pd  # noqa: F401  # pyarrow imports it at its first conversion, in C++, where Ctrl-C is lost
 import pyarrow as pa
 
 from harness import untrusted

@@ -29,6 +29,7 @@ from harness.api import (
     SloClass,
     Step,
 )
+from harness.data import pandas_later  # noqa: F401  # before the first conversion
 from harness.errors import BackendError
 
 T = TypeVar("T")

@@ -31,6 +31,9 @@ from harness.metrics.quantiles import quantile
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 CONFIDENCE = 0.95
+NORMAL = 1.959963984540054
+"""Quantile of the normal distribution at (1 + CONFIDENCE) / 2."""
+
 BLOCK, BLOCKS, MOST_BLOCKS = 200, 10, 1000
 """Requests in a block; of short runs so many that there are ten blocks, of very long ones that there are a thousand:
 longer blocks remember more and take less time."""
@@ -165,14 +168,14 @@ class Resampled:
         Some ten units scatter too little, so the ends are moved out by Student's t of so many for the normal quantile,
         and by the root of k/(k - 1).
         """
-        from scipy.special import ndtri, stdtrit  # heavy: only where a run ends
+        from scipy.special import stdtrit  # heavy: only where a run ends
 
         known, tail = ~np.isnan(values), (1 + CONFIDENCE) / 2
         for unit in self.units:
             with np.errstate(invalid="ignore", divide="ignore"):
                 means = unit.sums(np.where(known, values, 0.0)) / unit.sums(known.astype(float))
             k = unit.count
-            wider = math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, tail) / ndtri(tail))
+            wider = math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, tail) / NORMAL)
             yield quantile(means, 1 - tail), quantile(means, tail), wider
 
 
@@ -225,9 +228,7 @@ def within(
 
 def at_least(n: int) -> float:
     """Lower end of Wilson's interval of a share, of which all of `n` were seen."""
-    from scipy.special import ndtri  # heavy: only where a run ends
-
-    return n / (n + float(ndtri((1 + CONFIDENCE) / 2)) ** 2)
+    return n / (n + NORMAL**2)
 
 
 def autocorrelation(values: Floats) -> float | None:

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import TYPE_CHECKING, Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -42,7 +42,8 @@ SUBJECTS: dict[Subject, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of a page: its anchor, what it is drawn of, the section that it stands in, and its heading.
+    """A figure of a page: its anchor, which is the name of its function too, what it is drawn of, the section that it
+    stands in, its heading, and the family: the module that holds the function.
 
     Of a run, one `over_time` shows the requests before the cut of the warm-up too, as those about the sending do.
     """
@@ -51,70 +52,59 @@ class Figure:
     of: Subject
     section: str
     title: str
-    draw: Callable[..., go.Figure | str]
+    family: str
     over_time: bool = False
+
+    def draw(self, *subject: Any) -> go.Figure | str:
+        """The figure, or the sentence on what is missing; plotly is loaded only here."""
+        function: Callable[..., go.Figure | str] = getattr(import_module(f"reports.figures.{self.family}"), self.key)
+        return function(*subject)
+
+
+FIGURES = (
+    Figure("slo_scale", "run", "figures", "Attainment against SLO scale", "scale"),
+    Figure("slo_plane", "run", "figures", "Goodput over the bounds", "planes"),
+    Figure("latency_cdf", "run", "figures", "Latency of the requests", "cdf"),
+    Figure("latency_tail", "run", "figures", "Tail of the latency", "cdf"),
+    Figure("itl_over_time", "run", "figures", "Gaps between tokens over the run", "timeline", True),
+    Figure("latency_over_time", "run", "figures", "Time to first token over the run", "timeline", True),
+    Figure("stages", "run", "figures", "Where the time of the requests went", "stages"),
+    Figure("timeline", "run", "figures", "Batches, queue and memory over time", "timeline", True),
+    Figure("misses", "run", "figures", "What made requests miss the SLO", "stages"),
+    Figure("arrivals", "run", FIDELITY, "Planned and sent requests", "timeline", True),
+    Figure("burstiness", "run", FIDELITY, "How bursty the requests came", "bursts", True),
+    Figure("gaps", "run", FIDELITY, "Gaps between the requests", "bursts", True),
+    Figure("lengths", "run", FIDELITY, "Lengths requested and received", "cdf", True),
+    Figure("cluster", "cluster", "figures", "Cluster", "cluster", True),
+    Figure("attainment_rate", "study", "figures", "Attainment against rate", "curves"),
+    Figure("slo_scale_rates", "study", "slos", "Attainment against SLO scale", "scale"),
+    Figure("attainment_over", "study", "over", "Attainment over another option", "curves"),
+    Figure("capacity_plane", "study", "slos", "Sustained rate over the bounds", "planes"),
+    Figure("interactivity", "study", "latency", "Throughput against interactivity", "curves"),
+    Figure("latency_rate", "study", "latency", "TTFT and TPOT against rate", "curves"),
+    Figure("latency_cdf_rates", "study", "latency", "Distribution of TTFT and TPOT", "cdf"),
+    Figure("stages_rate", "study", "time", "Where the time of a request goes, by rate", "stages"),
+    Figure("misses_rate", "study", "time", "What made requests miss the SLO, by rate", "stages"),
+    Figure("knees", "study", "search", "Capacity by seed", "search"),
+    Figure("search_path", "study", "search", "The search", "search"),
+    Figure("forest", "compare", "losses", "Losses of the gated metrics", "compare"),
+    Figure("sides_rate", "compare", "curves", "Attainment of both sides against the rate", "sides"),
+    Figure("sides_scale", "compare", "curves", "Attainment of both sides against SLO scale", "sides"),
+    Figure("pairs_scatter", "compare", "pairs", "Each pair: base against head", "compare"),
+    Figure("cdf_difference", "compare", "pairs", "Latency on both sides, and the difference", "sides"),
+    Figure("requests_paired", "compare", "pairs", "The same requests on both sides", "compare"),
+    Figure("trend", "trend", "series", "Judged metrics, night by night", "history"),
+    Figure("real_curves", "validate", "figures", "Measured and simulated over the rate", "validate"),
+    Figure("real_error_rate", "validate", "figures", "Error over the rate", "validate"),
+    Figure("real_plane", "validate", "figures", "Simulated against measured", "validate"),
+    Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", "agents"),
+    Figure("placed", "place", "figures", "Rate per GPU of each placement", "search"),
+)
 
 
 def of(subject: Subject = "run") -> dict[str, Figure]:
     """All figures of a subject by their key, in the order of the page."""
-    rows = _of_runs() if subject in ("run", "cluster", "study") else _of_answers()
-    return {row.key: row for row in rows if row.of == subject}
-
-
-@cache
-def _of_runs() -> tuple[Figure, ...]:
-    # heavy, and some of them need what is on their way to being imported
-    from reports.figures import bursts, cdf, cluster, curves, planes, scale, search, stages, timeline
-
-    return (
-        Figure("slo_scale", "run", "figures", "Attainment against SLO scale", scale.slo_scale),
-        Figure("slo_plane", "run", "figures", "Goodput over the bounds", planes.slo_plane),
-        Figure("latency_cdf", "run", "figures", "Latency of the requests", cdf.latency_cdf),
-        Figure("latency_tail", "run", "figures", "Tail of the latency", cdf.latency_tail),
-        Figure("itl_over_time", "run", "figures", "Gaps between tokens over the run", timeline.itl_over_time, True),
-        Figure(
-            "latency_over_time", "run", "figures", "Time to first token over the run", timeline.latency_over_time, True
-        ),
-        Figure("stages", "run", "figures", "Where the time of the requests went", stages.stages),
-        Figure("timeline", "run", "figures", "Batches, queue and memory over time", timeline.timeline, True),
-        Figure("misses", "run", "figures", "What made requests miss the SLO", stages.misses),
-        Figure("arrivals", "run", FIDELITY, "Planned and sent requests", timeline.arrivals, True),
-        Figure("burstiness", "run", FIDELITY, "How bursty the requests came", bursts.burstiness, True),
-        Figure("gaps", "run", FIDELITY, "Gaps between the requests", bursts.gaps, True),
-        Figure("lengths", "run", FIDELITY, "Lengths requested and received", cdf.lengths, True),
-        Figure("cluster", "cluster", "figures", "Cluster", cluster.cluster, True),
-        Figure("attainment_rate", "study", "figures", "Attainment against rate", curves.attainment_rate),
-        Figure("slo_scale_rates", "study", "slos", "Attainment against SLO scale", scale.slo_scale_rates),
-        Figure("attainment_over", "study", "over", "Attainment over another option", curves.attainment_over),
-        Figure("capacity_plane", "study", "slos", "Sustained rate over the bounds", planes.capacity_plane),
-        Figure("interactivity", "study", "latency", "Throughput against interactivity", curves.interactivity),
-        Figure("latency_rate", "study", "latency", "TTFT and TPOT against rate", curves.latency_rate),
-        Figure("latency_cdf_rates", "study", "latency", "Distribution of TTFT and TPOT", cdf.latency_cdf_rates),
-        Figure("stages_rate", "study", "time", "Where the time of a request goes, by rate", stages.stages_rate),
-        Figure("misses_rate", "study", "time", "What made requests miss the SLO, by rate", stages.misses_rate),
-        Figure("knees", "study", "search", "Capacity by seed", search.knees),
-        Figure("search_path", "study", "search", "The search", search.search_path),
-    )
-
-
-@cache
-def _of_answers() -> tuple[Figure, ...]:
-    from reports.figures import agents, compare, history, search, sides, validate
-
-    return (
-        Figure("forest", "compare", "losses", "Losses of the gated metrics", compare.forest),
-        Figure("sides_rate", "compare", "curves", "Attainment of both sides against the rate", sides.sides_rate),
-        Figure("sides_scale", "compare", "curves", "Attainment of both sides against SLO scale", sides.sides_scale),
-        Figure("pairs_scatter", "compare", "pairs", "Each pair: base against head", compare.pairs_scatter),
-        Figure("cdf_difference", "compare", "pairs", "Latency on both sides, and the difference", sides.cdf_difference),
-        Figure("requests_paired", "compare", "pairs", "The same requests on both sides", compare.requests_paired),
-        Figure("trend", "trend", "series", "Judged metrics, night by night", history.trend),
-        Figure("real_curves", "validate", "figures", "Measured and simulated over the rate", validate.real_curves),
-        Figure("real_error_rate", "validate", "figures", "Error over the rate", validate.real_error_rate),
-        Figure("real_plane", "validate", "figures", "Simulated against measured", validate.real_plane),
-        Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", agents.agents_share),
-        Figure("placed", "place", "figures", "Rate per GPU of each placement", search.placed),
-    )
+    return {row.key: row for row in FIGURES if row.of == subject}
 
 
 def measured(run: Run) -> Run:

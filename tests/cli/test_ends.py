@@ -600,7 +600,7 @@ RUN = "run --backend sim --requests 5 --quiet --no-html"
     ("command", "names"),
     [
         ("list", "click,harness.registry"),
-        (RUN, "numpy,pyarrow,pandas.core.frame,dateutil.parser"),
+        (RUN, "numpy,pyarrow,pyarrow.util"),
         *(pytest.param(command, "", marks=pytest.mark.nightly) for command in ("--help", "list", RUN)),
     ],
 )

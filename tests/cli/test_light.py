@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +32,23 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
 
     assert code == 0
     assert set() == HEAVY & {name.split(".")[0] for name in modules}
+
+
+def test_a_short_run_loads_neither_pandas_nor_plotly_nor_scipy_and_pyarrow_takes_pandas_later(tmp_path: Path) -> None:
+    """They took more time than the run; but a plug-in's frame must become a table."""
+    source = (
+        PROBE.format(arguments=["run", "--backend", "sim", "--requests", "5", "--no-html"])
+        + """
+import pandas, pyarrow
+assert pyarrow.array(pandas.Series(["a", None])).null_count == 1
+assert pandas.__spec__.loader is pandas.__loader__ and "SourceFileLoader" in repr(pandas.__loader__)
+"""
+    )
+    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=True)
+    code, modules, _ = json.loads(done.stderr.splitlines()[-1])
+
+    assert code == 0
+    assert {"pandas", "plotly", "scipy"}.isdisjoint(modules)
 
 
 def test_help_names_every_command() -> None:
