@@ -1,7 +1,7 @@
 """Keeps pandas, a third of the time of a short command, out of pyarrow until something else imports it.
 
-pyarrow looks for pandas at its first conversion, in C++, where Ctrl-C is lost too. Where a plug-in or a caller of the
-Python API imports pandas later, pyarrow looks again at once: before, there is no object of pandas to convert.
+pyarrow imports pandas at its first conversion, in C++, where Ctrl-C is lost too. Where a plug-in or a caller of the
+Python API imports pandas later, pyarrow imports it at once: before, there is no object of pandas to convert.
 """
 
 import sys
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 
 class _Pandas(Loader):
-    """A finder that hides pandas while pyarrow looks for it, and then a loader that has pyarrow look again."""
+    """A finder that hides pandas from the first conversion of pyarrow, and then a loader that hands it over."""
 
     hidden = True
 
@@ -33,7 +33,7 @@ class _Pandas(Loader):
     def exec_module(self, module: ModuleType) -> None:
         module.__loader__ = self._spec.loader = self._loader
         self._loader.exec_module(module)
-        pa.lib._pandas_api.pd  # noqa: B018, SLF001  # looks for it
+        pa.lib._pandas_api.pd  # noqa: B018, SLF001  # imports it
 
 
 if "pandas" not in sys.modules:
