@@ -90,9 +90,8 @@ site: $(STAMP) ## build the site of docs/ into site/, in an environment of its o
 claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones with ONLY=id
 	$(BIN)/python tools/claims.py renew $(if $(ONLY),--only $(ONLY))
 
-systems: $(STAMP) ## compare with published results and write docs/systems.md and docs/systems-rest.md, some hours
+systems: $(STAMP) ## compare with published results and write docs/systems.md, some hours
 	$(BIN)/bench reproduce --all --page docs/systems.md || test $$? = 1 -o $$? = 3 # a row misses its band, or lacks its data
-	$(BIN)/python tests/acceptance/run.py --out docs/systems-rest.md || test $$? = 1
 
 perf: $(STAMP) ## measure client, server, simulator, engine and statistics on this machine, an hour
 	$(BIN)/python tests/perf/client_accuracy.py

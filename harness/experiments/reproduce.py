@@ -30,7 +30,7 @@ from harness.experiments import expression, pool
 from harness.version import __version__
 
 Badge = Literal["exact", "real", "simulated", "formula"]
-Verdict = Literal["holds", "misses", "informs", "cannot run", "needs a clone"]
+Verdict = Literal["holds", "misses", "informs", "cannot run", "needs a clone", "unavailable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +38,8 @@ class Row:
     """A published result. `value` is an expression over the outputs of its commands, each named by its `--out`.
 
     `band` holds the least and the largest value that agree with `published`; without one the row informs. `check` is a
-    test instead of `run`, for what needs a clone: another program's numbers, exact replays.
+    test instead of `run`, for what needs a clone: another program's numbers, exact replays. `unavailable` says why
+    there is neither.
     """
 
     id: str
@@ -50,13 +51,13 @@ class Row:
     seeds: int = 1
     band: tuple[float, float] | None = None
     check: str | None = None
+    unavailable: str | None = None
     note: str = ""
 
     def __post_init__(self) -> None:
-        if self.check is not None and (self.run or self.value or self.band):
-            raise ValueError(f"{self.id}: a row with a check has no run, value and band")
-        if self.check is None and not (self.run and self.value):
-            raise ValueError(f"{self.id}: a row needs run and value, or a check")
+        runs = bool(self.run or self.value or self.band)
+        if runs + (self.check is not None) + (self.unavailable is not None) != 1 or bool(self.run) != bool(self.value):
+            raise ValueError(f"{self.id}: a row needs run and value, or a check, or the reason why it is unavailable")
         if self.band is not None and self.band[0] > self.band[1]:
             raise ValueError(f"{self.id}: the band {self.band} ends before it begins")
         commands = [shlex.split(command) for command in self.run]
@@ -114,7 +115,7 @@ def _is_of(name: str, published: System, row: Row) -> bool:
 class RowResult(Part, frozen=True, kw_only=True):
     """A row and what was obtained: the median over the seeds, the least and the largest value.
 
-    `reason` says why it cannot run.
+    `reason` says why it cannot run or is unavailable.
     """
 
     id: str
@@ -299,6 +300,8 @@ def _result(published: System, row: Row, plan: Sequence[Sequence[Call]], outputs
         "source": row.source, "badge": row.badge, "band": row.band, "commands": row.run, "check": row.check,
         "expression": row.value, "note": row.note,
     }  # fmt: skip
+    if row.unavailable is not None:
+        return RowResult(**facts, verdict="unavailable", reason=row.unavailable)
     if row.value is None:
         return RowResult(**facts, verdict="needs a clone")
     folders = {call.folder: None for calls in plan for call in calls}

@@ -75,7 +75,7 @@ def _counted(rows: Sequence[RowResult]) -> str:
         if judged := verdicts["holds"] + verdicts["misses"]:
             parts.append(f"{verdicts['holds']} of {judged} {name} hold")
     for verdict, text in (("misses", "missed"), ("cannot run", "cannot run"), ("needs a clone", "need a clone"),
-                          ("informs", "without a band")):  # fmt: skip
+                          ("informs", "without a band"), ("unavailable", "unavailable")):  # fmt: skip
         if ids := [clean(row.id) for row in rows if row.verdict == verdict]:
             parts.append(f"{text}: {', '.join(ids)}")
     return f"{'; '.join(parts)}."
@@ -109,4 +109,5 @@ def _folded(row: RowResult) -> str:
     commands = [*row.commands, *([f"# {row.expression}"] if row.expression else [])]
     if row.check is not None:
         commands = [f"python -m pytest {row.check}"]
-    return "\n".join([*lines, "```sh", *commands, "```", "</details>\n"])
+    block = ["```sh", *commands, "```"] if commands else []
+    return "\n".join([*lines, *block, "</details>\n"])

@@ -125,7 +125,7 @@ def test_recipes_of_servers_work_against_a_server(page: Path, tmp_path: Path) ->
             assert done.returncode in (0, 1, 4, 5), f"{line}\n{done.stdout}\n{done.stderr}"
 
 
-REFERENCES = ("architecture.md", "reports.md", "systems.md", "systems-rest.md")
+REFERENCES = ("architecture.md", "reports.md", "systems.md")
 
 
 @pytest.mark.parametrize("page", [TOP / "docs" / name for name in REFERENCES], ids=lambda page: page.name)

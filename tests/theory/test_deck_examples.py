@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from backends.serving.journal import Journal
 from backends.sim import Sim
+from backends.simulator.core import Core
 from harness.api import Request
 
 STEP = "linear:base_s=1,prefill_token_s=0,decode_seq_s=0,context_token_s=0"
@@ -74,15 +76,27 @@ def test_padded_batches_are_charged_for_their_padding():
     assert (padded, plain) == (100, 60)
 
 
-def test_orca_forms_the_batches_of_the_slides():
-    """{R1,R2}; R3 arrives -> {R1,R2,R3}; R4, R5 arrive, R2 ends -> {R1,R3,R4}, R5 queued (K02.a, S03)."""
-    outputs = (6, 2, 6, 3, 3)
-    arrivals = (0.0, 0.0, 0.5, 1.2, 1.2)
-    sim = Sim(policy="orca:max_batch=3", latency=STEP, kv_blocks=100, journal=True)
-    list(sim.simulate(Request(i + 1, t, 1, n) for i, (t, n) in enumerate(zip(arrivals, outputs, strict=True))))
-    batches = [set(d.decodes) | {i for i, _ in d.prefills} for d in sim.cluster.replicas[0].journal.decisions]
+def orca(step_s: float) -> list[Request]:
+    """The five requests of the slides, where a step takes so long."""
+    rows = zip((0.0, 0.0, 0.5, 1.2, 1.2), (6, 2, 6, 3, 3), strict=True)
+    return [Request(i, at * step_s, 1, output) for i, (at, output) in enumerate(rows, start=1)]
 
-    assert [{1, 2}, {1, 2, 3}, {1, 3, 4}] == batches[:3]
+
+def batches_of(journal: Journal) -> list[set[int]]:
+    """The requests of each batch."""
+    return [{*decision.decodes, *(i for i, _ in decision.prefills)} for decision in journal.decisions]
+
+
+def test_orca_forms_the_batches_of_the_slides(engine_loop):
+    """{R1,R2}; R3 arrives -> {R1,R2,R3}; R4, R5 arrive, R2 ends -> {R1,R3,R4}, R5 queued (K02.a, S03): on the
+    simulator, and on the engine."""
+    sim = Sim(policy="orca:max_batch=3", latency=STEP, kv_blocks=100, journal=True, leap=False)
+    list(sim.simulate(orca(1.0)))
+    core, journal = Core.of(policy="orca:max_batch=3"), Journal()
+    engine_loop(orca(0.0105), core.replica(core.memory(), 100, journal=journal))
+
+    assert [{1, 2}, {1, 2, 3}, {1, 3, 4}] == batches_of(sim.cluster.replicas[0].journal)[:3]
+    assert batches_of(journal) == batches_of(sim.cluster.replicas[0].journal)
 
 
 def test_orca_serves_in_order_of_arrival(draw):

@@ -42,7 +42,7 @@ def test_mooncake_hit_ratios(conversation: traces.Trace, capacity: int | None, r
 
 @pytest.mark.parametrize(("spec", "share"), [("lru:tokens=3M", 0.371), ("lru:tokens=50M", 0.992)])
 def test_mooncake_share_of_the_most(conversation: traces.Trace, spec: str, share: float) -> None:
-    """A pool of 3 or 50 million tokens would look larger or smaller than it is (acceptance S41: half a point)."""
+    """A pool of 3 or 50 million tokens would look larger or smaller than it is (S41: half a point)."""
     most = Lru().replay(conversation.table)
     found = from_spec(spec, conversation.block_tokens).replay(conversation.table)
 

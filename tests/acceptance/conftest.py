@@ -1,6 +1,0 @@
-"""Makes the modules of `tests/acceptance` and `tests/published` importable."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

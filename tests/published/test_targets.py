@@ -1,0 +1,22 @@
+"""Public measurements beside the simulator: which targets of S26 and S58 are met (aic-e2e takes 15 minutes)."""
+
+from pathlib import Path
+
+import pytest
+
+from published import sources
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("source", "met"),
+    [
+        ("apex-h100", [True, True]),
+        ("distserve-a100", [True, True, False]),
+        ("distserve-66b-chat-ae", [False, False]),
+        ("aic-e2e", [False, False, False, False]),
+    ],
+)
+def test_targets_of_public_measurements(source: str, met: list[bool], shared_data: Path) -> None:
+    """A row would go on to say that a target is met or missed after the simulator changed."""
+    assert met == [target.holds for target in sources.compare(source, shared_data).targets]
