@@ -14,6 +14,7 @@ from reports.document.markdown import table as markdown_table
 
 HEADS = ("id", "system", "published", "obtained", "band", "verdict", "time")
 CELL_CHARACTERS = 80
+_PYTEST = "python -m pytest -m ''"  # tests of the night, too
 _GOOD = {"holds": True, "misses": False, "cannot run": False}
 _PAGE_HEAD = """# Serving systems: published and obtained
 
@@ -33,7 +34,12 @@ a miss.
 
 def document(info: ReproduceAnswer, path: Path | None = None) -> Document:  # noqa: ARG001  # it has no figures
     """The report of rows: a table, then what their notes say and why some cannot run."""
-    notes = (clean(f"{row.id}: {text}", None) for row in info.rows for text in (row.reason, row.note) if text)
+    notes = (
+        clean(f"{row.id}: {text}", None)
+        for row in info.rows
+        for text in (row.check and f"In a clone: {_PYTEST} {row.check}", row.reason, row.note)
+        if text
+    )
     return Document(
         title="Published results of serving systems",
         subtitle="one seed for each row" if info.quick else "",
@@ -108,6 +114,6 @@ def _folded(row: RowResult) -> str:
     lines += [f"{in_markdown(text, None)}\n" for text in (row.reason, row.note) if text]
     commands = [*row.commands, *([f"# {row.expression}"] if row.expression else [])]
     if row.check is not None:
-        commands = [f"python -m pytest {row.check}"]
+        commands = [f"{_PYTEST} {row.check}"]
     block = ["```sh", *commands, "```"] if commands else []
     return "\n".join([*lines, *block, "</details>\n"])

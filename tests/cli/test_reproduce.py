@@ -101,12 +101,13 @@ def test_rows_are_compared_and_stored(
     assert "0 of 1 rows hold; 1 of 1 formulas hold; missed: S91.b; need a clone: S92; without a band: S91.c." in (
         " ".join(printed.out.split())
     )
+    assert "S92: In a clone: python -m pytest -m '' tests/x.py" in printed.out
     assert 5 == printed.err.count(" s: bench ")  # equal commands run once
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "## Batching\n" in page
     assert "| S91.b | tgi | 3 times the TTFT | 1.00 (1.00 to 1.00) | 2.50 to 3.50 | misses |" in page
     assert "```sh\nbench theory prefill:execution=80ms --over rate=5,10 --out t.csv\n# t\\[" not in page
-    assert "```sh\npython -m pytest tests/x.py\n```" in page
+    assert "```sh\npython -m pytest -m '' tests/x.py\n```" in page
 
 
 def test_a_command_that_fails_costs_its_row_alone(

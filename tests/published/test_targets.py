@@ -8,6 +8,7 @@ from published import sources
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
     ("source", "met"),
     [

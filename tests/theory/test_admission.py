@@ -93,7 +93,7 @@ def test_memory_and_evictions_in_the_published_order():
 
     assert 0.53 <= use[rules[0]] <= 0.65
     assert use[rules[0]] < use[rules[1]] <= use[rules[2]] + 0.01
-    assert 0.85 <= use[rules[1]]
+    assert use[rules[1]] == pytest.approx(0.935, abs=0.085)  # published: 93 to 94 %
     assert 0.92 <= use[rules[2]] <= 0.98
     assert (0, 0) == (lost[rules[0]], lost[rules[2]])
     assert lost[rules[1]] <= 0.07
