@@ -976,16 +976,14 @@ class RunTables:
     """What a metric of a whole run sees: its tables from `since_s` on, where its warm-up was cut.
 
     `steps()` gives the steps in pieces, those of a replica in the order of their start; none where the backend does
-    not show them. `http` is None for a backend that is not remote. A replica has `kv_blocks` blocks of KV memory; None
-    where that is unknown, or differs between replicas. `step_w` are the limits of the power (W) of the GPUs that a step
-    keeps busy, by replica, the last one for all that follow; none where a GPU's is unknown. `prompts()` gives all
-    prompts in the order of their sending, those of the warm-up too; none where no prompt names blocks.
+    not show them. `http` is None for a backend that is not remote. `step_w` are the limits of the power (W) of the GPUs
+    that a step keeps busy, by replica, the last one for all that follow; none where a GPU's is unknown. `prompts()`
+    gives all prompts in the order of their sending, those of the warm-up too; none where no prompt names blocks.
     """
 
     requests: pa.Table
     steps: Callable[[], Iterator[pa.Table]]
     http: pa.Table | None = None
-    kv_blocks: int | None = None
     since_s: float = 0.0
     step_w: Sequence[float] = ()
     prompts: Callable[[], Iterator[SentPrompt]] = lambda: iter(())
@@ -1006,7 +1004,6 @@ class RunMetric:
     of: Callable[[RunTables], np.ndarray]
     place: int = 100  # among the metrics of a run, rising
     title: str | None = None  # in reports; the name where there is none
-    in_text: bool = True  # in the text of every run; json and csv have it in any case
 
     @property
     def label(self) -> str:

@@ -35,6 +35,12 @@ REMOVED = {
     },
     ("argument", "compat"): "'bench explain distserve' says where the numbers of DistServe's simulator are checked",
     ("policy", "distserve-sim"): "'--policy vllm-v0' runs prompts first too",
+    ("definition profile", "distserve-sim"): "'bench explain distserve' names the tests of its simulator's numbers",
+    **{
+        ("term or plug-in", name): "it is a function of backends/systems/rlmserving.py ('bench explain rlmserving')"
+        for name in ("kv_swing", "straggler_tail", "adaptivity")
+    },
+    ("term or plug-in", "tail_waste"): "steps.parquet of a run has the sequences of every step",
     ("arrivals", "simdistserve"): "'--arrivals poisson' has the same gaps of other draws",
 }
 """What it was, and its name: what takes its place, as the end of a sentence."""

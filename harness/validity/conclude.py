@@ -79,8 +79,6 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
 def _tables(measured: Run, run: Run) -> RunTables:
     """What its own metrics see of a run without the requests of its warm-up, of which they see the prompts too."""
     since_s, backend = large.cut_s(measured.info) or 0.0, measured.info.backend
-    blocks = backend.get("kv_blocks")
-    alike = backend.keys().isdisjoint(("prefill", "decode"))  # else each side has a memory of its own size
 
     def steps() -> Iterator[pa.Table]:
         return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in measured.step_pieces())
@@ -99,8 +97,7 @@ def _tables(measured: Run, run: Run) -> RunTables:
                 blocks = ids[starts[one] : starts[one + 1]]
                 yield SentPrompt(float(sent_s[row]), blocks, int(sizes[one]), int(tokens[row]), bool(counted[row]))
 
-    kv_blocks = blocks if isinstance(blocks, int) and alike else None
-    return RunTables(measured.requests, steps, measured.http, kv_blocks, since_s, _step_w(backend), prompts)
+    return RunTables(measured.requests, steps, measured.http, since_s, _step_w(backend), prompts)
 
 
 def _step_w(backend: Mapping[str, Any]) -> list[float]:

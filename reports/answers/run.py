@@ -127,7 +127,7 @@ def _variation(info: RunInfo) -> Iterator[str]:
     """The metrics of the run as a whole: the mean where there are several values, and the largest."""
     found, own_cache = info.summary.run_metrics, info.backend.get("prefix_cache") is True
     for name, metric in run_metrics().items():
-        if metric.in_text and (values := found.get(name)) is not None and not (own_cache and name in OF_CACHE):
+        if (values := found.get(name)) is not None and not (own_cache and name in OF_CACHE):
             unit = metric.unit if metric.unit in ("s", "share", "tokens") else ""
             mean, most = (_format.with_unit(value, unit) for value in (values.mean, values.max))
             yield f"{metric.label} {mean}" + (f" (max {most})" if (values.n or 0) > 1 else "")

@@ -223,6 +223,8 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "format": ["report", run, "--format", name],
         "figure": ["report", run, "--figure", name],
         "section": ["report", run, "--sections", name],
+        "definition profile": ["slo", run, "--profile", name],
+        "term or plug-in": ["explain", name],
     }[what]
     if run in arguments:
         assert 0 == main(["run", "--backend", "sim", "--requests", "20", "--no-html", "--quiet", "--out", run])

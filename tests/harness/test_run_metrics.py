@@ -11,7 +11,6 @@ from harness.data.records import http_table, steps_table, to_table
 from harness.errors import UsageError
 from harness.metrics.measure import run_metrics
 from harness.metrics.objective import parse_slo
-from harness.metrics.summary import of_run
 
 NAMES = registry.names("run_metrics")
 
@@ -20,7 +19,7 @@ def step(replica, start_s, end_s, running, free):
     return Step(replica, start_s, end_s, 0, running, 100, 0, running, free)
 
 
-def tables(ends_s=(1.0,), *, steps=(), exchanges=None, pieces=1, since_s=0.0, kv_blocks=100, step_w=(), **columns):
+def tables(ends_s=(1.0,), *, steps=(), exchanges=None, pieces=1, step_w=(), **columns):
     """Requests due at 0 that end then, with the steps cut into pieces."""
     records = [
         RequestRecord(
@@ -33,25 +32,12 @@ def tables(ends_s=(1.0,), *, steps=(), exchanges=None, pieces=1, since_s=0.0, kv
         to_table(records),
         lambda: (steps_table([steps[i] for i in piece]) for piece in cut if len(piece)),
         None if exchanges is None else http_table(records),
-        kv_blocks,
-        since_s,
-        step_w,
+        step_w=step_w,
     )
 
 
 def value(name, run):
     return run_metrics()[name].of(run).tolist()
-
-
-@pytest.mark.parametrize("pieces", [1, 2, 5])
-def test_kv_swing_is_taken_of_each_whole_minute_of_each_replica(pieces):
-    """A large run, read in pieces, would swing less, and two replicas that take turns would seem steady."""
-    rows = [step(0, 0, 1, 1, 90), step(0, 59, 60, 1, 70), step(1, 59, 60, 1, 100), step(0, 61, 62, 1, 60),
-            step(0, 119, 121, 1, 65), step(0, 121, 122, 1, 100)]  # fmt: skip
-
-    assert [0.2, 0.0, 0.05] == value("kv_swing", tables(steps=rows, pieces=pieces))  # the third minute is not whole
-    assert [0.2] == value("kv_swing", tables(steps=rows[:2]))  # the only one is all there is
-    assert [] == value("kv_swing", tables(steps=rows, kv_blocks=None))
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
@@ -62,52 +48,6 @@ def test_energy_is_the_limit_of_the_gpus_while_steps_run(pieces):
 
     assert [(700 + 3 * 300 + 2 * 300) / 4] == value("energy", run)
     assert [] == value("energy", tables([1.0], steps=rows))
-
-
-def test_windows_of_a_run_with_a_warm_up_begin_behind_it():
-    """A minute that is half cut would count as whole."""
-    rows = [step(0, 100, 101, 1, 90), step(0, 130, 131, 1, 80), step(0, 159, 160, 1, 60), step(0, 160, 161, 1, 0)]
-
-    assert [0.3] == value("kv_swing", tables(steps=rows, since_s=100.0))
-
-
-def test_stragglers_are_the_last_tenth():
-    """The time of the longest answer would be lost in a percentile."""
-    assert [0.5] == value("straggler_tail", tables([1, 2, 3, 4, 5, 6, 7, 8, 10, 20]))
-    assert [0.0] == value("straggler_tail", tables([4.0] * 16))  # equal requests, as one batch
-    assert [0.2] == value("straggler_tail", tables([1, 2, 3, 4, 5, *[4] * 5, 50], status=["ok"] * 10 + ["timeout"]))
-    assert [] == value("straggler_tail", tables([4.0], status=["error"]))
-
-
-@pytest.mark.parametrize("pieces", [1, 2, 3])
-def test_idle_slots_are_wasted(pieces):
-    """4 slots for 10 s, of which 4 + 2 + 1 sequences ran for 2, 3 and 1 s, and an idle replica of 1 slot."""
-    rows = [step(0, 0, 2, 4, 0), step(0, 2, 5, 2, 0), step(1, 0, 5, 1, 0), step(0, 9, 10, 1, 0)]
-
-    assert [pytest.approx(1 - (8 + 6 + 1 + 5) / 50)] == value("tail_waste", tables(steps=rows, pieces=pieces))
-
-
-def test_steps_of_a_pipeline_overlap_and_count_once():
-    """Two batches in flight would use more slots than there are."""
-    rows = [step(0, 0, 2, 2, 0), step(0, 1, 3, 2, 0), step(0, 2, 4, 2, 0)]
-
-    assert [0.0] == value("tail_waste", tables(steps=rows))
-
-
-@pytest.mark.parametrize(
-    ("requested", "expected"),
-    [([10, 20, 30, 40], [1.0]), ([40, 30, 20, 10], [-1.0]), ([20, 10, 10, 20], [0.0]), ([5, 5, 5, 5], [])],
-)
-def test_time_follows_difficulty(requested, expected):
-    """A server that lets hard questions wait no longer than easy ones has none."""
-    found = value("adaptivity", tables([1.0, 2.0, 4.0, 8.0], requested=requested))
-
-    assert expected == pytest.approx(found)
-
-
-def test_ranks_of_equal_values_are_their_mean():
-    """Requests cut at the budget have equal lengths: their order in the table would count."""
-    assert [pytest.approx(0.948683)] == value("adaptivity", tables([1.0, 2.0, 3.0, 4.0], requested=[1, 2, 3, 3]))
 
 
 def test_answer_comes_after_reasoning():
@@ -137,15 +77,10 @@ def test_a_metric_of_a_run_keeps_the_contract(name):
     assert metric.unit
 
 
-def test_a_summary_has_what_the_run_can_tell():
-    """A run against a server has no steps; a value of zero for its KV memory would be made up."""
-    assert {"straggler_tail", "adaptivity"} == of_run(tables([1.0, 2.0, 3.0], requested=[1, 2, 3])).keys()
-
-
 def test_no_slo_bounds_a_run():
     """A share would be read as seconds."""
-    with pytest.raises(UsageError, match="No latency metric named 'kv_swing'"):
-        parse_slo("kv_swing=0.1")
+    with pytest.raises(UsageError, match="No latency metric named 'working_set'"):
+        parse_slo("working_set=0.1")
 
 
 def prompts(*rows):

@@ -55,8 +55,6 @@ BY_HAND = {
     "aiperf": lambda r, n: (sent(r), later(r, n - r["token_n"][0] if n > 1 else 0), r["token_s"][-1] - r["sent_s"]),
     "inference-perf": lambda r, n: (sent(r) if n > 1 else None, later(r, n - 1), r["token_s"][-1] - r["sent_s"]),
     "mlperf": lambda r, n: (r["token_s"][0] - r["scheduled_s"], later(r, n - 1), r["token_s"][-1] - r["scheduled_s"]),
-    "distserve-sim": lambda r, n: (
-        r["token_s"][0] - r["scheduled_s"], later(r, n), r["token_s"][-1] - r["scheduled_s"]),
 }  # fmt: skip
 
 

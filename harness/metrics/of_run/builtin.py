@@ -6,7 +6,6 @@ the run.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING
@@ -22,78 +21,8 @@ from harness.metrics.quantiles import quantile
 if TYPE_CHECKING:
     from harness.api import RunTables
 
-WINDOW_S = 60.0
-"""As long as the windows in which the burstiness of traces is counted."""
 WORKING_S = 300.0
 """As long as providers keep the prompts of an agent that pauses."""
-
-
-def kv_swing(run: RunTables) -> Floats:
-    """(windows,): the last window is left out where it is not whole, unless it is the only one."""
-    ends: dict[tuple[int, int], tuple[float, float]] = {}  # (window, replica): fewest and most free blocks
-    for steps in run.steps():
-        window = ((number(steps, "start_s") - run.since_s) // WINDOW_S).astype(np.int64)
-        keys, group = np.unique((window << 32) + steps["replica"].to_numpy(), return_inverse=True)
-        fewest, most = np.full(len(keys), np.inf), np.full(len(keys), -np.inf)
-        np.minimum.at(fewest, group, number(steps, "free_blocks"))
-        np.maximum.at(most, group, number(steps, "free_blocks"))
-        for key, low, high in zip(keys.tolist(), fewest.tolist(), most.tolist(), strict=True):
-            place = divmod(key, 1 << 32)
-            before = ends.get(place, (low, high))
-            ends[place] = (min(before[0], low), max(before[1], high))
-    last = max((window for window, _ in ends), default=0)
-    found = [high - low for (window, _), (low, high) in sorted(ends.items()) if window < max(1, last)]
-    return np.array(found) / run.kv_blocks if run.kv_blocks else np.empty(0)
-
-
-def straggler_tail(run: RunTables) -> Floats:
-    """(1,): of the requests that ended well."""
-    ok = run.requests["status"].to_numpy() == "ok"
-    end_s = np.sort(last(lists(run.requests, "token_s"))[ok])
-    end_s = end_s[np.isfinite(end_s)]
-    if not len(end_s):
-        return np.empty(0)
-    makespan_s = end_s[-1] - number(run.requests, "scheduled_s")[ok].min()
-    most_s = end_s[math.ceil(0.9 * len(end_s)) - 1]
-    return np.array([(end_s[-1] - most_s) / makespan_s]) if makespan_s > 0 else np.empty(0)
-
-
-def tail_waste(run: RunTables) -> Floats:
-    """(1,): over all replicas, from the first step to the end of the last."""
-    begun_s, ended_s, used_s = math.inf, -math.inf, 0.0
-    slots: dict[int, float] = {}
-    before: dict[int, Floats] = {}  # replica: start, end and sequences of its last step so far
-    for steps in run.steps():
-        rows = np.stack([number(steps, name) for name in ("start_s", "end_s", "running")])  # (3, steps)
-        replicas = steps["replica"].to_numpy()
-        for replica in np.unique(replicas).tolist():
-            mine = np.concatenate([before.get(replica, np.empty((3, 0))), rows[:, replicas == replica]], axis=1)
-            start_s, end_s, running = mine
-            until_s = np.minimum(end_s[:-1], start_s[1:])  # the next step of a pipeline starts before this one ends
-            used_s += float((running[:-1] * (until_s - start_s[:-1])).sum())
-            begun_s, ended_s = min(begun_s, start_s[0]), max(ended_s, end_s.max())
-            slots[replica] = max(slots.get(replica, 0.0), running.max())
-            before[replica] = mine[:, -1:]
-    used_s += sum(float((row[2] * (row[1] - row[0])).sum()) for row in before.values())
-    slots_s = sum(slots.values()) * (ended_s - begun_s)
-    return np.array([1 - used_s / slots_s]) if slots and slots_s > 0 else np.empty(0)
-
-
-def adaptivity(run: RunTables) -> Floats:
-    """(1,): none for fewer than three requests, and where all are equal."""
-    ok = run.requests["status"].to_numpy() == "ok"
-    e2e_s = (last(lists(run.requests, "token_s")) - number(run.requests, "scheduled_s"))[ok]
-    difficulty, time = _ranks(number(run.requests, "output_tokens_asked")[ok]), _ranks(e2e_s)
-    if len(e2e_s) < 3 or not np.ptp(difficulty) or not np.ptp(time):
-        return np.empty(0)
-    return np.array([np.corrcoef(difficulty, time)[0, 1]])
-
-
-def _ranks(values: Floats) -> Floats:
-    """(n,) ranks from 1, equal values their mean rank."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    mean: Floats = np.cumsum(counts) - (counts - 1) / 2
-    return mean[place]
 
 
 def ttft_answer(run: RunTables) -> Floats:
@@ -204,52 +133,7 @@ def session_time(run: RunTables) -> Floats:
 # fmt: off
 ROWS: tuple[RunMetric, ...] = (
     RunMetric(
-        name="kv_swing", title="KV swing", unit="share", place=0, of=kv_swing, in_text=False,
-        about="""
-        How far the use of KV memory rises and falls within a minute (share of the memory of a replica, per window).
-
-        Source: the fluctuating memory of reasoning models in lqinfdim/RLMServing (ICLR 2026); the window is ours.
-
-        (most - least blocks in use) / blocks, as seen at the steps of each whole window of 60 s of each replica, or of
-        a shorter run as a whole. The coefficient of variation of these is their standard deviation over their mean.
-        """,
-    ),
-    RunMetric(
-        name="straggler_tail", title="straggler tail", unit="share", place=1, of=straggler_tail, in_text=False,
-        about="""
-        How long the last tenth of the requests takes (share of the run).
-
-        Source: the straggler requests of reasoning models in lqinfdim/RLMServing (ICLR 2026).
-
-        Time from when 90% of the requests that ended well have ended to when all have, over the time from the first
-        scheduled one. Requests that arrive over time end over time: compare runs of equal arrivals.
-        """,
-    ),
-    RunMetric(
-        name="tail_waste", title="tail waste", unit="share", place=2, of=tail_waste, in_text=False,
-        about="""
-        How much of the batch stands empty (share of slots times seconds).
-
-        Source: the idle slots behind stragglers in lqinfdim/RLMServing (ICLR 2026).
-
-        Idle slot-time over all slot-time, from the first step to the end of the last. A replica has as many slots as
-        sequences ever ran on it at once.
-        """,
-    ),
-    RunMetric(
-        name="adaptivity", title="adaptivity", unit="correlation", better="higher", place=3, of=adaptivity,
-        in_text=False,
-        about="""
-        Whether the time of a request follows its difficulty (rank correlation, -1 to 1).
-
-        Source: the running time of reasoning models, adaptive to difficulty, in lqinfdim/RLMServing (ICLR 2026).
-
-        Spearman's correlation of requested output tokens and E2E over the requests that ended well. The requested
-        tokens stand for the difficulty, which no table holds.
-        """,
-    ),
-    RunMetric(
-        name="ttft_answer", title="TTFT (answer)", unit="s", place=4, of=ttft_answer,
+        name="ttft_answer", title="TTFT (answer)", unit="s", place=0, of=ttft_answer,
         about="""
         Time to the first token of the answer itself, after the reasoning (seconds per request).
 
@@ -260,7 +144,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="energy", title="energy at most (J per output token)", unit="J", place=5, of=energy,
+        name="energy", title="energy at most (J per output token)", unit="J", place=1, of=energy,
         about="""
         What the GPUs use while steps run, at most (joules per output token).
 
@@ -272,7 +156,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="cache_found", title="prompt tokens found in the cache", unit="share", better="higher", place=6,
+        name="cache_found", title="prompt tokens found in the cache", unit="share", better="higher", place=2,
         of=cache_found,
         about="""
         How much of the prompts the server had in its cache (share of their tokens).
@@ -283,7 +167,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="cache_best", title="prompt tokens that came before", unit="share", better="higher", place=7,
+        name="cache_best", title="prompt tokens that came before", unit="share", better="higher", place=3,
         of=cache_best,
         about="""
         How much of the prompts a cache with room for everything would have found (share of their tokens).
@@ -294,7 +178,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="working_set", title="working set", unit="tokens", place=8, of=working_set,
+        name="working_set", title="working set", unit="tokens", place=4, of=working_set,
         about="""
         How many different tokens the prompts of five minutes have (tokens, per window).
 
@@ -305,7 +189,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="new_prompt_tps", title="new prompt tokens/s", unit="tokens/s", better="higher", place=9,
+        name="new_prompt_tps", title="new prompt tokens/s", unit="tokens/s", better="higher", place=5,
         of=partial(_prompt_tps, cached=False),
         about="""
         How many tokens of prompts the server computes (tokens per second).
@@ -317,7 +201,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="cached_prompt_tps", title="cached prompt tokens/s", unit="tokens/s", better="higher", place=10,
+        name="cached_prompt_tps", title="cached prompt tokens/s", unit="tokens/s", better="higher", place=6,
         of=partial(_prompt_tps, cached=True),
         about="""
         How many tokens of prompts the server finds in its cache (tokens per second).
@@ -328,7 +212,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="slow_decile", title="slowest decile (tokens/s per user)", unit="tokens/s", better="higher", place=11,
+        name="slow_decile", title="slowest decile (tokens/s per user)", unit="tokens/s", better="higher", place=7,
         of=slow_decile,
         about="""
         Tokens per second that nine tenths of the requests of sessions reach (tokens per second).
@@ -339,7 +223,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="session_time", title="session time", unit="s", place=12, of=session_time,
+        name="session_time", title="session time", unit="s", place=8, of=session_time,
         about="""
         How long whole sessions take, thinking included (seconds per session).
 

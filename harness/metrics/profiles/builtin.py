@@ -46,14 +46,6 @@ def after_first_chunk(events: Events) -> Floats:
     return np.where(events.tokens < 2, 0, events.tokens - before)
 
 
-def all_tokens(events: Events) -> Floats:
-    """The first too."""
-    return events.tokens
-
-
-# The requests of which the good ones are a share, (requests,); `unknown` have no value for a bound.
-
-
 def every_request(events: Events, unknown: Mask) -> Mask:  # noqa: ARG001  # the signature of a denominator
     """All that were sent, whatever came of them."""
     return np.ones(len(events.ok), bool)
@@ -129,12 +121,6 @@ def by_deadlines(events: Events, times: Times, limits: Limits) -> Judged:
         missed, total, at = missed + int(found.missed.sum()), total + int(found.total.sum()), at + rows
     more = (("fluidity index", 1 - missed / total),) if total else ()
     return Judged(good, count(events.ok), None, more)
-
-
-def lowest_share(events: Events, times: Times, limits: Limits) -> Judged:
-    """The share of the bound that fewest requests keep."""
-    kept = [count(events.ok & ~(times.of(metric) > limit_s)) for metric, limit_s in limits.items()]
-    return Judged(min(kept, default=count(events.ok)), len(events.ok), sending_s(events.due_s))
 
 
 # A line or two of choices each, so that tools can be compared.
@@ -284,22 +270,6 @@ ROWS: tuple[Definition, ...] = (
             "needs a tokenizer: it counts tokens itself; here they are the server's",
             ("a late token misses every deadline that passed meanwhile, then deadlines start anew; good: at most "
              "10% missed"),
-        ),
-    ),
-    Definition(
-        name="distserve-sim", tool="simdistserve",
-        start="due", divisor=all_tokens, gaps=None, quantile=quantile,
-        judged=lowest_share,
-        about="""
-        DistServe's simulator: the time of decoding is shared by all n tokens, and percentiles are met one by one.
-
-        Source: LLMServe/DistServe, simdistserve/base/organize_data.py and request.py.
-
-        TPOT (last - first)/n; each bound is counted apart, as its placement search does.
-        """,
-        notes=(
-            "runs n decode steps after the first token and divides by n; here there are n - 1 steps",
-            "its search asks each bound apart, never of the same request: the lowest share is shown",
         ),
     ),
 )
