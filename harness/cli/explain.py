@@ -240,7 +240,7 @@ def _system(name: str) -> str:
         lines += [f"    {f'{kind} {of}':<{width}}  {registry.summary(kind, of)}" for kind, of in found.plugins]
     if found.rows:
         width = max(len(row.id) for row in found.rows)
-        lines += ["", "  rows"]
+        lines += ["", f"  rows: bench reproduce {name}"]
         lines += [
             f"    {row.id:<{width}}  {row.published} [{row.source}]{f' checked by {row.check}' if row.check else ''}"
             for row in found.rows

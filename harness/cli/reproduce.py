@@ -24,8 +24,18 @@ Examples
       the published results of a system (bench list systems), each beside what is obtained here
   bench reproduce S09.b --quick
       one row, with one seed
-  bench reproduce --all --page systems.md
-      every row, and a page with the commands; takes some hours
+  bench reproduce marlin --page marlin.md
+      also a page with the commands and the source of each row
+  bench reproduce --all
+      every row; takes some hours
+
+\b
+Verdicts
+  holds, misses    the value is in the band of what is published, or is not
+  informs          no band: no size is published, or the setting differs
+  cannot run       a command failed, such as a download; the reason is below the table
+  needs a clone    a test proves it, which is named below the table
+  unavailable      neither a command nor a test obtains it
 
 \b
 Exit codes

@@ -102,6 +102,8 @@ def chosen(names: Sequence[str]) -> list[tuple[System, Row]]:
     rows = [(published, row) for published in map(system, registry.names("systems")) for row in published.rows]
     for name in names:
         if not any(_is_of(name, *pair) for pair in rows):
+            if name in registry.names("systems"):
+                raise UsageError(f"'{name}' has no published results here; 'bench explain {name}' shows its plug-ins.")
             known = {published.name for published, _ in rows} | {row.id for _, row in rows}
             sentence = str(no_such("published system or row", name, known)).split(" Known: ")[0]  # hundreds of ids
             raise UsageError(f"{sentence} 'bench list systems' shows the systems, 'bench explain SYSTEM' its rows.")
@@ -209,6 +211,8 @@ def reproduce(
     waiting = {folder: call for folder, call in waiting.items() if folder not in outputs}
     total = len(waiting)
     try:
+        if total:
+            tell(f"Commands to run: {total}; results are stored in {home}.")
         for call, output in _executed(waiting, outputs, execute, workers):
             state = f"{output.seconds:.0f} s" if output.ran else f"exit code {output.exit_code}"
             tell(f"[{total - len(waiting)}/{total}] {state}: {call.text}")

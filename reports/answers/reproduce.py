@@ -34,12 +34,12 @@ a miss.
 
 def document(info: ReproduceAnswer, path: Path | None = None) -> Document:  # noqa: ARG001  # it has no figures
     """The report of rows: a table, then what their notes say and why some cannot run."""
-    notes = (
-        clean(f"{row.id}: {text}", None)
-        for row in info.rows
-        for text in (row.check and f"In a clone: {_PYTEST} {row.check}", row.reason, row.note)
-        if text
-    )
+    ids: dict[str, list[str]] = {}  # rows of one download or one test have a note in common
+    for row in info.rows:
+        for text in (row.check and f"In a clone: {_PYTEST} {row.check}", row.reason, row.note):
+            if text:
+                ids.setdefault(text, []).append(row.id)
+    notes = (clean(f"{', '.join(of_rows)}: {text}", None) for text, of_rows in ids.items())
     return Document(
         title="Published results of serving systems",
         subtitle="one seed for each row" if info.quick else "",

@@ -102,6 +102,7 @@ def test_rows_are_compared_and_stored(
         " ".join(printed.out.split())
     )
     assert "S92: In a clone: python -m pytest -m '' tests/x.py" in printed.out
+    assert printed.err.startswith("Commands to run: 5; results are stored in ")
     assert 5 == printed.err.count(" s: bench ")  # equal commands run once
     page = (tmp_path / "page.md").read_text(encoding="utf-8")
     assert "## Batching\n" in page
@@ -129,8 +130,9 @@ def test_ctrl_c_loses_nothing_that_was_measured(
     """An hour of commands would begin anew."""
     rows_of(ROWS)
 
-    def interrupt(_: str) -> None:
-        raise KeyboardInterrupt
+    def interrupt(text: str) -> None:
+        if text.startswith("[1/"):
+            raise KeyboardInterrupt
 
     monkeypatch.setattr(_terminal, "note", interrupt)
     code = main(["reproduce", "S91.b", "--quick", "--workers", "1"])
@@ -146,6 +148,7 @@ def test_ctrl_c_loses_nothing_that_was_measured(
     [
         ([], "Name systems (bench list systems), rows such as S09.b, or --all."),
         (["S09.a", "--all"], "Name systems (bench list systems), rows such as S09.b, or --all."),
+        (["autellix"], "'autellix' has no published results here; 'bench explain autellix' shows its plug-ins."),
         (["sarathi"], "No published system or row named 'sarathi'. Did you mean 'sarathi-serve'?"),
     ],
 )

@@ -11,12 +11,12 @@ from harness.cli import main
 from harness.data.folder import load
 
 
-def requests(*ends_s: float, asked: list[int] | None = None, status: list[str] | None = None) -> pa.Table:
+def requests(*ends_s: float, requested: list[int] | None = None, status: list[str] | None = None) -> pa.Table:
     """Requests due at 0 that end then."""
     count = len(ends_s)
     return pa.table({
         "scheduled_s": np.zeros(count), "token_s": [[0.5, float(end_s)] for end_s in ends_s],
-        "output_tokens_asked": asked or [2] * count, "status": status or ["ok"] * count,
+        "output_tokens_asked": requested or [2] * count, "status": status or ["ok"] * count,
     })  # fmt: skip
 
 
@@ -37,12 +37,12 @@ def test_stragglers_are_the_last_tenth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("requested", "expected"),
     [([10, 20, 30, 40], 1.0), ([40, 30, 20, 10], -1.0), ([20, 10, 10, 20], 0.0), ([1, 2, 3, 3], 0.948683)],
 )
-def test_time_follows_difficulty(asked: list[int], expected: float) -> None:
+def test_time_follows_difficulty(requested: list[int], expected: float) -> None:
     """A server that lets hard questions wait no longer than easy ones has none; equal lengths have equal ranks."""
-    assert expected == pytest.approx(adaptivity(requests(1.0, 2.0, 4.0, 8.0, asked=asked)), abs=1e-6)
+    assert expected == pytest.approx(adaptivity(requests(1.0, 2.0, 4.0, 8.0, requested=requested)), abs=1e-6)
 
 
 @pytest.mark.nightly
