@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import islice
 from operator import attrgetter
-from typing import Any, TypeAlias, TypeVar
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pyarrow as pa
@@ -22,9 +23,11 @@ from harness.api import (
     ActionEvent,
     CountedBy,
     DeadlineSlo,
+    Exchange,
     Extra,
     LatencySlo,
     ProgramSlo,
+    Request,
     RequestRecord,
     SloClass,
     Step,
@@ -41,168 +44,81 @@ SHARED = 1 << 14
 """Rows of a chunk that stands for many in a column of one value."""
 
 _UNITS = {"_s": "s", "_tokens": "tokens", "_n": "tokens"}
+"""Units that the end of a column's name tells."""
+_OTHER_UNITS = {
+    "prompt_tokens_server": "tokens", "output_tokens_asked": "tokens", "decode_seqs": "sequences",
+    "waiting": "sequences", "running": "sequences", "free_blocks": "blocks", "reads": "reads",
+    "process_stamps": "reads", "shared_events": "events", "held_events": "events", "n": "answers",
+}  # fmt: skip
+_SMALL = frozenset(("turn", "priority", "stage", "n", "token_n", "replica", "target", "preemptions", "sender",
+                    "http_status"))  # fmt: skip
+"""Whole numbers of 32 bits; all others have 64."""
+_KINDS = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 
 
-def _field(name: str, kind: pa.DataType, *, nullable: bool = False, unit: str | None = None) -> pa.Field:
-    unit = unit or next((u for end, u in _UNITS.items() if name.endswith(end)), None)
-    return pa.field(name, kind, nullable=nullable, metadata={"unit": unit} if unit else None)
+def _fields_of(cls: type, names: Sequence[str] = (), *, nullable: bool = False) -> list[pa.Field]:
+    """Return the columns of a dataclass of `harness.api`, or those named in their order; None may stand where its type
+    has it, or anywhere."""
+    hints = get_type_hints(cls)
+    return [_field(name, hints[name], nullable=nullable) for name in names or hints]
+
+
+def _field(name: str, hint: Any, *, nullable: bool = False) -> pa.Field:
+    options = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kind = next(option for option in options if option is not NoneType)
+    unit = _OTHER_UNITS.get(name) or next((unit for end, unit in _UNITS.items() if name.endswith(end)), None)
+    listed = get_origin(kind) in (tuple, Sequence)
+    item = _arrow_type(name, get_args(kind)[0] if listed else kind)
+    column = pa.list_(pa.field("item", item, nullable=False)) if listed else item
+    missing = not listed and (nullable or NoneType in options)
+    return pa.field(name, column, nullable=missing, metadata={"unit": unit} if unit else None)
+
+
+def _arrow_type(name: str, kind: Any) -> pa.DataType:
+    if kind is Extra:
+        return EXTRA
+    if kind is int:
+        return pa.int32() if name in _SMALL else pa.int64()
+    return _KINDS[type(get_args(kind)[0]) if get_origin(kind) is Literal else kind]
 
 
 def _schema(table: str, fields: Sequence[pa.Field]) -> pa.Schema:
     return pa.schema(fields, metadata={"bench.table": table, "bench.schema_version": str(VERSION)})
 
 
-_STAMPS = ("prefill_start_s", "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s")
-
 REQUESTS: pa.Schema = _schema(
     "requests",
-    [
-        _field("request_id", pa.int64()),
-        _field("session", pa.int64(), nullable=True),
-        _field("turn", pa.int32()),
-        _field("tag", pa.string(), nullable=True),
-        _field("scheduled_s", pa.float64()),
-        _field("sent_s", pa.float64(), nullable=True),
-        _field("token_s", pa.list_(pa.field("item", pa.float64(), nullable=False))),
-        _field("token_n", pa.list_(pa.field("item", pa.int32(), nullable=False))),
-        _field("prompt_tokens", pa.int64()),
-        _field("prompt_tokens_server", pa.int64(), nullable=True, unit="tokens"),
-        _field("cached_tokens", pa.int64(), nullable=True),
-        _field("output_tokens", pa.int64()),
-        _field("output_tokens_asked", pa.int64(), unit="tokens"),
-        _field("status", pa.string()),
-        _field("error", pa.string(), nullable=True),
-        _field("replica", pa.int32(), nullable=True),
-        _field("preemptions", pa.int32(), nullable=True),
-        *(_field(name, pa.float64(), nullable=True) for name in _STAMPS),
-        _field("slo_ttft_s", pa.float64(), nullable=True),
-        _field("slo_tpot_s", pa.float64(), nullable=True),
-        _field("arrived_s", pa.float64(), nullable=True),
-        _field("ended_s", pa.float64(), nullable=True),
-        _field("slo_task_s", pa.float64(), nullable=True),
-        _field("unseen_tokens", pa.int64(), nullable=True),
-    ],
-)
+    _fields_of(RequestRecord, (
+        "request_id", "session", "turn", "tag", "scheduled_s", "sent_s", "token_s", "token_n", "prompt_tokens",
+        "prompt_tokens_server", "cached_tokens", "output_tokens", "output_tokens_asked", "status", "error", "replica",
+        "preemptions", "prefill_start_s", "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s",
+        "slo_ttft_s", "slo_tpot_s", "arrived_s", "ended_s", "slo_task_s", "unseen_tokens",
+    )),
+)  # fmt: skip
 """What happened, one row per request, whatever happened."""
 
-STEPS: pa.Schema = _schema(
-    "steps",
-    [
-        _field("replica", pa.int32()),
-        _field("start_s", pa.float64()),
-        _field("end_s", pa.float64()),
-        _field("prefill_tokens", pa.int64()),
-        _field("decode_seqs", pa.int64(), unit="sequences"),
-        _field("context_tokens", pa.int64()),
-        _field("waiting", pa.int64(), unit="sequences"),
-        _field("running", pa.int64(), unit="sequences"),
-        _field("free_blocks", pa.int64(), unit="blocks"),
-        _field("attention_s", pa.float64(), nullable=True),
-        _field("linear_s", pa.float64(), nullable=True),
-        _field("experts_s", pa.float64(), nullable=True),
-        _field("communication_s", pa.float64(), nullable=True),
-        _field("host_s", pa.float64(), nullable=True),
-    ],
-)
+STEPS: pa.Schema = _schema("steps", _fields_of(Step))
 """One row per executor call, its parts where the latency model of a simulation knows them."""
 
-ACTIONS: pa.Schema = _schema(
-    "actions",
-    [
-        _field("kind", pa.string()),
-        _field("at_s", pa.float64()),
-        _field("end_s", pa.float64()),
-        _field("replica", pa.int32(), nullable=True),
-        _field("target", pa.int32(), nullable=True),
-        _field("request_id", pa.int64(), nullable=True),
-        _field("stop_s", pa.float64(), nullable=True),
-        _field("tokens", pa.int64(), nullable=True),
-        _field("detail", pa.string(), nullable=True),
-    ],
-)
-"""What routers did, and what befell replicas: the fields of `harness.api.ActionEvent`."""
+ACTIONS: pa.Schema = _schema("actions", _fields_of(ActionEvent))
+"""What routers did, and what befell replicas."""
 
-HTTP: pa.Schema = _schema(
-    "http",
-    [
-        _field("request_id", pa.int64()),
-        _field("sender", pa.int32()),
-        _field("address", pa.string()),
-        _field("http_status", pa.int32(), nullable=True),
-        _field("finish_reason", pa.string(), nullable=True),
-        _field("counted_by", pa.string(), nullable=True),
-        _field("written_s", pa.float64(), nullable=True),
-        _field("connect_s", pa.float64(), nullable=True),
-        _field("resent", pa.bool_()),
-        _field("first_event_s", pa.float64(), nullable=True),
-        _field("first_content_s", pa.float64(), nullable=True),
-        _field("reasoning_tokens", pa.int64(), nullable=True),
-        _field("server_queue_s", pa.float64(), nullable=True),
-        _field("server_ttft_s", pa.float64(), nullable=True),
-        _field("server_prefill_s", pa.float64(), nullable=True),
-        _field("server_decode_s", pa.float64(), nullable=True),
-        _field("reads", pa.int64(), unit="reads"),
-        _field("read_lag_s", pa.float64(), nullable=True),
-        _field("shared_events", pa.int64(), unit="events"),
-        _field("process_stamps", pa.int64(), unit="reads"),
-        _field("refused_tokens", pa.int64(), nullable=True),
-        _field("held_events", pa.int64(), nullable=True, unit="events"),
-        _field("held_s", pa.float64(), nullable=True),
-        _field("unknown_text", pa.string(), nullable=True),
-    ],
-)
-"""What the wire saw of each request that was sent: `request_id` and the fields of `harness.api.Exchange`."""
+HTTP: pa.Schema = _schema("http", [_field("request_id", int), *_fields_of(Exchange)])
+"""What the wire saw of each request that was sent."""
 
-EXTRA: pa.StructType = pa.struct(
-    [
-        _field("tenant", pa.string(), nullable=True),
-        _field("category", pa.string(), nullable=True),
-        _field("cluster", pa.int64(), nullable=True),
-        _field("program", pa.int64(), nullable=True),
-        _field("stage", pa.int32(), nullable=True),
-        _field("offline", pa.bool_(), nullable=True),
-        _field("image_tokens", pa.int64(), nullable=True),
-        _field("kind", pa.string(), nullable=True),
-        _field("reasoning_tokens", pa.int64(), nullable=True),
-        _field("n", pa.int32(), nullable=True, unit="answers"),
-        _field("model", pa.string(), nullable=True),
-        _field("slo", pa.struct([_field(name, pa.float64(), nullable=True)
-                                 for name in ("ttft_s", "tbt_s", "e2e_s", "program_s")]), nullable=True),
-    ]
-)  # fmt: skip
+_SLO_CLASSES = (LatencySlo, DeadlineSlo, ProgramSlo)
+_EXTRA_SLO = pa.struct([column for cls in _SLO_CLASSES for column in _fields_of(cls, nullable=True)])
+EXTRA: pa.StructType = pa.struct([
+    *_fields_of(Extra, [f.name for f in fields(Extra) if f.name != "slo"], nullable=True), pa.field("slo", _EXTRA_SLO),
+])  # fmt: skip
 """The fields of `harness.api.Extra`; of its `slo` those that its class has."""
 
-SCHEDULE: pa.Schema = _schema(
-    "schedule",
-    [
-        _field("id", pa.int64()),
-        _field("scheduled_s", pa.float64()),
-        _field("prompt_tokens", pa.int64()),
-        _field("output_tokens", pa.int64()),
-        _field("prefix_ids", pa.list_(pa.field("item", pa.int64(), nullable=False))),
-        _field("prefix_block_tokens", pa.int64()),
-        _field("session", pa.int64(), nullable=True),
-        _field("turn", pa.int32()),
-        _field("tag", pa.string(), nullable=True),
-        _field("slo_ttft_s", pa.float64(), nullable=True),
-        _field("slo_tpot_s", pa.float64(), nullable=True),
-        _field("priority", pa.int32()),
-        _field("after", pa.list_(pa.field("item", pa.int64(), nullable=False))),
-        _field("delay_s", pa.float64()),
-        _field("slo_task_s", pa.float64(), nullable=True),
-        _field("extra", EXTRA, nullable=True),
-    ],
-)
-"""What is to be sent: the fields of `harness.api.Request`, in its order."""
+SCHEDULE: pa.Schema = _schema("schedule", _fields_of(Request))
+"""What is to be sent."""
 
 SERVER_METRICS: pa.Schema = _schema(
     "server_metrics",
-    [
-        _field("time_s", pa.float64()),
-        _field("name", pa.string()),
-        _field("labels", pa.string()),
-        _field("value", pa.float64()),
-    ],
+    [_field(name, kind) for name, kind in {"time_s": float, "name": str, "labels": str, "value": float}.items()],
 )
 """What a server counted about itself, a row per series and reading; a value as at the last reading is left out."""
 
@@ -294,7 +210,7 @@ def extra_of(values: Mapping[str, Any] | None) -> Extra | None:
         return None
     bounds = {} if values["slo"] is None else {name: v for name, v in values["slo"].items() if v is not None}
     classes: dict[frozenset[str], Callable[..., SloClass]] = {
-        frozenset(f.name for f in fields(cls)): cls for cls in (LatencySlo, DeadlineSlo, ProgramSlo)
+        frozenset(f.name for f in fields(cls)): cls for cls in _SLO_CLASSES
     }
     slo = classes[frozenset(bounds)](**bounds) if bounds else None
     return Extra(**{**values, "slo": slo})
