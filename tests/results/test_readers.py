@@ -1,6 +1,5 @@
 """Every reader of another tool's results keeps the same promises."""
 
-import inspect
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ READERS = registry.names("results")
 def test_a_reader_says_whose_files_it_reads_and_from_which_source(name):
     """`bench list results` would show a name without a source."""
     reader = registry.find("results", name)
-    about = inspect.getdoc(inspect.getmodule(reader)) or ""
+    about = registry.about(reader)
 
     assert about.startswith("Results of ")
     assert "Source: " in about

@@ -1,7 +1,7 @@
 """Stored runs: run folders, folders of those, and the result files of other tools.
 
-Each file here without a leading underscore reads the results of one tool. A tool is recognized by the contents of its
-file, not by the file's name.
+Each class in a file here without a leading underscore reads the results of one tool, which is recognized by the
+contents of its file, not by the file's name.
 """
 
 import os

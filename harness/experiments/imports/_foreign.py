@@ -61,7 +61,7 @@ def of_file(path: Path) -> list[Run]:
         names = [path.name if len(runs) == 1 else f"{path.name} ({i} of {len(runs)})" for i in range(1, len(runs) + 1)]
         return [as_run(one, path, name) for one, name in zip(runs, names, strict=True)]
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
-        name = type(reader).__module__.rpartition(".")[2].replace("_", "-")
+        name = registry.name_of(reader)
         raise UsageError(
             f"'{path}' appears to hold results of {name}, but cannot be read ({type(error).__name__}: {error}); "
             "let the tool write it again, or report this with the version of the tool."

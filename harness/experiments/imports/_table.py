@@ -232,22 +232,15 @@ def scaled(values: Mapping[str, Any], names: Mapping[str, str], scale: float = 1
     return {ours: value * scale for ours, value in found.items() if value is not None}
 
 
-def of_serving(value: Json, e2e: str) -> dict[str, Any]:
-    """The numbers of `vllm bench serve`, and of SGLang's, which calls E2E by another name; latencies are in ms."""
-    statistics = {"mean": "mean", "std": "std", "p50": "median", "p90": "p90", "p95": "p95", "p99": "p99"}
-    names = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": e2e}
-    found: dict[str, Any] = {
-        ours: numbers for ours, theirs in names.items()
-        if (numbers := scaled(value, {k: f"{v}_{theirs}_ms" for k, v in statistics.items()}, 1e-3))
-    }  # fmt: skip
-    rates = {"throughput_rps": "request_throughput", "goodput_rps": "request_goodput",
-             "output_tps": "output_throughput", "duration_s": "duration"}  # fmt: skip
-    counts = {"completed": "completed", "output_tokens": "total_output_tokens"}
-    return {
-        **found,
-        **{ours: number_of(value.get(theirs)) for ours, theirs in rates.items()},
-        **{ours: count(value.get(theirs)) for ours, theirs in counts.items()},
-    }
+def aggregates(
+    latencies: Mapping[str, Mapping[str, float]], numbers: Mapping[str, object], counts: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the results that a tool has itself: statistics of latencies (s), other numbers, and counts."""
+    return (
+        {name: dict(statistics) for name, statistics in latencies.items() if statistics}
+        | {name: number_of(value) for name, value in numbers.items()}
+        | {name: count(value) for name, value in counts.items()}
+    )
 
 
 def last_line(words: object) -> str | None:
@@ -260,6 +253,19 @@ def spread(output_tokens: int, events: int) -> list[int]:
     """Tokens of each event where only their sum is known: spread evenly, the rest to the first events."""
     each, more = divmod(output_tokens, events) if events else (0, 0)
     return [each + (i < more) for i in range(events)]
+
+
+def ended(answer: Answer, *, failed: bool, error: object) -> Answer:
+    """Return the answer as it ended: one that failed has no tokens, those of another are spread over its events."""
+    events, tokens = len(answer.token_s), answer.output_tokens
+    known = failed or answer.token_n is not None or events == tokens
+    return dataclasses.replace(
+        answer,
+        token_n=answer.token_n if known else spread(tokens, events),
+        output_tokens=0 if failed else tokens,
+        status="error" if failed and answer.status == "ok" else answer.status,
+        error=last_line(error) or ("no token came" if failed else None),
+    )
 
 
 def miscounted(tool: str, counts: Iterable[tuple[int, object]]) -> Iterator[str]:

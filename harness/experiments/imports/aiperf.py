@@ -14,13 +14,13 @@ from harness.experiments.imports._table import (
     Json,
     Stamps,
     ToolRun,
+    aggregates,
     count,
-    last_line,
+    ended,
     miscounted,
     objective,
     part,
     scaled,
-    spread,
     text,
 )
 from harness.experiments.imports._table import number_of as number
@@ -103,22 +103,20 @@ def _answer(line: Json, origin_ns: int) -> Answer:
     if not failed and sent_s is not None:
         gaps_ms = np.atleast_1d(np.asarray([] if gaps is None else gaps, np.float64))
         stamps = sent_s + (number(ttft) or 0.0) / 1e3 + np.concatenate([[0.0], np.cumsum(gaps_ms)]) / 1e3
-    cancelled = bool(metadata.get("was_cancelled"))
-    return Answer(
+    answer = Answer(
         scheduled_s=_seconds(metadata.get("credit_issued_ns"), origin_ns),
         sent_s=sent_s,
         token_s=stamps,
-        token_n=None if len(stamps) == output or failed else spread(output, len(stamps)),
         prompt_tokens=count(_value(metrics, "input_sequence_length")),
-        output_tokens=0 if failed else output,
-        status="cancelled" if cancelled else "error" if failed else "ok",
-        error=last_line(part(line, "error").get("message") or error) or ("no token came" if failed else None),
+        output_tokens=output,
+        status="cancelled" if metadata.get("was_cancelled") else "ok",
         session=text(metadata.get("conversation_id")),
         turn=count(metadata.get("turn_index")),
         ended_s=_seconds(metadata.get("request_end_ns"), origin_ns) if failed else None,
         prompt_tokens_server=_maybe(metrics, "usage_prompt_tokens"),
         cached_tokens=_maybe(metrics, "usage_prompt_cache_read_tokens"),
     )
+    return ended(answer, failed=failed, error=part(line, "error").get("message") or error)
 
 
 def _value(metrics: Json, tag: str) -> Any:
@@ -141,16 +139,9 @@ def _first(values: object, key: str | None = None) -> str | None:
 
 def _aggregates(whole: Json) -> dict[str, Any]:
     names = {"mean": "avg", "std": "std", "p50": "p50", "p90": "p90", "p95": "p95", "p99": "p99"}
-    found: dict[str, Any] = {
-        ours: numbers for ours, tag in _METRICS.items() if (numbers := scaled(part(whole, tag), names, 1e-3))
-    }
     plain = {"throughput_rps": "request_throughput", "goodput_rps": "goodput", "output_tps": "output_token_throughput",
              "attainment": "good_request_fraction", "duration_s": "benchmark_duration"}  # fmt: skip
     counts = {"completed": "request_count", "failed": "error_request_count", "output_tokens": "total_output_tokens"}
-    if not whole:
-        return found
-    return {
-        **found,
-        **{ours: number(part(whole, tag).get("avg")) for ours, tag in plain.items()},
-        **{ours: count(part(whole, tag).get("avg")) for ours, tag in counts.items()},
-    }
+    averages = ({ours: part(whole, tag).get("avg") for ours, tag in tags.items()} for tags in (plain, counts))
+    latencies = {ours: scaled(part(whole, tag), names, 1e-3) for ours, tag in _METRICS.items()}
+    return aggregates(latencies, *averages) if whole else {}

@@ -12,13 +12,13 @@ from harness.experiments.imports._table import (
     Answer,
     Json,
     ToolRun,
+    aggregates,
     count,
+    ended,
     items,
-    last_line,
     objective,
     part,
     scaled,
-    spread,
     text,
 )
 from harness.experiments.imports._table import number_of as number
@@ -83,20 +83,20 @@ def _answers(benchmark: Json, *, due: bool) -> Iterator[Answer]:
             ends = [number(times.get(name)) for name in ("first_token_iteration", "last_token_iteration")]
             output = count(request.get("output_tokens") or part(request, "output_metrics").get("total_tokens"))
             stamps = _stamps(ends, output)
-            yield Answer(
+            answer = Answer(
                 scheduled_s=number(times.get("targeted_start")) if due else None,
                 sent_s=number(times.get("request_start")),
                 token_s=stamps,
-                token_n=[1, output - 1] if len(stamps) == 2 else spread(output, len(stamps)),
+                token_n=[1, output - 1] if len(stamps) == 2 else None,
                 prompt_tokens=count(request.get("prompt_tokens") or part(request, "input_metrics").get("total_tokens")),
-                output_tokens=output if stamps else 0,
-                status=status if stamps or status != "ok" else "error",
-                error=last_line(part(request, "info").get("error")) or (None if stamps else "no token came"),
+                output_tokens=output,
+                status=status,
                 session=text(part(request, "info").get("conversation_id")),
                 turn=count(part(request, "info").get("turn_index")),
                 cached_tokens=None if request.get("cached_tokens") is None else count(request["cached_tokens"]),
                 ended_s=number(times.get("request_end")) or number(times.get("resolve_end")),
             )
+            yield ended(answer, failed=not stamps, error=part(request, "info").get("error"))
 
 
 def _stamps(ends: Sequence[float | None], output_tokens: int) -> list[float]:
@@ -107,20 +107,15 @@ def _stamps(ends: Sequence[float | None], output_tokens: int) -> list[float]:
 
 
 def _aggregates(benchmark: Json) -> dict[str, Any]:
-    metrics = part(benchmark, "metrics")
-    found: dict[str, Any] = {}
-    for name, (theirs, scale) in _METRICS.items():
-        of = part(metrics, theirs, "successful")
-        numbers = scaled({**part(of, "percentiles"), **of}, _STATISTICS, scale)
-        found |= {name: numbers} if numbers else {}
-    made = part(benchmark, "scheduler_metrics", "requests_made")
-    return found | {
-        "throughput_rps": number(part(metrics, "requests_per_second", "successful").get("mean")),
-        "goodput_rps": number(metrics.get("request_goodput")),
-        "output_tps": number(part(metrics, "output_tokens_per_second", "successful").get("mean")),
-        "attainment": number(metrics.get("slo_attainment")),
-        "completed": count(made.get("successful")),
-        "failed": count(made.get("errored")) + count(made.get("incomplete")),
-        "output_tokens": count(part(metrics, "output_token_count", "successful").get("total_sum")),
-        "duration_s": number(benchmark.get("duration")),
-    }
+    metrics, made = part(benchmark, "metrics"), part(benchmark, "scheduler_metrics", "requests_made")
+    latencies = {name: part(metrics, theirs, "successful") for name, (theirs, _) in _METRICS.items()}
+    return aggregates(
+        {name: scaled({**part(of, "percentiles"), **of}, _STATISTICS, _METRICS[name][1])
+         for name, of in latencies.items()},
+        {"throughput_rps": part(metrics, "requests_per_second", "successful").get("mean"),
+         "goodput_rps": metrics.get("request_goodput"),
+         "output_tps": part(metrics, "output_tokens_per_second", "successful").get("mean"),
+         "attainment": metrics.get("slo_attainment"), "duration_s": benchmark.get("duration")},
+        {"completed": made.get("successful"), "failed": count(made.get("errored")) + count(made.get("incomplete")),
+         "output_tokens": part(metrics, "output_token_count", "successful").get("total_sum")},
+    )  # fmt: skip

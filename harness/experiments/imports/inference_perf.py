@@ -14,7 +14,9 @@ from harness.experiments.imports._table import (
     Answer,
     Json,
     ToolRun,
+    aggregates,
     count,
+    ended,
     items,
     last_line,
     miscounted,
@@ -70,42 +72,35 @@ def _answer(row: Json) -> Answer:
     repeated = np.asarray([t for t in items(response.get("output_token_times")) if number(t) is not None], np.float64)
     stamps, counts = np.unique(repeated, return_counts=True)  # a chunk's time stands once for each of its tokens
     error = row.get("error")
-    ok = error is None and len(stamps) > 0
+    failed = error is not None or not len(stamps)
     kind, message = text(part(error).get("error_type")), last_line(part(error).get("error_msg"))
-    why = ": ".join(words for words in (kind, message) if words) or last_line(error) or "no token came"
     server = part(response, "server_usage")
     cached = part(server, "prompt_tokens_details").get("cached_tokens")
-    return Answer(
+    answer = Answer(
         sent_s=number(row.get("start_time")),
         token_s=stamps,
         token_n=counts.tolist(),
         prompt_tokens=count(computed.get("input_tokens") or part(row, "info").get("input_tokens")
                             or server.get("prompt_tokens")),
         output_tokens=len(repeated),
-        status="ok" if ok else "error",
-        error=None if ok else why,
-        ended_s=None if ok else number(row.get("end_time")),
+        ended_s=number(row.get("end_time")) if failed else None,
         prompt_tokens_server=None if server.get("prompt_tokens") is None else count(server["prompt_tokens"]),
         cached_tokens=None if cached is None else count(cached),
         slo_ttft_s=number(computed.get("ttft_slo_sec")),
         slo_tpot_s=number(computed.get("tpot_slo_sec")),
     )  # fmt: skip
+    return ended(answer, failed=failed, error=": ".join(words for words in (kind, message) if words) or error)
 
 
 def _aggregates(whole: Json) -> dict[str, Any]:
     if not whole:
         return {}
     good, rates = part(whole, "successes"), part(whole, "successes", "throughput")
-    found: dict[str, Any] = {
-        ours: numbers for ours, name in _METRICS.items()
-        if (numbers := scaled(part(good, "latency", name), _STATISTICS))
-    }  # fmt: skip
-    return found | {
-        "throughput_rps": number(rates.get("requests_per_sec")),
-        "goodput_rps": number(part(good, "goodput_metrics").get("request_goodput")),
-        "output_tps": number(rates.get("output_tokens_per_sec")),
-        "completed": count(good.get("count")),
-        "failed": count(part(whole, "failures").get("count")),
-        "output_tokens": count(part(good, "output_tokens").get("total")),
-        "duration_s": number(whole.get("benchmark_time_seconds")),
-    }
+    return aggregates(
+        {ours: scaled(part(good, "latency", name), _STATISTICS) for ours, name in _METRICS.items()},
+        {"throughput_rps": rates.get("requests_per_sec"),
+         "goodput_rps": part(good, "goodput_metrics").get("request_goodput"),
+         "output_tps": rates.get("output_tokens_per_sec"), "duration_s": whole.get("benchmark_time_seconds")},
+        {"completed": good.get("count"), "failed": part(whole, "failures").get("count"),
+         "output_tokens": part(good, "output_tokens").get("total")},
+    )  # fmt: skip

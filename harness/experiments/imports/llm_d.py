@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.experiments.imports._table import Json, ToolRun, count, items, part, scaled, text
+from harness.experiments.imports._table import Json, ToolRun, aggregates, count, items, part, scaled, text
 from harness.experiments.imports._table import number_of as number
 
 _METRICS = {"ttft": "time_to_first_token", "tpot": "time_per_output_token", "itl": "inter_token_latency",
@@ -64,19 +64,14 @@ def _model(value: Json) -> str | None:
 def _aggregates(value: Json) -> dict[str, Any]:
     whole, ours = _aggregate(value), part(value, "results", "observability", "bench")
     latency, rates, requests = part(whole, "latency"), part(whole, "throughput"), part(whole, "requests")
-    found: dict[str, Any] = {}
-    for name, theirs in _METRICS.items():
-        of = part(latency, theirs)
-        numbers = scaled(of, _STATISTICS, 1e-3 if str(of.get("units")).startswith("ms") else 1.0)
-        found |= {name: numbers} if numbers else {}
+    parts = {name: part(latency, theirs) for name, theirs in _METRICS.items()}
     failed = count(requests.get("failures")) + count(requests.get("incomplete"))
     completed = count(requests.get("total")) - failed
-    return found | {
-        "throughput_rps": number(part(rates, "request_rate").get("mean")),
-        "goodput_rps": number(ours.get("goodput_rps")),
-        "output_tps": number(part(rates, "output_token_rate").get("mean")),
-        "attainment": number(ours.get("attainment")),
-        "completed": completed,
-        "failed": failed,
-        "output_tokens": count((number(part(requests, "output_length").get("mean")) or 0.0) * completed),
-    }
+    return aggregates(
+        {name: scaled(of, _STATISTICS, 1e-3 if str(of.get("units")).startswith("ms") else 1.0)
+         for name, of in parts.items()},
+        {"throughput_rps": part(rates, "request_rate").get("mean"), "goodput_rps": ours.get("goodput_rps"),
+         "output_tps": part(rates, "output_token_rate").get("mean"), "attainment": ours.get("attainment")},
+        {"completed": completed, "failed": failed,
+         "output_tokens": (number(part(requests, "output_length").get("mean")) or 0.0) * completed},
+    )  # fmt: skip
