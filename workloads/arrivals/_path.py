@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workloads.arrivals._operational import Piece, times_along
-from workloads.arrivals._renewal import gamma_gaps
+from workloads.arrivals._renewal import gamma_cdf, gamma_gaps
 
 
 class Path(NamedTuple):
@@ -42,6 +42,27 @@ class Path(NamedTuple):
             return np.asarray(before + _integral(self.cycle, after_s))
         turns, within_s = np.divmod(after_s, cycle_s)
         return np.asarray(before + turns * math.fsum(p.arrivals for p in self.cycle) + _integral(self.cycle, within_s))
+
+
+class AlongPath:
+    """Arrivals along a `_path` of the rate, with gamma gaps of coefficient of variation `cv` in operational time."""
+
+    __slots__ = ()
+    cv: float
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Return the arrival times (s), endless unless the path has an end."""
+        return self._path().times(rng, self.cv)
+
+    def gap_cdf(self, gaps: np.ndarray) -> np.ndarray:
+        """Return the probability that a gap in operational time (mean 1) is at most each of `gaps` (N,)."""
+        return gamma_cdf(gaps, self.cv)
+
+    def operational_time(self, times_s: np.ndarray) -> np.ndarray:
+        return self._path().operational_time(times_s)
+
+    def _path(self) -> Path:
+        raise NotImplementedError
 
 
 def flat(duration_s: float, rate_rps: float) -> tuple[Piece, ...]:

@@ -24,6 +24,17 @@ def times_from(gaps: Callable[[int], np.ndarray]) -> Iterator[float]:
         yield from times
 
 
+class AtRate:
+    """Arrivals whose long-run mean is their `rate_rps`, requests per second."""
+
+    __slots__ = ()
+    rate_rps: float
+
+    @property
+    def mean_rate_rps(self) -> float:
+        return self.rate_rps
+
+
 SMALLEST_CV, LARGEST_CV = 1e-3, 100.0  # outside, the sums of float64 gaps lose the law
 
 

@@ -1,17 +1,21 @@
-"""Arrivals with one rate and independent gaps: the short ones, a class each."""
+"""Arrivals of one law each: independent gaps at one rate, or a rate that follows a few straight lines."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
+from typing import Literal
 
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._renewal import check_cv, gamma_cdf, times_from
+from workloads.arrivals._lists import levels
+from workloads.arrivals._path import AlongPath, Path, along, flat
+from workloads.arrivals._renewal import AtRate, check_cv, gamma_cdf, times_from
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class Constant(AtRate):
     """Constant arrivals: equal gaps of 1/rate seconds, the first at 0.
 
     Request i arrives at i / `rate_rps` seconds (`rate_rps` in requests per second).
@@ -25,16 +29,12 @@ class Constant:
     def __post_init__(self) -> None:
         positive(rate_rps=self.rate_rps)
 
-    @property
-    def mean_rate_rps(self) -> float:
-        return self.rate_rps
-
     def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # nothing is random here
         return (i / self.rate_rps for i in count())
 
 
 @dataclass(frozen=True, slots=True)
-class Poisson:
+class Poisson(AtRate):
     """Poisson arrivals: independent exponential gaps, as from very many independent users.
 
     A homogeneous Poisson process of `rate_rps` requests per second.
@@ -48,10 +48,6 @@ class Poisson:
     def __post_init__(self) -> None:
         positive(rate_rps=self.rate_rps)
 
-    @property
-    def mean_rate_rps(self) -> float:
-        return self.rate_rps
-
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Endless arrival times in seconds; the first gap comes before the first arrival."""
         return times_from(lambda n: rng.exponential(1 / self.rate_rps, n))
@@ -61,7 +57,7 @@ class Poisson:
 
 
 @dataclass(frozen=True, slots=True)
-class Gamma:
+class Gamma(AtRate):
     """Gamma arrivals: independent gamma gaps, burstier than Poisson for cv > 1 and more regular for cv < 1.
 
     A renewal process of `rate_rps` requests per second whose gaps have coefficient of variation `cv`.
@@ -79,10 +75,6 @@ class Gamma:
         check_cv(self.cv)
 
     @property
-    def mean_rate_rps(self) -> float:
-        return self.rate_rps
-
-    @property
     def shape(self) -> float:
         """Shape of the gamma law of the gaps."""
         return 1 / self.cv**2
@@ -98,3 +90,241 @@ class Gamma:
 
     def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
         return gamma_cdf(np.asarray(gaps_s) * self.rate_rps, self.cv)
+
+
+SMALLEST_SHAPE, LARGEST_SHAPE = 0.15, 1000.0  # outside, the sums of float64 gaps lose the law
+DEFAULT_SHAPE = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Weibull(AtRate):
+    """Weibull arrivals: independent gaps, with a tail heavier than exponential for shape < 1 and lighter for shape > 1.
+
+    A renewal process of `rate_rps` requests per second with Weibull gaps, of `shape` or of spread `cv`.
+
+    P(gap <= x) = 1 - exp(-(x / scale_s)**shape) with scale_s = 1 / (rate_rps Gamma(1 + 1/shape)) seconds; the
+    coefficient of variation is sqrt(Gamma(1 + 2/shape) / Gamma(1 + 1/shape)**2 - 1), so shape 1 is Poisson, 0.7
+    (the default) has cv 1.46. Give `shape` or `cv`, not both. Gaps are neither clipped nor repeated. Like `gamma` it
+    bends the gap law only. Source: ServeGen (NSDI 2026), which finds Weibull gaps for some of its workloads.
+    """
+
+    rate_rps: float = 1.0
+    shape: float | None = None
+    cv: float | None = None
+
+    def __post_init__(self) -> None:
+        positive(rate_rps=self.rate_rps)
+        if self.shape is not None and self.cv is not None:
+            raise ValueError("shape and cv are redundant; leave one of them out.")
+        if self.shape is not None and not SMALLEST_SHAPE <= self.shape <= LARGEST_SHAPE:
+            raise ValueError(f"shape must be between {SMALLEST_SHAPE:g} and {LARGEST_SHAPE:g}, got {self.shape:g}.")
+        least, most = _cv(LARGEST_SHAPE), _cv(SMALLEST_SHAPE)
+        if self.cv is not None and not least <= self.cv <= most:
+            raise ValueError(f"cv must be between {least:.2g} and {most:.2g}, got {self.cv:g}.")
+
+    @property
+    def gap_shape(self) -> float:
+        """Shape of the law of the gaps: as given, or the one that has the given `cv`."""
+        if self.cv is None:
+            return DEFAULT_SHAPE if self.shape is None else self.shape
+        return _shape_of(self.cv)
+
+    @property
+    def scale_s(self) -> float:
+        """Scale of the law of the gaps, seconds."""
+        return 1 / (self.rate_rps * math.gamma(1 + 1 / self.gap_shape))
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Endless arrival times in seconds; the first gap comes before the first arrival."""
+        shape, scale_s = self.gap_shape, self.scale_s
+        return times_from(lambda n: scale_s * rng.weibull(shape, n))
+
+    def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
+        return np.asarray(-np.expm1(-((np.maximum(gaps_s, 0) / self.scale_s) ** self.gap_shape)))
+
+
+def _cv(shape: float) -> float:
+    """Coefficient of variation; falls as the shape grows."""
+    return math.sqrt(math.expm1(math.lgamma(1 + 2 / shape) - 2 * math.lgamma(1 + 1 / shape)))
+
+
+def _shape_of(cv: float) -> float:
+    """The shape that has this coefficient of variation, by halving the range of its logarithm."""
+    low, high = math.log(SMALLEST_SHAPE), math.log(LARGEST_SHAPE)
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _cv(math.exp(middle)) > cv else (low, middle)
+    return math.exp(low)
+
+
+@dataclass(frozen=True, slots=True)
+class BurstgptPublished(AtRate):
+    """Arrivals of BurstGPT's own generator: gamma gaps of one fixed shape, which is far from the data it was made for.
+
+    Independent gamma gaps of mean 1/`rate_rps` seconds and `shape`, as the published code falls back to.
+
+    Shape 0.5 and scale 2 s (rate 1 request/s, CV 1.41) are its fallback, 0.25 its class default; the paper changes
+    them every 20 minutes, the code cannot, because its lists are never set. Warning: for repeating published results
+    only. Real API traffic has an index of dispersion of 200 over 20 minutes, this has 2; use `burstgpt` for the
+    service itself. Source: HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py (MIT).
+    """
+
+    rate_rps: float = 1.0
+    shape: float = 0.5
+
+    def __post_init__(self) -> None:
+        positive(rate_rps=self.rate_rps, shape=self.shape)
+        if not 1e-4 <= self.shape <= 1e6:
+            raise ValueError(f"shape must be between 0.0001 and 1e+06, got {self.shape:g}.")
+
+    @property
+    def cv(self) -> float:
+        """Coefficient of variation of the gaps."""
+        return 1 / math.sqrt(self.shape)
+
+    @property
+    def facts(self) -> dict[str, object]:
+        return {
+            "source": "HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py",
+            "licence": "MIT (example code)",
+            "warning": "one fixed gamma law has none of the changes of rate of the BurstGPT traces",
+            "remedy": "keep it for repeating published results; --arrivals burstgpt is like the traces",
+        }
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        """Endless arrival times in seconds; the first gap comes before the first arrival."""
+        scale_s = 1 / (self.shape * self.rate_rps)
+        return times_from(lambda n: rng.gamma(self.shape, scale_s, n))
+
+    def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
+        return gamma_cdf(np.asarray(gaps_s) * self.rate_rps, self.cv)
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp(AlongPath):
+    """Ramp arrivals: the rate goes in a straight line from one value to another, and stays there.
+
+    The rate rises (or falls) from `from_rps` to `to_rps` requests per second over `over_s` seconds, then holds.
+
+    rate(t) = from + (to - from) min(t, over) / over. A ramp to 0 ends there. The long-run mean is `to_rps`, and that
+    is what --rate (`rate_rps`) sets: both ends are scaled by rate_rps / to_rps; without it they stand as written (for a
+    ramp to 0 the mean is that of the ramp, from / 2). Inside, gamma gaps of coefficient of variation `cv` in
+    operational time (the integral of the rate); cv = 1 is Poisson. Source: the `ramping-arrival-rate` executor of
+    k6; time change as in Daley and Vere-Jones, An Introduction to the Theory of Point Processes (2003), section 7.4.
+    """
+
+    from_rps: float = 0.1
+    to_rps: float = 1.0
+    over_s: float = 60.0
+    cv: float = 1.0
+    rate_rps: float | None = None
+
+    def __post_init__(self) -> None:
+        positive(over_s=self.over_s)
+        check_cv(self.cv)
+        for name, value in (("from_rps", self.from_rps), ("to_rps", self.to_rps)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be >= 0, got {value:g}.")
+        if self.from_rps == self.to_rps == 0:
+            raise ValueError("from_rps and to_rps are both 0, so nothing would ever arrive.")
+        if self.rate_rps is not None:
+            positive(rate_rps=self.rate_rps)
+
+    @property
+    def mean_rate_rps(self) -> float:
+        """Long-run mean rate in requests per second: where the ramp ends."""
+        return self._path().mean_rate_rps if self.rate_rps is None else self.rate_rps
+
+    def _path(self) -> Path:
+        mean = self.to_rps or self.from_rps / 2
+        scale = 1.0 if self.rate_rps is None else self.rate_rps / mean
+        start, end = scale * self.from_rps, scale * self.to_rps
+        return Path(along((0.0, self.over_s), (start, end)), flat(math.inf, end) if end else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Spike(AtRate, AlongPath):
+    """Spike arrivals: a steady rate that is multiplied for a short time, once or again and again.
+
+    A base rate that is `factor` times as high for `for_s` seconds from `at_s` seconds on, then each `every_s`.
+
+    `rate_rps` is the long-run mean in requests per second: without `every_s` that is the base rate, with it the base
+    rate is rate_rps / (1 + (factor - 1) for_s / every_s). A factor below 1 is a dip, 0 an outage of the clients.
+    Inside, gamma gaps of coefficient of variation `cv` in operational time (the integral of the rate); cv = 1 is
+    Poisson. Source: the spike test of load testing (k6 guides, "spike testing"); time change as in Daley and
+    Vere-Jones, An Introduction to the Theory of Point Processes (2003), section 7.4.
+    """
+
+    rate_rps: float = 1.0
+    factor: float = 5.0
+    at_s: float = 60.0
+    for_s: float = 10.0
+    every_s: float | None = None
+    cv: float = 1.0
+
+    def __post_init__(self) -> None:
+        positive(rate_rps=self.rate_rps, for_s=self.for_s)
+        check_cv(self.cv)
+        for name, value in (("factor", self.factor), ("at_s", self.at_s)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be >= 0, got {value:g}.")
+        if self.every_s is not None and not self.for_s < self.every_s < math.inf:
+            raise ValueError(f"every_s must be longer than for_s ({self.for_s:g} s), got {self.every_s:g} s.")
+
+    @property
+    def base_rps(self) -> float:
+        """Rate outside the spikes, requests per second."""
+        if self.every_s is None:
+            return self.rate_rps
+        return self.rate_rps / (1 + (self.factor - 1) * self.for_s / self.every_s)
+
+    def _path(self) -> Path:
+        before, spike = flat(self.at_s, self.base_rps), flat(self.for_s, self.factor * self.base_rps)
+        if self.every_s is None:
+            return Path(before + spike, flat(math.inf, self.base_rps))
+        return Path(before, spike + flat(self.every_s - self.for_s, self.base_rps))
+
+
+@dataclass(frozen=True, slots=True)
+class Steps(AlongPath):
+    """Step arrivals: a staircase of rates, each for the same time.
+
+    The rate is each of `levels` (requests per second, joined by '/') in turn, `every_s` seconds each.
+
+    After the last level, `then` says what comes: `repeat` from the first, `hold` the last, or `stop`. The long-run
+    mean is that of the levels (of the last one with `hold`), and that is what --rate (`rate_rps`) sets: all levels are
+    scaled by one factor; without it they stand as written. Inside, gamma gaps of coefficient of variation `cv` in
+    operational time (the integral of the rate), not begun anew at a step; cv = 1 is Poisson. Source: the staircase of
+    load tests (k6 `ramping-arrival-rate` stages); time change as in Daley and Vere-Jones (2003), section 7.4.
+    """
+
+    levels: str = "1/2/4"
+    every_s: float = 60.0
+    then: Literal["repeat", "hold", "stop"] = "repeat"
+    cv: float = 1.0
+    rate_rps: float | None = None
+
+    def __post_init__(self) -> None:
+        positive(every_s=self.every_s)
+        check_cv(self.cv)
+        last = levels(self.levels)[-1]
+        if self.then == "hold" and last == 0:
+            raise ValueError(f"the last of levels is 0, got '{self.levels}'; holding it means then=stop.")
+        if self.rate_rps is not None:
+            positive(rate_rps=self.rate_rps)
+
+    @property
+    def mean_rate_rps(self) -> float:
+        return self._mean_of_levels() if self.rate_rps is None else self.rate_rps
+
+    def _mean_of_levels(self) -> float:
+        rates = levels(self.levels)
+        return rates[-1] if self.then == "hold" else math.fsum(rates) / len(rates)
+
+    def _path(self) -> Path:
+        scale = 1.0 if self.rate_rps is None else self.rate_rps / self._mean_of_levels()
+        rates = [scale * level for level in levels(self.levels)]
+        stairs = tuple(piece for rate in rates for piece in flat(self.every_s, rate))
+        if self.then == "repeat":
+            return Path((), stairs)
+        return Path(stairs, flat(math.inf, rates[-1]) if self.then == "hold" else ())

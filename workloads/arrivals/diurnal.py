@@ -1,7 +1,6 @@
 """Diurnal arrivals: a rate with a daily curve, and fewer requests on weekends."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,15 +8,15 @@ import numpy as np
 from workloads._checks import positive
 from workloads.arrivals._lists import levels
 from workloads.arrivals._operational import Piece
-from workloads.arrivals._path import Path, along, rest_of
-from workloads.arrivals._renewal import check_cv, gamma_cdf
+from workloads.arrivals._path import AlongPath, Path, along, rest_of
+from workloads.arrivals._renewal import AtRate, check_cv
 
 CHORDS = 288  # straight lines of 5 min for a day's sinusoid: off by at most 0.006% of its amplitude, the mean is exact
 WEEK = (1, 1, 1, 1, 1, 0, 0)  # Monday first; 0 is weekend
 
 
 @dataclass(frozen=True, slots=True)
-class Diurnal:
+class Diurnal(AtRate, AlongPath):
     """A daily curve of the rate around its long-run mean `rate_rps` (requests per second).
 
     Without `hours` the curve is 1 + a cos(2 pi (h - peak_h) / 24), h the hour of day, with a = (ratio - 1) /
@@ -54,20 +53,6 @@ class Diurnal:
             raise ValueError(f"start_day must be from 0 (Monday) to 6 (Sunday), got {self.start_day}.")
         if self.hours is not None and len(levels(self.hours, "hours")) < 2:
             raise ValueError(f"hours must be at least 2 relative rates, such as 1/2/4/2, got '{self.hours}'.")
-
-    @property
-    def mean_rate_rps(self) -> float:
-        return self.rate_rps
-
-    def times(self, rng: np.random.Generator) -> Iterator[float]:
-        return self._path().times(rng, self.cv)
-
-    def gap_cdf(self, gaps: np.ndarray) -> np.ndarray:
-        """Probability that a gap in operational time (mean 1) is at most each of `gaps` (N,)."""
-        return gamma_cdf(gaps, self.cv)
-
-    def operational_time(self, times_s: np.ndarray) -> np.ndarray:
-        return self._path().operational_time(times_s)
 
     def _path(self) -> Path:
         """The week (or the day, where all are alike), from its first hour on; before it what is left of the first."""

@@ -9,11 +9,11 @@ import numpy as np
 from workloads._checks import positive
 from workloads.arrivals._lists import durations_s, levels
 from workloads.arrivals._operational import Piece, times_along
-from workloads.arrivals._renewal import check_cv, gamma_gaps
+from workloads.arrivals._renewal import AtRate, check_cv, gamma_gaps
 
 
 @dataclass(frozen=True, slots=True)
-class Mmpp:
+class Mmpp(AtRate):
     """A Markov-modulated Poisson process of long-run mean `rate_rps` requests per second.
 
     State i has the relative rate `levels`[i] and lasts an exponential time of mean `dwells`[i] seconds (both joined by
@@ -42,10 +42,6 @@ class Mmpp:
             raise ValueError(
                 f"levels and dwells must have one value for each of 2 or more states, got {states} and {times}."
             )
-
-    @property
-    def mean_rate_rps(self) -> float:
-        return self.rate_rps
 
     @property
     def shares(self) -> np.ndarray:

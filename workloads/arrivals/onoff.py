@@ -10,11 +10,11 @@ import numpy as np
 from workloads._checks import positive
 from workloads.arrivals._operational import Piece, times_along
 from workloads.arrivals._path import Path, flat
-from workloads.arrivals._renewal import check_cv, gamma_cdf, gamma_gaps
+from workloads.arrivals._renewal import AtRate, check_cv, gamma_cdf, gamma_gaps
 
 
 @dataclass(frozen=True, slots=True)
-class OnOff:
+class OnOff(AtRate):
     """Requests come for `on_s` seconds, then none for `off_s` seconds, and so on; the first are on.
 
     `rate_rps` is the long-run mean in requests per second; while on, the rate is rate_rps (on_s + off_s) / on_s. With
@@ -35,10 +35,6 @@ class OnOff:
     def __post_init__(self) -> None:
         positive(rate_rps=self.rate_rps, on_s=self.on_s, off_s=self.off_s)
         check_cv(self.cv)
-
-    @property
-    def mean_rate_rps(self) -> float:
-        return self.rate_rps
 
     @property
     def on_rps(self) -> float:
