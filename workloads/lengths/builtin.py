@@ -1,12 +1,13 @@
 """Lengths of the simplest laws, a class each."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
 
 import numpy as np
 
-from workloads._checks import token_counts
+from workloads._checks import positive, token_counts
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
 
@@ -75,3 +76,167 @@ class Uniform:
         while True:
             prompts, outputs = rng.integers(low, high, (2, CHUNK), endpoint=True).tolist()
             yield from zip(prompts, outputs, strict=True)
+
+
+LARGEST_CV = 1.0  # beyond, a sixth of the draws would have to be drawn again
+
+
+@dataclass(frozen=True, slots=True)
+class Normal:
+    """Normal lengths: prompt and output drawn independently from normal laws, cut at a stated cap where one is given.
+
+    Prompt and output tokens, each normal with the given mean and coefficient of variation (cv).
+
+    Draws are rounded to whole tokens; one below 1 is drawn again, as a pair. A prompt longer than
+    `prompt_cap_tokens`, or an output longer than `output_cap_tokens`, is cut to it. `mean_tokens` counts both in.
+    Source of the defaults: the benchmark of DeepSpeed-FastGen (microsoft/DeepSpeedExamples), prompts of 2,600 tokens
+    and answers of 60 with a spread of 30%, prompts cut at 4,000.
+    """
+
+    prompt_mean_tokens: float = 2600.0
+    output_mean_tokens: float = 60.0
+    prompt_cv: float = 0.3
+    output_cv: float = 0.3
+    prompt_cap_tokens: int | None = 4000
+    output_cap_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        token_counts(prompt_mean_tokens=self.prompt_mean_tokens, output_mean_tokens=self.output_mean_tokens)
+        positive(prompt_cv=self.prompt_cv, output_cv=self.output_cv)
+        for name, cv in (("prompt_cv", self.prompt_cv), ("output_cv", self.output_cv)):
+            if cv > LARGEST_CV:
+                raise ValueError(f"{name} must be at most {LARGEST_CV:g}, got {cv:g}; longer tails are 'lognormal'.")
+        for cap in (self.prompt_cap_tokens, self.output_cap_tokens):
+            if cap is not None:
+                token_counts(cap_tokens=cap)
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]:
+        """Exact means of the whole numbers drawn, caps included."""
+        return (
+            _mean(self.prompt_mean_tokens, self.prompt_cv, self.prompt_cap_tokens),
+            _mean(self.output_mean_tokens, self.output_cv, self.output_cap_tokens),
+        )
+
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        while True:
+            prompts = _draw(rng, self.prompt_mean_tokens, self.prompt_cv, self.prompt_cap_tokens)
+            outputs = _draw(rng, self.output_mean_tokens, self.output_cv, self.output_cap_tokens)
+            good = (prompts >= 1) & (outputs >= 1)
+            yield from zip(prompts[good].tolist(), outputs[good].tolist(), strict=True)
+
+
+def _draw(rng: np.random.Generator, mean: float, cv: float, cap: int | None) -> np.ndarray:
+    drawn = np.floor(rng.normal(mean, cv * mean, CHUNK) + 0.5).astype(np.int64)
+    return drawn if cap is None else np.minimum(drawn, cap)
+
+
+def _mean(mean: float, cv: float, cap: int | None) -> float:
+    """E[min(round(Y), cap) | round(Y) >= 1]: the sum of P(Y > j + 1/2) over 0 <= j < cap, over P(Y > 1/2)."""
+    from scipy.special import ndtr
+
+    top = math.ceil(mean * (1 + 10 * cv)) if cap is None else cap  # above ten deviations nothing is drawn
+    above = ndtr((mean - np.arange(top) - 0.5) / (cv * mean))
+    return float(above.sum() / above[0])
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLaw:
+    """Power-law lengths: prompt and output drawn independently, most of them short and a few very long.
+
+    Zipf's law over 1..2m-1, m the mean in tokens, stretched to that mean; then clipped at `clip_tokens`.
+
+    A length is k with probability proportional to k**-exponent, times what makes the mean m, rounded up to whole
+    tokens; what is longer than `clip_tokens` becomes `clip_tokens`, which lowers the mean. `mean_tokens` is exact and
+    counts both in. The defaults are Llumnix's medium lengths: mean 256, median 30, P80 163, P95 1,285, P99 4,576 tokens
+    (published: 32, 173, 1,288 and 4,208); its short ones have mean 128 and exponent 2, its long ones mean 512 and
+    exponent 1.15.
+    Source: AlibabaPAI/llumnix, `benchmark/benchmark_serving.py` (zipf); Sun et al., Llumnix, OSDI 2024, table 1.
+    """
+
+    prompt_mean_tokens: int = 256
+    prompt_exponent: float = 1.5
+    output_mean_tokens: int = 256
+    output_exponent: float = 1.5
+    clip_tokens: int = 6144
+
+    def __post_init__(self) -> None:
+        token_counts(
+            prompt_mean_tokens=self.prompt_mean_tokens,
+            output_mean_tokens=self.output_mean_tokens,
+            clip_tokens=self.clip_tokens,
+        )
+        positive(prompt_exponent=self.prompt_exponent, output_exponent=self.output_exponent)
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]:
+        """Exact means of the whole numbers drawn, clip included."""
+        (prompts, p), (outputs, q) = self._laws()
+        return float(prompts @ p), float(outputs @ q)
+
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        (prompts, p), (outputs, q) = self._laws()
+        while True:
+            drawn = rng.choice(prompts, CHUNK, p=p), rng.choice(outputs, CHUNK, p=q)
+            yield from zip(*(tokens.tolist() for tokens in drawn), strict=True)
+
+    def _laws(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Of prompt and output: (2m-1,) possible lengths and their probabilities."""
+        laws = []
+        for mean, exponent in (
+            (self.prompt_mean_tokens, self.prompt_exponent),
+            (self.output_mean_tokens, self.output_exponent),
+        ):
+            ranks = np.arange(1, 2 * mean)
+            shares = ranks**-exponent
+            shares /= shares.sum()
+            tokens = np.ceil(ranks * (mean / (ranks @ shares))).astype(np.int64)
+            laws.append((np.minimum(tokens, self.clip_tokens), shares))
+        return laws
+
+
+@dataclass(frozen=True, slots=True)
+class BurstgptPublished:
+    """Lengths of BurstGPT's own generator: two independent Zipf laws, which are far from the data it was made for.
+
+    Prompt and output tokens, each with probability proportional to k**-`exponent` for k below `below_tokens`.
+
+    Zipf draws of exponent 1.1 that are repeated until they are below 1,024, as the published code does, are this law.
+    Warning: for repeating published results only; its median prompt is 12 tokens, that of BurstGPT's conversations
+    517. Use `burstgpt` for those. Source: HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py (MIT).
+    """
+
+    exponent: float = 1.1
+    below_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        token_counts(below_tokens=self.below_tokens)
+        if self.below_tokens < 2 or self.below_tokens > 1 << 20:
+            raise ValueError(f"below_tokens must be between 2 and {1 << 20}, got {self.below_tokens}.")
+        if not (math.isfinite(self.exponent) and 0 <= self.exponent <= 20):
+            raise ValueError(f"exponent must be between 0 and 20, got {self.exponent:g}.")
+
+    @property
+    def mean_tokens(self) -> tuple[float, float]:
+        mean = float(np.arange(1, self.below_tokens) @ self._shares())
+        return mean, mean
+
+    @property
+    def facts(self) -> Mapping[str, object]:
+        return {
+            "source": "HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py",
+            "licence": "MIT (example code)",
+            "warning": "a Zipf law of exponent 1.1 is at a distance of 0.5 (KS) from the lengths of BurstGPT",
+            "remedy": "keep it for repeating published results; --lengths burstgpt is like the traces",
+        }
+
+    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+        edges = np.cumsum(self._shares())
+        while True:
+            ranks = np.minimum(np.searchsorted(edges, rng.random((2, CHUNK)), side="right"), len(edges) - 1)
+            yield from zip(*(1 + ranks).tolist(), strict=True)
+
+    def _shares(self) -> np.ndarray:
+        """(below_tokens - 1,) probability of 1, 2, ..."""
+        weights = np.arange(1, self.below_tokens, dtype=float) ** -self.exponent
+        return np.asarray(weights / weights.sum())
