@@ -11,11 +11,13 @@ Ids of two spaces, two owners or two blocks are never equal. Equal ids name equa
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import token_counts
+from harness.bounds import Share, check
+from workloads._checks import LARGEST_TOKENS, Tokens
 
 _BLOCK_BITS, _OWNER_BITS, _NUMBER_BITS = 24, 36, 20
 MOST_BLOCKS, MOST_OWNERS, MOST_PREFIXES = 1 << _BLOCK_BITS, 1 << _OWNER_BITS, 1 << _NUMBER_BITS
@@ -86,25 +88,17 @@ class Prefixes:
     Source of the popularity: Zipf's law, as in Breslau et al., Web Caching and Zipf-like Distributions, INFOCOM 1999.
     """
 
-    count: int = 1
+    count: Annotated[int, Meta(ge=1, le=MOST_PREFIXES)] = 1
     tokens: str = "341"
-    zipf: float = 1.0
-    block_tokens: int = 16
-    share: float = 1.0
-    group: int = 0
+    zipf: Annotated[float, Meta(ge=0, le=10, description="0 makes all prefixes equally popular")] = 1.0
+    block_tokens: Tokens = 16
+    share: Share = 1.0
+    group: Annotated[int, Meta(ge=0, le=MOST_GROUPS - 1)] = 0
     lengths_tokens: tuple[int, ...] = field(init=False, repr=False, compare=False)
     cumulated: np.ndarray = field(init=False, repr=False, compare=False)  # (count,) probability of numbers <= k
 
     def __post_init__(self) -> None:
-        if not 1 <= self.count <= MOST_PREFIXES:
-            raise ValueError(f"count must be between 1 and {MOST_PREFIXES}, got {self.count}.")
-        if not 0 <= self.group < MOST_GROUPS:
-            raise ValueError(f"group must be between 0 and {MOST_GROUPS - 1}, got {self.group}.")
-        if not 0 <= self.zipf <= 10:
-            raise ValueError(f"zipf must be between 0 and 10, got {self.zipf:g}; 0 makes all prefixes equally popular.")
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must be between 0 and 1, got {self.share:g}.")
-        token_counts(block_tokens=self.block_tokens)
+        check(self)
         weights = np.arange(1, self.count + 1) ** -float(self.zipf)
         object.__setattr__(self, "lengths_tokens", _lengths(self.tokens))
         object.__setattr__(self, "cumulated", np.cumsum(weights) / weights.sum())
@@ -149,5 +143,6 @@ def _lengths(text: str) -> tuple[int, ...]:
     except ValueError:
         raise ValueError(f"tokens must be a length, or lengths joined by '/' such as 80/341, got '{text}'.") from None
     for length in lengths:
-        token_counts(tokens=length)
+        if not 1 <= length <= LARGEST_TOKENS:
+            raise ValueError(f"tokens must be between 1 and {LARGEST_TOKENS:,}, got {length}.")
     return lengths

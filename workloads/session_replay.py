@@ -7,13 +7,14 @@ import heapq
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import count, islice
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import WARM_UP, Arrivals
+from harness.bounds import AtLeastOne, Share, check
 from harness.data.records import SCHEDULE, schedule_chunk
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse
@@ -37,21 +38,16 @@ class Sessions:
     of tools and system prompt, as far as the trace tells how many they are.
     """
 
-    count: int | None = None
+    count: AtLeastOne | None = None
     order: Literal["random", "file"] = "random"
-    passes: int = 1
-    begin_least: float = 0.0
-    begin_most: float = 0.0
-    common: float = 0.0
+    passes: AtLeastOne = 1
+    begin_least: Share = 0.0
+    begin_most: Share = 0.0
+    common: Share = 0.0
 
     def __post_init__(self) -> None:
-        if self.order not in get_args(Literal["random", "file"]):
-            raise ValueError(f"order must be random or file, got '{self.order}'.")
-        if self.passes < 1 or (self.count is not None and self.count < 1):
-            raise ValueError(f"passes and count must be at least 1, got {self.passes} and {self.count}.")
-        if not 0 <= self.common <= 1:
-            raise ValueError(f"common must be between 0 and 1, got {self.common:g}.")
-        if not 0 <= self.begin_least <= self.begin_most <= 1:
+        check(self)
+        if self.begin_least > self.begin_most:
             raise ValueError(
                 f"begin_least and begin_most must be shares in this order, got {self.begin_least:g} and "
                 f"{self.begin_most:g}."

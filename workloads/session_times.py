@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from harness.bounds import Checked, NotNegative, Positive
 from harness.errors import no_such
 from harness.spec import build, parse
-from workloads._checks import positive
 from workloads.trace_rows import conversations
 from workloads.traces import Trace
 
@@ -25,25 +25,18 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class ThinkOnly:
+class ThinkOnly(Checked):
     """Requests come their think time after the answers that they wait for; none lasts longer than `cap_s`."""
 
-    cap_s: float | None = None
-
-    def __post_init__(self) -> None:
-        _check_cap(self.cap_s)
+    cap_s: NotNegative | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ApiScaled:
+class ApiScaled(Checked):
     """Requests come as if answers took `scale` times their recorded time, whatever the answers; `cap_s` as above."""
 
-    scale: float = 1.0
-    cap_s: float | None = None
-
-    def __post_init__(self) -> None:
-        positive(scale=self.scale)
-        _check_cap(self.cap_s)
+    scale: Positive = 1.0
+    cap_s: NotNegative | None = None
 
 
 Turns = Recorded | Answered | ThinkOnly | ApiScaled
@@ -62,11 +55,6 @@ def turns_of(text: str) -> Turns:
         raise no_such("way to time turns", spec.name, TURNS)
     made: Turns = build(TURNS[spec.name], spec)
     return made
-
-
-def _check_cap(cap_s: float | None) -> None:
-    if cap_s is not None and not cap_s >= 0:
-        raise ValueError(f"cap_s must be 0 s or more, got {cap_s:g}.")
 
 
 class Links(NamedTuple):

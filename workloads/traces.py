@@ -9,6 +9,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from harness import registry
+from harness.bounds import AtLeastOne, NotNegative, check
 from harness.errors import UsageError
 from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
@@ -30,17 +31,14 @@ class Slice:
     Seconds count from the first row of the file.
     """
 
-    start_s: float | None = None
+    start_s: NotNegative | None = None
     stop_s: float | None = None
-    limit: int | None = None
+    limit: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
-        if self.start_s is not None and not self.start_s >= 0:
-            raise ValueError(f"start_s must not be negative, got {self.start_s:g}.")
+        check(self)
         if self.stop_s is not None and not self.stop_s > (self.start_s or 0):
             raise ValueError(f"stop_s must be above start_s = {self.start_s or 0:g}, got {self.stop_s:g}.")
-        if self.limit is not None and self.limit < 1:
-            raise ValueError(f"limit must be at least 1, got {self.limit}.")
 
 
 WHOLE = Slice()

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.bounds import AtLeastTwo, Checked, Positive, PositiveShare
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse, seconds
 from harness.stats import arrivals
@@ -33,15 +34,11 @@ class Step(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Compress:
+class Compress(Checked):
     """Time runs `factor` times as fast (below 1: slower); every request stays."""
 
-    factor: float
+    factor: Positive
     law: ClassVar[str] = "rate x factor; gap CV unchanged; dispersion at T is what it was at factor x T"
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.factor) and self.factor > 0):
-            raise ValueError(f"factor must be above 0, got {self.factor:g}.")
 
     def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:  # noqa: ARG002  # nothing is random here
         """All stamps divided by the factor, and so are the times of agents."""
@@ -51,15 +48,11 @@ class Compress:
 
 
 @dataclass(frozen=True, slots=True)
-class Thin:
+class Thin(Checked):
     """Each request stays with probability `share`; a conversation stays or goes as a whole."""
 
-    share: float
+    share: PositiveShare
     law: ClassVar[str] = "rate x share; dispersion - 1 is multiplied by share at every width (of conversations, if any)"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise ValueError(f"share must be above 0 and at most 1, got {self.share:g}.")
 
     def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:
         """The rows that were drawn. Raises UsageError when none is left."""
@@ -73,7 +66,7 @@ class Thin:
 
 
 @dataclass(frozen=True, slots=True)
-class Superpose:
+class Superpose(Checked):
     """`copies` of the trace at once: itself, and others turned by a random time (what passes the end comes first).
 
     With `shift_s` they are turned by different whole multiples of it: 1d keeps the hour of the day. A copy has
@@ -81,15 +74,9 @@ class Superpose:
     the trace goes on as another one.
     """
 
-    copies: int
-    shift_s: float | None = None
+    copies: AtLeastTwo
+    shift_s: Positive | None = None
     law: ClassVar[str] = "rate x copies; dispersion unchanged at widths well below the length of the trace"
-
-    def __post_init__(self) -> None:
-        if self.copies < 2:
-            raise ValueError(f"copies must be at least 2, got {self.copies}.")
-        if self.shift_s is not None and self.shift_s <= 0:
-            raise ValueError(f"shift_s must be longer than 0 s, got {self.shift_s:g}.")
 
     def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:
         """All copies in order of time. Raises UsageError where the trace has too few multiples of `shift_s`."""
@@ -125,19 +112,15 @@ class Superpose:
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class Context(Checked):
     """No context (prompt and answer) is longer than `limit_tokens`: in a session with a longer one all prompts become
     shorter in one proportion, answers stay. A prompt shares the same part of its blocks with those before it.
     """
 
-    limit_tokens: int
+    limit_tokens: AtLeastTwo
     law: ClassVar[str] = (
         "prompts of a session with a longer context x one factor; shares of prefixes, times, answers unchanged"
     )
-
-    def __post_init__(self) -> None:
-        if self.limit_tokens < 2:
-            raise ValueError(f"limit_tokens must be at least 2, got {self.limit_tokens}.")
 
     def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:  # noqa: ARG002  # nothing is random here
         """Shorter prompts, of whose blocks every n-th keeps its name. Raises UsageError where an answer is too long."""

@@ -94,10 +94,10 @@ def test_extreme_burstiness_still_moves_forward() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("poisson:rate=0", "rate_rps must be > 0"),
-        ("poisson:rate=-1", "rate_rps must be > 0"),
-        ("constant:rate=0", "rate_rps must be > 0"),
-        ("gamma:cv=0", "cv must be > 0"),
+        ("poisson:rate=0", "rate_rps must be above 0"),
+        ("poisson:rate=-1", "rate_rps must be above 0"),
+        ("constant:rate=0", "rate_rps must be above 0"),
+        ("gamma:cv=0", "cv must be between"),
         ("gamma:cv=1000", "cv must be between"),
         ("gamma:cv=x", "cv must be a number"),
         ("gamma:shape=2", "no argument 'shape'"),

@@ -104,10 +104,10 @@ def test_the_rate_is_not_known_before_the_answers() -> None:
     ("spec", "words"),
     [
         ("closed:users=0", "users must be between 1 and"),
-        ("closed:think=-1s", "think_s must be 0 or more"),
-        ("closed:ramp=-1s", "ramp_s must be 0 or more"),
+        ("closed:think=-1s", "think_s must not be negative"),
+        ("closed:ramp=-1s", "ramp_s must not be negative"),
         ("closed:law=uniform", "law must be one of exponential, fixed"),
-        ("closed:least_cycle=0s", "least_cycle_s must be > 0"),
+        ("closed:least_cycle=0s", "least_cycle_s must be above 0"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(spec: str, words: str) -> None:

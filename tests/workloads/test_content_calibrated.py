@@ -137,5 +137,5 @@ def test_words_are_plain_and_different() -> None:
 
 def test_no_first_guess_is_one_sentence() -> None:
     """If this failed, a typing mistake would end in a traceback."""
-    with pytest.raises(UsageError, match="tokens_per_word must be > 0"):
+    with pytest.raises(UsageError, match="tokens_per_word must be above 0"):
         make("content", "calibrated:tokens_per_word=0")

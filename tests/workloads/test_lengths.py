@@ -198,7 +198,7 @@ def test_both_bounds_of_a_uniform_come_out() -> None:
         ("fixed:prompts=3", "Did you mean 'prompt_tokens'"),
         ("uniform:prompt_min=9,prompt_max=8", "prompt_max_tokens must be at least prompt_min_tokens"),
         ("lognormal:prompt_mean=0", "prompt_mean_tokens must be between 1"),
-        ("lognormal:prompt_cv=0", "prompt_cv must be > 0"),
+        ("lognormal:prompt_cv=0", "prompt_cv must be between"),
         ("lognormal:output_cv=50", "output_cv must be between"),
         ("lognormal:max_total=5", "max_total_tokens=5 leaves"),
         ("lognormal:max_total=1", "max_total_tokens must be at least 2"),

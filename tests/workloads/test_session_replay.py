@@ -277,7 +277,7 @@ def test_a_list_of_lengths_takes_any_arrivals(tmp_path: Path) -> None:
     ("options", "what"),
     [
         ({"turns": "thinking"}, "No way to time turns named 'thinking'"),
-        ({"turns": "think-only:cap=-1"}, "cap_s must be 0 s or more"),
+        ({"turns": "think-only:cap=-1"}, "cap_s must not be negative"),
         ({"turns": "api-scaled:scale=0"}, "scale must be"),
         ({"sessions": "fixed:turns=3"}, "No kind of sessions of a trace named 'fixed'"),
         ({"sessions": "recorded:common=2"}, "common must be between 0 and 1"),

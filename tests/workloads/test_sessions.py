@@ -373,13 +373,13 @@ def test_every_plug_in_keeps_its_promises(name: str, model: str) -> None:
         ("fixed:turns=0", "turns must be between 1 and"),
         ("fixed:think=-1s", "think_s must not be negative"),
         ("fixed:truncate_at=0", "truncate_at_tokens must be at least 1"),
-        ("geometric:mean=0.5", "mean must be between 1 and 1000"),
-        ("burstgpt:think_scale=0", "think_scale must be > 0"),
+        ("geometric:mean=0.5", "mean must be between 1 and 1,000"),
+        ("burstgpt:think_scale=0", "think_scale must be above 0"),
         ("burstgpt:block=0", "block_tokens must be at least 1"),
         ("compound:stages=1/x", "such as 1/4/1, got '1/x'"),
         ("compound:stages=1/0", "at least 1 each"),
         ("compound:inherit=all", "inherit must be one of context, answers, nothing"),
-        ("compound:deadline=0s", "deadline_s must be > 0"),
+        ("compound:deadline=0s", "deadline_s must be above 0"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(spec: str, words: str) -> None:

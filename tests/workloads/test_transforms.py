@@ -234,7 +234,7 @@ class TestScaling:
             ("thin:0", "share must be above 0"),
             ("superpose:1", "copies must be at least 2"),
             ("superpose:2.5", "copies must be a whole number"),
-            ("superpose:2,shift=0s", "shift_s must be longer than 0 s"),
+            ("superpose:2,shift=0s", "shift_s must be above 0"),
             ("superpose:2,shift=1h", "room for 1 copies"),
             ("thin:0.5+", "the name is missing"),
             ("", "the name is missing"),

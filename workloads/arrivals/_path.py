@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from workloads.arrivals._operational import Piece, times_along
-from workloads.arrivals._renewal import gamma_cdf, gamma_gaps
+from workloads.arrivals._renewal import GapCv, gamma_cdf, gamma_gaps
 
 
 class Path(NamedTuple):
@@ -48,7 +48,7 @@ class AlongPath:
     """Arrivals along a `_path` of the rate, with gamma gaps of coefficient of variation `cv` in operational time."""
 
     __slots__ = ()
-    cv: float
+    cv: GapCv
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Return the arrival times (s), endless unless the path has an end."""

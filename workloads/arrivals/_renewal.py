@@ -4,10 +4,12 @@ Gamma gaps of mean 1: the gap law inside a changing rate.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import positive
+from harness.bounds import Checked
 from workloads.arrivals._operational import Gaps
 
 CHUNK = 4096  # gaps drawn at once, whatever the caller takes, so that its chunks do not change the stream
@@ -24,7 +26,7 @@ def times_from(gaps: Callable[[int], np.ndarray]) -> Iterator[float]:
         yield from times
 
 
-class AtRate:
+class AtRate(Checked):
     """Arrivals whose long-run mean is their `rate_rps`, requests per second."""
 
     __slots__ = ()
@@ -35,16 +37,8 @@ class AtRate:
         return self.rate_rps
 
 
-SMALLEST_CV, LARGEST_CV = 1e-3, 100.0  # outside, the sums of float64 gaps lose the law
-
-
-def check_cv(cv: float) -> None:
-    """Raise ValueError unless `cv` is the coefficient of variation of gaps that can be drawn."""
-    positive(cv=cv)
-    if not SMALLEST_CV <= cv <= LARGEST_CV:
-        raise ValueError(
-            f"cv must be between {SMALLEST_CV:g} and {LARGEST_CV:g}, got {cv:g}; equal gaps are 'constant'."
-        )
+# outside, the sums of float64 gaps lose the law
+GapCv: TypeAlias = Annotated[float, Meta(ge=1e-3, le=100.0, description="equal gaps are 'constant'")]
 
 
 def gamma_gaps(rng: np.random.Generator, cv: float) -> Gaps:

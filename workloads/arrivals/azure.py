@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import Positive, check
 from workloads.arrivals import _exact
 from workloads.arrivals._operational import Stretch
 from workloads.arrivals._services import Component, LogRate
@@ -30,14 +30,13 @@ class Azure:
     is itself drawn. Source: AzureLLMInferenceTrace_conv.csv, CC-BY-4.0; method in `tools/fit_azure.py`.
     """
 
-    rate_rps: float | None = None
+    rate_rps: Positive | None = None
     mean: _exact.Mean = "exact"
-    over_s: float | None = None
+    over_s: Positive | None = None
     figures: Mapping[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.rate_rps is not None:
-            positive(rate_rps=self.rate_rps)
+        check(self)
         _exact.check(self.mean, self.over_s)
         path = Path(__file__).with_name("figures") / "azure.json"
         object.__setattr__(self, "figures", json.loads(path.read_text(encoding="utf-8")))

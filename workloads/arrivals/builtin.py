@@ -4,14 +4,19 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import positive
+from harness.bounds import NotNegative, Positive, check
 from workloads.arrivals._lists import levels
 from workloads.arrivals._path import AlongPath, Path, along, flat
-from workloads.arrivals._renewal import AtRate, check_cv, gamma_cdf, times_from
+from workloads.arrivals._renewal import AtRate, GapCv, gamma_cdf, times_from
+
+SMALLEST_SHAPE, LARGEST_SHAPE = 0.15, 1000.0
+"""Of Weibull gaps; outside, the sums of float64 gaps lose the law."""
+DEFAULT_SHAPE = 0.7
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +29,7 @@ class Constant(AtRate):
     because all its gaps are equal.
     """
 
-    rate_rps: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps)
+    rate_rps: Positive = 1.0
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # nothing is random here
         return (i / self.rate_rps for i in count())
@@ -43,10 +45,7 @@ class Poisson(AtRate):
     field, e.g. DistServe (OSDI 2024, section 6.1); real traffic is burstier (see `gamma`, `trace`).
     """
 
-    rate_rps: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps)
+    rate_rps: Positive = 1.0
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Endless arrival times in seconds; the first gap comes before the first arrival."""
@@ -67,12 +66,8 @@ class Gamma(AtRate):
     shape. It bends the gap law only: counts over long windows stay as even as their mean allows.
     """
 
-    rate_rps: float = 1.0
-    cv: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps)
-        check_cv(self.cv)
+    rate_rps: Positive = 1.0
+    cv: GapCv = 1.0
 
     @property
     def shape(self) -> float:
@@ -92,10 +87,6 @@ class Gamma(AtRate):
         return gamma_cdf(np.asarray(gaps_s) * self.rate_rps, self.cv)
 
 
-SMALLEST_SHAPE, LARGEST_SHAPE = 0.15, 1000.0  # outside, the sums of float64 gaps lose the law
-DEFAULT_SHAPE = 0.7
-
-
 @dataclass(frozen=True, slots=True)
 class Weibull(AtRate):
     """Weibull arrivals: independent gaps, with a tail heavier than exponential for shape < 1 and lighter for shape > 1.
@@ -108,16 +99,14 @@ class Weibull(AtRate):
     bends the gap law only. Source: ServeGen (NSDI 2026), which finds Weibull gaps for some of its workloads.
     """
 
-    rate_rps: float = 1.0
-    shape: float | None = None
+    rate_rps: Positive = 1.0
+    shape: Annotated[float, Meta(ge=SMALLEST_SHAPE, le=LARGEST_SHAPE)] | None = None
     cv: float | None = None
 
     def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps)
+        check(self)
         if self.shape is not None and self.cv is not None:
             raise ValueError("shape and cv are redundant; leave one of them out.")
-        if self.shape is not None and not SMALLEST_SHAPE <= self.shape <= LARGEST_SHAPE:
-            raise ValueError(f"shape must be between {SMALLEST_SHAPE:g} and {LARGEST_SHAPE:g}, got {self.shape:g}.")
         least, most = _cv(LARGEST_SHAPE), _cv(SMALLEST_SHAPE)
         if self.cv is not None and not least <= self.cv <= most:
             raise ValueError(f"cv must be between {least:.2g} and {most:.2g}, got {self.cv:g}.")
@@ -169,13 +158,8 @@ class BurstgptPublished(AtRate):
     service itself. Source: HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py (MIT).
     """
 
-    rate_rps: float = 1.0
-    shape: float = 0.5
-
-    def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps, shape=self.shape)
-        if not 1e-4 <= self.shape <= 1e6:
-            raise ValueError(f"shape must be between 0.0001 and 1e+06, got {self.shape:g}.")
+    rate_rps: Positive = 1.0
+    shape: Annotated[float, Meta(ge=1e-4, le=1e6)] = 0.5
 
     @property
     def cv(self) -> float:
@@ -213,22 +197,16 @@ class Ramp(AlongPath):
     k6; time change as in Daley and Vere-Jones, An Introduction to the Theory of Point Processes (2003), section 7.4.
     """
 
-    from_rps: float = 0.1
-    to_rps: float = 1.0
-    over_s: float = 60.0
-    cv: float = 1.0
-    rate_rps: float | None = None
+    from_rps: NotNegative = 0.1
+    to_rps: NotNegative = 1.0
+    over_s: Positive = 60.0
+    cv: GapCv = 1.0
+    rate_rps: Positive | None = None
 
     def __post_init__(self) -> None:
-        positive(over_s=self.over_s)
-        check_cv(self.cv)
-        for name, value in (("from_rps", self.from_rps), ("to_rps", self.to_rps)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be >= 0, got {value:g}.")
+        check(self)
         if self.from_rps == self.to_rps == 0:
             raise ValueError("from_rps and to_rps are both 0, so nothing would ever arrive.")
-        if self.rate_rps is not None:
-            positive(rate_rps=self.rate_rps)
 
     @property
     def mean_rate_rps(self) -> float:
@@ -255,19 +233,15 @@ class Spike(AtRate, AlongPath):
     Vere-Jones, An Introduction to the Theory of Point Processes (2003), section 7.4.
     """
 
-    rate_rps: float = 1.0
-    factor: float = 5.0
-    at_s: float = 60.0
-    for_s: float = 10.0
+    rate_rps: Positive = 1.0
+    factor: NotNegative = 5.0
+    at_s: NotNegative = 60.0
+    for_s: Positive = 10.0
     every_s: float | None = None
-    cv: float = 1.0
+    cv: GapCv = 1.0
 
     def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps, for_s=self.for_s)
-        check_cv(self.cv)
-        for name, value in (("factor", self.factor), ("at_s", self.at_s)):
-            if not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be >= 0, got {value:g}.")
+        check(self)
         if self.every_s is not None and not self.for_s < self.every_s < math.inf:
             raise ValueError(f"every_s must be longer than for_s ({self.for_s:g} s), got {self.every_s:g} s.")
 
@@ -299,19 +273,16 @@ class Steps(AlongPath):
     """
 
     levels: str = "1/2/4"
-    every_s: float = 60.0
+    every_s: Positive = 60.0
     then: Literal["repeat", "hold", "stop"] = "repeat"
-    cv: float = 1.0
-    rate_rps: float | None = None
+    cv: GapCv = 1.0
+    rate_rps: Positive | None = None
 
     def __post_init__(self) -> None:
-        positive(every_s=self.every_s)
-        check_cv(self.cv)
+        check(self)
         last = levels(self.levels)[-1]
         if self.then == "hold" and last == 0:
             raise ValueError(f"the last of levels is 0, got '{self.levels}'; holding it means then=stop.")
-        if self.rate_rps is not None:
-            positive(rate_rps=self.rate_rps)
 
     @property
     def mean_rate_rps(self) -> float:

@@ -4,11 +4,13 @@ import heapq
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import positive
+from harness.bounds import NotNegative, Positive, check
+from workloads._checks import DayHour, Weekday
 from workloads.arrivals import _exact
 from workloads.arrivals._operational import Gaps, Piece, Stretch, times_along
 from workloads.arrivals._services import DAYS, HOUR_S, WINDOW_S, Api, Conversation, read_figures, table_pieces
@@ -53,14 +55,14 @@ class Burstgpt:
     """
 
     service: Service = "both"
-    rate_rps: float | None = None
+    rate_rps: Positive | None = None
     mode: Mode = "week"
-    api_share: float | None = None
-    start_day: int = 0
-    start_h: float = 12.0
-    grain_s: float = 0.0
+    api_share: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    start_day: Weekday = 0
+    start_h: DayHour = 12.0
+    grain_s: NotNegative = 0.0
     mean: _exact.Mean = "exact"
-    over_s: float | None = None
+    over_s: Positive | None = None
     figures: Mapping[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -167,27 +169,14 @@ class Burstgpt:
         return float(self.figures["rate_rps"]) * {"both": 1.0, "api": share, "conversation": 1 - share}[self.service]
 
     def _check(self) -> None:
-        for name, value, known in (("service", self.service, Service), ("mode", self.mode, Mode)):
-            if value not in get_args(known):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(known))}, got '{value}'.")
-        if self.rate_rps is not None:
-            positive(rate_rps=self.rate_rps)
+        check(self)
         if self.service == "both" and self.mode == "figure6":
             raise ValueError("figure 6 shows one service at a time; give service=api or service=conversation.")
         _exact.check(self.mean, self.over_s)
         if self.mode == "figure6" and self.over_s is not None:
             raise ValueError("over does not go with mode=figure6, which replays a table at its own rates.")
-        if self.api_share is not None:
-            if self.service != "both":
-                raise ValueError(f"api_share goes with service=both; service={self.service} is one service alone.")
-            if not 0 < self.api_share < 1:
-                raise ValueError(f"api_share must be between 0 and 1, got {self.api_share:g}.")
-        if not 0 <= self.start_h < 24:
-            raise ValueError(f"start_h must be from 0 to below 24, got {self.start_h:g}.")
-        if not 0 <= self.start_day < 7:
-            raise ValueError(f"start_day must be from 0 (Monday) to 6 (Sunday), got {self.start_day}.")
-        if not 0 <= self.grain_s < math.inf:
-            raise ValueError(f"grain_s must be >= 0 (0: times as drawn), got {self.grain_s:g}.")
+        if self.api_share is not None and self.service != "both":
+            raise ValueError(f"api_share goes with service=both; service={self.service} is one service alone.")
 
 
 def _along(pieces: Iterator[Piece], rng: np.random.Generator) -> Iterator[float]:

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import positive
+from harness.bounds import Checked, NotNegative, Positive
 
 Law = Literal["exponential", "fixed"]
 MOST_USERS = 1_000_000
@@ -22,7 +23,7 @@ class Cycles(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(Checked):
     """`users` users, each with one request under way: the next one comes `think_s` seconds after the answer.
 
     Think times are exponential with that mean, or all the same (`law=fixed`). Users start at 0, or evenly spread
@@ -35,22 +36,12 @@ class Closed:
     Source: closed systems in Schroeder, Wierman, Harchol-Balter, Open Versus Closed, NSDI 2006.
     """
 
-    users: int = 32
-    think_s: float = 2.0
-    ramp_s: float = 0.0
+    users: Annotated[int, Meta(ge=1, le=MOST_USERS)] = 32
+    think_s: NotNegative = 2.0
+    ramp_s: NotNegative = 0.0
     law: Law = "exponential"
-    least_cycle_s: float = 0.05
+    least_cycle_s: Positive = 0.05
     steady: bool = False
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.users <= MOST_USERS:
-            raise ValueError(f"users must be between 1 and {MOST_USERS}, got {self.users}.")
-        for name, value in (("think_s", self.think_s), ("ramp_s", self.ramp_s)):
-            if not value >= 0:
-                raise ValueError(f"{name} must be 0 or more, got {value:g}.")
-        if self.law not in get_args(Law):
-            raise ValueError(f"law must be one of {', '.join(get_args(Law))}, got '{self.law}'.")
-        positive(least_cycle_s=self.least_cycle_s)
 
     def warm_up(self, begun: int) -> str:
         """What is not measured where that many users begin with a request that warms the cache."""

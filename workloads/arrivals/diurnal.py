@@ -2,14 +2,17 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import positive
+from harness.bounds import NotNegative, Positive, check
+from workloads._checks import DayHour, Weekday
 from workloads.arrivals._lists import levels
 from workloads.arrivals._operational import Piece
 from workloads.arrivals._path import AlongPath, Path, along, rest_of
-from workloads.arrivals._renewal import AtRate, check_cv
+from workloads.arrivals._renewal import AtRate, GapCv
 
 CHORDS = 288  # straight lines of 5 min for a day's sinusoid: off by at most 0.006% of its amplitude, the mean is exact
 WEEK = (1, 1, 1, 1, 1, 0, 0)  # Monday first; 0 is weekend
@@ -29,28 +32,18 @@ class Diurnal(AtRate, AlongPath):
     change as in Daley and Vere-Jones, An Introduction to the Theory of Point Processes (2003), section 7.4.
     """
 
-    rate_rps: float = 1.0
-    ratio: float = 4.0
-    peak_h: float = 16.0
+    rate_rps: Positive = 1.0
+    ratio: Annotated[float, Meta(ge=1, description="peak by trough")] = 4.0
+    peak_h: DayHour = 16.0
     hours: str | None = None
-    weekend: float = 1.0
-    start_h: float = 0.0
-    start_day: int = 0
-    period_s: float = 86400.0
-    cv: float = 1.0
+    weekend: NotNegative = 1.0
+    start_h: DayHour = 0.0
+    start_day: Weekday = 0
+    period_s: Positive = 86400.0
+    cv: GapCv = 1.0
 
     def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps, period_s=self.period_s)
-        check_cv(self.cv)
-        if not 1 <= self.ratio < math.inf:
-            raise ValueError(f"ratio must be at least 1 (peak by trough), got {self.ratio:g}.")
-        if not 0 <= self.weekend < math.inf:
-            raise ValueError(f"weekend must be >= 0, got {self.weekend:g}.")
-        for name, hour in (("peak_h", self.peak_h), ("start_h", self.start_h)):
-            if not 0 <= hour < 24:
-                raise ValueError(f"{name} must be from 0 to below 24, got {hour:g}.")
-        if not 0 <= self.start_day < len(WEEK):
-            raise ValueError(f"start_day must be from 0 (Monday) to 6 (Sunday), got {self.start_day}.")
+        check(self)
         if self.hours is not None and len(levels(self.hours, "hours")) < 2:
             raise ValueError(f"hours must be at least 2 relative rates, such as 1/2/4/2, got '{self.hours}'.")
 

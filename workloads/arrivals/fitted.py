@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import Positive, check
 from workloads.fit import _draw
 from workloads.fit.model import Model
 
@@ -23,14 +23,13 @@ class Fitted:
     """
 
     path: str
-    rate_rps: float | None = None
+    rate_rps: Positive | None = None
     service: str | None = None
     of: Literal["requests", "sessions"] = "requests"
     model: Model = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.rate_rps is not None:
-            positive(rate_rps=self.rate_rps)
+        check(self)
         object.__setattr__(self, "model", Model.load(self.path).only(self.service).of(self.of))
 
     @property

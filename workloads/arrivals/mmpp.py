@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import Positive, check
 from workloads.arrivals._lists import durations_s, levels
 from workloads.arrivals._operational import Piece, times_along
-from workloads.arrivals._renewal import AtRate, check_cv, gamma_gaps
+from workloads.arrivals._renewal import AtRate, GapCv, gamma_gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,14 +29,13 @@ class Mmpp(AtRate):
     Evaluation 18 (1993).
     """
 
-    rate_rps: float = 1.0
+    rate_rps: Positive = 1.0
     levels: str = "1/10"
     dwells: str = "90s/10s"
-    cv: float = 1.0
+    cv: GapCv = 1.0
 
     def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps)
-        check_cv(self.cv)
+        check(self)
         states, times = len(levels(self.levels)), len(durations_s(self.dwells, "dwells"))
         if states != times or states < 2:
             raise ValueError(

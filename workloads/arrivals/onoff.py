@@ -7,10 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import Positive
 from workloads.arrivals._operational import Piece, times_along
 from workloads.arrivals._path import Path, flat
-from workloads.arrivals._renewal import AtRate, check_cv, gamma_cdf, gamma_gaps
+from workloads.arrivals._renewal import AtRate, GapCv, gamma_cdf, gamma_gaps
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +26,11 @@ class OnOff(AtRate):
     Overflow Process, Bell System Technical Journal 52 (1973).
     """
 
-    rate_rps: float = 1.0
-    on_s: float = 10.0
-    off_s: float = 30.0
+    rate_rps: Positive = 1.0
+    on_s: Positive = 10.0
+    off_s: Positive = 30.0
     dwell: Literal["exponential", "fixed"] = "exponential"
-    cv: float = 1.0
-
-    def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps, on_s=self.on_s, off_s=self.off_s)
-        check_cv(self.cv)
+    cv: GapCv = 1.0
 
     @property
     def on_rps(self) -> float:

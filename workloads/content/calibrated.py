@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from harness.api import Request
-from workloads._checks import positive
+from harness.bounds import Positive, check
 from workloads.content.tokens import Tokens, busted
 
 _WORDS = """
@@ -95,13 +95,13 @@ class Calibrated:
     engine take `token_ids`, which are those of `tokens`. Source: least squares, see `Calibration`.
     """
 
-    tokens_per_word: float = 1.0
+    tokens_per_word: Positive = 1.0
     bust: bool = False
     seed: int = 0
     calibration: Calibration = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        positive(tokens_per_word=self.tokens_per_word)
+        check(self)
         object.__setattr__(self, "calibration", Calibration(len(WORDS), self.tokens_per_word))
 
     @property

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import Positive, check
 from workloads.arrivals._operational import times_on_grid
 from workloads.arrivals._renewal import gamma_gaps
 from workloads.arrivals._services import STEPS, Component, LogRate
@@ -27,14 +27,14 @@ PER_HOUR = 12  # steps of the rate in an hour of a daily curve
 class Cox:
     """Arrivals (req/s) along a random rate: lognormal, with one or more memories, times a curve of the day and week."""
 
-    rate_rps: float
-    gap_shape: float
+    rate_rps: Positive
+    gap_shape: Positive
     components: tuple[Component, ...] = ()
     hourly: tuple[float, ...] = ()
     weekly: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps, gap_shape=self.gap_shape)
+        check(self)
         object.__setattr__(self, "components", LogRate(self.components, 1.0).components)  # checks them
         for name, values, length in (("hourly", self.hourly, 24), ("weekly", self.weekly, 7)):
             if values and (len(values) != length or min(values) < 0 or not 0 < sum(values) < np.inf):
@@ -80,13 +80,13 @@ class Cox:
 class RateTracking:
     """Arrivals (req/s) along the rate of the trace, in windows of `window_s`; it starts again after the last."""
 
-    rate_rps: float
-    gap_shape: float
-    window_s: float
+    rate_rps: Positive
+    gap_shape: Positive
+    window_s: Positive
     factors: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        positive(rate_rps=self.rate_rps, gap_shape=self.gap_shape, window_s=self.window_s)
+        check(self)
         if not self.factors or min(self.factors) < 0 or not 0 < sum(self.factors) < np.inf:
             raise ValueError("factors must be at least one number, none negative and not all 0.")
 

@@ -4,16 +4,21 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import positive, token_counts
+from harness.bounds import Checked, Positive, check
+from workloads._checks import MeanTokens, Tokens
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
+# beyond, a sixth of the draws of a normal law would have to be drawn again
+NormalCv: TypeAlias = Annotated[float, Meta(gt=0, le=1.0, description="longer tails are 'lognormal'")]
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Checked):
     """Fixed lengths: every request has the same prompt and output length.
 
     `prompt_tokens` in and `output_tokens` out, always. Source: nothing is drawn.
@@ -21,11 +26,8 @@ class Fixed:
     The defaults are those of figure 1 of DistServe (OSDI 2024).
     """
 
-    prompt_tokens: int = 512
-    output_tokens: int = 64
-
-    def __post_init__(self) -> None:
-        token_counts(prompt_tokens=self.prompt_tokens, output_tokens=self.output_tokens)
+    prompt_tokens: Tokens = 512
+    output_tokens: Tokens = 64
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
@@ -44,18 +46,13 @@ class Uniform:
     Source: the discrete uniform law, mean (min + max) / 2 tokens.
     """
 
-    prompt_min_tokens: int = 1
-    prompt_max_tokens: int = 1023
-    output_min_tokens: int = 1
-    output_max_tokens: int = 255
+    prompt_min_tokens: Tokens = 1
+    prompt_max_tokens: Tokens = 1023
+    output_min_tokens: Tokens = 1
+    output_max_tokens: Tokens = 255
 
     def __post_init__(self) -> None:
-        token_counts(
-            prompt_min_tokens=self.prompt_min_tokens,
-            prompt_max_tokens=self.prompt_max_tokens,
-            output_min_tokens=self.output_min_tokens,
-            output_max_tokens=self.output_max_tokens,
-        )
+        check(self)
         for side, low, high in (
             ("prompt", self.prompt_min_tokens, self.prompt_max_tokens),
             ("output", self.output_min_tokens, self.output_max_tokens),
@@ -78,11 +75,8 @@ class Uniform:
             yield from zip(prompts, outputs, strict=True)
 
 
-LARGEST_CV = 1.0  # beyond, a sixth of the draws would have to be drawn again
-
-
 @dataclass(frozen=True, slots=True)
-class Normal:
+class Normal(Checked):
     """Normal lengths: prompt and output drawn independently from normal laws, cut at a stated cap where one is given.
 
     Prompt and output tokens, each normal with the given mean and coefficient of variation (cv).
@@ -93,22 +87,12 @@ class Normal:
     and answers of 60 with a spread of 30%, prompts cut at 4,000.
     """
 
-    prompt_mean_tokens: float = 2600.0
-    output_mean_tokens: float = 60.0
-    prompt_cv: float = 0.3
-    output_cv: float = 0.3
-    prompt_cap_tokens: int | None = 4000
-    output_cap_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        token_counts(prompt_mean_tokens=self.prompt_mean_tokens, output_mean_tokens=self.output_mean_tokens)
-        positive(prompt_cv=self.prompt_cv, output_cv=self.output_cv)
-        for name, cv in (("prompt_cv", self.prompt_cv), ("output_cv", self.output_cv)):
-            if cv > LARGEST_CV:
-                raise ValueError(f"{name} must be at most {LARGEST_CV:g}, got {cv:g}; longer tails are 'lognormal'.")
-        for cap in (self.prompt_cap_tokens, self.output_cap_tokens):
-            if cap is not None:
-                token_counts(cap_tokens=cap)
+    prompt_mean_tokens: MeanTokens = 2600.0
+    output_mean_tokens: MeanTokens = 60.0
+    prompt_cv: NormalCv = 0.3
+    output_cv: NormalCv = 0.3
+    prompt_cap_tokens: Tokens | None = 4000
+    output_cap_tokens: Tokens | None = None
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
@@ -141,7 +125,7 @@ def _mean(mean: float, cv: float, cap: int | None) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class PowerLaw:
+class PowerLaw(Checked):
     """Power-law lengths: prompt and output drawn independently, most of them short and a few very long.
 
     Zipf's law over 1..2m-1, m the mean in tokens, stretched to that mean; then clipped at `clip_tokens`.
@@ -154,19 +138,11 @@ class PowerLaw:
     Source: AlibabaPAI/llumnix, `benchmark/benchmark_serving.py` (zipf); Sun et al., Llumnix, OSDI 2024, table 1.
     """
 
-    prompt_mean_tokens: int = 256
-    prompt_exponent: float = 1.5
-    output_mean_tokens: int = 256
-    output_exponent: float = 1.5
-    clip_tokens: int = 6144
-
-    def __post_init__(self) -> None:
-        token_counts(
-            prompt_mean_tokens=self.prompt_mean_tokens,
-            output_mean_tokens=self.output_mean_tokens,
-            clip_tokens=self.clip_tokens,
-        )
-        positive(prompt_exponent=self.prompt_exponent, output_exponent=self.output_exponent)
+    prompt_mean_tokens: Tokens = 256
+    prompt_exponent: Positive = 1.5
+    output_mean_tokens: Tokens = 256
+    output_exponent: Positive = 1.5
+    clip_tokens: Tokens = 6144
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
@@ -196,7 +172,7 @@ class PowerLaw:
 
 
 @dataclass(frozen=True, slots=True)
-class BurstgptPublished:
+class BurstgptPublished(Checked):
     """Lengths of BurstGPT's own generator: two independent Zipf laws, which are far from the data it was made for.
 
     Prompt and output tokens, each with probability proportional to k**-`exponent` for k below `below_tokens`.
@@ -206,15 +182,8 @@ class BurstgptPublished:
     517. Use `burstgpt` for those. Source: HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py (MIT).
     """
 
-    exponent: float = 1.1
-    below_tokens: int = 1024
-
-    def __post_init__(self) -> None:
-        token_counts(below_tokens=self.below_tokens)
-        if self.below_tokens < 2 or self.below_tokens > 1 << 20:
-            raise ValueError(f"below_tokens must be between 2 and {1 << 20}, got {self.below_tokens}.")
-        if not (math.isfinite(self.exponent) and 0 <= self.exponent <= 20):
-            raise ValueError(f"exponent must be between 0 and 20, got {self.exponent:g}.")
+    exponent: Annotated[float, Meta(ge=0, le=20)] = 1.1
+    below_tokens: Annotated[int, Meta(ge=2, le=1 << 20)] = 1024
 
     @property
     def mean_tokens(self) -> tuple[float, float]:

@@ -3,13 +3,16 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import LARGEST_TOKENS, positive, token_counts
+from harness.bounds import AtLeastTwo, check
+from workloads._checks import LARGEST_TOKENS, MeanTokens
 
 CHUNK = 4096  # pairs drawn at once, whatever the caller takes
-SMALLEST_CV, LARGEST_CV = 0.01, 10.0
+LengthCv: TypeAlias = Annotated[float, Meta(ge=0.01, le=10.0)]
 MIN_KEPT = 0.01  # share of the draws that a bound must leave
 _SUMMED = 1 << 15  # lengths whose probabilities are summed one by one for the mean; an integral takes the rest
 
@@ -26,27 +29,21 @@ class Lognormal:
     in, 199 out).
     """
 
-    prompt_mean_tokens: float = 390.0
-    prompt_cv: float = 1.0
-    output_mean_tokens: float = 199.0
-    output_cv: float = 1.0
-    max_total_tokens: int | None = None
+    prompt_mean_tokens: MeanTokens = 390.0
+    prompt_cv: LengthCv = 1.0
+    output_mean_tokens: MeanTokens = 199.0
+    output_cv: LengthCv = 1.0
+    max_total_tokens: AtLeastTwo | None = None
     prompt_clip: str | None = None
     output_clip: str | None = None
 
     def __post_init__(self) -> None:
-        token_counts(prompt_mean_tokens=self.prompt_mean_tokens, output_mean_tokens=self.output_mean_tokens)
-        positive(prompt_cv=self.prompt_cv, output_cv=self.output_cv)
-        for name, cv in (("prompt_cv", self.prompt_cv), ("output_cv", self.output_cv)):
-            if not SMALLEST_CV <= cv <= LARGEST_CV:
-                raise ValueError(f"{name} must be between {SMALLEST_CV:g} and {LARGEST_CV:g}, got {cv:g}.")
+        check(self)
         clipped = [_ends(name, getattr(self, name)) for name in ("prompt_clip", "output_clip") if getattr(self, name)]
         if self.max_total_tokens is None:
             return
         if clipped:
             raise ValueError("max_total_tokens and a clip exclude each other; give one of them.")
-        if self.max_total_tokens < 2:
-            raise ValueError(f"max_total_tokens must be at least 2, got {self.max_total_tokens}.")
         if (kept := self._kept(self.max_total_tokens)) < MIN_KEPT:
             raise ValueError(
                 f"max_total_tokens={self.max_total_tokens} leaves {kept:.2%} of the pairs; raise it or lower the means."

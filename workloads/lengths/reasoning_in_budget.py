@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
-from workloads._checks import positive, token_counts
+from harness.bounds import Positive, check
+from workloads._checks import MeanTokens, positive
 from workloads.lengths.lognormal import _law, _masses, _mean
 
 CHUNK = 4096  # requests drawn at once, whatever the caller takes
@@ -22,25 +25,18 @@ class ReasoningInBudget:
     data sets (GSM8K, MATH-500, AIME, GPQA) of lqinfdim/RLMServing (ICLR 2026); the means, in tokens, are chosen here.
     """
 
-    budget_tokens: int = 8192
+    budget_tokens: Annotated[int, Meta(ge=1, le=1 << 16)] = 8192
     shares: str = "0.4/0.4/0.2"
     reasoning_mean_tokens: str = "500/2500/7000"
-    reasoning_cv: float = 0.6
-    answer_mean_tokens: float = 300.0
-    answer_cv: float = 0.6
-    prompt_mean_tokens: float = 150.0
-    prompt_cv: float = 0.6
+    reasoning_cv: Positive = 0.6
+    answer_mean_tokens: MeanTokens = 300.0
+    answer_cv: Positive = 0.6
+    prompt_mean_tokens: MeanTokens = 150.0
+    prompt_cv: Positive = 0.6
     law: tuple[np.ndarray, np.ndarray] = field(init=False, repr=False, compare=False)  # cumulative shares, means
 
     def __post_init__(self) -> None:
-        token_counts(
-            budget_tokens=self.budget_tokens,
-            answer_mean_tokens=self.answer_mean_tokens,
-            prompt_mean_tokens=self.prompt_mean_tokens,
-        )
-        positive(reasoning_cv=self.reasoning_cv, answer_cv=self.answer_cv, prompt_cv=self.prompt_cv)
-        if self.budget_tokens > 1 << 16:
-            raise ValueError(f"budget_tokens must be at most {1 << 16}, got {self.budget_tokens}.")
+        check(self)
         shares, means = _numbers(self.shares, "shares"), _numbers(self.reasoning_mean_tokens, "reasoning_mean_tokens")
         if len(shares) != len(means):
             raise ValueError(f"shares '{self.shares}' and means '{self.reasoning_mean_tokens}' differ in number.")

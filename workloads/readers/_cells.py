@@ -5,11 +5,14 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated, NoReturn, TypeAlias
+
+from msgspec import Meta
 
 from harness.errors import UsageError
 
 LARGEST_TOKENS = 1 << 31
+BlockTokens: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_TOKENS - 1)]
 LARGEST_NUMBER = 1e300
 SECOND_NS = 1_000_000_000
 FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64-bit nanoseconds hold
@@ -168,12 +171,6 @@ def has_zone(stamp: object) -> bool:
 def may_be_timestamp(cell: object) -> bool:
     """Whether a cell is a date rather than a number."""
     return isinstance(cell, str) and _STAMP.fullmatch(_iso(cell.strip(), True)) is not None
-
-
-def block_size(tokens: int) -> None:
-    """Raise ValueError unless a block can have so many tokens."""
-    if not 1 <= tokens < LARGEST_TOKENS:
-        raise ValueError(f"block_tokens must be between 1 and {LARGEST_TOKENS - 1}, got {tokens}.")
 
 
 def shown(cell: object) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 from harness import untrusted
+from harness.bounds import AtLeastOne, Checked, Positive
 from harness.errors import UsageError
 from workloads.readers._cells import BadRow
 
@@ -56,24 +57,18 @@ BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Checked):
     """What is read of a trace at most; arguments of its reader, such as `csv:max_rows=200000000`, raise it.
 
     `max_expansion` is how many times its size a file may unpack to. Rows of more than `max_tokens` tokens of prompt or
     answer are left out, as are others that cannot be used; the file is refused where they are `max_unusable` of all.
     """
 
-    max_rows: int = 100_000_000
-    max_expansion: float = untrusted.EXPANSION
-    max_line_bytes: float = LONGEST_LINE_BYTES
-    max_tokens: int = MOST_TOKENS
-    max_unusable: float = 0.5
-
-    def __post_init__(self) -> None:
-        for name in ("max_rows", "max_expansion", "max_line_bytes", "max_tokens", "max_unusable"):
-            value = getattr(self, name)
-            if not value > 0:
-                raise ValueError(f"{name} must be above 0, got {value:g}.")
+    max_rows: AtLeastOne = 100_000_000
+    max_expansion: Positive = untrusted.EXPANSION
+    max_line_bytes: Positive = LONGEST_LINE_BYTES
+    max_tokens: AtLeastOne = MOST_TOKENS
+    max_unusable: Positive = 0.5
 
 
 USUAL = Limits()

@@ -85,12 +85,6 @@ def _by_bytes(text: str) -> Sequence[int]:
     return ids
 
 
-def check_output(output_tokens: int | None) -> None:
-    """Raise ValueError for a number of tokens that no answer has."""
-    if output_tokens is not None and output_tokens < 1:
-        raise ValueError(f"output_tokens must be at least 1, got {output_tokens}.")
-
-
 def block_names(prompts: Sequence[Sequence[int]], size: int) -> pa.ListArray:
     """A name for each whole block of `size` tokens of each prompt: of its tokens, and the block before."""
     return pa.array([_names(ids, size) for ids in prompts], pa.list_(pa.int64()))

@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from harness.bounds import Checked
 from workloads.readers import _cells
 from workloads.readers._collect import Block
 from workloads.readers._requests import MORE, Requests, empty
@@ -28,7 +29,7 @@ class _Session(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedCompute:
+class AppliedCompute(Checked):
     """A line is a session: a first prompt, then per turn an answer, what its tool returned and how long the tool took.
 
     `num_turns` turns make one request more, the last of which has the `final_assistant_response_length`. A prompt is
@@ -37,7 +38,7 @@ class AppliedCompute:
     tools' times only, from the end of the session before. Source: Applied-Compute/trie, Apache-2.0.
     """
 
-    block_tokens: int = 64
+    block_tokens: _cells.BlockTokens = 64
 
     form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = ("tool_call_latency",)
@@ -47,9 +48,6 @@ class AppliedCompute:
         "stamps": "seconds of the tools alone, answers take none; each session starts where the one before ended",
         "clock": "session",
     }
-
-    def __post_init__(self) -> None:
-        _cells.block_size(self.block_tokens)
 
     def requests(self, block: Block) -> Requests:
         """The requests of all sessions; one without prompt or output tokens is reported as dropped."""

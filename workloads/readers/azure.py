@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 
-from workloads.readers._cells import LARGEST_TOKENS, SECOND_NS
+from harness.bounds import Checked
+from workloads.readers._cells import SECOND_NS, BlockTokens
 from workloads.readers._collect import Block
 from workloads.readers._requests import Marked, Requests, empty
 
@@ -15,7 +16,7 @@ IMAGES = "NumImages"
 
 
 @dataclass(frozen=True, slots=True)
-class Azure:
+class Azure(Checked):
     """Stamps are dates to 100 ns (2023, no time zone) or to 1 us with an offset (2024); counts are tokens.
 
     Source: Azure/AzurePublicDataset, CC-BY-4.0 (Patel et al., Splitwise, ISCA 2024). Line ends may be CRLF and the
@@ -25,17 +26,13 @@ class Azure:
     counts for so many of them, at most all.
     """
 
-    image_tokens: int | None = None
+    image_tokens: BlockTokens | None = None
 
     form: ClassVar[str] = "csv"
     needs: ClassVar[tuple[str, ...]] = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
     stamp: ClassVar[str] = "TIMESTAMP"
     block_tokens: ClassVar[int] = 512
     facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not published", "stamps": "100 ns (2023) or 1 us (2024)"}
-
-    def __post_init__(self) -> None:
-        if self.image_tokens is not None and not 1 <= self.image_tokens < LARGEST_TOKENS:
-            raise ValueError(f"image_tokens must be between 1 and {LARGEST_TOKENS - 1}, got {self.image_tokens}.")
 
     def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is reported as dropped."""

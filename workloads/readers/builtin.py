@@ -6,8 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 
+from harness.bounds import Checked
 from workloads.readers import _plain
-from workloads.readers._cells import block_size
+from workloads.readers._cells import BlockTokens
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
 
@@ -40,7 +41,7 @@ class Csv:
 
 
 @dataclass(frozen=True, slots=True)
-class Jsonl:
+class Jsonl(Checked):
     """Plain JSON lines: stamps, prompt and output tokens under usual names, or under those that `--columns` gives.
 
     Any JSON lines, or one JSON list of objects; `columns` maps our names to its keys: 'at=ts,prompt=in,output=out'.
@@ -51,16 +52,13 @@ class Jsonl:
     """
 
     columns: str | None = None
-    block_tokens: int = 512
+    block_tokens: BlockTokens = 512
 
     form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = _NEEDS
     stamp: ClassVar[str] = "at_s"
     mapped: ClassVar[Mapping[str, tuple[str, ...]]] = _plain.ALIASES
     facts: ClassVar[Mapping[str, str]] = _FACTS
-
-    def __post_init__(self) -> None:
-        block_size(self.block_tokens)
 
     def requests(self, block: Block) -> Requests:
         """Every object; one without prompt or output tokens is reported as dropped."""
@@ -77,7 +75,7 @@ class Jsonl:
 
 
 @dataclass(frozen=True, slots=True)
-class Parquet:
+class Parquet(Checked):
     """A Parquet table: one that `bench trace convert` wrote, the schedule or the requests of a run, or any other.
 
     Any Parquet table; `columns` maps our names to its own: 'at_ms=ts,prompt=in,output=out'.
@@ -88,16 +86,13 @@ class Parquet:
     """
 
     columns: str | None = None
-    block_tokens: int = 512
+    block_tokens: BlockTokens = 512
 
     form: ClassVar[str] = "parquet"
     needs: ClassVar[tuple[str, ...]] = _NEEDS
     stamp: ClassVar[str] = "at_s"
     mapped: ClassVar[Mapping[str, tuple[str, ...]]] = _plain.ALIASES
     facts: ClassVar[Mapping[str, str]] = _FACTS
-
-    def __post_init__(self) -> None:
-        block_size(self.block_tokens)
 
     def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is reported as dropped."""

@@ -2,16 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from harness.errors import no_such
+from harness.bounds import check
 from workloads.readers import _cells, _texts
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests, empty
 
 PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
+Unit = Literal["s", "ms", "us"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class ChatLog:
     """
 
     tokenizer: str | None = None
-    block_tokens: int = 64
-    unit: str = "us"
+    block_tokens: _cells.BlockTokens = 64
+    unit: Unit = "us"
     encode: _texts.Encode | None = field(init=False, repr=False, compare=False, default=None)
 
     form: ClassVar[str] = "json"
@@ -41,9 +42,7 @@ class ChatLog:
     }
 
     def __post_init__(self) -> None:
-        _cells.block_size(self.block_tokens)
-        if self.unit not in PER_S:
-            raise no_such("unit", self.unit, PER_S)
+        check(self)
         object.__setattr__(self, "encode", _texts.encoder(self.tokenizer))
 
     @staticmethod

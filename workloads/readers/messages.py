@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from harness.errors import no_such
+from harness.bounds import AtLeastOne, check
 from workloads.readers import _cells, _texts
 from workloads.readers._collect import MISSING, Block
 from workloads.readers._requests import Requests
-from workloads.readers.chat_log import PER_S
+from workloads.readers.chat_log import PER_S, Unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +27,9 @@ class Messages:
     """
 
     tokenizer: str | None = None
-    output_tokens: int | None = None
-    block_tokens: int = 64
-    unit: str = "s"
+    output_tokens: AtLeastOne | None = None
+    block_tokens: _cells.BlockTokens = 64
+    unit: Unit = "s"
     encode: _texts.Encode | None = field(init=False, repr=False, compare=False, default=None)
 
     form: ClassVar[str] = "json"
@@ -42,10 +42,7 @@ class Messages:
     }
 
     def __post_init__(self) -> None:
-        _cells.block_size(self.block_tokens)
-        _texts.check_output(self.output_tokens)
-        if self.unit not in PER_S:
-            raise no_such("unit", self.unit, PER_S)
+        check(self)
         object.__setattr__(self, "encode", _texts.encoder(self.tokenizer))
 
     @staticmethod

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from harness.bounds import AtLeastOne, check
 from workloads.readers import _cells, _texts
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
@@ -23,8 +24,8 @@ class OpenAIBatch:
     """
 
     tokenizer: str | None = None
-    output_tokens: int | None = None
-    block_tokens: int = 64
+    output_tokens: AtLeastOne | None = None
+    block_tokens: _cells.BlockTokens = 64
     encode: _texts.Encode | None = field(init=False, repr=False, compare=False, default=None)
 
     form: ClassVar[str] = "json"
@@ -37,8 +38,7 @@ class OpenAIBatch:
     }
 
     def __post_init__(self) -> None:
-        _cells.block_size(self.block_tokens)
-        _texts.check_output(self.output_tokens)
+        check(self)
         object.__setattr__(self, "encode", _texts.encoder(self.tokenizer))
 
     @staticmethod

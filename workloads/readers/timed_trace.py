@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from harness.errors import no_such
-from workloads.readers._cells import block_size
+from harness.bounds import Checked
+from workloads.readers._cells import BlockTokens
 from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
+from workloads.readers.chat_log import PER_S, Unit
 from workloads.readers.mooncake import rows_of
-
-_PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True)
-class TimedTrace:
+class TimedTrace(Checked):
     """Stamps in `unit` (s, ms or us), counts in tokens; `hash_ids`, where there, name blocks of `block_tokens` tokens.
 
     Source of the format: vllm-project/vllm PR 39795, `vllm bench serve` with a timed trace, which reads Mooncake's rows
@@ -22,8 +21,8 @@ class TimedTrace:
     blocks of 16 tokens, in which the turns of a session share their prompts where there are no `hash_ids`.
     """
 
-    unit: str = "ms"
-    block_tokens: int = 16
+    unit: Unit = "ms"
+    block_tokens: BlockTokens = 16
 
     form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = ("timestamp", "input_length", "output_length")
@@ -33,11 +32,6 @@ class TimedTrace:
         "stamps": "unit of the reader option, milliseconds by default (--reader timed-trace:unit=s for seconds)",
     }
 
-    def __post_init__(self) -> None:
-        block_size(self.block_tokens)
-        if self.unit not in _PER_S:
-            raise no_such("unit", self.unit, _PER_S)
-
     def requests(self, block: Block) -> Requests:
         """As those of Mooncake."""
-        return rows_of(block, _PER_S[self.unit], self.block_tokens)
+        return rows_of(block, PER_S[self.unit], self.block_tokens)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 import pyarrow as pa
 
+from harness.bounds import Checked
 from workloads.readers import _cells
 from workloads.readers._collect import MISSING, Block
 from workloads.readers._requests import MORE, Requests, empty
@@ -144,7 +145,7 @@ class _Conversation:
 
 
 @dataclass(frozen=True, slots=True)
-class Weka:
+class Weka(Checked):
     """Conversations, each a JSON object in a file of its own (a folder or an archive of them), or one a line.
 
     Stamps and times are seconds, counts tokens, `hash_ids` name the blocks of a prompt, of `block_tokens` tokens (the
@@ -155,7 +156,7 @@ class Weka:
     here each starts where the one before ended. Source: callanjfox/kv-cache-tester, Apache-2.0; InferenceX AgentX.
     """
 
-    block_tokens: int = 64
+    block_tokens: _cells.BlockTokens = 64
 
     form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = ("id", "block_size", "requests")
@@ -165,9 +166,6 @@ class Weka:
         "stamps": "seconds from the start of each conversation; here each starts where the one before ended",
         "clock": "session",
     }
-
-    def __post_init__(self) -> None:
-        _cells.block_size(self.block_tokens)
 
     def requests(self, block: Block) -> Requests:
         """The requests of all agents in order of time; one without prompt or output tokens is reported as dropped."""

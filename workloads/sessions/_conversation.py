@@ -15,14 +15,6 @@ def law(known: tuple[float, ...], quantiles: tuple[float, ...], ranks: np.ndarra
     return np.asarray(np.exp(np.interp(ranks, known, np.log(np.maximum(quantiles, 0.01)))))
 
 
-def check(truncate_at_tokens: int | None, block_tokens: int) -> None:
-    """Raise ValueError for a limit or a block that holds nothing."""
-    if truncate_at_tokens is not None and truncate_at_tokens < 1:
-        raise ValueError(f"truncate_at_tokens must be at least 1, got {truncate_at_tokens}.")
-    if block_tokens < 1:
-        raise ValueError(f"block_tokens must be at least 1, got {block_tokens}.")
-
-
 def conversations(
     sizes: np.ndarray,
     streams: Streams,

@@ -2,11 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 
+from harness.bounds import AtLeastOne, Checked, NotNegative
 from workloads.mixed import Streams, Tasks
-from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
+from workloads.sessions._conversation import BLOCK_TOKENS, conversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Single:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Checked):
     """Conversations of the same number of turns, with the same think time after each answer.
 
     `turns` turns, each `think_s` seconds after the answer before. Source: nothing is drawn but the lengths.
@@ -40,17 +43,10 @@ class Fixed:
     the oldest turns are dropped where it would pass `truncate_at_tokens` (default: nothing is dropped).
     """
 
-    turns: int = 3
-    think_s: float = 10.0
-    truncate_at_tokens: int | None = None
-    block_tokens: int = BLOCK_TOKENS
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.turns <= 100_000:
-            raise ValueError(f"turns must be between 1 and 100000, got {self.turns}.")
-        if self.think_s < 0:
-            raise ValueError(f"think_s must not be negative, got {self.think_s:g}.")
-        check(self.truncate_at_tokens, self.block_tokens)
+    turns: Annotated[int, Meta(ge=1, le=100_000)] = 3
+    think_s: NotNegative = 10.0
+    truncate_at_tokens: AtLeastOne | None = None
+    block_tokens: AtLeastOne = BLOCK_TOKENS
 
     @property
     def mean_requests(self) -> float:
@@ -64,7 +60,7 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Geometric:
+class Geometric(Checked):
     """Conversations that go on with the same probability after every answer, with exponential think times.
 
     A geometric number of turns with mean `mean`, exponential think times with mean `think_s` seconds.
@@ -75,17 +71,10 @@ class Geometric:
     the usual assumption, a toy to compare with.
     """
 
-    mean: float = 3.0
-    think_s: float = 10.0
-    truncate_at_tokens: int | None = None
-    block_tokens: int = BLOCK_TOKENS
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.mean <= 1000:
-            raise ValueError(f"mean must be between 1 and 1000 turns, got {self.mean:g}.")
-        if self.think_s < 0:
-            raise ValueError(f"think_s must not be negative, got {self.think_s:g}.")
-        check(self.truncate_at_tokens, self.block_tokens)
+    mean: Annotated[float, Meta(ge=1, le=1000)] = 3.0
+    think_s: NotNegative = 10.0
+    truncate_at_tokens: AtLeastOne | None = None
+    block_tokens: AtLeastOne = BLOCK_TOKENS
 
     @property
     def mean_requests(self) -> float:

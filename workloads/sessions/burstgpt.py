@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import AtLeastOne, Positive, check
 from workloads.mixed import Streams, Tasks
-from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
+from workloads.sessions._conversation import BLOCK_TOKENS, conversations
 
 CONVERSATIONS = (18809, 10879, 6411, 4040, 2782, 2006, 1521, 1114, 950, 704, 574, 475, 411, 315,
                  258, 264, 215, 170, 150, 117, 97, 123, 88, 69, 73, 76, 66, 54)  # fmt: skip
@@ -39,14 +39,13 @@ class Burstgpt:
     and audits of part 3, CC-BY-4.0.
     """
 
-    think_scale: float = 1.0
-    truncate_at_tokens: int | None = 2045
-    block_tokens: int = BLOCK_TOKENS
+    think_scale: Positive = 1.0
+    truncate_at_tokens: AtLeastOne | None = 2045
+    block_tokens: AtLeastOne = BLOCK_TOKENS
     turns: np.ndarray = field(init=False, repr=False, compare=False)  # (436,) cumulative share of 1, 2, ... turns
 
     def __post_init__(self) -> None:
-        positive(think_scale=self.think_scale)
-        check(self.truncate_at_tokens, self.block_tokens)
+        check(self)
         counted = np.array(CONVERSATIONS, float)
         beyond = np.arange(len(counted), LONGEST + 1) ** -LONG_EXPONENT  # as P(K > k), up to a line
         left = (beyond - beyond[-1]) / (beyond[0] - beyond[-1])

@@ -1,13 +1,15 @@
 """Sessions of coding agents: dozens of turns, contexts that grow to hundreds of thousands of tokens and start again."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+from msgspec import Meta
 from scipy.special import ndtr
 
-from workloads._checks import positive
+from harness.bounds import AtLeastOne, NotNegative, Positive, check
 from workloads.mixed import Streams, Tasks, starts_of
-from workloads.sessions._conversation import BLOCK_TOKENS, check, law
+from workloads.sessions._conversation import BLOCK_TOKENS, law
 
 RANKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
 """Ranks of the quantiles below. Between them laws are log-linear."""
@@ -47,24 +49,19 @@ class CodingAgent:
     """
 
     limit_tokens: int | None = None
-    think_cap_s: float | None = None
-    think_scale: float = 1.0
-    beside_tokens: int = BESIDE_TOKENS
-    block_tokens: int = BLOCK_TOKENS
+    think_cap_s: NotNegative | None = None
+    think_scale: Positive = 1.0
+    beside_tokens: Annotated[int, Meta(ge=0)] = BESIDE_TOKENS
+    block_tokens: AtLeastOne = BLOCK_TOKENS
 
     def __post_init__(self) -> None:
-        positive(think_scale=self.think_scale)
-        check(self.limit_tokens, self.block_tokens)
-        if self.beside_tokens < 0:
-            raise ValueError(f"beside_tokens must be 0 or more, got {self.beside_tokens}.")
+        check(self)
         least = LONGEST_ANSWER_TOKENS + self.beside_tokens + self.block_tokens
         if self.limit_tokens is not None and self.limit_tokens < least:
             raise ValueError(
                 f"limit_tokens must be at least {least:,}, for the common prefix and the longest answer, got "
                 f"{self.limit_tokens:,}."
             )
-        if self.think_cap_s is not None and self.think_cap_s < 0:
-            raise ValueError(f"think_cap_s must be 0 s or more, got {self.think_cap_s:g}.")
 
     @property
     def mean_requests(self) -> float:

@@ -1,13 +1,13 @@
 """Compound tasks: stages of requests (plan, work in parallel, join), each after all answers of the one before."""
 
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import AtLeastOne, NotNegative, Positive, check
 from workloads.mixed import Streams, Tasks
-from workloads.sessions._conversation import BLOCK_TOKENS, check
+from workloads.sessions._conversation import BLOCK_TOKENS
 
 Inherit = Literal["context", "answers", "nothing"]
 MOST_REQUESTS = 4096
@@ -25,20 +25,14 @@ class Compound:
     """
 
     stages: str = "1/4/1"
-    tool_s: float = 0.0
+    tool_s: NotNegative = 0.0
     inherit: Inherit = "context"
-    deadline_s: float | None = None
-    block_tokens: int = BLOCK_TOKENS
+    deadline_s: Positive | None = None
+    block_tokens: AtLeastOne = BLOCK_TOKENS
     widths: tuple[int, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.inherit not in get_args(Inherit):
-            raise ValueError(f"inherit must be one of {', '.join(get_args(Inherit))}, got '{self.inherit}'.")
-        if self.tool_s < 0:
-            raise ValueError(f"tool_s must not be negative, got {self.tool_s:g}.")
-        if self.deadline_s is not None:
-            positive(deadline_s=self.deadline_s)
-        check(None, self.block_tokens)
+        check(self)
         object.__setattr__(self, "widths", _widths(self.stages))
 
     @property

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import AtLeastOne, Positive, check
 from workloads.mixed import Streams, Tasks, starts_of
-from workloads.sessions._conversation import BLOCK_TOKENS, check
+from workloads.sessions._conversation import BLOCK_TOKENS
 from workloads.sessions.tool_calling import FIRST_ANSWER_TOKENS, LAST_ANSWER_TOKENS, QUESTION_TOKENS, TOOL_S, law
 
 
@@ -27,12 +27,11 @@ class DeepResearch:
     agents_most: int = 5
     calls_least: int = 10
     calls_most: int = 15
-    tool_scale: float = 1.0
-    block_tokens: int = BLOCK_TOKENS
+    tool_scale: Positive = 1.0
+    block_tokens: AtLeastOne = BLOCK_TOKENS
 
     def __post_init__(self) -> None:
-        positive(tool_scale=self.tool_scale)
-        check(None, self.block_tokens)
+        check(self)
         for name in ("agents", "calls"):
             least, most = getattr(self, f"{name}_least"), getattr(self, f"{name}_most")
             if not 1 <= least <= most <= 1000:

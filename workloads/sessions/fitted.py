@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import AtLeastOne, Positive, check
 from workloads.fit.model import NONE, Model
 from workloads.mixed import Streams, Tasks
-from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
+from workloads.sessions._conversation import BLOCK_TOKENS, conversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,15 +23,14 @@ class Fitted:
 
     path: str
     service: str | None = None
-    think_scale: float = 1.0
-    truncate_at_tokens: int | None = None
-    block_tokens: int = BLOCK_TOKENS
+    think_scale: Positive = 1.0
+    truncate_at_tokens: AtLeastOne | None = None
+    block_tokens: AtLeastOne = BLOCK_TOKENS
     turns: np.ndarray = field(init=False, repr=False, compare=False)  # cumulative share of 1, 2, ... turns
     think_s: np.ndarray = field(init=False, repr=False, compare=False)  # (101,) quantiles 0 to 100 %
 
     def __post_init__(self) -> None:
-        positive(think_scale=self.think_scale)
-        check(self.truncate_at_tokens, self.block_tokens)
+        check(self)
         facts = _sessions(Model.load(self.path).only(self.service), self.path)
         object.__setattr__(self, "turns", np.cumsum(facts["turns"]) / np.sum(facts["turns"]))
         object.__setattr__(self, "think_s", np.array(facts["think_s"]["quantiles"], float))

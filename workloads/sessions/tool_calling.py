@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import AtLeastOne, Checked, Positive
 from workloads.mixed import Streams, Tasks, starts_of
-from workloads.sessions._conversation import BLOCK_TOKENS, check, conversations
+from workloads.sessions._conversation import BLOCK_TOKENS, conversations
 from workloads.sessions._conversation import law as log_linear
 
 RANKS = (0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)
@@ -27,7 +27,7 @@ By `tools/make_tool_calling.py`.
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCalling:
+class ToolCalling(Checked):
     """Turns, tool times and first and last answers of office work by Applied Compute's profile of its agents.
 
     A prompt is the one before, its answer and what the tool returned (`--lengths tool-turns`); the first is a question,
@@ -37,13 +37,9 @@ class ToolCalling:
     sessions of production runs, from two places of the file.
     """
 
-    tool_scale: float = 1.0
-    truncate_at_tokens: int | None = None
-    block_tokens: int = BLOCK_TOKENS
-
-    def __post_init__(self) -> None:
-        positive(tool_scale=self.tool_scale)
-        check(self.truncate_at_tokens, self.block_tokens)
+    tool_scale: Positive = 1.0
+    truncate_at_tokens: AtLeastOne | None = None
+    block_tokens: AtLeastOne = BLOCK_TOKENS
 
     @property
     def mean_requests(self) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.bounds import AtLeastOne, Checked
 from harness.errors import UsageError, no_such
 from harness.spec import parse
 
@@ -35,7 +36,7 @@ class Hits:
 
 
 @dataclass(frozen=True, slots=True)
-class Lru:
+class Lru(Checked):
     """A cache of `capacity_blocks` blocks that gives up the block least recently used; None: one without end.
 
     A hit is a block of the longest leading part of a prompt that the cache holds when the prompt arrives: what
@@ -43,11 +44,7 @@ class Lru:
     Acceptance figures: Mooncake conversation trace, 0.0445 of all blocks with 1,000 blocks, 0.3593 with 64,000.
     """
 
-    capacity_blocks: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.capacity_blocks is not None and self.capacity_blocks < 1:
-            raise ValueError(f"capacity must be at least one block, got {self.capacity_blocks}.")
+    capacity_blocks: AtLeastOne | None = None
 
     def replay(self, table: pa.Table) -> Hits:
         """Hits of a trace table with a column `prefix_ids`, in its order."""
