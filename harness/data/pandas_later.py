@@ -11,6 +11,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
+import dateutil.relativedelta  # noqa: F401  # imported there too
 import pyarrow as pa
 
 

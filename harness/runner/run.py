@@ -11,7 +11,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -424,11 +424,16 @@ def _simulate(start: _Start, live: Live) -> Outcome:
 def _signals(driver: Interruptible, live: Live) -> Iterator[None]:
     """Ctrl-C interrupts the driver, and so does what watches the run; SIGTERM ends it at once. A valid folder stays."""
     loop = asyncio.get_running_loop()
-    live.end = lambda: loop.call_soon_threadsafe(driver.interrupt)
+
+    def interrupt() -> None:
+        with suppress(RuntimeError):  # the loop is closed: the run ended while another thread decided to stop it
+            loop.call_soon_threadsafe(driver.interrupt)
 
     def end(number: int) -> None:
         for _ in range(1 if number == signal.SIGINT else 2):
-            loop.call_soon_threadsafe(driver.interrupt)
+            interrupt()
+
+    live.end = interrupt
 
     with termination.handled(end):
         yield

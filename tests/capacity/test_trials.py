@@ -1,6 +1,8 @@
 """Trials, their file, and probes that are ended early, on the simulator."""
 
+import asyncio
 import dataclasses
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -11,6 +13,8 @@ from harness.experiments.capacity.trials import Key, Ledger, Task, Watch, deadli
 from harness.experiments.trial import own_rate, simulate
 from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
+from harness.runner.live import Live
+from harness.runner.run import _signals
 
 SLO = parse_slo("ttft=0.25,tpot=0.1")
 SPEC = RunSpec(workload="chatbot", backend="sim:latency=abc:distserve,policy=vllm-v0", warmup="mser5")
@@ -107,3 +111,18 @@ def test_a_request_misses_when_its_deadline_passes():
     assert not watch.tick(0.35 + 0.5 * (sure - 1) + 0.9)
     assert watch.tick(0.35 + 0.5 * (sure - 1) + 1.1)
     assert watch.passed is False
+
+
+def test_a_time_that_is_over_as_the_trial_ends_is_no_bug():
+    """The thread that watches the time stopped a trial whose event loop had just closed: exit code 70."""
+    live, stops = Live(total=1, span_s=1.0, slo=SLO), []
+
+    async def trial():
+        with _signals(SimpleNamespace(interrupt=lambda: stops.append("stop")), live):
+            live.stop()
+            await asyncio.sleep(0)
+
+    asyncio.run(trial())
+    live.stop(at_once=True)
+
+    assert ["stop"] == stops

@@ -600,7 +600,7 @@ RUN = "run --backend sim --requests 5 --quiet --no-html"
     ("command", "names"),
     [
         ("list", "click,harness.registry"),
-        (RUN, "numpy,pyarrow,pyarrow.util"),
+        (RUN, "numpy,pyarrow,pyarrow.util,dateutil.relativedelta"),
         *(pytest.param(command, "", marks=pytest.mark.nightly) for command in ("--help", "list", RUN)),
     ],
 )
@@ -611,4 +611,7 @@ def test_ctrl_c_in_an_import_is_130(command: str, names: str, tmp_path: Path) ->
     ends = json.loads((tmp_path / "ends.json").read_text())
 
     assert len(ends) >= (len(names.split(",")) if names else 150)
-    assert [] == [end for end in ends if end[1] != 130 or not end[2].startswith("bench: interrupted before ")]
+    twice = re.compile(r"\S*libmpdec.*\n\n")  # C code of decimal, whose import began again, writes it
+    assert [] == [
+        end for end in ends if end[1] != 130 or not twice.sub("", end[2]).startswith("bench: interrupted before ")
+    ]
