@@ -9,7 +9,9 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from backends.engine_process import worker
 from backends.engine_process.generation import Turn
@@ -18,6 +20,7 @@ from backends.engine_process.process import EngineProcess
 from backends.simulator.core import Core
 from backends.simulator.layout import ROUTER
 from harness.api import ActionEvent, Content, Ended, Prompts, Request, Step, TokenEvent
+from harness.bounds import AtLeastOne, check
 from harness.errors import BackendError
 
 
@@ -45,17 +48,17 @@ class Engine:
     prefix_cache: str = "off"
     speculate: str | None = None
     preempt: str = "recompute"
-    kv_blocks: int | None = None
+    kv_blocks: AtLeastOne | None = None
     executor: str = "llama"
     hardware: str | None = None
     latency: str | None = None
     tp: int | None = None
     seed: int = 0
     dtype: str | None = None
-    threads: int | None = None
-    temperature: float = 0.0
-    nice: int | None = None
-    replicas: int = 1
+    threads: AtLeastOne | None = None
+    temperature: Annotated[float, Meta(ge=0, description="0 is greedy")] = 0.0
+    nice: Annotated[int, Meta(ge=0, le=19)] | None = None
+    replicas: AtLeastOne = 1
     router: str = ROUTER
     prefill: str | None = None
     decode: str | None = None
@@ -71,18 +74,7 @@ class Engine:
     _actions: list[ActionEvent] = field(default_factory=list, init=False)
 
     def __post_init__(self) -> None:
-        if self.kv_blocks is not None and self.kv_blocks < 1:
-            raise ValueError(f"kv_blocks must be at least 1, got {self.kv_blocks}")
-        if self.temperature < 0:
-            raise ValueError(f"temperature must be 0 (greedy) or more, got {self.temperature}")
-        if self.threads is not None and self.threads < 1:
-            raise ValueError(f"threads must be at least 1, got {self.threads}")
-        if self.nice is not None and not 0 <= self.nice <= 19:
-            raise ValueError(f"nice must be in 0..19, got {self.nice}")
-        if self.replicas < 1:
-            raise ValueError(f"replicas must be at least 1, got {self.replicas}")
-        if self.handoff not in ("pull", "push"):
-            raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
+        check(self)
         self.core = Core.of(
             self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt
         )

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from harness.api import Content, Ended, Request, Step, TokenEvent
+from harness.bounds import AtLeastOne, NotNegative, Share, check
 from harness.errors import BackendError
 
 
@@ -21,24 +22,19 @@ class Null:
     `itl_s` is another word for `tpot_s`, since its gaps are all equal. `tokens` is where its answers end by themselves.
     """
 
-    ttft_s: float = 0.0
-    tpot_s: float = 0.0
-    fail_share: float = 0.0
+    ttft_s: NotNegative = 0.0
+    tpot_s: NotNegative = 0.0
+    fail_share: Share = 0.0
     crash_after: int | None = None
-    itl_s: float | None = None
-    tokens: int | None = None
+    itl_s: NotNegative | None = None
+    tokens: AtLeastOne | None = None
     _epoch_s: float = field(default=0.0, init=False, repr=False)
     _submitted: int = field(default=0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.ttft_s < 0 or self.tpot_s < 0:
-            raise ValueError(f"ttft_s and tpot_s must not be negative, got {self.ttft_s} and {self.tpot_s}.")
-        if self.itl_s is not None and (self.tpot_s or self.itl_s < 0):
-            raise ValueError(f"itl_s is the same as tpot_s: give one of them, not negative; got {self.itl_s}.")
-        if self.tokens is not None and self.tokens < 1:
-            raise ValueError(f"tokens must be at least 1, got {self.tokens}.")
-        if not 0 <= self.fail_share <= 1:
-            raise ValueError(f"fail_share must be between 0 and 1, got {self.fail_share}.")
+        check(self)
+        if self.itl_s is not None and self.tpot_s:
+            raise ValueError("itl_s is the same as tpot_s: give one of them.")
 
     @property
     def gap_s(self) -> float:

@@ -16,7 +16,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
 
 from backends.client import stamps, target
 from backends.client.body import Api, Builder, RequestFormat, sound_headers
@@ -41,6 +43,7 @@ from harness.api import (
     Step,
     TokenEvent,
 )
+from harness.bounds import AtLeastOne, Positive, check
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
@@ -110,25 +113,25 @@ class OpenAI:
     key_env: str = DEFAULT_KEY_ENV
     key_file: str | None = None
     route: Route = "round-robin"
-    connect_s: float = 10.0
-    timeout_s: float = 600.0
-    first_token_s: float | None = None
-    idle_s: float | None = None
-    max_body_bytes: int | None = None
-    max_event_bytes: int = target.EVENT_BYTES
-    max_head_bytes: int = target.HEAD_BYTES
+    connect_s: Positive = 10.0
+    timeout_s: Positive = 600.0
+    first_token_s: Positive | None = None
+    idle_s: Positive | None = None
+    max_body_bytes: AtLeastOne | None = None
+    max_event_bytes: AtLeastOne = target.EVENT_BYTES
+    max_head_bytes: AtLeastOne = target.HEAD_BYTES
     proxy: str | None = None
     ca: str | None = None
     client_cert: str | None = None
     insecure: bool = False
     source: str | None = None
-    warm: int | None = None
+    warm: Annotated[int, Meta(ge=0)] | None = None
     metrics: str = "auto"
     tokenizer: str | None = None
     probe: Mode = "short"
-    gpus: int | None = None
-    watts: float | None = None
-    usd_per_hour: float | None = None
+    gpus: AtLeastOne | None = None
+    watts: Positive | None = None
+    usd_per_hour: Positive | None = None
     _places: tuple[target.Place, ...] = field(default=(), init=False, repr=False)
     _builder: Builder | None = field(default=None, init=False, repr=False)
     _reader: Reader = field(default_factory=Reader, init=False, repr=False)
@@ -143,14 +146,7 @@ class OpenAI:
     _keyless: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sizes = ("max_body_bytes", "max_event_bytes", "max_head_bytes")
-        facts = ("gpus", "watts", "usd_per_hour")
-        for name in ("connect_s", "timeout_s", "first_token_s", "idle_s", *sizes, *facts):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} must be more than 0, got {value}.")
-        if self.warm is not None and self.warm < 0:
-            raise ValueError(f"warm must not be negative, got {self.warm}.")
+        check(self)
         if self.prompt == "ids" and self.api == "chat":
             raise ValueError("prompt=ids needs api=completions: a chat is made of text.")
 

@@ -43,6 +43,7 @@ from backends.simulator.loop import simulate, step_ends
 from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
 from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord
+from harness.bounds import AtLeastOne, Positive, PositiveShare, check
 from harness.catalog import Shape, facts_of_files, hardware, model
 from harness.data.records import TABLE_ROWS, in_tables, table_of, to_table
 from harness.errors import UsageError
@@ -87,25 +88,25 @@ class Sim:
     speculate: str | None = None
     preempt: str = "recompute"
     lora: str | None = None
-    tp: int = 1
-    pp: int = 1
-    dp: int = 1
-    ep: int = 1
-    replicas: int = 1
+    tp: AtLeastOne = 1
+    pp: AtLeastOne = 1
+    dp: AtLeastOne = 1
+    ep: AtLeastOne = 1
+    replicas: AtLeastOne = 1
     router: str = "round-robin"
     prefill: str | None = None
     decode: str | None = None
     handoff: Literal["pull", "push"] = "pull"
     link: str = "nvlink"
     fail: str | None = None
-    utilisation: float = 0.9
+    utilisation: PositiveShare = 0.9
     kv_blocks: int | None = None
-    max_model_len: int | None = None
+    max_model_len: AtLeastOne | None = None
     leap: bool = True
     journal: bool = False
     log_steps: bool = True
     seed: int = 0
-    usd_per_hour: float | None = None
+    usd_per_hour: Positive | None = None
     cluster: Cluster = field(init=False)
     adapted: Lora | None = field(init=False, repr=False)
     _model: LatencyModel | Recorded = field(init=False)
@@ -118,17 +119,7 @@ class Sim:
     _acted: ActionCounts = field(default_factory=ActionCounts, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if min(self.replicas, self.tp, self.pp, self.dp, self.ep) < 1:
-            given = f"{self.replicas}, {self.tp}, {self.pp}, {self.dp} and {self.ep}"
-            raise ValueError(f"replicas, tp, pp, dp and ep must be at least 1, got {given}")
-        if self.max_model_len is not None and self.max_model_len < 1:
-            raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
-        if not 0 < self.utilisation <= 1:
-            raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
-        if self.usd_per_hour is not None and not self.usd_per_hour > 0:
-            raise ValueError(f"usd_per_hour must be more than 0, got {self.usd_per_hour}")
-        if self.handoff not in ("pull", "push"):
-            raise ValueError(f"handoff must be pull or push, got '{self.handoff}'")
+        check(self)
         self.adapted = None if self.lora is None else build(Lora, parse(f"lora:{self.lora}"))
         self._parts = replica_groups(self)
         first = self._parts[0]

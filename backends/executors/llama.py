@@ -15,9 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
 from backends.executors import _weights as weights
@@ -26,6 +27,7 @@ from backends.executors._layers import PagedAttention, Rotary, Scratch, multiply
 from backends.executors._plan import Memory, Plan, plan
 from backends.executors._weights import Layer, Weights, fuse
 from harness.api import Piece
+from harness.bounds import AtLeastOne, check
 from harness.errors import UsageError
 
 
@@ -38,9 +40,9 @@ class Llama:
     """
 
     model: str | None = None
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
     dtype: Literal["float32", "float64"] = "float32"
-    threads: int | None = None
+    threads: AtLeastOne | None = None
     layers: int = 2
     hidden: int = 256
     heads: int = 4
@@ -59,12 +61,7 @@ class Llama:
     _pages: tuple[np.ndarray, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        if self.dtype not in ("float32", "float64"):
-            raise UsageError(f"llama: dtype must be float32 or float64, got '{self.dtype}'.")
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"llama: threads must be at least 1, got {self.threads}.")
-        if self.seed < 0:
-            raise UsageError(f"llama: seed must be at least 0, got {self.seed}.")
+        check(self)
         self.config = seeded_config(self, "llama") if self.model is None else read_config(Path(self.model))
         dtype = np.dtype(self.dtype)
         self._weights = fuse(weights.of_model(self.model, self.config, self.seed), self.config, dtype)

@@ -13,6 +13,7 @@ from backends.serving.batch import Batch
 from backends.simulator.core import BlockCost
 from backends.simulator.loop import step_ends
 from harness.api import FrontTime, LatencyModel, StoredBits
+from harness.bounds import AtLeastOne, NotNegative, PositiveShare, check
 from harness.catalog import (
     Hardware,
     Model,
@@ -42,24 +43,17 @@ class Paced:
     latency: str = "operators:front_s=0"
     model: str = "opt-13b"
     hardware: str = "a100-80g"
-    tp: int = 1
-    utilisation: float = 0.9
-    max_model_len: int | None = None
-    late_s: float = 0.001
+    tp: AtLeastOne = 1
+    utilisation: PositiveShare = 0.9
+    max_model_len: AtLeastOne | None = None
+    late_s: NotNegative = 0.001
     _model: Model = field(init=False, repr=False)
     _gpu: Hardware = field(init=False, repr=False)
     _latency: LatencyModel = field(init=False, repr=False)
     _bits: tuple[float | None, float | None] = field(init=False, repr=False)  # of a weight, of an element of the KV
 
     def __post_init__(self) -> None:
-        if self.tp < 1:
-            raise ValueError(f"tp must be at least 1, got {self.tp}")
-        if not 0 < self.utilisation <= 1:
-            raise ValueError(f"utilisation must be a share in (0, 1], got {self.utilisation}")
-        if self.max_model_len is not None and self.max_model_len < 1:
-            raise ValueError(f"max_model_len must be at least 1, got {self.max_model_len}")
-        if self.late_s < 0:
-            raise ValueError(f"late_s must be at least 0 seconds, got {self.late_s}")
+        check(self)
         self._model, self._gpu = model(self.model), hardware(self.hardware)
         built = make("latency", self.latency, model=self.model, hardware=self.hardware, tp=self.tp, pp=1, dp=1, ep=1)
         if isinstance(built, Recorded):

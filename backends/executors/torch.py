@@ -14,15 +14,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from backends.executors import _weights as weights
 from backends.executors._config import Config, kv_bytes_per_token, read_config, seeded_config
 from backends.executors._layers import Rotary, sample
 from backends.executors._plan import Attention, Memory, Plan, plan
 from harness.api import Piece
+from harness.bounds import AtLeastOne, check
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,10 +68,10 @@ class Torch:
     """
 
     model: str | None = None
-    seed: int = 0
+    seed: Annotated[int, Meta(ge=0)] = 0
     dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: int | None = None
+    threads: AtLeastOne | None = None
     layers: int = 2
     hidden: int = 256
     heads: int = 4
@@ -90,14 +92,7 @@ class Torch:
     _pages: tuple[Any, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        if self.dtype not in _BYTES:
-            raise UsageError(f"torch: dtype must be one of {', '.join(_BYTES)}, got '{self.dtype}'.")
-        if self.device not in ("auto", "cpu", "cuda"):
-            raise UsageError(f"torch: device must be auto, cpu or cuda, got '{self.device}'.")
-        if self.threads is not None and self.threads < 1:
-            raise UsageError(f"torch: threads must be at least 1, got {self.threads}.")
-        if self.seed < 0:
-            raise UsageError(f"torch: seed must be at least 0, got {self.seed}.")
+        check(self)
         self.config = seeded_config(self, "torch") if self.model is None else read_config(Path(self.model))
         self._torch = torch = _imported()
         if self.device == "cuda" and not torch.cuda.is_available():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backends.latency._constants import measured_on, resolved
+from harness.bounds import AtLeastOne, check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,7 @@ class Mixed:
     """
 
     constants: str = "yi-34b-tp2"
-    pp: int = 1
+    pp: AtLeastOne = 1
     floor_s: float | None = None
     base_s: float | None = None
     token_s: float | None = None
@@ -46,8 +47,7 @@ class Mixed:
     _context: float = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.pp < 1:
-            raise ValueError("pp must be at least 1")
+        check(self)
         values = resolved("mixed.toml", self.constants, {name: getattr(self, name) for name in TERMS})
         if not any(values.values()):
             raise ValueError("every constant is 0; name a set of constants or give floor, token, ...")

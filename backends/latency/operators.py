@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
 from backends.kernels.folders import measured_kernels
 from backends.kernels.steps import Steps
 from backends.latency._loads import largest, total
 from harness import untrusted
 from harness.api import StepLoads, StepParts
+from harness.bounds import NotNegative, Positive, check
 from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError
 
@@ -145,16 +147,16 @@ class Operators:
     experts: str | None = None
     kv: str | None = None
     expert_kernels: str = ""
-    overhead_s: float = 0.0
-    seq_s: float | None = None
-    prefill_scale: float | None = None
-    launch_s: float | None = None
+    overhead_s: NotNegative = 0.0
+    seq_s: NotNegative | None = None
+    prefill_scale: Annotated[float, Meta(ge=1)] | None = None
+    launch_s: NotNegative | None = None
     graph_tokens: int | None = None
     mixed_decode: float | None = None
-    front_s: float | None = None
-    front_token_s: float | None = None
-    scale: float = 1.0
-    skew: float = 1.0
+    front_s: NotNegative | None = None
+    front_token_s: NotNegative | None = None
+    scale: Positive = 1.0
+    skew: Annotated[float, Meta(ge=1, description="the tokens of the fullest GPU over the mean")] = 1.0
     measured_system: str | None = field(default=None, init=False, repr=False, compare=False)
     stored_bits: tuple[float | None, float | None] = field(default=(None, None), init=False, repr=False, compare=False)
     _launched_s: float = field(default=0.0, init=False, repr=False, compare=False)  # of all kernels of a stage
@@ -170,12 +172,7 @@ class Operators:
             if getattr(self, name) is None:
                 is_none = self.file is not None or (name == "front_token_s" and not self.front_s)
                 put(self, name, NOTHING[name] if is_none else value)
-        if min(self.overhead_s, *(getattr(self, name) for name in NOT_KERNELS)) < 0:
-            raise ValueError(f"overhead_s, {', '.join(NOT_KERNELS)} must not be negative")
-        if self.skew < 1:
-            raise ValueError("skew must be at least 1, the tokens of the fullest GPU over the mean")
-        if self.scale <= 0 or self._prefill_scale < 1:
-            raise ValueError("scale must be above 0, and prefill_scale at least 1")
+        check(self)
         for memory in ("_curves", "_lines", "_lists", "_known"):
             put(self, memory, {})
         formats = {key: value for key in ("linear", "attention", "experts", "kv") if (value := getattr(self, key))}

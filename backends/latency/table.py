@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from backends.latency._constants import measured_on, named
 from backends.latency._files import FILES, latency_file
+from harness.bounds import AtLeastOne, check
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Table:
     """
 
     name: str = "yi-34b-tp2"
-    pp: int = 1
+    pp: AtLeastOne = 1
     _prefill: _Points = field(init=False, repr=False, compare=False)  # without attention
     _decode: _Points = field(init=False, repr=False, compare=False)  # without context
     _squared_s: float = field(init=False, repr=False, compare=False)
@@ -43,8 +44,7 @@ class Table:
     _bases: dict[int, float] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.pp < 1:
-            raise ValueError("pp must be at least 1")
+        check(self)
         held = self._read()
         read = _points(held, self.name)
         for name, value in zip(("_prefill", "_decode", "_squared_s", "_context_s"), read, strict=True):

@@ -11,13 +11,13 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
-from backends.serving._checks import at_least, positive
 from backends.serving.adapters import Adapters
 from backends.serving.journal import Journal
 from backends.serving.plugins import MapTime, Memory, Predicting
 from backends.serving.replica import Replica
 from backends.serving.speculation import Speculation
 from backends.serving.swap import Swap
+from harness.bounds import AtLeastOne, Checked, NotNegative, PositiveShare
 from harness.catalog import Model, Shape, adapter_bytes, hardware
 from harness.errors import UsageError, no_such
 from harness.registry import make
@@ -46,7 +46,7 @@ FREE = BlockCost(1.0, 0, inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Swapping:
+class Swapping(Checked):
     """KV of preempted sequences goes to `host_bytes` of host memory per GPU (or room for `blocks` blocks).
 
     Every layer's keys and values of a block are a copy of their own, each of which takes `copy_s` besides its bytes,
@@ -54,18 +54,10 @@ class Swapping:
     vLLM's default.
     """
 
-    host_bytes: int = 4 * GIB
-    blocks: int | None = None
-    copy_s: float = COPY_S
-    link_share: float = LINK_SHARE
-
-    def __post_init__(self) -> None:
-        at_least("host_bytes", self.host_bytes)
-        at_least("blocks", self.blocks)
-        if self.copy_s < 0:
-            raise ValueError(f"copy_s must be at least 0 seconds, got {self.copy_s}")
-        if not 0 < self.link_share <= 1:
-            raise ValueError(f"link_share must be a share in (0, 1], got {self.link_share}")
+    host_bytes: AtLeastOne = 4 * GIB
+    blocks: AtLeastOne | None = None
+    copy_s: NotNegative = COPY_S
+    link_share: PositiveShare = LINK_SHARE
 
     def swap(self, cost: BlockCost) -> Swap:
         """Host memory for blocks of this cost."""
@@ -74,7 +66,7 @@ class Swapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Lora:
+class Lora(Checked):
     """Requests that name a model run with a LoRA adapter of this `rank`, of which `slots` are in GPU memory at a time.
 
     All adapters are in host memory. `layers` says what they change: all matrices, or those of attention. Loading takes
@@ -84,23 +76,13 @@ class Lora:
     8 a batch, vLLM's greatest rank.
     """
 
-    slots: int = 8
-    rank: int = 16
+    slots: AtLeastOne = 8
+    rank: AtLeastOne = 16
     layers: Literal["all", "attention"] = "all"
-    load_s: float | None = None
-    step_share: float = 0.25
-    copy_s: float = COPY_S
-    link_share: float = LINK_SHARE
-
-    def __post_init__(self) -> None:
-        positive(self, "slots", "rank")
-        for name in ("load_s", "copy_s"):
-            if (getattr(self, name) or 0.0) < 0:
-                raise ValueError(f"{name.removesuffix('_s')} must be at least 0 seconds, got {getattr(self, name)}")
-        if self.step_share < 0:
-            raise ValueError(f"step_share must be at least 0, got {self.step_share}")
-        if not 0 < self.link_share <= 1:
-            raise ValueError(f"link_share must be a share in (0, 1], got {self.link_share}")
+    load_s: NotNegative | None = None
+    step_share: NotNegative = 0.25
+    copy_s: NotNegative = COPY_S
+    link_share: PositiveShare = LINK_SHARE
 
     def bytes_on(self, m: Model, shape: Shape) -> float:
         """Bytes of one adapter on each GPU of a replica."""

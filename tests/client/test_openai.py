@@ -31,7 +31,7 @@ def test_the_options_are_found_by_their_names() -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ("openai:timeout_s=0", "timeout_s must be more than 0"),
+        ("openai:timeout_s=0", "timeout_s must be above 0"),
         ("openai:warm=-1", "warm must not be negative"),
         ("openai:prompt=ids", "prompt=ids needs api=completions"),
         ("openai:api=chats", "api must be one of chat, completions, got 'chats'. Did you mean 'chat'?"),

@@ -193,6 +193,7 @@ def test_the_required_members_are_enough_for_traffic(others):
 
 NO_PLUGINS = {
     "backends/client/connection.py": "the socket of a connection that may not be open",
+    "harness/bounds.py": "what a type says of its values",
     "harness/cli/explain.py": "the name of a type",
     "harness/ipc.py": "notes of an exception",
     "harness/metrics/measure.py": "a class that stands for a row: any of the members of Metric",

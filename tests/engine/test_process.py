@@ -139,9 +139,9 @@ def test_a_saved_model_answers_as_the_seeded_one(tmp_path):
     ("fields", "words"),
     [
         ({"kv_blocks": 0}, "kv_blocks must be at least 1"),
-        ({"temperature": -1.0}, "temperature must be 0"),
+        ({"temperature": -1.0}, "temperature must not be negative"),
         ({"threads": 0}, "threads must be at least 1"),
-        ({"nice": 40}, "nice must be in 0..19"),
+        ({"nice": 40}, "nice must be between 0 and 19"),
     ],
 )
 def test_wrong_fields_are_refused_before_anything_starts(fields, words):

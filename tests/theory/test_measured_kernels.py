@@ -233,7 +233,7 @@ def test_formats_change_what_is_read_and_what_is_stored(folder: Path) -> None:
         ("operators:data={folder},system=h200_sxm", "No measured system named 'h200_sxm'"),
         ("operators:data={folder},linear=fp9", "No format named 'fp9'"),
         ("operators:data={folder},dp=2,ep=3", "ep=3"),
-        ("operators:data={folder},prefill_scale=0.5", "prefill_scale at least 1"),
+        ("operators:data={folder},prefill_scale=0.5", "prefill_scale must be at least 1"),
         ("operators:data={folder},launch_s=-1", "must not be negative"),
     ],
 )

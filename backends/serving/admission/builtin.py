@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
 from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
 from backends.serving.batch import Oracle as LengthOracle
 from backends.serving.batch import Sequence
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, Checked, Positive, PositiveShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +46,14 @@ class Oracle:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggressive:
+class Aggressive(Checked):
     """Admission while what is stored now stays below a watermark: full memory, and many preemptions.
 
     Tokens held and the new prompt may fill the share `watermark` of the memory. Source: the rule that the Past-Future
     paper compares with (Gong et al., LightLLM, ASPLOS 2025); vLLM's own is of this kind.
     """
 
-    watermark: float = 0.99
-
-    def __post_init__(self) -> None:
-        if not 0 < self.watermark <= 1:
-            raise ValueError(f"watermark must be a share above 0 and up to 1, got {self.watermark}")
+    watermark: PositiveShare = 0.99
 
     @property
     def decision_is_stable(self) -> bool:
@@ -71,7 +67,7 @@ class Aggressive:
 
 
 @dataclass(frozen=True, slots=True)
-class Conservative:
+class Conservative(Checked):
     """Admission as if every answer were as long as it may be: no preemption, and much memory stays unused.
 
     Source: the rule that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025).
@@ -79,13 +75,8 @@ class Conservative:
     Prompts plus `max_new_tokens` each must fit `overcommit` times the memory; above 1 it may have to preempt.
     """
 
-    max_new_tokens: int = 2048
-    overcommit: float = 1.0
-
-    def __post_init__(self) -> None:
-        at_least("max_new_tokens", self.max_new_tokens)
-        if self.overcommit <= 0:
-            raise ValueError(f"overcommit must be above 0, got {self.overcommit}")
+    max_new_tokens: AtLeastOne = 2048
+    overcommit: Positive = 1.0
 
     @property
     def decision_is_stable(self) -> bool:

@@ -1,12 +1,16 @@
 """How KV memory is given out: the short modes, a class each."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from backends.serving._checks import at_least, next_power_of_two, positive
+from msgspec import Meta
+
+from backends.serving._checks import next_power_of_two
+from harness.bounds import AtLeastOne, AtLeastTwo, Checked
 
 
 @dataclass(frozen=True, slots=True)
-class Paged:
+class Paged(Checked):
     """Paged KV memory: blocks on demand, so a sequence wastes less than one block.
 
     Source: Kwon et al., vLLM, SOSP 2023; block of 16 tokens and watermark of 1 % as in vLLM.
@@ -14,19 +18,13 @@ class Paged:
     `block_tokens` tokens a block; admission leaves `watermark` of all blocks free; `blocks` overrides the size.
     """
 
-    block_tokens: int = 16
-    watermark: float = 0.01
-    blocks: int | None = None
-
-    def __post_init__(self) -> None:
-        at_least("block_tokens", self.block_tokens)
-        if not 0 <= self.watermark < 1:
-            raise ValueError(f"watermark must be a share in [0, 1), got {self.watermark}")
-        at_least("blocks", self.blocks)
+    block_tokens: AtLeastOne = 16
+    watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.01
+    blocks: AtLeastOne | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class ReserveMax:
+class ReserveMax(Checked):
     """Memory for the longest possible sequence, reserved at admission.
 
     Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Max)).
@@ -34,13 +32,9 @@ class ReserveMax:
     Every sequence reserves `max_tokens` tokens, used or not.
     """
 
-    max_tokens: int = 2048
-    block_tokens: int = 16
-    blocks: int | None = None
-
-    def __post_init__(self) -> None:
-        at_least("max_tokens", self.max_tokens, 2)
-        positive(self, "block_tokens", "blocks")
+    max_tokens: AtLeastTwo = 2048
+    block_tokens: AtLeastOne = 16
+    blocks: AtLeastOne | None = None
 
     @property
     def watermark(self) -> float:
@@ -64,7 +58,7 @@ class ReserveMax:
 
 
 @dataclass(frozen=True, slots=True)
-class ReserveOracle:
+class ReserveOracle(Checked):
     """Memory for exactly the prompt and the output, reserved at admission (an oracle).
 
     Source: Yu et al., Orca, OSDI 2022, as compared in Kwon et al., vLLM, SOSP 2023 (Orca (Oracle)).
@@ -74,12 +68,9 @@ class ReserveOracle:
     `buddy` gives memory out in powers of two, as the allocator of contiguous memory in vLLM's comparison does.
     """
 
-    block_tokens: int = 16
-    blocks: int | None = None
+    block_tokens: AtLeastOne = 16
+    blocks: AtLeastOne | None = None
     buddy: bool = False
-
-    def __post_init__(self) -> None:
-        positive(self, "block_tokens", "blocks")
 
     @property
     def watermark(self) -> float:

@@ -9,10 +9,10 @@ from collections import deque
 from dataclasses import dataclass, field
 from math import cos, exp, log, pi, sqrt
 
-from backends.serving._checks import positive
 from backends.serving.batch import Oracle as LengthOracle
 from backends.serving.batch import Sequence
 from backends.serving.hashing import unit
+from harness.bounds import AtLeastOne, Checked, NotNegative, Share, check
 
 
 @dataclass(slots=True)
@@ -50,15 +50,13 @@ class Quantile:
     Source: the length upper bound of JITServe (NSDI 2026), without its features of the prompt.
     """
 
-    q: float = 0.9
-    window: int = 1000
-    prior_tokens: int = 512
+    q: Share = 0.9
+    window: AtLeastOne = 1000
+    prior_tokens: AtLeastOne = 512
     _finished: _Finished = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.q <= 1:
-            raise ValueError(f"q must be a share in [0, 1], got {self.q}")
-        positive(self, "window", "prior_tokens")
+        check(self)
         self._finished = _Finished(self.window)
 
     def output_tokens(self, seq: Sequence) -> float:
@@ -77,13 +75,13 @@ class Past:
     `prior_tokens`, and twice what is out beyond that. Source: the guesses of Past-Future (LightLLM, ASPLOS 2025).
     """
 
-    window: int = 1000
-    prior_tokens: int = 512
+    window: AtLeastOne = 1000
+    prior_tokens: AtLeastOne = 512
     seed: int = 0
     _finished: _Finished = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        positive(self, "window", "prior_tokens")
+        check(self)
         self._finished = _Finished(self.window)
 
     def output_tokens(self, seq: Sequence) -> float:
@@ -95,19 +93,15 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class NoisyOracle:
+class NoisyOracle(Checked):
     """Noisy oracle: the true length times a lognormal error of median 1, the same for a request throughout.
 
     `log_sd` is the standard deviation of the logarithm of the error. It stands for a predictor that reads the prompt,
     but no system has it, so results with it are oracle results.
     """
 
-    log_sd: float = 0.8
+    log_sd: NotNegative = 0.8
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.log_sd < 0:
-            raise ValueError(f"log_sd must be at least 0, got {self.log_sd}")
 
     def output_tokens(self, seq: Sequence) -> float:
         """Tokens of the whole answer; one more than are out where these exceed the estimate."""

@@ -24,6 +24,7 @@ from backends.serving.routing import (
     Scale,
     Send,
 )
+from harness.bounds import AtLeastOne, NotNegative, Positive, PositiveShare, check
 
 
 @dataclass(slots=True)
@@ -38,15 +39,15 @@ class Autoscale:
     """
 
     rule: Literal["queue", "slo"] = "queue"
-    least: int = 1
+    least: AtLeastOne = 1
     most: int = 8
-    load_s: float = 30.0
-    requests: float = 16.0
-    ttft_s: float = 1.0
-    tpot_s: float = 0.05
-    goal: float = 0.95
-    window_s: float = 30.0
-    tick_s: float = 5.0
+    load_s: NotNegative = 30.0
+    requests: Positive = 16.0
+    ttft_s: Positive = 1.0
+    tpot_s: Positive = 0.05
+    goal: PositiveShare = 0.95
+    window_s: Positive = 30.0
+    tick_s: Positive = 5.0
     calm_s: float = 120.0
     report_s: float = 0.0
     _wishes: deque[tuple[float, int]] = field(default_factory=deque, init=False, repr=False, compare=False)
@@ -56,16 +57,8 @@ class Autoscale:
     _ready_s: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least("least", self.least)
+        check(self)
         at_least("most", self.most, self.least)
-        if self.rule not in ("queue", "slo"):
-            raise ValueError(f"rule must be queue or slo, got '{self.rule}'")
-        if min(self.requests, self.ttft_s, self.tpot_s, self.window_s, self.tick_s) <= 0 or self.load_s < 0:
-            raise ValueError(
-                "requests, ttft_s, tpot_s, window_s and tick_s must be above 0 and load_s must not be negative"
-            )
-        if not 0 < self.goal <= 1:
-            raise ValueError(f"goal must be a share in (0, 1], got {self.goal}")
 
     @property
     def requires(self) -> Requirements:

@@ -9,28 +9,23 @@ least-requests.
 
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta
 
 from backends.serving.batch import VisibleRequest
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica
+from harness.bounds import Checked, Share
 
 
 @dataclass(frozen=True, slots=True)
-class PrefixAware:
+class PrefixAware(Checked):
     """Uses the requests at each replica and the blocks that it stores."""
 
-    match: float = 0.5
-    uneven_requests: int = 32
-    uneven_ratio: float = 1.0001
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.match <= 1:
-            raise ValueError(f"match must be a share in [0, 1], got {self.match}")
-        if self.uneven_requests < 0 or self.uneven_ratio < 1:
-            raise ValueError(
-                f"uneven_requests must be at least 0 and uneven_ratio at least 1, got {self.uneven_requests} and "
-                f"{self.uneven_ratio}"
-            )
+    match: Share = 0.5
+    uneven_requests: Annotated[int, Meta(ge=0)] = 32
+    uneven_ratio: Annotated[float, Meta(ge=1)] = 1.0001
 
     @property
     def watches(self) -> bool:
