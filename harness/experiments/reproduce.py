@@ -310,9 +310,10 @@ def _result(published: System, row: Row, plan: Sequence[Sequence[Call]], outputs
         return RowResult(**facts, verdict="needs a clone")
     folders = {call.folder: None for calls in plan for call in calls}
     facts["seconds"] = sum(outputs[folder].seconds for folder in folders)
-    failed = next((outputs[folder] for folder in folders if not outputs[folder].ran), None)
+    failed = next((folder for folder in folders if not outputs[folder].ran), None)
     if failed is not None:
-        reason = failed.last_line or f"a command ended with exit code {failed.exit_code}"
+        code, reason = outputs[failed].exit_code, outputs[failed].last_line  # a run that is not valid has no last line
+        reason = reason or f"A command ended with exit code {code}; 'bench report {failed / 'out'}' shows why."
         return RowResult(**facts, verdict="cannot run", reason=reason)
     try:
         values = [

@@ -1,6 +1,7 @@
 """`bench reproduce`: rows are run by their own commands, stored as they come, and compared with what is published."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -122,6 +123,15 @@ def test_a_command_that_fails_costs_its_row_alone(
     assert 3 == code
     assert "S93: No closed form named 'prefil'. Did you mean 'prefill'?" in printed
     assert "1 of 1 formulas hold; cannot run: S93." in printed
+
+
+def test_a_run_that_is_not_valid_is_the_reason(rows_of: Callable[[str], None]) -> None:
+    """Exit code 4 alone does not tell that the server rejected requests, or that the machine was too slow."""
+    rows_of(ROWS.replace("abc:distserve", "abc:distserve --max-failed 0%").replace("sim ", "sim:kv=paged:blocks=5 "))
+
+    assert 3 == main(["reproduce", "S91.c", "--workers", "1"])
+    (row,) = answers.of("bench-runs/reproduce").rows
+    assert re.fullmatch(r"A command ended with exit code 4; 'bench report .*/out' shows why\.", row.reason)
 
 
 def test_ctrl_c_loses_nothing_that_was_measured(
