@@ -74,7 +74,7 @@ def _obtained(row: RowResult) -> str:
 
 
 def _counted(rows: Sequence[RowResult]) -> str:
-    """How many rows hold, those of formulas apart, and which do not."""
+    """How many rows hold, those of formulas apart, and which do not; the others are counted."""
     parts = []
     for name, of_kind in (("rows", False), ("formulas", True)):
         verdicts = Counter(row.verdict for row in rows if (row.badge == "formula") == of_kind)
@@ -83,7 +83,7 @@ def _counted(rows: Sequence[RowResult]) -> str:
     for verdict, text in (("misses", "missed"), ("cannot run", "cannot run"), ("needs a clone", "need a clone"),
                           ("informs", "without a band"), ("unavailable", "unavailable")):  # fmt: skip
         if ids := [clean(row.id) for row in rows if row.verdict == verdict]:
-            parts.append(f"{text}: {', '.join(ids)}")
+            parts.append(f"{text}: {', '.join(ids) if verdict in _GOOD else len(ids)}")
     return f"{'; '.join(parts)}."
 
 

@@ -99,7 +99,7 @@ def test_rows_are_compared_and_stored(
     assert 0 < info.rows[0].value < 0.6
     assert (1.0, 3) == (info.rows[1].value, info.rows[1].seeds)
     assert 1.0 == info.rows[2].value
-    assert "0 of 1 rows hold; 1 of 1 formulas hold; missed: S91.b; need a clone: S92; without a band: S91.c." in (
+    assert "0 of 1 rows hold; 1 of 1 formulas hold; missed: S91.b; need a clone: 1; without a band: 1." in (
         " ".join(printed.out.split())
     )
     assert "S92: In a clone: python -m pytest -m '' tests/x.py" in printed.out
