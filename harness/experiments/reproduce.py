@@ -38,8 +38,8 @@ class Row:
     """A published result. `value` is an expression over the outputs of its commands, each named by its `--out`.
 
     `band` holds the least and the largest value that agree with `published`; without one the row informs. `check` is a
-    test instead of `run`, for what needs a clone: another program's numbers, exact replays. `unavailable` says why
-    there is neither.
+    test instead of `run`, for what needs a clone: another program's numbers, exact replays. With `missed` it proves
+    that the published number is missed. `unavailable` says why there is neither.
     """
 
     id: str
@@ -51,6 +51,7 @@ class Row:
     seeds: int = 1
     band: tuple[float, float] | None = None
     check: str | None = None
+    missed: bool = False
     unavailable: str | None = None
     note: str = ""
 
@@ -58,6 +59,8 @@ class Row:
         runs = bool(self.run or self.value or self.band)
         if runs + (self.check is not None) + (self.unavailable is not None) != 1 or bool(self.run) != bool(self.value):
             raise ValueError(f"{self.id}: a row needs run and value, or a check, or the reason why it is unavailable")
+        if self.missed and self.check is None:
+            raise ValueError(f"{self.id}: missed is for a row with a check; that of others follows from value and band")
         if self.band is not None and self.band[0] > self.band[1]:
             raise ValueError(f"{self.id}: the band {self.band} ends before it begins")
         commands = [shlex.split(command) for command in self.run]
@@ -307,7 +310,7 @@ def _result(published: System, row: Row, plan: Sequence[Sequence[Call]], outputs
     if row.unavailable is not None:
         return RowResult(**facts, verdict="unavailable", reason=row.unavailable)
     if row.value is None:
-        return RowResult(**facts, verdict="needs a clone")
+        return RowResult(**facts, verdict="misses" if row.missed else "needs a clone")
     folders = {call.folder: None for calls in plan for call in calls}
     facts["seconds"] = sum(outputs[folder].seconds for folder in folders)
     failed = next((folder for folder in folders if not outputs[folder].ran), None)

@@ -19,9 +19,9 @@ _GOOD = {"holds": True, "misses": False, "cannot run": False}
 _PAGE_HEAD = """# Serving systems: published and obtained
 
 Results that papers, repositories and measurements publish about serving systems, beside those of bench.
-`bench reproduce ID` repeats a row, `make systems` all of them and this page. *Obtained* is the median over seeds, with
-the least and the largest value; *band* holds the values that agree with the source. A row that misses its band stays as
-a miss.
+`bench reproduce ID` repeats a row, and `bench reproduce --help` explains the verdicts. *Obtained* is the median over
+seeds, with the least and the largest value; *band* holds the values that agree with the source. A row that misses its
+band stays as a miss.
 
 | badge | what is compared | what a match means |
 | --- | --- | --- |

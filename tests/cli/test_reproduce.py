@@ -55,6 +55,14 @@ published = "another program"
 source = "its repository"
 badge = "exact"
 check = "tests/x.py"
+
+[[row]]
+id = "S94"
+published = "another number"
+source = "its repository"
+badge = "real"
+check = "tests/x.py"
+missed = true
 """
 BROKEN = """
 [[row]]
@@ -95,14 +103,14 @@ def test_rows_are_compared_and_stored(
 
     assert code == again == 1
     assert isinstance(info, reproduce.ReproduceAnswer)
-    assert ["holds", "misses", "informs", "needs a clone"] == [row.verdict for row in info.rows]
+    assert ["holds", "misses", "informs", "needs a clone", "misses"] == [row.verdict for row in info.rows]
     assert 0 < info.rows[0].value < 0.6
     assert (1.0, 3) == (info.rows[1].value, info.rows[1].seeds)
     assert 1.0 == info.rows[2].value
-    assert "0 of 1 rows hold; 1 of 1 formulas hold; missed: S91.b; need a clone: 1; without a band: 1." in (
+    assert "0 of 2 rows hold; 1 of 1 formulas hold; missed: S91.b, S94; need a clone: 1; without a band: 1." in (
         " ".join(printed.out.split())
     )
-    assert "S92: In a clone: python -m pytest -m '' tests/x.py" in printed.out
+    assert "S92, S94: In a clone: python -m pytest -m '' tests/x.py" in printed.out
     assert printed.err.startswith("Commands to run: 5; results are stored in ")
     assert 5 == printed.err.count(" s: bench ")  # equal commands run once
     page = (tmp_path / "page.md").read_text(encoding="utf-8")

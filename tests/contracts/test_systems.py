@@ -103,6 +103,10 @@ def test_checks_of_rows_are_there() -> None:
         ('badge = "exact"\ncheck = "tests/x.py"\nvalue = "a.x"', "S1: a row needs run and value, or a check"),
         ('badge = "exact"\ncheck = "tests/x.py"\nunavailable = "private data"', "S1: a row needs run and value, or a "),
         ('badge = "exact"\nrun = ["bench run"]\nvalue = "1"\nband = [2, 1]', "S1: the band .* ends before it begins"),
+        (
+            'badge = "exact"\nrun = ["bench run --out a"]\nvalue = "a.x"\nmissed = true',
+            "S1: missed is for a row with a ch",
+        ),
         ('badge = "certain"\ncheck = "tests/x.py"', r"tgi.toml: Invalid enum value 'certain' - at `\$.row\[0\].badge`"),
         ('badge = "exact"\nrun = ["pytest x"]\nvalue = "1"', "S1: 'pytest x' does not begin with bench"),
         ('badge = "exact"\nrun = ["bench run"]\nvalue = "a.x"', "S1: no command has --out a, which its value names"),
