@@ -1057,4 +1057,3 @@ class RunWarning:
     code: str
     message: str
     remedy: str = ""
-    facts: Mapping[str, float] = field(default_factory=dict)

@@ -112,6 +112,14 @@ class Score:
         """Whether every bound on a percentile holds."""
         return all(each.passed for each in self.bounds if each.bound.percentile is not None)
 
+    def limits_s(self, metric: str) -> Floats:
+        """(requests,) the tightest bound that each request has on a metric, infinite where it has none."""
+        limits_s = np.full(len(self.met), np.inf)
+        for each in self.bounds:
+            if each.bound.metric == metric and each.bound.percentile is None:
+                limits_s = np.where(each.applies, np.minimum(each.limit_s, limits_s), limits_s)
+        return limits_s
+
     def reaches(self, goal: float) -> bool:
         """Whether a share `goal` of the requests meets everything, and every percentile bound holds."""
         enough = self.attainment >= goal if self.by_request else len(self.met) > 0

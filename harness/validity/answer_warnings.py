@@ -15,6 +15,7 @@ from harness.data.run_json import RunInfo
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.quantiles import quantile
 from harness.validity.remote import column, most, ms, of_held_back
+from harness.validity.rules import Rule, applying, plural
 from harness.validity.server_metrics import not_streamed
 from harness.validity.work_done import by
 
@@ -35,51 +36,47 @@ UNSEEN_SHARE = 0.01
 
 def answer_warnings(run: Run) -> Iterator[RunWarning]:
     """Warnings from the answers, and from the capabilities that the server reported before the run."""
-    yield from _counted(run)
-    if (held := of_held_back(run)) is not None:
-        yield _held_back(run, held)
-    elif not_streamed(run.info):
-        yield from _whole()
-    else:
-        yield from _first(run)
-    yield from _lengths(run)
-    yield from _server(run.info)
+    whole, held = not_streamed(run.info), of_held_back(run)
+    rules = [*_counted(run), *_unseen(run)]
+    if held is not None:
+        rules.append(_held_back(run, held))
+    elif not whole:
+        rules += _first(run)
+    rules.append(Rule(
+        whole and held is None, "not-streamed",
+        "answers were not streamed on request (stream=false), so TTFT is the time to the whole answer, and TPOT and "
+        "ITL are unknown", "leave out stream=false to measure TTFT, TPOT and ITL",
+    ))  # fmt: skip
+    return applying((*rules, *_lengths(run), *_server(run.info)))
 
 
-def _counted(run: Run) -> Iterator[RunWarning]:
+def _counted(run: Run) -> Iterator[Rule]:
     """How the tokens of the answers were counted, and how many an event holds."""
     if run.http is not None and len(run.http):
         uncounted = run.http.filter(pc.is_null(run.http["refused_tokens"]))["counted_by"]
         by_events = int(pc.sum(pc.equal(uncounted, "events")).as_py() or 0)
-        if by_events:
-            yield RunWarning(
-                "counted-by-chunks",
-                f"the tokens of {by_events:,} answer{'' if by_events == 1 else 's'} are counted by chunks, because the "
-                "server did not say how many there are; a chunk may hold none, one or several",
-                "let the server send usage, or name its tokenizer (tokenizer=FOLDER)",
-                {"answers": by_events},
-            )
         fields = run.http["unknown_text"].drop_null().unique().to_pylist()
-        if fields:
-            names = ", ".join(dict.fromkeys(name for text in fields for name in text.split(", ")))
-            yield RunWarning(
-                "unknown-text",
-                f"the server sends text in a field that bench does not know ({names}); it is counted as reasoning",
-                "check whether that is right, and report the field and the server to the authors of bench",
-                {"answers": len(run.http) - run.http["unknown_text"].null_count},
-            )
-    yield from _unseen(run)
+        names = ", ".join(dict.fromkeys(name for text in fields for name in text.split(", ")))
+        yield Rule(
+            by_events, "counted-by-chunks",
+            f"the tokens of {by_events:,} {plural(by_events, 'answer', 'answers')} are counted by chunks, because the "
+            "server did not say how many there are; a chunk may hold none, one or several",
+            "let the server send usage, or name its tokenizer (tokenizer=FOLDER)",
+        )  # fmt: skip
+        yield Rule(
+            fields, "unknown-text",
+            f"the server sends text in a field that bench does not know ({names}); it is counted as reasoning",
+            "check whether that is right, and report the field and the server to the authors of bench",
+        )  # fmt: skip
     per_event = tokens_per_event(run.requests)
-    if per_event > TOKENS_PER_EVENT and not not_streamed(run.info):
-        yield RunWarning(
-            "tokens-per-event",
-            f"ITL is per event of {per_event:.3g} tokens: the server sends several at once",
-            "compare TPOT, which counts tokens, with other systems",
-            {"tokens_per_event": per_event},
-        )
+    yield Rule(
+        per_event > TOKENS_PER_EVENT and not not_streamed(run.info), "tokens-per-event",
+        f"ITL is per event of {per_event:.3g} tokens: the server sends several at once",
+        "compare TPOT, which counts tokens, with other systems",
+    )  # fmt: skip
 
 
-def _held_back(run: Run, held: npt.NDArray[np.bool_]) -> RunWarning:
+def _held_back(run: Run, held: npt.NDArray[np.bool_]) -> Rule:
     """What holds a stream back cannot be seen from here; that it does, and for how long, can."""
     assert run.http is not None
     events = run.http.filter(pc.is_in(run.http["request_id"], pa.array(run.requests["request_id"].to_numpy()[held])))
@@ -89,19 +86,18 @@ def _held_back(run: Run, held: npt.NDArray[np.bool_]) -> RunWarning:
     which = f"{'the' if held.all() else f'{int(held.sum()):,} of'} {len(held):,} answers"
     hidden = "TTFT, TPOT and ITL are unknown" if held.all() else "their TTFT, TPOT and ITL are unknown and left out"
     bounds = run.info.resolution.unresolved
-    return RunWarning(
-        HELD_BACK,
+    met = f", and so is whether {' and '.join(bounds)} {plural(len(bounds), 'is', 'are')} met" if bounds else ""
+    return Rule(
+        True, HELD_BACK,
         f"something between buffers the stream: the tokens of {which} came in few pieces, after {ms(silence_s)} of "
-        f"silence (median){late}; {hidden}"
-        + (f", and so is whether {' and '.join(bounds)} {'is' if len(bounds) == 1 else 'are'} met" if bounds else ""),
+        f"silence (median){late}; {hidden}{met}",
         "let the proxy pass events on (nginx: proxy_buffering off and gzip off, or a header X-Accel-Buffering: no from "
         "the server), or measure the server directly; a server that sends its answers whole, or from a cache, has no "
         "other times",
-        {"answers": int(held.sum()), "silence_s": silence_s},
-    )
+    )  # fmt: skip
 
 
-def _unseen(run: Run) -> Iterator[RunWarning]:
+def _unseen(run: Run) -> Iterator[Rule]:
     """Tokens that the server counted and never streamed."""
     ok = run.requests.filter(pc.equal(run.requests["status"], "ok"))
     output, streamed = number(ok, "output_tokens"), streamed_tokens(ok)
@@ -110,29 +106,18 @@ def _unseen(run: Run) -> Iterator[RunWarning]:
         return
     named = 0.0 if run.http is None else float(np.nansum(number(run.http, "reasoning_tokens")))
     how = "such as hidden reasoning" if named >= unseen else "which it does not name: its events hold fewer"
-    yield RunWarning(
-        "unseen-tokens",
+    yield Rule(
+        True, "unseen-tokens",
         f"{tokens_text(output.mean(), streamed.mean())} (mean of an answer): the server counts tokens that it does not "
         f"stream, {how}; TPOT and ITL are those of the streamed tokens, throughput is of all, and the time of unseen "
         "tokens is in TTFT, or in a gap",
         "let the server stream its reasoning to see it, and compare with runs that stream as many tokens",
-        {"unseen_tokens": unseen, "output_tokens": float(output.sum())},
-    )
+    )  # fmt: skip
 
 
 def tokens_text(output: float, streamed: float) -> str:
     """'40 tokens: 10 streamed, 30 unseen'."""
     return f"{output:.4g} tokens: {streamed:.4g} streamed, {output - streamed:.4g} unseen"
-
-
-def _whole() -> Iterator[RunWarning]:
-    """What answers that were not streamed leave unknown."""
-    yield RunWarning(
-        "not-streamed",
-        "answers were not streamed on request (stream=false), so TTFT is the time to the whole answer, and TPOT and "
-        "ITL are unknown",
-        "leave out stream=false to measure TTFT, TPOT and ITL",
-    )
 
 
 def tokens_per_event(requests: pa.Table) -> float:
@@ -157,51 +142,39 @@ def first_gaps_s(run: Run) -> tuple[float, float]:
     return quantile(first_s - event_s, 0.5), quantile(content_s - first_s, 0.5)
 
 
-def _first(run: Run) -> Iterator[RunWarning]:
+def _first(run: Run) -> Iterator[Rule]:
     before_s, after_s = first_gaps_s(run)
-    if before_s > APART_S:
-        yield RunWarning(
-            "early-event",
-            f"the server sends an event without any text {ms(before_s)} before the first token (median); a client "
-            "that counts it as the first token reports too low a TTFT",
-            "compare with clients that wait for text",
-            {"median_s": before_s},
-        )
-    if after_s > APART_S:
-        yield RunWarning(
-            "late-answer",
-            f"the first text of the answer comes {ms(after_s)} after the first token, which is reasoning (median); "
-            "TTFT counts to the first token of either",
-            "",
-            {"median_s": after_s},
-        )
+    yield Rule(
+        before_s > APART_S, "early-event",
+        f"the server sends an event without any text {ms(before_s)} before the first token (median); a client that "
+        "counts it as the first token reports too low a TTFT", "compare with clients that wait for text",
+    )  # fmt: skip
+    yield Rule(
+        after_s > APART_S, "late-answer",
+        f"the first text of the answer comes {ms(after_s)} after the first token, which is reasoning (median); TTFT "
+        "counts to the first token of either",
+    )  # fmt: skip
 
 
-def _lengths(run: Run) -> Iterator[RunWarning]:
+def _lengths(run: Run) -> Iterator[Rule]:
     """Prompts and answers that are longer or shorter than requested."""
     counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
     known = ~np.isnan(counted)
-    if known.any() and (sent := planned[known].sum()) > 0:
-        apart = float(counted[known].sum() / sent - 1)
-        remedy = "send token ids (api=completions) where the server takes them"
-        if recorded_prompts(run.info):
-            remedy = "the server's count holds for recorded prompts; give the trace's --reader the model's tokenizer"
-        if abs(apart) > LENGTH_SHARE:
-            yield RunWarning(
-                "prompt-lengths",
-                f"the prompts that the server counted are {abs(apart):.1%} {'longer' if apart > 0 else 'shorter'} than "
-                "those of the schedule",
-                remedy,
-                {"share": apart},
-            )
+    apart = float(counted[known].sum() / sent - 1) if known.any() and (sent := planned[known].sum()) > 0 else 0.0
+    remedy = "send token ids (api=completions) where the server takes them"
+    if recorded_prompts(run.info):
+        remedy = "the server's count holds for recorded prompts; give the trace's --reader the model's tokenizer"
+    yield Rule(
+        abs(apart) > LENGTH_SHARE, "prompt-lengths",
+        f"the prompts that the server counted are {abs(apart):.1%} {'longer' if apart > 0 else 'shorter'} than those "
+        "of the schedule", remedy,
+    )  # fmt: skip
     short = short_answers(run.requests)
-    if short > 0 and by(run.info) == "request":
-        yield RunWarning(
-            "short-answers",
-            f"{short:.1%} of the answers are shorter than requested, although the server accepts ignore_eos",
-            "look at its context length (max_model_len) and at its log",
-            {"share": short},
-        )
+    yield Rule(
+        short > 0 and by(run.info) == "request", "short-answers",
+        f"{short:.1%} of the answers are shorter than requested, although the server accepts ignore_eos",
+        "look at its context length (max_model_len) and at its log",
+    )  # fmt: skip
 
 
 def recorded_prompts(info: RunInfo) -> bool:
@@ -216,27 +189,23 @@ def short_answers(requests: pa.Table) -> float:
     return float(fewer[ok].mean()) if ok.any() else 0.0
 
 
-def _server(info: RunInfo) -> Iterator[RunWarning]:
+def _server(info: RunInfo) -> Iterator[Rule]:
     """What the server refused, what was switched off by the user, and what was sent in place of recorded prompts."""
-    if info.workload.provenance.get("prompts") == "recorded" and not recorded_prompts(info):
-        yield RunWarning(
-            "made-up-prompts",
-            "the trace holds the text of its prompts, but made-up prompts of these lengths were sent",
-            "send the text by --content recorded",
-        )
-    backend, dropped = info.backend, info.capabilities.get("dropped")
+    recorded, backend, dropped = recorded_prompts(info), info.backend, info.capabilities.get("dropped")
+    yield Rule(
+        info.workload.provenance.get("prompts") == "recorded" and not recorded, "made-up-prompts",
+        "the trace holds the text of its prompts, but made-up prompts of these lengths were sent",
+        "send the text by --content recorded",
+    )  # fmt: skip
     for what in dropped if isinstance(dropped, Sequence) else ():
         if isinstance(what, Mapping):
-            yield RunWarning("dropped-field", f"the server refuses {what.get('field')}: {what.get('cost')}")
-    if backend.get("insecure") is True:
-        yield RunWarning(
-            "insecure",
-            "the certificate of the server was not checked (insecure=true)",
-            "name its authority with ca=FILE",
-        )
-    if backend.get("salt") in ("none", None) and "salt" in backend:
-        yield RunWarning(
-            "no-salt",
-            "prompts have no salt of their run, so a prefix cache warmed by an earlier run may shorten TTFT",
-            f"restart the server between runs{'' if recorded_prompts(info) else ', or leave the salt on'}",
-        )
+            yield Rule(True, "dropped-field", f"the server refuses {what.get('field')}: {what.get('cost')}")
+    yield Rule(
+        backend.get("insecure") is True, "insecure",
+        "the certificate of the server was not checked (insecure=true)", "name its authority with ca=FILE",
+    )  # fmt: skip
+    yield Rule(
+        backend.get("salt") in ("none", None) and "salt" in backend, "no-salt",
+        "prompts have no salt of their run, so a prefix cache warmed by an earlier run may shorten TTFT",
+        f"restart the server between runs{'' if recorded else ', or leave the salt on'}",
+    )  # fmt: skip

@@ -25,6 +25,7 @@ from harness.validity.fidelity import GAP_LAW, LATE_S
 from harness.validity.overload import overload
 from harness.validity.physics import CAUSALITY, LITTLE_S, RECORDS, TOKENS, broken, little
 from harness.validity.remote import floors_s, ms
+from harness.validity.rules import Rule, applying, plural
 from harness.validity.work_done import BY_SERVER, LENGTHS
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -83,9 +84,8 @@ class Verdict:
         grown = next((warning.message for warning in self.warnings if warning.code == OVERLOAD), None)
         if grown is not None or not self.warnings:
             return grown or "valid"
-        codes = list(dict.fromkeys(warning.code for warning in self.warnings))
-        plural = "s" if len(self.warnings) > 1 else ""
-        return f"valid, with {len(self.warnings)} warning{plural} ({', '.join(codes)})"
+        codes, count = dict.fromkeys(warning.code for warning in self.warnings), len(self.warnings)
+        return f"valid, with {count} {plural(count, 'warning', 'warnings')} ({', '.join(codes)})"
 
 
 def sentences(reasons: Iterable[RunWarning]) -> list[str]:
@@ -129,27 +129,47 @@ def judge(
         late_s = late_s[~np.isnan(late_s)]
     measured_table = kept(requests, cut)
     measured = int(succeeded(measured_table).sum())
-    none = "No request after the warm-up" if cut.requests else "No request"
-    unanswered = RunWarning(ANSWERS, f"{none} ended well, so nothing was measured.", "see the errors of the requests")
-    if measured_table.num_rows and pc.all(pc.equal(measured_table["status"], EMPTY)).as_py():
-        unanswered = _all_empty(measured_table)
+    unsent = len(_missing(requests, schedule)) if schedule is not None and interrupted else 0
+    planned = 0 if schedule is None else len(schedule)
+    too_late = float((late_s > TOO_LATE_S).mean()) if len(late_s) else 0.0
+    late, p99_s = float((late_s > LATE_S).mean()) if len(late_s) else 0.0, quantile(late_s, 1 - LATE_SHARE)
+    failed = len(requests) - int(ended_well(requests).sum())
+    counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
+    kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status not in ENDED_WELL)
     reasons = [
         *impossible(
             requests, schedule, interrupted=interrupted, window_s=window_s, as_requested=as_requested, whole=whole
         ),
-        *_too_late(late_s, less),
-        *([] if measured else [unanswered]),
-    ]
-    warnings = [
-        *(_cut_short(requests, schedule) if schedule is not None and interrupted else []),
-        *_late(late_s, less),
-        *warmup.warnings(cut),
+        *applying([
+            Rule(too_late > TOO_LATE_SHARE, LATENESS,
+                 f"The client sent {too_late:.1%} of the requests more than {1000 * TOO_LATE_S:.0f} ms late, so the "
+                 f"schedule was not what the system saw (allowed: {TOO_LATE_SHARE:.0%}).",
+                 f"{less}, quiet the machine, or send from another one"),
+            _unanswered(measured_table, measured, cut),
+        ]),
+    ]  # fmt: skip
+    warnings = applying([
+        Rule(unsent, "interrupted",
+             f"the run was interrupted: {unsent:,} of {planned:,} scheduled requests were not sent",
+             "let the run end, or give a smaller --requests or --duration"),
+        Rule(p99_s > LATE_S, "late-client",
+             f"the client was late by more than {1000 * LATE_S:.0f} ms for {late:.1%} of the requests (p99 "
+             f"{1000 * p99_s:.1f} ms, max {1000 * late_s.max(initial=0.0):.1f} ms)",
+             f"{less}, or give the client a processor of its own"),
+        *warmup.rules(cut),
         *_overloaded(requests, less, met=met is True),
-        *_failed(requests),
-        *_empty(requests),
-        *_few(measured, recorded=recorded),
-    ]
-    return Verdict(not reasons, reasons, warnings)
+        Rule(failed, "failed",
+             f"{failed:,} of {len(requests):,} requests failed ({kinds}); they miss the SLO and have no latency",
+             "see the columns status and error of requests.parquet"),
+        Rule(EMPTY in counts, "empty-answers",
+             f"{counts.get(EMPTY, 0):,} of {len(requests):,} answers are empty: they ended well, without any text"
+             f"{_first_error(requests)}; they miss the SLO and have no latency", _remedy_of_empty(requests)),
+        Rule(0 < measured < MIN_FOR_P99, "few-requests",
+             f"p99 of {measured} {plural(measured, 'request', 'requests')} is little more than the largest value",
+             f"{'replay a longer part of a trace' if recorded else 'raise --requests or --duration'} to get "
+             f"{MIN_FOR_P99} or more"),
+    ])  # fmt: skip
+    return Verdict(not reasons, reasons, [*warnings])
 
 
 def impossible(
@@ -226,26 +246,15 @@ def _after_given_up(requests: pa.Table, schedule: pa.Table, missing: npt.NDArray
     return found
 
 
-def _cut_short(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWarning]:
-    missing = len(_missing(requests, schedule))
-    if missing:
-        yield RunWarning(
-            "interrupted",
-            f"the run was interrupted: {missing:,} of {len(schedule):,} scheduled requests were not sent",
-            "let the run end, or give a smaller --requests or --duration",
-            {"not_sent": missing},
-        )
-
-
-def _too_late(late_s: Floats, less: str) -> Iterator[RunWarning]:
-    share = float((late_s > TOO_LATE_S).mean()) if len(late_s) else 0.0
-    if share > TOO_LATE_SHARE:
-        yield RunWarning(
-            LATENESS,
-            f"The client sent {share:.1%} of the requests more than {1000 * TOO_LATE_S:.0f} ms late, so the "
-            f"schedule was not what the system saw (allowed: {TOO_LATE_SHARE:.0%}).",
-            f"{less}, quiet the machine, or send from another one",
-        )
+def _unanswered(requests: pa.Table, ok: int, cut: Cut) -> Rule:
+    """The rule that something must have been measured: of the requests after the cut so many ended well."""
+    count, text, remedy = len(requests), "No request ended well", "see the errors of the requests"
+    if cut.requests:
+        text = "No request after the warm-up ended well"
+    if count and pc.all(pc.equal(requests["status"], EMPTY)).as_py():
+        text = f"Every answer is empty: {count:,} of {count:,} ended well, without any text{_first_error(requests)}"
+        remedy = _remedy_of_empty(requests)
+    return Rule(not ok, ANSWERS, f"{text}, so nothing was measured.", remedy)
 
 
 def from_sent(requests: pa.Table) -> pa.Table:
@@ -284,79 +293,26 @@ def less_traffic(recorded: bool, closed: bool = False) -> str:
     return "replay a quieter part of the trace (--start, --stop)" if recorded else "lower --rate"
 
 
-def _late(late_s: Floats, less: str) -> Iterator[RunWarning]:
-    p99_s = quantile(late_s, 1 - LATE_SHARE)
-    if p99_s > LATE_S:
-        share = float((late_s > LATE_S).mean())
-        yield RunWarning(
-            "late-client",
-            f"the client was late by more than {1000 * LATE_S:.0f} ms for {share:.1%} of the requests (p99 "
-            f"{1000 * p99_s:.1f} ms, max {1000 * late_s.max():.1f} ms)",
-            f"{less}, or give the client a processor of its own",
-            {"share": share, "p99_s": p99_s, "max_s": float(late_s.max())},
-        )
-
-
-def _overloaded(requests: pa.Table, less: str, *, met: bool) -> Iterator[RunWarning]:
-    grown = overload(requests)
-    if grown is None:
+def _overloaded(requests: pa.Table, less: str, *, met: bool) -> Iterator[Rule]:
+    if (grown := overload(requests)) is None:
         return
+    what, until = "all requests were due at once", "so that not all of them are due at once"
     if grown.seconds:
         came_rps, started_rps = grown.arrivals / grown.seconds, (grown.arrivals - grown.requests) / grown.seconds
-        what = f"the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s"
-        what += f": {came_rps:.3g} a second came and {started_rps:.3g} were started"
-        until = "until no more come than are started, or take a faster system"
-    else:
-        what, until = "all requests were due at once", "so that not all of them are due at once"
-    facts = {"requests": grown.requests, "seconds": grown.seconds, "waiting_s": grown.waiting_s}
-    if met:
-        yield RunWarning(
-            QUEUE_GREW,
-            f"{what}, and the SLO was met all the same; a longer run may miss it",
-            "make the run longer to see whether it does (--requests, --duration)",
-            facts,
+        what = (
+            f"the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s: {came_rps:.3g} a second came and "
+            f"{started_rps:.3g} were started"
         )
-        return
-    yield RunWarning(
-        OVERLOAD,
+        until = "until no more come than are started, or take a faster system"
+    yield Rule(
+        met, QUEUE_GREW, f"{what}, and the SLO was met all the same; a longer run may miss it",
+        "make the run longer to see whether it does (--requests, --duration)",
+    )  # fmt: skip
+    yield Rule(
+        not met, OVERLOAD,
         f"overloaded: {what}, so latencies depend on the length of the run, not on the speed of the system",
         f"{less} {until}",
-        facts,
-    )
-
-
-def _failed(requests: pa.Table) -> Iterator[RunWarning]:
-    failed = len(requests) - int(ended_well(requests).sum())
-    if failed:
-        counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
-        kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status not in ENDED_WELL)
-        yield RunWarning(
-            "failed",
-            f"{failed:,} of {len(requests):,} requests failed ({kinds}); they miss the SLO and have no latency",
-            "see the columns status and error of requests.parquet",
-            {"failed": failed, "requests": len(requests)},
-        )
-
-
-def _empty(requests: pa.Table) -> Iterator[RunWarning]:
-    empty = int(pc.sum(pc.equal(requests["status"], EMPTY)).as_py() or 0)
-    if empty:
-        yield RunWarning(
-            "empty-answers",
-            f"{empty:,} of {len(requests):,} answers are empty: they ended well, without any text"
-            f"{_first_error(requests)}; they miss the SLO and have no latency",
-            _remedy_of_empty(requests),
-            {"empty": empty, "requests": len(requests)},
-        )
-
-
-def _all_empty(requests: pa.Table) -> RunWarning:
-    return RunWarning(
-        ANSWERS,
-        f"Every answer is empty: {len(requests):,} of {len(requests):,} ended well, without any text"
-        f"{_first_error(requests)}, so nothing was measured.",
-        _remedy_of_empty(requests),
-    )
+    )  # fmt: skip
 
 
 def _first_error(requests: pa.Table) -> str:
@@ -368,33 +324,19 @@ def _first_error(requests: pa.Table) -> str:
 def _remedy_of_empty(requests: pa.Table) -> str:
     """Thinking that is not streamed takes all tokens of a short answer; else the model ends at once."""
     table = requests.filter(pc.equal(requests["status"], EMPTY))
-    if (number(table, "output_tokens") >= number(table, "output_tokens_asked")).mean() > 0.5:
+    whole = number(table, "output_tokens") >= number(table, "output_tokens_asked")
+    if whole.sum() > 0.5 * len(table):
         return "its tokens are not streamed (hidden reasoning): request more of them (--lengths), or let it reason less"
     return "give it prompts that have an answer (--content recorded), or let it ignore its end token (ignore_eos)"
-
-
-def _few(ok: int, *, recorded: bool) -> Iterator[RunWarning]:
-    if 0 < ok < MIN_FOR_P99:
-        yield RunWarning(
-            "few-requests",
-            f"p99 of {ok} request{'' if ok == 1 else 's'} is little more than the largest value",
-            f"{'replay a longer part of a trace' if recorded else 'raise --requests or --duration'} to get "
-            f"{MIN_FOR_P99} or more",
-            {"requests": ok},
-        )
 
 
 def late_steps(backend: Mapping[str, object]) -> Iterator[RunWarning]:
     """The reason that makes a run of a paced engine not valid whose steps ended later than its latency model says."""
     late, steps = backend.get("late_steps"), backend.get("paced_steps")
     if isinstance(late, int) and isinstance(steps, int) and late > LATE_STEPS_SHARE * steps:
-        yield RunWarning(
-            PACE,
-            f"The engine ended {_pace(backend)}, so its step times were not those of the latency model (allowed: "
-            f"{LATE_STEPS_SHARE:.0%}).",
-            "quiet the machine, lower --rate, or take a latency model with longer steps",
-            {"late_steps": late, "steps": steps},
-        )
+        text = f"The engine ended {_pace(backend)}, so its step times were not those of the latency model"
+        remedy = "quiet the machine, lower --rate, or take a latency model with longer steps"
+        yield RunWarning(PACE, f"{text} (allowed: {LATE_STEPS_SHARE:.0%}).", remedy)
 
 
 def _pace(backend: Mapping[str, object]) -> str:

@@ -19,6 +19,7 @@ from harness.data.schedule import links
 from harness.metrics.quantiles import quantiles
 from harness.stats import arrivals
 from harness.stats.arrivals import Floats, Law, judged
+from harness.validity.rules import Rule, applying
 
 SCALES_S = (1.0, 10.0, 60.0)
 """Widths of the bins in which arrivals are counted: bursts live at different time scales."""
@@ -70,7 +71,7 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
             autocorrelation=spread.autocorrelation,
         )
     spread = _burstiness(sent_s, tick_s)
-    found = msgspec.structs.replace(
+    return msgspec.structs.replace(
         judged(planned_s, law),
         requested_rps=law.rate_rps or None,
         drawn_rps=_rate(planned_s),
@@ -86,33 +87,28 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
         all=whole,
         **_lateness(lateness_s),
     )
-    return msgspec.structs.replace(found, line=line(found))
 
 
 def reasons(found: Fidelity) -> Iterator[RunWarning]:
     """The reason that makes a run not valid: the gaps do not follow the law that the arrivals declare."""
-    if found.ks is not None and found.ks_p is not None and found.ks_p < RARE_P:
-        yield RunWarning(
-            GAP_LAW,
-            f"The gaps drawn do not follow the law that the arrivals declare (Kolmogorov-Smirnov {found.ks:.2g}, "
-            f"p {_p(found.ks_p)}).",
-            "use other --arrivals, and report the bug to the author of these",
-            {"ks": found.ks, "ks_p": found.ks_p},
-        )
+    ks, p = found.ks or 0.0, 1.0 if found.ks_p is None else found.ks_p
+    printed = f"{p:.2g}" if p >= LEAST_P else f"<{LEAST_P:g}"
+    return applying([Rule(
+        found.ks is not None and p < RARE_P, GAP_LAW,
+        f"The gaps drawn do not follow the law that the arrivals declare (Kolmogorov-Smirnov {ks:.2g}, p {printed}).",
+        "use other --arrivals, and report the bug to the author of these",
+    )])  # fmt: skip
 
 
 def warnings(found: Fidelity) -> Iterator[RunWarning]:
     """Where the drawn rate is further from what was declared than chance explains."""
-    z = found.rate_z
-    wanted = found.expected_rps or found.requested_rps
-    if z is not None and abs(z) > FAR_Z and wanted:
-        yield RunWarning(
-            "drawn-rate",
-            f"the drawn rate of {found.drawn_rps:.3g} req/s is {abs(z):.1f} standard errors from the {wanted:.3g} "
-            "req/s declared, also by the dispersion of its own counts",
-            "draw a longer schedule (--duration), or check the rate that the arrivals declare",
-            {"rate_z": z},
-        )
+    z, declared_rps = found.rate_z or 0.0, found.expected_rps or found.requested_rps or 0.0
+    return applying([Rule(
+        abs(z) > FAR_Z and declared_rps, "drawn-rate",
+        f"the drawn rate of {found.drawn_rps or 0.0:.3g} req/s is {abs(z):.1f} standard errors from the "
+        f"{declared_rps:.3g} req/s declared, also by the dispersion of its own counts",
+        "draw a longer schedule (--duration), or check the rate that the arrivals declare",
+    )])  # fmt: skip
 
 
 def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
@@ -131,32 +127,9 @@ def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
         # the deviance of a mean of so many exponential values: numbers of turns scatter about as much as their mean
         cut = share < 1 - FAR_SHARE and math.sqrt(2 * found.sent * (share - 1 - math.log(share))) > SHORT_Z
     if everything.rps < (1 - FAR_SHARE) * rate_rps and cut:
-        yield RunWarning(
-            "sessions-cut",
-            f"{everything.rps:.3g} req/s were sent of {rate_rps:.3g} requested: sessions that had begun go on after "
-            "the end",
-            "run longer (--duration), so that sessions end within the run, or read the rate that was sent",
-            {"rps": everything.rps, "requested_rps": rate_rps},
-        )
-
-
-def line(found: Fidelity) -> str:
-    """What was found, in one line."""
-    parts = [_rates(found), *_spread(found)]
-    if found.ks is not None and found.ks_p is not None:
-        parts.append(f"gaps KS {found.ks:.2g} (p {_p(found.ks_p)})")
-    elif found.law == "none" and found.achieved_rps and not _closed(found):
-        parts.append("no gap law declared")
-    late = (found.lateness_p50_s, found.lateness_p99_s, found.lateness_max_s)
-    if (known := [1000 * late_s for late_s in late if late_s is not None]) and len(known) == len(late):
-        parts.append("lateness p50 {:.1f} ms p99 {:.1f} ms max {:.1f} ms".format(*known))
-    unsent = (found.scheduled or 0) - (found.sent or 0)
-    parts += [f"{unsent} not sent"] if unsent else []
-    if (after := found.follow_ups) is not None:
-        parts.append(f"{after.sent} of {after.planned} follow-ups sent")
-        parts += [f"{after.dropped} dropped after a failure"] if after.dropped else []
-        parts += [f"{after.not_sent} not due before the end"] if after.not_sent else []
-    return "sending: " + ", ".join(parts)
+        what = f"{everything.rps:.3g} req/s were sent of {rate_rps:.3g} requested"
+        remedy = "run longer (--duration), so that sessions end within the run, or read the rate that was sent"
+        yield RunWarning("sessions-cut", f"{what}: sessions that had begun go on after the end", remedy)
 
 
 def by_itself(schedule: pa.Table) -> np.ndarray:
@@ -165,40 +138,6 @@ def by_itself(schedule: pa.Table) -> np.ndarray:
         return np.ones(schedule.num_rows, bool)
     lengths = [chunk.value_lengths().fill_null(0).to_numpy() for chunk in schedule["after"].chunks]
     return np.asarray(np.concatenate([np.zeros(0, np.int32), *lengths]) == 0)
-
-
-def _spread(found: Fidelity) -> Iterator[str]:
-    known = {scale: value for scale, value in found.dispersion.items() if value is not None}
-    if found.tick_s is not None:
-        yield f"stamps on a grid of {found.tick_s:.3g} s, too coarse for the gaps"
-    elif found.gap_cv is not None:
-        yield f"gap CV {found.gap_cv:.2f}"
-    if known:
-        shown = " / ".join(f"{value:.2f}" for value in known.values())
-        yield f"dispersion {shown} ({', '.join(known)} s bins, Poisson 1)"
-    memory = [value for value in found.autocorrelation.values() if value is not None]
-    if memory:
-        yield f"lag-1 autocorrelation {' / '.join(f'{value:.2f}' for value in memory)}"
-
-
-def _rates(found: Fidelity) -> str:
-    wanted, achieved = found.expected_rps or found.requested_rps, found.achieved_rps
-    if not found.sent:
-        return "nothing sent"
-    if _closed(found):
-        everything = None if found.all is None else found.all.rps
-        return f"closed loop of {found.scheduled:,} users, " + (f"{everything:.3g} req/s" if everything else "no rate")
-    if wanted is None:
-        return f"all {found.sent:,} at one instant" if achieved is None else f"rate {achieved:.3g} req/s"
-    return f"rate {'-' if achieved is None else f'{achieved:.3g}'} of {wanted:.3g} req/s"
-
-
-def _closed(found: Fidelity) -> bool:
-    return found.follow_ups is not None and found.follow_ups.closed
-
-
-def _p(p: float) -> str:
-    return f"{p:.2g}" if p >= LEAST_P else f"<{LEAST_P:g}"
 
 
 def _sent(ids: Floats, requests: pa.Table) -> tuple[Floats, Floats]:

@@ -213,7 +213,6 @@ def warnings(rows: Sequence[Compared]) -> Iterator[RunWarning]:
             f"the server counted {there:,.0f} ended request{'' if there == 1 else 's'}, and "
             f"{here:,.0f} of this run ended well: it handled other requests during the run",
             "use a dedicated server for the run",
-            {"server": there, "client": here},
         )
         return
     differ = [f"{name} {_text(row, row.client)} here and {_text(row, row.server)} there" for name, row in apart.items()]
@@ -222,7 +221,6 @@ def warnings(rows: Sequence[Compared]) -> Iterator[RunWarning]:
             "server-disagrees",
             f"the server's own metrics differ from what the client measured: {', '.join(differ)}",
             "check what lies between them (proxy, network, TLS), and the client's own error (client-floor)",
-            {name: float(row.difference or 0.0) for name, row in apart.items()},
         )
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from harness.api import RunWarning
 from harness.data.lists import number
 from harness.data.run_json import Cut
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.quantiles import quantile
+from harness.validity.rules import Rule
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -51,15 +51,14 @@ def _last_s(schedule: Schedule) -> float:
     return float(schedule.table["scheduled_s"][-1].as_py())
 
 
-def warnings(cut: Cut) -> Iterator[RunWarning]:
-    """The warning that no place to cut was found."""
-    if not cut.stationary:
-        yield RunWarning(
-            "not-stationary",
-            "the run never settled: its E2E still changed where at most half of the requests would have been left "
-            f"out, so {cut.rule} cut nothing",
-            "send more requests (--requests, --duration), lower the load, or name the cut (--warmup 30s)",
-        )
+def rules(cut: Cut) -> Iterator[Rule]:
+    """The rule that a place to cut was found."""
+    yield Rule(
+        not cut.stationary, "not-stationary",
+        "the run never settled: its E2E still changed where at most half of the requests would have been left out, so "
+        f"{cut.rule} cut nothing",
+        "send more requests (--requests, --duration), lower the load, or name the cut (--warmup 30s)",
+    )  # fmt: skip
 
 
 def find(table: pa.Table, rule: str | None) -> Cut:

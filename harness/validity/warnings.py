@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.metrics.measure import metrics
 from harness.metrics.objective import parse_slo
 from harness.validity.checks import less_traffic
+from harness.validity.rules import Rule, applying
 
 BEFORE = "before the slice"
 """The reason for rows that --start leaves out: the user requested it, so there is no warning."""
@@ -34,17 +35,15 @@ LIVELOCK = 5
 
 def run_warnings(run: Run, objective: Slo, outcome: Outcome | None) -> Iterator[RunWarning]:
     """Warnings from how a run ended, from its SLO, and from what `run.json` says of its workload and backend."""
-    yield from doubtful(objective)
     workload = run.info.workload
-    yield from _cut(run, outcome, less_traffic(bool(workload.recorded), is_closed(workload)))
-    yield from of_source(workload.provenance)
+    less = less_traffic(bool(workload.recorded), is_closed(workload))
     doubts = workload.provenance.get("doubts")
-    for doubt in doubts if isinstance(doubts, list | tuple) else ():
-        yield RunWarning("trace-unit", str(doubt))
-    yield from _left_out(workload.provenance)
-    yield from _cut_tasks(run, objective)
-    yield from _not_shared(run)
-    yield from _thrown_out_again(run)
+    yield from doubtful(objective)
+    yield from applying((
+        _cut(run, outcome, less), *of_trace(workload.provenance),
+        *(Rule(True, "trace-unit", str(doubt)) for doubt in (doubts if isinstance(doubts, list | tuple) else ())),
+        _cut_tasks(run, objective), _not_shared(run), _preempted_again(run),
+    ))  # fmt: skip
 
 
 def is_closed(workload: Workload) -> bool:
@@ -73,85 +72,69 @@ def doubtful_text(bounds: str) -> list[RunWarning]:
         return []
 
 
-def of_source(provenance: Mapping[str, Any]) -> Iterator[RunWarning]:
-    """Warnings that lengths or arrivals give about themselves; those of arrivals stand one level deeper."""
+def of_trace(provenance: Mapping[str, Any]) -> Iterator[Rule]:
+    """What lengths or arrivals tell about themselves, and rows of a trace that are no requests; those of arrivals stand
+    one level deeper."""
     for facts in (provenance, inner(provenance, "arrivals")):
-        if "warning" in facts:
-            yield RunWarning("unlike-the-data", str(facts["warning"]), str(facts.get("remedy", "")))
+        yield Rule("warning" in facts, "unlike-the-data", str(facts.get("warning")), str(facts.get("remedy", "")))
+        reasons = {str(why): n for why, n in inner(facts, "dropped").items() if isinstance(n, int) and why != BEFORE}
+        left_out, listed = sum(reasons.values()), ", ".join(f"{n:,} because {why}" for why, n in reasons.items())
+        yield Rule(
+            left_out, "dropped-rows",
+            f"{left_out:,} of {facts.get('rows', left_out):,} rows of {facts.get('file', 'the trace')} are not sent: "
+            f"{listed}",
+            "failures of the recorded system are rightly left out; mend the file where it is something else",
+        )  # fmt: skip
 
 
-def _cut(run: Run, outcome: Outcome | None, less: str) -> Iterator[RunWarning]:
+def _cut(run: Run, outcome: Outcome | None, less: str) -> Rule:
     waited = not run.info.virtual  # a simulation is never cut: requests without an end have no record
-    if outcome is not None and outcome.cut and outcome.ended == "finished" and waited:
-        drain_s = run.info.spec["drain"]
-        yield RunWarning(
-            "cut",
-            f"{outcome.cut:,} requests had no end {drain_s:g} s after the last one had left and were given up; "
-            "they miss the SLO, and the latencies leave them out",
-            f"wait longer with --drain, or {less}",
-            {"cut": outcome.cut},
-        )
+    count = outcome.cut if outcome is not None and outcome.ended == "finished" and waited else 0
+    drain_s = run.info.spec["drain"] if count else 0.0
+    return Rule(
+        count, "cut",
+        f"{count:,} requests had no end {drain_s:g} s after the last one had left and were given up; they miss the "
+        "SLO, and the latencies leave them out", f"wait longer with --drain, or {less}",
+    )  # fmt: skip
 
 
-def _cut_tasks(run: Run, objective: Slo) -> Iterator[RunWarning]:
+def _cut_tasks(run: Run, objective: Slo) -> Rule:
     """Sessions that are bound as a whole and were not sent as a whole."""
-    if run.schedule is None or not any(bound.metric == "task" for bound in objective.bounds):
-        return
-    missing = np.setdiff1d(run.schedule["id"].to_numpy(), run.requests["request_id"].to_numpy())
-    unsent = run.schedule.filter(pc.is_in(run.schedule["id"], pa.array(missing)))["session"].drop_null().unique()
-    begun = run.requests["session"].drop_null().unique()
-    cut = int(pc.sum(pc.is_in(begun, unsent)).as_py() or 0)
-    if cut:
-        yield RunWarning(
-            "cut-tasks",
-            f"{cut:,} of {len(begun):,} sessions were cut by the end of the run; the bound on task sees only what was "
-            "sent of them, and finds them quicker than they are",
-            "give each task a deadline (--sessions ...:deadline=30s), so that every task finishes",
-            {"cut": cut, "sessions": len(begun)},
-        )
+    cut, sessions = 0, run.requests["session"].drop_null().unique()
+    if run.schedule is not None and any(bound.metric == "task" for bound in objective.bounds):
+        missing = np.setdiff1d(run.schedule["id"].to_numpy(), run.requests["request_id"].to_numpy())
+        unsent = run.schedule.filter(pc.is_in(run.schedule["id"], pa.array(missing)))["session"].drop_null().unique()
+        cut = int(pc.sum(pc.is_in(sessions, unsent)).as_py() or 0)
+    return Rule(
+        cut, "cut-tasks",
+        f"{cut:,} of {len(sessions):,} sessions were cut by the end of the run; the bound on task sees only what was "
+        "sent of them, and finds them quicker than they are",
+        "give each task a deadline (--sessions ...:deadline=30s), so that every task finishes",
+    )  # fmt: skip
 
 
-def _not_shared(run: Run) -> Iterator[RunWarning]:
+def _not_shared(run: Run) -> Rule:
     """Prompts that share their beginnings, on a system that computes each whole."""
-    if run.schedule is None or run.info.backend.get("prefix_cache") is not False:
-        return
-    named = int(pc.sum(pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)).as_py() or 0)
-    if named:
-        yield RunWarning(
-            "no-prefix-cache",
-            f"{named:,} of {len(run.schedule):,} prompts begin with blocks that others may share, and this system "
-            "computes each whole",
-            "read TTFT as that of a system without a prefix cache",
-            {"prompts": named},
-        )
+    named = prompts = 0
+    if run.schedule is not None and run.info.backend.get("prefix_cache") is False:
+        prompts = len(run.schedule)
+        named = int(pc.sum(pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)).as_py() or 0)
+    return Rule(
+        named, "no-prefix-cache",
+        f"{named:,} of {prompts:,} prompts begin with blocks that others may share, and this system computes each "
+        "whole",
+        "read TTFT as that of a system without a prefix cache",
+    )  # fmt: skip
 
 
-def _thrown_out_again(run: Run) -> Iterator[RunWarning]:
+def _preempted_again(run: Run) -> Rule:
     """Requests that were admitted and preempted over and over, so their work was lost each time."""
     preemptions = run.requests["preemptions"].drop_null()
-    often = preemptions.filter(pc.greater_equal(preemptions, LIVELOCK))
-    if len(often):
-        yield RunWarning(
-            "livelock",
-            f"{len(often):,} of {len(run.requests):,} requests were preempted {LIVELOCK} times or more, one of them "
-            f"{pc.max(often).as_py():,} times: they are admitted, preempted and admitted again",
-            "admit fewer (admission=past-future of the backend, or a lower overcommit or watermark), or give "
-            "the system more memory",
-            {"requests": len(often), "most": int(pc.max(often).as_py())},
-        )
-
-
-def _left_out(provenance: Mapping[str, Any]) -> Iterator[RunWarning]:
-    """Rows of a trace that are no requests; those of a trace of arrivals stand one level deeper."""
-    for facts in (provenance, inner(provenance, "arrivals")):
-        reasons = {str(why): n for why, n in inner(facts, "dropped").items() if isinstance(n, int) and why != BEFORE}
-        left_out = sum(reasons.values())
-        if left_out:
-            listed = ", ".join(f"{n:,} because {why}" for why, n in reasons.items())
-            of = f"{facts.get('rows', left_out):,} rows of {facts.get('file', 'the trace')}"
-            yield RunWarning(
-                "dropped-rows",
-                f"{left_out:,} of {of} are not sent: {listed}",
-                "failures of the recorded system are rightly left out; mend the file where it is something else",
-                {"dropped": left_out},
-            )
+    often = int(pc.sum(pc.greater_equal(preemptions, LIVELOCK)).as_py() or 0)
+    return Rule(
+        often, "livelock",
+        f"{often:,} of {len(run.requests):,} requests were preempted {LIVELOCK} times or more, one of them "
+        f"{pc.max(preemptions).as_py() or 0:,} times: they are admitted, preempted and admitted again",
+        "admit fewer (admission=past-future of the backend, or a lower overcommit or watermark), or give the system "
+        "more memory",
+    )  # fmt: skip

@@ -17,6 +17,7 @@ from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Failures, OutputLengths, RunInfo
 from harness.metrics.measure import ended_well
+from harness.validity.rules import Rule, applying
 
 LENGTHS = "output-lengths"
 """Name of the check, as run.json lists it."""
@@ -88,16 +89,17 @@ def measured(run: Run) -> OutputLengths:
 
 def reasons(found: OutputLengths, *, remote: bool) -> Iterator[RunWarning]:
     """The reason that makes a run with too short answers not valid; the remedy depends on whether it was `remote`."""
-    if is_short(found) and found.counted and found.by == "request":
-        yield RunWarning(
-            LENGTHS,
-            f"The answers are shorter than requested: {lengths_text(found)}, below {LEAST_SHARE:.0%}, so less work was "
-            "measured than the workload has.",
+    remedy = "let the backend make as many tokens as are requested"
+    if remote:
+        remedy = (
             "check whether the server ignores ignore_eos or its context is too short (max_model_len); to let it decide "
             "the lengths, use --output-lengths server"
-            if remote
-            else "let the backend make as many tokens as are requested",
         )
+    return applying([Rule(
+        is_short(found) and found.counted and found.by == "request", LENGTHS,
+        f"The answers are shorter than requested: {lengths_text(found)}, below {LEAST_SHARE:.0%}, so less work was "
+        "measured than the workload has.", remedy,
+    )])  # fmt: skip
 
 
 def refused(run: Run) -> Iterator[RunWarning]:
@@ -112,7 +114,6 @@ def refused(run: Run) -> Iterator[RunWarning]:
         f"{first['refused_tokens'][0].as_py():,} for request {first['request_id'][0]}, of which "
         f"{requested[0].as_py():,} were requested. Its counts of these answers are not used.",
         "find out which server or gateway writes this usage",
-        {"requests": count},
     )
 
 
@@ -133,30 +134,20 @@ def too_long(
             f"{over:,} of {len(table):,} requests are longer than the context of {backend.get('model')} ({limit:,} "
             f"tokens; the longest has {longest:,}), and a server would refuse them.",
             f"{shorter}, take a --model with a longer context{ask}",
-            {"requests": over, "limit": limit},
         )
 
 
 def warnings(found: OutputLengths) -> Iterator[RunWarning]:
     """Warnings where the server decides the lengths of the answers, and where token counts are unreliable."""
-    if found.share is None:
-        return
-    facts = {"share": found.share, "requests": found.requests or 0}
-    if found.by == "server":
-        yield RunWarning(
-            BY_SERVER,
-            f"output lengths by the server: {lengths_text(found)}",
-            "compare it only with runs whose answers are as long (bench compare checks that first); a server that "
-            "accepts ignore_eos gives answers of exactly the requested length",
-            facts,
-        )
-    elif is_short(found) and not found.counted:
-        yield RunWarning(
-            LENGTHS,
-            f"the server reports no usable token counts; by the client's count its answers have {lengths_text(found)}",
-            "let the server send usage, so that the lengths can be checked",
-            facts,
-        )
+    by_server = found.share is not None and found.by == "server"
+    return applying([
+        Rule(by_server, BY_SERVER, f"output lengths by the server: {lengths_text(found)}",
+             "compare it only with runs whose answers are as long (bench compare checks that first); a server that "
+             "accepts ignore_eos gives answers of exactly the requested length"),
+        Rule(not by_server and is_short(found) and not found.counted, LENGTHS,
+             "the server reports no usable token counts; by the client's count its answers have "
+             f"{lengths_text(found)}", "let the server send usage, so that the lengths can be checked"),
+    ])  # fmt: skip
 
 
 def check(found: OutputLengths) -> tuple[Literal["ok", "unknown"], str]:

@@ -82,7 +82,7 @@ def test_what_an_interrupted_run_did_not_send_is_counted(run):
 
     assert found.valid
     assert ["interrupted"] == codes(found)
-    assert {"not_sent": 10} == found.warnings[0].facts
+    assert "10 of 200 scheduled requests were not sent" in found.warnings[0].message
 
 
 def test_two_records_of_one_request_are_not_valid(record):
@@ -219,7 +219,6 @@ def test_a_growing_queue_is_overload_only_where_the_slo_is_missed(record, met, e
 
     assert [expected] == codes(found)
     assert (expected == "overload", True) == (found.overloaded, found.queue_grew)
-    assert found.warnings[0].facts["requests"] > 50
 
 
 def test_a_start_of_all_at_once_is_no_queue_that_grew_in_no_time(record):

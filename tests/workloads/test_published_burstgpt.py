@@ -15,7 +15,8 @@ from harness.api import Arrivals
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
-from harness.validity.warnings import of_source
+from harness.validity.rules import applying
+from harness.validity.warnings import of_trace
 from workloads.arrivals import _stationary
 from workloads.arrivals._services import Api, read_figures
 from workloads.catalog import load
@@ -222,11 +223,11 @@ def test_the_published_generator_has_one_gap_law(shape: float) -> None:
 @pytest.mark.parametrize("option", [{"arrivals": "burstgpt-published"}, {"lengths": "burstgpt-published"}])
 def test_a_run_of_the_published_generator_is_warned_of(option: dict[str, str]) -> None:
     """If this failed, a result under BurstGPT's name would hide that the traffic is unlike BurstGPT."""
-    found = list(of_source(load("chatbot", **option).provenance))
+    found = list(applying(of_trace(load("chatbot", **option).provenance)))
 
     assert ["unlike-the-data"] == [warning.code for warning in found]
     assert "burstgpt is like the traces" in found[0].remedy
-    assert not list(of_source(load("chatbot", arrivals="burstgpt", lengths="burstgpt").provenance))
+    assert not list(applying(of_trace(load("chatbot", arrivals="burstgpt", lengths="burstgpt").provenance)))
 
 
 @pytest.mark.nightly

@@ -329,7 +329,7 @@ def _checked(run: Run, met: bool | None) -> Verdict:
     closed = is_closed(run.info.workload)
     found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_requested=False, met=met)
     kept = [
-        RunWarning(c.code, c.message, _REMEDIES.get(c.code, c.remedy), c.facts)
+        RunWarning(c.code, c.message, _REMEDIES.get(c.code, c.remedy))
         for c in found.warnings
         if "sent_s" not in lost or c.code not in (OVERLOAD, QUEUE_GREW)
     ]

@@ -48,7 +48,7 @@ def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
     scored = score(seen.table, slo, seen) if scored is None else scored
     others = [b.met for b in scored.bounds if b.bound.percentile is None and b.bound.metric not in LINE]
     gate = seen.ok & np.logical_and.reduce([np.ones(len(seen.ok), bool), *others])
-    ttft_s, tpot_s = (_limits(scored, metric) for metric in LINE)
+    ttft_s, tpot_s = (scored.limits_s(metric) for metric in LINE)
     in_time = gate & ~(seen.values("ttft") > ttft_s)
     requested, made = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
     return Tokens(
@@ -56,15 +56,6 @@ def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
         np.where(in_time, number(seen.table, "prompt_tokens"), 0).astype(np.int64),
         np.where(seen.ok, made, requested).astype(np.int64),
     )
-
-
-def _limits(scored: Score, metric: str) -> Floats:
-    """(requests,) the bound that each request has on a metric, infinite where it has none."""
-    limits_s = np.full(len(scored.met), np.inf)
-    for b in scored.bounds:
-        if b.bound.metric == metric and b.bound.percentile is None:
-            limits_s = np.where(b.applies, b.limit_s, limits_s)
-    return limits_s
 
 
 def _on_line(seen: Seen, gate: Mask, in_time: Mask, ttft_s: Floats, tpot_s: Floats) -> Ints:
