@@ -204,7 +204,7 @@ def answered(run: Run) -> np.ndarray:
 
 
 @once
-def _scored(run: Run) -> Score:
+def scored(run: Run) -> Score:
     """The score under the bounds of the SLO on single requests."""
     objective = slo(run)
     bounds = tuple(bound for bound in objective.bounds if bound.percentile is None)
@@ -214,10 +214,10 @@ def _scored(run: Run) -> Score:
 @once
 def margins(run: Run) -> list[by_stage.Margin]:
     """Per request-level bound of the SLO, how far each request is from it."""
-    return by_stage.margins(seen(run), _scored(run))
+    return by_stage.margins(seen(run), scored(run))
 
 
 @once
 def stages(run: Run) -> run_json.Stages:
     """The time of the requests by stage and their misses by cause, as stored; of an older run computed now."""
-    return run.info.stages or by_stage.summed(run, seen(run), _scored(run), queue_shares)
+    return run.info.stages or by_stage.summed(run, seen(run), scored(run), queue_shares)

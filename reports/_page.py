@@ -51,8 +51,11 @@ def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
         heads, rows, points, note = own
         return DataTable(tuple(heads), tuple(map(tuple, rows)), points, note)
     traces = [t for t in figure.data if t.meta != MARKS]
-    if grids := [t for t in traces if getattr(t, "z", None) is not None]:
-        return _grids(figure, grids)
+    if traces and getattr(traces[0], "z", None) is not None:
+        across, rows, note = _grid(traces[0])
+        of = f"{traces[0].name} at {_title(figure, traces[0], 'x')}"
+        heads = [_title(figure, traces[0], "y"), *(f"{of} {x}" for x in across)]
+        return DataTable(tuple(map(_plain, heads)), tuple(rows), np.asarray(traces[0].z).size, note)
     xs = [np.asarray(t.x) for t in traces]
     ys = [np.asarray(t.y) for t in traces]
     if _equal(xs):
@@ -78,21 +81,6 @@ def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
         for i in kept
     )
     return DataTable(tuple(_plain(head) for head in heads), printed, len(columns[0]))
-
-
-def _grids(figure: go.Figure, traces: Sequence[Any]) -> DataTable:
-    """Grids over the same columns stand below one another, those of each series."""
-    found = [_grid(trace) for trace in traces]
-    across, first, note = found[0]
-    if len(found) == 1 or any(other != across for other, _, _ in found):
-        name = traces[0].name
-        heads = [_title(figure, traces[0], "y"), *(f"{name} at {_title(figure, traces[0], 'x')} {x}" for x in across)]
-        return DataTable(tuple(map(_plain, heads)), tuple(first), np.asarray(traces[0].z).size, note)
-    heads = [SERIES, _title(figure, traces[0], "y"), *(f"{_title(figure, traces[-1], 'x')} {x}" for x in across)]
-    rows = [(_plain(trace.name), *row) for trace, (_, rows, _) in zip(traces, found, strict=True) for row in rows]
-    return DataTable(
-        tuple(map(_plain, heads)), tuple(rows), sum(np.asarray(t.z).size for t in traces), f"of each, {note}"
-    )
 
 
 def _grid(trace: Any) -> tuple[list[str], list[tuple[str, ...]], str]:

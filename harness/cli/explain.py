@@ -138,7 +138,7 @@ def _drawn(loaded: Any, *, arrivals: bool, lengths: bool) -> dict[str, Any]:
 
 
 def _arrivals(schedule: Schedule, loaded: Any) -> dict[str, Any]:
-    """Times of what waits for no answer, the law of their gaps, the rate that was declared."""
+    """Times of what waits for no answer, and the rate that was declared."""
     import numpy as np  # heavy
 
     from harness.validity.fidelity import by_itself
@@ -147,9 +147,6 @@ def _arrivals(schedule: Schedule, loaded: Any) -> dict[str, Any]:
         return {"texts": ["A closed loop has no arrivals to draw: requests come when answers come."]}
     times_s = schedule.table["scheduled_s"].to_numpy()[by_itself(schedule.table)]
     found: dict[str, Any] = {"times_s": times_s}
-    if loaded.gap_cdf is not None:
-        law = {"name": "declared law", "cdf": loaded.gap_cdf, "operational_time": loaded.operational_time}
-        found["gap_law"] = law
     if loaded.operational_time is not None and len(times_s) > FEWEST:
         end_s = _settled(loaded.operational_time, times_s)
         edges = np.linspace(0.0, end_s, 401)

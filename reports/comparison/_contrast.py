@@ -26,8 +26,6 @@ TIMES_S: Floats = np.geomspace(1e-4, 1e4, 3201)
 """Latencies (s) at which shares are taken: 400 a decade, so that two of them are 0.6 % apart."""
 
 METRICS = ("ttft", "tpot")
-MOST = 1500
-"""Requests of a pair that are drawn one by one."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,15 +46,13 @@ class Side:
 class Contrast:
     """Both sides of pair number `pair`, and the `requests` that are the same on both.
 
-    Of these `both`, only `base`, only `head` and `neither` met the SLO. `used` (n, 2) is for some of them the largest
-    of value / bound in the base and in the head: above 1 the request missed; infinite for one that failed.
+    Of these `both`, only `base`, only `head` and `neither` met the SLO.
     """
 
     pair: int
     sides: tuple[Side, Side]
     requests: int
     met: Mapping[str, int]
-    used: Floats
 
 
 def of(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer) -> Contrast:
@@ -68,9 +64,14 @@ def of(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer) -> C
     curves = [scale.curve(seen, slo, SCALES.tolist()) for seen, slo in zip(both, objectives, strict=True)]
     sides = [_side(seen, slo, curve) for seen, slo, curve in zip(both, objectives, curves, strict=True)]
     _, first, second = np.intersect1d(_ids(both[0]), _ids(both[1]), return_indices=True)
-    used = np.stack([curves[0].ratio[first], curves[1].ratio[second]], axis=1)
-    shown = np.unique(np.linspace(0, len(used) - 1, min(len(used), MOST)).astype(np.int64))
-    return Contrast(pair.pair, (sides[0], sides[1]), len(used), _met(used), used[shown])
+    base_met, head_met = curves[0].ratio[first] <= 1.0, curves[1].ratio[second] <= 1.0
+    met = {
+        "both": base_met & head_met,
+        "base": base_met & ~head_met,
+        "head": head_met & ~base_met,
+        "neither": ~base_met & ~head_met,
+    }
+    return Contrast(pair.pair, (sides[0], sides[1]), len(first), {which: int(of.sum()) for which, of in met.items()})
 
 
 def _ids(seen: Seen) -> Floats:
@@ -99,16 +100,6 @@ def _side(seen: Seen, slo: Slo, curve: scale.Curve) -> Side:
             np.searchsorted(found, TIMES_S, side="right") / count if count else np.full(len(TIMES_S), np.nan)
         )
     return Side(curve.attainment, curve.bounds, curve.crossing(slo.goal), within)
-
-
-def _met(used: Floats) -> dict[str, int]:
-    base, head = used[:, 0] <= 1.0, used[:, 1] <= 1.0
-    return {
-        "both": int((base & head).sum()),
-        "base": int((base & ~head).sum()),
-        "head": int((head & ~base).sum()),
-        "neither": int((~base & ~head).sum()),
-    }
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,12 +8,11 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from harness.data.run_json import Fidelity
 from harness.stats import arrivals
 from reports import _data, _format
 from reports.figures import style
 from reports.figures.style import Look
-from reports.figures.traffic import Curves, Floats, Law, Stream, span_text
+from reports.figures.traffic import Curves, Floats, Stream, span_text
 
 MOST_BINS = 2_000_000
 """Widths with more bins than this are not drawn: a month in tenths of a second would fill the memory."""
@@ -175,142 +174,3 @@ def _distance(first: Curve, second: Curve) -> float:
     common = np.intersect1d(first.widths_s, second.widths_s)
     pick = [np.isin(c.widths_s, common) for c in (first, second)]
     return float(arrivals.curve_distance(second.values[pick[1]], first.values[pick[0]]))
-
-
-CLOSED = "No gaps are drawn: in a closed loop requests come when answers come, so their gaps are those of the system."
-NO_TIMES = "Gaps are not drawn: only counts per bin were kept of these arrivals, not their times."
-FEW = "Gaps are not drawn: there are fewer than ten between different instants."
-FEWEST = 10
-POINTS = 120
-MOST = 1000
-FLAT = 0.95
-"""Gaps that more than this share are longer than lie left of the picture: the curve is flat there."""
-
-WIDE = 10_000
-"""The picture reaches from the longest gap down to this part of it at most: shorter ones make no difference to a
-server that needs milliseconds for a step."""
-
-
-class Tail(NamedTuple):
-    """(points,) gaps, rising, and the share of gaps that are longer than each."""
-
-    name: str
-    gaps: Floats
-    longer: Floats
-
-
-def gaps(run: Run) -> go.Figure | str:
-    """Share of gaps that are longer, on two log axes: in seconds, or in operational time where the law is of that."""
-    if run.requests.num_rows == 0:
-        return _data.EMPTY
-    fidelity, times = run.info.fidelity, _data.sending(run)
-    if times.closed:
-        return CLOSED
-    if fidelity.tick_s is not None:
-        return on_grid(float(fidelity.tick_s))
-    law, distance = _law(fidelity), "at an unknown distance from their declared law"
-    if fidelity.ks is not None and fidelity.ks_p is not None:
-        probability = _format.probability(fidelity.ks_p)
-        distance = f"{_format.number(fidelity.ks, 2)} from their declared law (KS, p {probability})"
-    if law is not None and fidelity.law == "operational":
-        finding = style.finding({"Gaps without the declared changes of the rate": [distance]})
-        return tails([law[0]], law[1], finding, [], operational=True)
-    found = _longer([("planned", np.diff(times.planned)), ("sent", np.diff(times.sent))])
-    if not found:
-        return FEW
-    drawn = [survival(name, values) for name, values in found]
-    end = distance if law is not None else "no law declared" if fidelity.law == "none" else ""
-    finding = style.finding({"Gaps": [*moments(found[0][1]), end]})
-    total, kept = sum(len(values) for _, values in found), sum(len(t.gaps) for t in drawn)
-    note = style.reduced(total, kept, "gaps", style.RANKS)
-    return tails(drawn, None if law is None else law[1], finding, [note], operational=False)
-
-
-def _law(fidelity: Fidelity) -> tuple[Tail, Tail] | None:
-    """What was drawn and what was declared, where both were stored."""
-    found = fidelity.gaps
-    if found is None or not found.at or not len(found.at) == len(found.drawn) == len(found.declared):
-        return None
-    at, drawn, declared = (np.asarray(values, np.float64) for values in (found.at, found.drawn, found.declared))
-    return Tail("planned", at, drawn), Tail("declared law", at, declared)
-
-
-def _longer(found: Sequence[tuple[str, Floats]]) -> list[tuple[str, Floats]]:
-    """Those with enough gaps between different instants."""
-    return [(name, values) for name, values in found if np.sum(values > 0) >= FEWEST]
-
-
-def gaps_of(streams: Sequence[Stream], law: Law | None, grain_s: float | None) -> go.Figure | str:
-    """Gaps of each stream, in operational time where the law is one of that."""
-    if grain_s:
-        return on_grid(grain_s)
-    timed = [(stream.name, stream.times_s) for stream in streams if stream.times_s is not None]
-    if not timed:
-        return NO_TIMES
-    clock = None if law is None else law.operational_time
-    found = _longer([(name, np.diff(times_s if clock is None else clock(times_s))) for name, times_s in timed])
-    if not found:
-        return FEW
-    drawn = [survival(name, values) for name, values in found]
-    first, declared, distance = found[0][1], None, ""
-    if law is not None:
-        declared = Tail(law.name, at := spaced(first), 1 - np.asarray(law.cdf(at), np.float64))
-        ks, p = arrivals.kolmogorov_smirnov(first, law.cdf, least=arrivals.SHORTEST_S)
-        distance = f"KS distance from {law.name} {_format.number(ks, 2)} (p {_format.probability(p)})"
-    what = "Gaps in operational time (mean 1)" if clock is not None else "Gaps"
-    finding = style.finding({what: [*moments(first)[0 if clock is None else 2 :], distance]})
-    note = style.reduced(len(first), len(drawn[0].gaps), "gaps", style.RANKS)
-    return tails(drawn, declared, finding, [note], operational=clock is not None)
-
-
-def on_grid(tick_s: float) -> str:
-    """Why there is no picture of gaps between ticks."""
-    return (
-        f"Gaps are not drawn: the stamps stand on a grid of {_format.limit(float(f'{tick_s:.3g}'))}, so a gap is a "
-        "number of ticks and not a time; the dispersion tells how bursty the traffic is."
-    )
-
-
-def moments(values: Floats) -> list[str]:
-    """Median, 99th percentile and coefficient of variation of gaps in seconds."""
-    middle, high = (_format.seconds(float(v)) for v in np.quantile(values, [0.5, 0.99]))
-    cv = f"coefficient of variation {float(values.std() / values.mean()):.2f} (Poisson: 1)"
-    return [f"p50 {middle}", f"p99 {high}", cv]
-
-
-def tails(
-    found: Sequence[Tail], declared: Tail | None, finding: str, notes: Sequence[str], *, operational: bool
-) -> go.Figure:
-    """Log-log tails of gaps in seconds or in operational time; `declared` is that of the law, if there is one."""
-    drawn = style.new(400)
-    least = min(float(tail.longer[tail.longer > 0].min()) for tail in found)
-    longest = max(float(tail.gaps[-1]) for tail in found)
-    near = max(longest / WIDE, min(float(np.interp(-FLAT, -tail.longer, tail.gaps)) for tail in found))
-    if declared is not None:
-        inside = (declared.longer > least / 3) & (declared.gaps > near / 2)
-        _tail(drawn, declared, inside, Look(style.GREY, "dash", width=3.0), "")
-    for tail, look in zip(found, _STYLES, strict=False):
-        _tail(drawn, tail, (tail.longer > 0) & (tail.gaps > near / 2), look, "hv")
-    unit = "gap in operational time (1 is the mean, log scale)" if operational else "gap (s, log scale)"
-    ends = [float(v) for tail in found for v in tail.gaps[(tail.gaps >= near) & (tail.gaps > 0)]]
-    y = style.log_axis("gaps that are longer (%, log scale)", [100.0, least * 100])
-    style.axes(drawn, style.log_axis(unit, ends), y)
-    return style.done(drawn, finding, notes)
-
-
-def _tail(drawn: go.Figure, tail: Tail, inside: np.ndarray, look: Look, step: str) -> None:
-    hover = "longer than %{x:.3r}: %{y:.3r}%"
-    style.curve(drawn, tail.gaps[inside], tail.longer[inside] * 100, tail.name, look, hover, mode="lines", step=step)
-
-
-def survival(name: str, values: Floats) -> Tail:
-    """The tail of gaps: all of them, or even ranks with both ends whole."""
-    ordered = np.sort(values)
-    kept = style.ranks(len(ordered), MOST)
-    return Tail(name, ordered[kept], 1 - (kept + 1) / len(ordered))
-
-
-def spaced(values: Floats) -> Floats:
-    """(points,) evenly spaced in their logarithm, over the gaps and somewhat beyond."""
-    positive = values[values > 0]
-    return np.geomspace(float(positive.min()), float(positive.max()) * 1.5, POINTS)

@@ -1,8 +1,6 @@
 """Distributions: shares of requests at or below a latency or a length, and tails beyond one."""
 
-import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import cycle
 from typing import Any, NamedTuple
 
@@ -11,15 +9,12 @@ import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.data.lists import number
-from harness.metrics.measure import in_summary, metrics
+from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
 from reports import _data, _format
-from reports._format import in_figure
-from reports.figures import style, systems
+from reports.figures import style
 from reports.figures.style import Look
-from reports.figures.systems import Line
 from reports.figures.traffic import Floats, Stream
-from reports.study import Point, Study, runs
 
 _LATENCIES = (
     style.TTFT,
@@ -31,7 +26,6 @@ _LATENCIES = (
     Look(style.BLUE, "dot", "star"),
 )
 _MARKED = (0.5, 0.9, 0.99)
-_TAIL_MARKED = (0.9, 0.99, 0.999, 0.9999)
 
 
 class Latency(NamedTuple):
@@ -100,52 +94,10 @@ def latency_cdf(run: Run) -> go.Figure | str:
     return style.done(drawn, style.finding(values), ["Requests that ended well.", _one_token(found), note, *left])
 
 
-def latency_tail(run: Run) -> go.Figure | str:
-    """Share of the requests (%) that take longer, against seconds, on two log axes."""
-    tails = [one for one in _latencies(run) if metrics()[one.metric].one_token and np.any(one.values > 0)]
-    if not tails:
-        return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
-    drawn = style.new()
-    kept = sum(_tail(drawn, one) for one in tails)
-    limits = [one.limit_s for one in tails if one.limit_s is not None]
-    style.axes(
-        drawn,
-        style.log_axis("seconds (log scale)", [*_ends(one.values for one in tails), *limits]),
-        style.log_axis("requests beyond (%, log scale)", [100.0, 100.0 / max(len(one.values) for one in tails)]),
-    )
-    _bounds(drawn, [(one, f": {_format.share(1.0 - one.within())} beyond") for one in tails])
-    values = {
-        one.name: [
-            f"p99.9 {_format.seconds(quantile(one.values, 0.999))}" if len(one.values) >= 1000 else "",
-            f"largest {_format.seconds(quantile(one.values, 1.0))}",
-            "" if one.limit_s is None else
-            f"{_format.share(1.0 - one.within())} beyond {_format.limit(one.limit_s)}",
-        ]
-        for one in tails
-    }  # fmt: skip
-    note = style.reduced(sum(len(one.values) for one in tails), kept, "values", style.TAIL_RANKS)
-    return style.done(drawn, style.finding(values), ["Requests that ended well.", _one_token(tails), note])
-
-
 def _one_token(found: Sequence[Latency]) -> str:
     """Why shares within a bound on TPOT or on gaps are not those of the table, which counts all requests."""
     left = max(len(one.values) for one in found) - min(len(one.values) for one in found)
     return f"Left out of TPOT and gaps: {_format.count(left, 'request')} of one token." if left else ""
-
-
-def _tail(drawn: go.Figure, one: Latency) -> int:
-    """The curve without its last point, beyond which is nothing, and marks at percentiles."""
-    n = len(one.values)
-    kept = style.tail_ranks(n)
-    kept = kept[one.values[kept] > 0]
-    share = np.where(kept < n - 1, (n - 1 - kept) / n, 1 / n) * 100.0
-    style.curve(drawn, one.values[kept], share, one.name, one.look, "longer than %{x:.4r} s: %{y:.3r}%",
-                mode="lines", step="hv", legendgroup=one.metric)  # fmt: skip
-    qs = [q for q in _TAIL_MARKED if n * (1 - q) >= 1]
-    style.curve(drawn, [quantile(one.values, q) for q in qs], [(1 - q) * 100 for q in qs], f"{one.name} percentiles",
-                one.look, "%{text}: %{x:.4r} s", mode="markers", size=9, showlegend=False, legendgroup=one.metric,
-                meta=style.MARKS, text=[f"p{q * 100:g}" for q in qs])  # fmt: skip
-    return len(kept)
 
 
 def _marks(drawn: go.Figure, values: np.ndarray, name: str, look: Look, **more: Any) -> None:
@@ -165,97 +117,6 @@ def _bounds(drawn: go.Figure, texts: Iterable[tuple[Latency, str]]) -> None:
 def _ends(samples: Iterable[np.ndarray]) -> list[float]:
     """The least and the greatest positive value of each."""
     return [float(end) for found in samples if np.any(found > 0) for end in found[found > 0][[0, -1]]]
-
-
-MOST = 5
-"""Curves in a panel."""
-
-_POINTS = style.MOST // 4
-_STYLES = (Look(style.GREEN), Look(style.BLUE, "dash", "square"), Look(style.PURPLE, "dashdot", "triangle-up"),
-          Look(style.VERMILLION, "dot", "diamond"), Look(style.GREY, "longdash", "cross"))  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class _Sample:
-    name: str
-    point: Point
-    runs: list[runs.Samples]
-    look: Look
-
-
-def latency_cdf_rates(study: Study) -> go.Figure | str:
-    """Cumulative share of the requests against seconds on a log axis, TTFT above TPOT: of some rates, or systems."""
-    lines = systems.lines(study, made=True)
-    samples = [one for one in _samples(study, lines) if any(run.requests for run in one.runs)]
-    if not samples:
-        return runs.GONE
-    drawn = style.panels([0.5, 0.5], 700, shared=False, spacing=0.14)
-    kept = total = 0
-    values: dict[str, list[str]] = {}
-    for row, metric in enumerate(runs.SAMPLES, 1):
-        pooled = [runs.pooled(one.runs, metric) for one in samples]
-        for one, found in zip(samples, pooled, strict=True):
-            if len(found):
-                more: dict[str, Any] = {"legendgroup": one.name, "row": row}
-                kept += style.cumulative(
-                    drawn, found, one.name, one.look, style.OF_SECONDS, most=_POINTS, showlegend=row == 1, **more
-                )
-                _marks(drawn, found, one.name, one.look, **more)
-                total += len(found)
-                p99 = f"{_data.label(metric)} p99 {_format.seconds(quantile(found, 0.99))}"
-                values.setdefault(one.name, []).append(p99)
-        limits = {b.limit_s for one in samples for b in one.point.bounds if math.isfinite(b.limit_s)
-                  and b.metric == metric and b.tag is None and b.percentile is None}  # fmt: skip
-        x = style.log_axis(f"{_data.label(metric)} (s, log scale)", [*_ends(pooled), *limits])
-        style.axes(drawn, x, style.share_axis(style.BELOW), row)
-        for place, limit_s in enumerate(limits):
-            look = Look(style.GREY, "dash", width=1.5)
-            style.upright(drawn, limit_s, in_figure(f"SLO {_format.limit(limit_s)}"), place, row=row, look=look)
-    ends = dict.fromkeys((next(iter(values)), list(values)[-1]))
-    return style.done(drawn, style.finding({name: values[name] for name in ends}), [
-        style.reduced(total, kept, "values", style.RANKS),
-        runs.seeds_note(study, [one.point for one in samples]),
-        *_on_samples(study, lines, samples),
-    ])  # fmt: skip
-
-
-def _samples(study: Study, lines: Sequence[Line]) -> list[_Sample]:
-    """Several rates of the one system, or every system at the highest rate that all have and keep up with.
-
-    Where no system has several rates, every system as it is.
-    """
-    styles: Sequence[Look] = _STYLES
-    if not lines:
-        single = next(iter(systems.groups(study)), None)
-        points = list(single.points.items())[:MOST] if single is not None else []
-    elif len(lines) == 1:
-        shown = style.evenly(len(lines[0].points), MOST)
-        points = [(f"{_format.plain(float(lines[0].x[i]), 4)} {study.rate_unit}", lines[0].points[i]) for i in shown]
-    else:
-        # the highest rate that all systems were tried at, of those at which no queue grew if there is one
-        shared = set.intersection(*(set(line.x.tolist()) for line in lines))
-        grown = {x for line in lines for x, point in zip(line.x.tolist(), line.points, strict=True) if point.overloaded}
-        common = max(shared - grown or shared, default=None)
-        if common is None:
-            return []
-        at = f"at {_format.plain(common, 4)} {study.rate_unit}"
-        points = [(f"{line.prefix}{at}", line.points[line.x.tolist().index(common)]) for line in lines[:MOST]]
-        styles = [line.look for line in lines[:MOST]]  # those of the other figures
-    found = zip(points, styles, strict=False)
-    return [_Sample(name, point, runs.of(study, point), look) for (name, point), look in found]
-
-
-def _on_samples(study: Study, lines: Sequence[Line], samples: Sequence[_Sample]) -> Iterable[str]:
-    """What is drawn and what is not."""
-    if grown := [one.name for one in samples if one.point.overloaded]:
-        yield f"A queue grew all through a run at {', '.join(grown)}: those times tell how long the run was."
-    if len(lines) > 1:
-        yield "All systems at the highest rate that they have in common and keep up with."
-    elif lines and len(samples) < len(lines[0].points):
-        yield f"{min(MOST, len(lines[0].points))} of {len(lines[0].points)} rates are drawn."
-    left = sum(not system.again for system in study.systems) - (1 if len(lines) == 1 else len(samples))
-    if left > 0:
-        yield f"Systems that are not drawn: {left}."
 
 
 _TOKENS = (

@@ -62,7 +62,6 @@ OF_TOKENS = "%{x:,} tokens: %{y:.1f}%"
 
 BELOW = "requests at or below (%)"
 WITHIN = "requests within the SLO (%)"
-SCALED = "SLO scale (1 = the SLO)"
 """Titles of axes that several figures have."""
 
 UNBOUND = "There is no bound on single requests, so there is no attainment to draw; give --slo ttft=0.25,tpot=0.1."
@@ -384,7 +383,6 @@ MOST = 2000
 """Points of a trace."""
 
 RANKS = "evenly spaced ranks, tails whole"
-TAIL_RANKS = "ranks evenly spaced on the log axis, the greatest hundred whole"
 EXTREMES = "the least and the greatest of each stretch"
 EVENLY = "evenly chosen, with the extremes of each stretch"
 
@@ -426,15 +424,6 @@ def ranks(n: int, most: int = MOST) -> np.ndarray:
     tail = most // 20
     middle = np.linspace(tail, n - tail - 1, most - 2 * tail).astype(np.int64)
     return np.unique(np.concatenate([np.arange(tail), middle, np.arange(n - tail, n)]))
-
-
-def tail_ranks(n: int, most: int = MOST) -> np.ndarray:
-    """Ranks (from 0) of `n` sorted values for a tail on a log axis: thinner the more values are greater still.
-
-    The greatest hundred stay whole.
-    """
-    above = np.unique(np.geomspace(1, max(n, 1), most - 100).astype(np.int64)) if n > most else np.arange(1, n + 1)
-    return np.sort(n - np.union1d(above, np.arange(1, min(100, n) + 1)))
 
 
 def reduced(n: int, drawn: int, what: str, how: str) -> str:

@@ -3,7 +3,7 @@
 How bursty they are is in `bursts`, lengths alone in `cdf`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -104,15 +104,6 @@ class Curves:
     found: Floats | None = None
     band: Band | None = None
     toys: Mapping[str, Floats] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Law:
-    """A declared law of gaps: of those in seconds, or of those in operational time where there is one."""
-
-    name: str
-    cdf: Callable[[Floats], Floats]
-    operational_time: Callable[[Floats], Floats] | None = None
 
 
 WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)

@@ -1,12 +1,10 @@
 """Simulator against real, over the rate and as a plane."""
 
 from collections.abc import Sequence
-from itertools import count
 
 import plotly.graph_objects as go
 
 from harness.experiments.validate.answer import PairRow, ValidationRow
-from reports import _format
 from reports import _validated as wording
 from reports._format import in_figure
 from reports.figures import style
@@ -25,11 +23,6 @@ _STYLES = (
     Look(style.PURPLE, "dot", "x"), Look(style.OCHRE, "longdash", "triangle-up"),
     Look(style.GREY, "longdashdot", "cross"),
 )  # fmt: skip
-_LEAST = 1.0
-"""Per cent, or points, that an axis of errors reaches at least either way, so that rounding does not look like one."""
-
-_LINE = 13
-"""Pixels that a name in the legend takes, of two side by side."""
 
 
 def look_of(place: int) -> Look:
@@ -88,44 +81,6 @@ def real_curves(one: ValidationRow) -> go.Figure | str:
     return style.done(drawn, wording.verdict(one), [
         "Solid: measured; dashed: simulated.", f"Metrics that are not drawn: {more}." if more else ""
     ])  # fmt: skip
-
-
-def real_error_rate(one: ValidationRow) -> go.Figure | str:
-    """Error against rate of each metric, so that it is seen where on the curve it breaks; in percent, and in points."""
-    pairs = _at_rates(one)
-    if not pairs:
-        return NO_RATES
-    units = {unit: (found, _groups(found)) for unit, found in _by(pairs, "unit").items()}
-    names = sum(len(groups) for _, groups in units.values())
-    drawn = style.panels([1.0] * len(units), 120 + 300 * len(units) + _LINE * names, spacing=0.08)
-    places = count()
-    for row, (unit, (found, groups)) in enumerate(units.items(), start=1):
-        for name, group in groups.items():
-            ordered, look = sorted(group, key=lambda pair: pair.x or 0.0), look_of(next(places))._replace(width=1.5)
-            style.curve(
-                drawn, [pair.x for pair in ordered], [pair.error for pair in ordered], name, look,
-                "%{x:.4r} req/s: %{y:+.2f}", row=row, size=9,
-                symbols=look.symbols(pair.calibrated for pair in ordered),
-            )  # fmt: skip
-        small = all(abs(pair.error) < _LEAST for pair in found)
-        y = style.axis(f"error ({unit})", **({"range": [-_LEAST, _LEAST]} if small else {}))
-        style.axes(drawn, style.axis("rate (req/s)" if row == len(units) else ""), y, row)
-        style.level(drawn, 0, row=row)
-    worst = []
-    for unit, found in _by([pair for pair in pairs if not pair.calibrated] or pairs, "unit").items():
-        most = max(found, key=lambda pair: abs(pair.error))
-        error = wording.size(most.error, unit, signed=True)
-        worst.append(f"{error} ({wording.name(most.metric)} at {_format.option(most.x or 0.0)} req/s)")
-    return style.done(drawn, style.finding({"Largest error": worst}), _notes(pairs, len(pairs)))
-
-
-def _groups(pairs: Sequence[PairRow]) -> dict[str, list[PairRow]]:
-    """The pairs by curve and metric, under a name for the legend."""
-    found: dict[str, list[PairRow]] = {}
-    for pair in pairs:
-        curve = f", {pair.curve}" if pair.curve else ""
-        found.setdefault(in_figure(f"{wording.name(pair.metric)}{curve}", 70), []).append(pair)
-    return found
 
 
 def real_plane(one: ValidationRow) -> go.Figure | str:

@@ -18,11 +18,11 @@ from reports._format import clean, clean_line, in_figure
 from reports.answers import trace
 from reports.document import Block, Document, Figure, Markup, Section, html
 from reports.figures import bursts, cdf, traffic
-from reports.figures.traffic import Band, Curves, Law, Rate, Stream
+from reports.figures.traffic import Band, Curves, Rate, Stream
 
 KEYS = (
-    "name", "times_s", "counts", "bin_s", "prompt_tokens", "output_tokens", "other", "rate", "curves", "gap_law",
-    "grain_s", "turns", "think_s", "think", "texts", "info", "source",
+    "name", "times_s", "counts", "bin_s", "prompt_tokens", "output_tokens", "other", "rate", "curves", "grain_s",
+    "turns", "think_s", "think", "texts", "info", "source",
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ NOTHING = "There is nothing to draw: neither arrivals nor lengths were given."
 
 
 def page(facts: Mapping[str, object], title: str, *, bundle: str | None = None, plain: bool = False) -> str:
-    """One offline HTML file of traffic: how bursty, how fast when, which gaps, which lengths, which sessions.
+    """One offline HTML file of traffic: how bursty, how fast when, which lengths, which sessions.
 
     Every key of `facts` may be left out; a picture whose data are missing is left out too, or says what would
     bring it. Arrays may be numpy arrays, Arrow columns or lists. Equal facts give equal bytes.
@@ -47,9 +47,7 @@ def page(facts: Mapping[str, object], title: str, *, bundle: str | None = None, 
     curves          dispersion curves that the caller has: {"widths_s": (w,), "found": (w,), "band_low": (w,),
                     "band_high": (w,), "band": "90% of 20 draws", "toys": {"Poisson": (w,)}}; only widths_s must be
                     there. Without "found" the curve of the stream is taken at widths chosen here
-    gap_law         {"name": "gamma:cv=2", "cdf": callable, "operational_time": callable or None}: the declared law
-                    of the gaps (s), or of the gaps in operational time
-    grain_s         tick of the stamps (3 for Mooncake, 1 for BurstGPT): widths below it are not drawn, nor gaps
+    grain_s         tick of the stamps (3 for Mooncake, 1 for BurstGPT): widths below it are not drawn
     turns           (sessions,) requests per session
     think_s         (pairs,) seconds from an answer (or, in a trace, from a request) to the next request
     think           what think_s is counted from, for the axis (default "the answer before")
@@ -93,18 +91,15 @@ def document(facts: Mapping[str, object], title: str) -> Document:
 def _figures(given: Mapping[str, Any]) -> Iterator[Figure]:
     """A figure for each kind of data that was given, in the order of the page."""
     streams = [_stream(given, "arrivals"), *([_stream(given["other"], "other")] if "other" in given else [])]
-    curves, law, grain_s = _curves(given.get("curves", {})), given.get("gap_law"), given.get("grain_s") or None
+    curves, grain_s = _curves(given.get("curves", {})), given.get("grain_s") or None
     rate = given.get("rate")
     if rate is not None:
         rate = Rate(in_figure(rate.get("name", "declared")), *(np.asarray(rate[key], float) for key in ("at_s", "rps")))
-    if law is not None:
-        law = Law(in_figure(law.get("name", "declared law")), law["cdf"], law.get("operational_time"))
     arrivals = any(stream.arrivals for stream in streams)
     if arrivals or curves.widths_s is not None:
         yield Figure("dispersion", "How bursty", partial(bursts.dispersion_of, streams, curves, grain_s))
     if arrivals:
         yield Figure("rate", "Rate over time", partial(traffic.rate, streams, rate))
-        yield Figure("gaps", "Gaps between arrivals", partial(bursts.gaps_of, streams, law, grain_s))
     if any(stream.prompt_tokens is not None for stream in streams):
         yield Figure("lengths", "Lengths", partial(cdf.lengths_of_traffic, streams))
         yield Figure("joint", "Prompt and output together", partial(traffic.joint, streams))

@@ -96,8 +96,8 @@ def test_quantities_have_units_and_choices_are_named(capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
-        ("chatbot", ["dispersion", "rate", "gaps", "lengths", "joint"]),
-        ("ramp:over=30s", ["dispersion", "rate", "gaps"]),
+        ("chatbot", ["dispersion", "rate", "lengths", "joint"]),
+        ("ramp:over=30s", ["dispersion", "rate"]),
         ("arrivals.closed", []),
         ("fixed", ["lengths"]),
         ("deck-slots", ["rate", "lengths"]),

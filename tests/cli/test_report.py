@@ -181,7 +181,7 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
         ("runs/a --sections figurs", "No section named 'figurs'."),
         ("runs/a --sections figurs --format png", "No section named 'figurs'."),
         ("curve --figure attainment", "No figure named 'attainment'. Did you mean 'attainment_rate'? Known: "),
-        ("runs/a --figure client_floor", "No figure named 'client_floor'. Known: arrivals, burstiness, gaps, "),
+        ("runs/a --figure client_floor", "No figure named 'client_floor'. Known: arrivals, burstiness, "),
         ("slo.json --figure slo_scale", "This report has no figures."),
         ("runs/a --figure slo_scale --format text", "--figure draws one figure as svg, pdf, png; there is no text of"),
         ("runs/a --out x.svg", "--out 'x.svg' is a picture of one figure; add --figure NAME"),

@@ -43,11 +43,11 @@ def test_every_picture_of_traffic_draws(width: int, opened: Open) -> None:
         "name": HOSTILE, "times_s": times, "prompt_tokens": lengths[0], "output_tokens": lengths[1],
         "other": {"name": "drawn", "times_s": times**0.9}, "turns": [1, 1, 2, 5], "think_s": [1.0, 20.0, 300.0],
         "curves": {"widths_s": [1, 10], "band_low": [0.8, 0.7], "band_high": [1.2, 1.4], "toys": {HOSTILE: [1, 1]}},
-        "gap_law": {"name": HOSTILE, "cdf": lambda gaps: 1 - np.exp(-5 * gaps)}, "texts": [HOSTILE],
+        "texts": [HOSTILE],
     }  # fmt: skip
     seen = opened(traffic.page(facts, HOSTILE), width=width)
 
-    assert ["dispersion", "rate", "gaps", "lengths", "joint", "turns", "think"] == seen.drawn()
+    assert ["dispersion", "rate", "lengths", "joint", "turns", "think"] == seen.drawn()
     seen.untroubled()
 
 

@@ -14,10 +14,10 @@ from harness.metrics.objective import parse_slo, score
 from harness.metrics.stages import joint
 from reports import _data, figures
 from reports.figures import style
-from reports.figures.bursts import CLOSED, burstiness, gaps
+from reports.figures.bursts import burstiness
 from reports.figures.cdf import latency_cdf
 from reports.figures.planes import NONE, slo_plane
-from reports.figures.scale import crossing, slo_scale
+from reports.figures.scale import slo_scale
 from reports.figures.timeline import arrivals, timeline
 
 MakeRun = Callable[..., Run]
@@ -40,15 +40,6 @@ def test_slo_scale_agrees_with_scoring(slo: str, scale: float, make_run: MakeRun
 
     ratios = joint(_data.margins(run))
     assert expected.tolist() == (ratios <= scale).tolist()
-
-
-def test_slo_scale_marks_the_crossing(make_run: MakeRun) -> None:
-    """The scale at which 90 % is reached would be read off wrongly."""
-    ratio = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 2.0, np.inf])
-
-    assert crossing(ratio, 0.9) == 2.0
-    assert crossing(ratio, 0.8) == 0.8
-    assert crossing(ratio, 0.95) is None
 
 
 def test_slo_scale_has_the_curves_of_distserve(make_run: MakeRun) -> None:
@@ -117,31 +108,10 @@ def test_what_waits_for_answers_is_drawn_apart(make_run: MakeRun) -> None:
 
 
 def test_a_closed_loop_has_no_plan_to_draw(make_run: MakeRun) -> None:
-    """The first requests of the users would be drawn as the plan, and the gaps that answers make as a law's."""
+    """The first requests of the users would be drawn as the plan."""
     run = follow(make_run(300), session=False)
 
     assert "planned" not in [t.name for t in drawn(burstiness(run)).data]
-    assert CLOSED == gaps(run)
-
-
-def test_gaps_of_a_changing_rate_are_drawn_in_operational_time(make_run: MakeRun, put) -> None:
-    """Gaps in seconds would be drawn against a law that they do not have."""
-    run = make_run(300)
-    put(run, fidelity={"law": "operational"})
-    figure = drawn(gaps(run))
-
-    assert "operational time" in figure.layout.xaxis.title.text
-    assert "0.041 from their declared law (KS, p 0.72)" in figures.finding(figure)
-
-
-def test_stamps_on_a_grid_have_no_picture_of_gaps(make_run: MakeRun, put) -> None:
-    """Three spikes would be drawn as a distribution."""
-    run = make_run(300)
-    put(run, fidelity={"tick_s": 3.0})
-
-    found = gaps(run)
-    assert isinstance(found, str)
-    assert "the stamps stand on a grid of 3 s" in found
 
 
 def test_a_declared_rate_is_drawn_unless_it_was_recorded(make_run: MakeRun, put) -> None:

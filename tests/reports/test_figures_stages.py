@@ -1,4 +1,4 @@
-"""Where the time of requests went: stages, single requests, causes of misses, gaps over time, tails."""
+"""Where the time of requests went: stages, single requests, causes of misses, gaps over time."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -19,8 +19,7 @@ from harness.metrics.stages import APART, TOGETHER, of, summed
 from harness.validity.server_metrics import queue_shares
 from reports import _data, _stages, figures
 from reports._page import data_table
-from reports.figures import style
-from reports.figures.cdf import latency_cdf, latency_tail
+from reports.figures.cdf import latency_cdf
 from reports.figures.stages import NO_MISS, UNBOUND, misses, stages
 from reports.figures.timeline import LOST, arrivals, itl_over_time, latency_over_time, timeline
 
@@ -226,34 +225,9 @@ def test_gaps_that_a_file_does_not_hold_are_not_drawn(make_run: MakeRun) -> None
     assert LOST == itl_over_time(dataclasses.replace(run, requests=marked(run.requests, ["itl"])))
 
 
-def test_a_tail_tells_the_share_beyond_its_bound(make_run: MakeRun) -> None:
-    """A bound that one of a thousand requests breaks would seem kept, and so would a worst gap among short ones."""
-    run = make_run(5000, 10, slo="ttft=0.3,itl=0.045")
-    figure = drawn(latency_tail(run))
-    ttft = _data.sample(run, "ttft")
-
-    beyond = f"{np.mean(ttft > 0.3) * 100:.1f}% beyond"
-    assert beyond in figures.finding(figure)
-    assert [f"TTFT SLO 300 ms: {beyond}"] == [a.text for a in figure.layout.annotations if "TTFT" in a.text]
-    [curve] = [t for t in figure.data if t.name == "TTFT"]
-    at = int(np.searchsorted(curve.x, np.quantile(ttft, 0.99)))
-    assert curve.y[at] == pytest.approx(1.0, rel=0.1)
-    assert set(ttft[-100:]) <= set(curve.x)
-
-
 def test_requests_of_one_token_explain_why_a_share_is_not_that_of_the_table(staged: MakeStaged) -> None:
     """Figure and table of a page would give two shares within one bound, without a word of why."""
     run = staged([record(0), record(1, (1.5,)), record(2)], slo="ttft=2,tpot=1")
 
     assert "Left out of TPOT and gaps: 1 request of one token." in figures.caption(drawn(latency_cdf(run)))
     assert "Left out" not in figures.caption(drawn(latency_cdf(staged([record(0)]))))
-
-
-@pytest.mark.parametrize("n", [1, 99, 2001, 200_000])
-def test_a_thinned_tail_keeps_its_end(n: int) -> None:
-    """The worst requests would be missing from the picture of the worst."""
-    kept = style.tail_ranks(n)
-
-    assert len(kept) <= style.MOST
-    assert set(range(max(0, n - 100), n)) <= set(kept.tolist())
-    assert kept[0] == 0

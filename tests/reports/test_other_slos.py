@@ -20,7 +20,7 @@ from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _data, _format, _replay, figures
 from reports import answers as pages
 from reports.answers import sweep
-from reports.figures.planes import capacity_plane, slo_plane, sustained
+from reports.figures.planes import slo_plane
 from reports.figures.scale import slo_scale_rates
 from reports.study import Study, of_sweep
 
@@ -49,27 +49,11 @@ def study(stored: Path) -> Study:
 
 
 def test_figures_of_stored_runs_say_what_they_show(study: Study) -> None:
-    """The pictures over scales and bounds would be empty, or their sentences would tell nothing."""
-    scale, plane = slo_scale_rates(study), capacity_plane(study)
+    """The picture over scales would be empty, or their sentences would tell nothing."""
+    scale = slo_scale_rates(study)
 
     assert isinstance(scale, go.Figure)
-    assert isinstance(plane, go.Figure)
-    assert "req/s per GPU" in figures.finding(plane)
     assert re.search(r"At \d.*: 90% within the SLO from scale", figures.finding(scale))
-
-
-def test_the_plane_of_rates_is_the_crossing(study: Study, stored: Path) -> None:
-    """The plane would tell another rate than bench slo finds for the same bounds."""
-    replay = _replay.of_study(study)
-    assert not isinstance(replay, str)
-    [system] = replay.systems
-    ttft, tpot = replay.grid.axes
-    i, j = ttft.start + 3, tpot.start - 2
-    text = f"ttft={ttft.limits_s[i]},tpot={tpot.limits_s[j]}"
-    [curve] = answer(sources(stored), RescoreOptions(objectives=(read(text),))).curves
-    found, _ = sustained(system, 0.9, [[i], [j]])
-
-    assert curve.crossings[0].at_rps == pytest.approx(found[0, 0] * system.share, rel=1e-12)
 
 
 def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
@@ -78,7 +62,7 @@ def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
     assert info is not None
     study = of_sweep(of(SweepAnswer, info), stored / "elsewhere")
 
-    assert _replay.NONE == capacity_plane(study)
+    assert _replay.NONE == slo_scale_rates(study)
     [section] = [section for section in sweep.of_figures(study) if section.key == "slos"]
     assert (_replay.NONE,) == section.blocks
 

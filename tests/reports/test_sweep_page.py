@@ -24,14 +24,12 @@ from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
 from harness.experiments.sweep.sweep_json import SweepAnswer
-from reports import _page, figures, study
 from reports import answers as pages
+from reports import figures, study
 from reports.document import Document, Figure, Section
 from reports.document import html as document_html
 from reports.figures import systems
-from reports.figures.cdf import latency_cdf_rates
 from reports.figures.curves import attainment_over, attainment_rate, finding, interactivity
-from reports.figures.planes import capacity_plane
 from reports.figures.stages import misses_rate, stages_rate
 from reports.study import Study
 
@@ -178,7 +176,7 @@ def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) 
     """A reader would take the curve of one system for that of the other in the next figure."""
     found = studied(info, swept)
     styles = {line.name: line.look.color for line in systems.lines(found, made=True)}
-    drawn = latency_cdf_rates(found)
+    drawn = figures.of("study")["latency_rate"].draw(found)
 
     assert not isinstance(drawn, str)
     assert styles == {trace.name.partition(":")[0]: trace.line.color for trace in drawn.data if trace.mode == "lines"}
@@ -225,8 +223,8 @@ def test_page_says_what_the_answer_says(info: dict[str, Any], swept: Path, conte
     links = re.findall(r'href="\./([^"]+)"', html)
 
     assert html == pages.page(info, swept)
-    assert {"attainment_rate", "latency_rate", "interactivity", "latency_cdf_rates", "stages_rate", "misses_rate",
-            "attainment_over", "capacity_plane"} <= keys  # fmt: skip
+    assert {"attainment_rate", "latency_rate", "interactivity", "stages_rate", "misses_rate", "attainment_over",
+            "slo_scale_rates"} <= keys  # fmt: skip
     assert 12 == len(links)
     assert all((swept / link).is_dir() for link in links)
     for text in ("opt-13b on a100-80g", "preparation", "tokenizer", "none: times are those of a simulator"):
@@ -437,14 +435,6 @@ def test_names_at_the_ends_of_curves_stand_apart(
         if min(pair[0][1], pair[1][1]) - max(pair[0][0], pair[1][0]) > 2
         and min(pair[0][3], pair[1][3]) - max(pair[0][2], pair[1][2]) > 2
     ]
-
-
-def test_table_of_the_plane_has_every_system(info: dict[str, Any], swept: Path) -> None:
-    """Readers who do not see the panels would read of the first system alone."""
-    table = _page.data_table(capacity_plane(studied(info, swept)))  # type: ignore[arg-type]  # no sentence
-
-    assert {"policy vllm-v0", "policy sarathi"} == {row[0] for row in table.rows}
-    assert table.heads[2].startswith("TTFT bound (s, log scale) ")
 
 
 def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:

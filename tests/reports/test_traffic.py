@@ -16,7 +16,7 @@ from harness.metrics.quantiles import spearman
 from reports import traffic
 from reports.figures import bursts, cdf
 from reports.figures import traffic as pictures
-from reports.figures.traffic import Curves, Law, Stream
+from reports.figures.traffic import Curves, Stream
 
 
 def poisson(rate_rps: float = 5.0, n: int = 3000, seed: int = 0) -> np.ndarray:
@@ -43,7 +43,6 @@ def everything(text: str = "plain") -> dict[str, Any]:
         "rate": {"at_s": [0.0, 3600.0], "rps": [5.0, 5.0], "name": text},
         "curves": {"widths_s": widths, "found": [2.0, 8.0, 40.0], "band_low": [1.5, 6, 30], "band_high": [3, 10, 60],
                    "band": text, "toys": {text: [1.0, 1.0, 1.0]}},
-        "gap_law": {"name": text, "cdf": lambda gaps: 1 - np.exp(-5 * gaps)},
         "turns": rng.geometric(0.4, 500), "think_s": rng.lognormal(5, 2, 900), "think": text,
         "texts": [text, text], "source": text,
     }  # fmt: skip
@@ -62,7 +61,7 @@ def test_page_has_a_picture_for_each_fact() -> None:
     """Something that was given would not be shown."""
     html = traffic.page(everything(), "a trace")
 
-    assert ["dispersion", "rate", "gaps", "lengths", "joint", "turns", "think"] == keys(html)
+    assert ["dispersion", "rate", "lengths", "joint", "turns", "think"] == keys(html)
     assert "<h1><bdi>a trace</bdi></h1>" in html
     assert len(html) < 2_300_000
 
@@ -74,7 +73,7 @@ def test_page_has_a_picture_for_each_fact() -> None:
         ({"times_s": []}, []),
         ({"times_s": [1.0]}, ["rate"]),
         ({"times_s": np.zeros(50)}, ["rate"]),
-        ({"times_s": poisson()}, ["dispersion", "rate", "gaps"]),
+        ({"times_s": poisson()}, ["dispersion", "rate"]),
         ({"counts": np.arange(100), "bin_s": 1.0}, ["dispersion", "rate"]),
         ({"prompt_tokens": [3], "output_tokens": [4]}, ["lengths"]),
         ({"prompt_tokens": [0] * 20, "output_tokens": [4] * 20}, ["lengths"]),
@@ -163,17 +162,6 @@ def test_rates_count_every_arrival(stream: Stream) -> None:
     [line] = drawn(pictures.rate([stream])).data
 
     assert round(float(np.sum(np.asarray(line.y)[:-1] * np.diff(line.x)))) == stream.arrivals
-
-
-def test_gaps_are_held_against_their_law_in_operational_time() -> None:
-    """A ramp would seem to break its law, because its gaps get shorter."""
-    along = np.cumsum(np.random.default_rng(0).exponential(1.0, 2000))
-    law = Law("exponential", lambda gaps: 1 - np.exp(-gaps), lambda times_s: times_s**2)
-    figure = drawn(bursts.gaps_of([Stream("a", np.sqrt(along))], law, None))
-
-    p = re.findall(r"p ([\d.<]+)\)", figure.layout.meta["finding"])[0]
-    assert float(p) > 0.01
-    assert "operational time" in figure.layout.xaxis.title.text
 
 
 def test_rank_correlation_is_scipys() -> None:

@@ -15,7 +15,7 @@ from reports import answers as pages
 from reports import figures
 from reports.answers import validate as validate_report
 from reports.document import Cell
-from reports.figures.validate import NO_RATES, NO_TIMES, real_error_rate
+from reports.figures.validate import NO_RATES, NO_TIMES
 
 PAIRS = (
     Pair("slow", "ttft_s", 2.0, 1.0, calibrated=True, x=1.0, curve="vllm"),
@@ -93,9 +93,8 @@ def test_page_has_curves_errors_and_plane() -> None:
     drawn = {name: row.draw(info.validations[0]) for name, row in figures.of("validate").items()}
     page = pages.page(info, Path("validate.html"))
 
-    assert ["real_curves", "real_error_rate", "real_plane"] == list(drawn)
+    assert ["real_curves", "real_plane"] == list(drawn)
     assert "Simulated times within 10% of the measured ones: 1 of 2." == figures.finding(drawn["real_plane"])
-    assert "-20.0% (ttft at 3 req/s)" in figures.finding(drawn["real_error_rate"])
     assert "1 OF 1 MISSED" in page
     assert "another &lt;b&gt;simulator" in page
 
@@ -108,21 +107,11 @@ def test_a_published_sentence_wraps_and_a_short_cell_does_not() -> None:
     assert '<td class="text word bad"><bdi>MISSED' in page
 
 
-def test_rounding_does_not_look_like_an_error() -> None:
-    """Two curves that agree would seem to differ, on an axis of 0.0000000005%."""
-    names = [f"q{place}_s" for place in range(7)] + ["met_pct"]
-    drawn = real_error_rate(row_of([Pair("at", name, 50.0, 50.0 + 1e-9, x=x) for name in names for x in (1.0, 2.0)]))
-
-    assert not isinstance(drawn, str)
-    assert ((-1, 1), (-1, 1)) == (drawn.layout.yaxis.range, drawn.layout.yaxis2.range)
-    assert len(names) == len({(trace.line.color, trace.marker.symbol[0]) for trace in drawn.data})
-
-
 def test_figures_say_why_they_are_not_drawn() -> None:
     """An empty axis would look like no error."""
     one = row_of([dataclasses.replace(PAIRS[3], x=None)])
 
-    assert [NO_RATES, NO_RATES, NO_TIMES] == [row.draw(one) for row in figures.of("validate").values()]
+    assert [NO_RATES, NO_TIMES] == [row.draw(one) for row in figures.of("validate").values()]
 
 
 def row_of(pairs: list[Pair]) -> ValidationRow:

@@ -6,7 +6,7 @@ Attainment under every pair of two bounds, exactly: each request falls into one 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -133,25 +133,36 @@ def _shares(places: Ints, factors: int) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plane:
-    """`met` (limits of the first, limits of the second) requests that keep both; `first` and `second` those of one."""
+    """How many requests meet both of two limits: `met` (limits of the first + 1, limits of the second + 1).
+
+    The last row and the last column are those without a limit.
+    """
 
     metrics: tuple[str, str]
     limits_s: tuple[Floats, Floats]
-    met: npt.NDArray[np.int64]
-    first: npt.NDArray[np.int64]
-    second: npt.NDArray[np.int64]
+    met: Ints
     requests: int
 
 
-def plane(seen: Seen, limits_s: dict[str, Sequence[float]]) -> Plane:
-    """The plane over the rising limits of two metrics; bounds that requests bring along play no part in it.
+def plane(seen: Seen, limits_s: Mapping[str, Sequence[float]], held: Slo | None = None) -> Plane:
+    """The plane over the rising limits of two metrics, to which the other bounds of an SLO are `held`.
 
-    Raises UsageError for a metric that the table cannot tell.
+    A request with a bound of its class, or one that it brings along, on one of the metrics keeps to that; without
+    `held` the bounds that requests bring along play no part. Raises UsageError for a metric that the table cannot tell.
     """
     check_bounds(seen.table, limits_s)
-    (one, other), (one_s, other_s) = limits_s.keys(), [np.asarray(v, np.float64) for v in limits_s.values()]
-    shape = len(one_s) + 1, len(other_s) + 1
-    row, column = (first_within(seen.values(m)[seen.ok], 1.0, v) for m, v in ((one, one_s), (other, other_s)))
-    cells = np.bincount(row * shape[1] + column, minlength=shape[0] * shape[1]).reshape(shape)
+    open_ends = tuple(Bound(metric, np.inf) for metric in limits_s)
+    scored = score(seen.table, Slo(open_ends if held is None else (*held.bounds, *open_ends)), seen)
+    inside = seen.ok if held is None else scored.met
+    limits, places = [np.asarray(values, np.float64) for values in limits_s.values()], []
+    for each, values in zip(open_ends, limits, strict=True):
+        place = first_within(seen.values(each.metric), 1.0, values)
+        if held is not None:
+            bound, own = next(b for b in scored.bounds if b.bound == each), seen.own(each.metric)
+            place = np.where(bound.applies & (True if own is None else np.isnan(own)), place, 0)
+        places.append(place[inside])
+    shape = len(limits[0]) + 1, len(limits[1]) + 1
+    cells = np.bincount(places[0] * shape[1] + places[1], minlength=shape[0] * shape[1]).reshape(shape)
     met = cells.cumsum(axis=0).cumsum(axis=1)
-    return Plane((one, other), (one_s, other_s), met[:-1, :-1], met[:-1, -1], met[-1, :-1], len(seen.ok))
+    one, other = limits_s
+    return Plane((one, other), (limits[0], limits[1]), met, len(seen.ok))

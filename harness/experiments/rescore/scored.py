@@ -112,13 +112,13 @@ def plane_part(source: Source, query: RescoreOptions, per_second: PerSecond) -> 
     if not query.limits_s:
         return None
     found = plane(source.seen, dict(query.limits_s))
-    n, (first_s, second_s) = max(1, found.requests), found.limits_s
+    shares, (first_s, second_s) = found.met / max(1, found.requests), found.limits_s
     return PlaneScore(
         found.metrics,
         (first_s.tolist(), second_s.tolist()),
-        (found.met / n).tolist(),
-        [[per_second(met) for met in row] for row in found.met.tolist()],
-        ((found.first / n).tolist(), (found.second / n).tolist()),
+        shares[:-1, :-1].tolist(),
+        [[per_second(met) for met in row] for row in found.met[:-1, :-1].tolist()],
+        (shares[:-1, -1].tolist(), shares[-1, :-1].tolist()),
     )
 
 
