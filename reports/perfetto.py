@@ -1,18 +1,52 @@
 """The timeline of a run as trace events (JSON) for ui.perfetto.dev and chrome://tracing: requests, batches, memory, and
-what routers did."""
+what routers did.
+
+Requests share two names, so that viewers pack those that met their SLO, and those that missed it, on common tracks;
+their number stands in the arguments.
+"""
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.metrics.measure import missing
-from reports import _shown, _trace
+from harness.validity import server_metrics
+from reports import _cluster, _shown
+from reports._cluster import Stay
 from reports._format import clean
-from reports._shown import Shown
+from reports._shown import ENDS, Shown
 
 Event = dict[str, Any]
+
+Row = Mapping[str, Any]
+
+Columns = Mapping[str, np.ndarray]
+
+CLIENT, SERVER, ROUTER, FIRST_REPLICA = 1, 2, 3, 10
+"""Processes of the client, of a remote endpoint, of the router, and of replica 0, after which the others follow."""
+
+_STATES = 1000
+"""Thread of a replica that shows its roles and states, after those of its batches."""
+
+REQUEST, MISSED = "request", "request, missed its SLO"
+
+CATEGORY = "request"
+
+_INSTANT_US = 1.0
+"""How wide a sending is drawn: an instant cannot begin an arrow. Never up to the next one."""
+
+_LASTING = ("migrate", "requeue", "abort", "replicate", "hold")
+"""Kinds of what a router did that are drawn from begin to end; others are instants."""
+
+_ARGS = ("prefill_tokens", "decode_seqs", "context_tokens", "running", "waiting", "free_blocks")
+
+_GAUGES = (("running", "requests", "running", 1.0), ("waiting", "requests", "waiting", 1.0),
+           ("kv_use", "KV memory", "in use (%)", 100.0))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +76,8 @@ class Perfetto:
         if not len(shown.rows):
             when = _shown.span(self.start_s, self.window_s)
             raise UsageError(f"No request of '{run.path}' is due or under way {when}; choose another start.")
-        timed = sorted(_trace.events(shown), key=lambda event: event["ts"])  # stable: at one instant as they were made
-        events = [*_trace.names(shown), *timed]
+        timed = sorted(_events(shown), key=lambda event: event["ts"])  # stable: at one instant as they were made
+        events = [*_names(shown), *timed]
         lines = ",\n".join(json.dumps(event, allow_nan=False, separators=(",", ":")) for event in events)
         other = json.dumps(_other(run, shown), allow_nan=False)
         return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
@@ -64,3 +98,279 @@ def _other(run: Run, shown: Shown) -> dict[str, str]:
         "times": "microseconds since the start of the run",
     }
     return {name: clean(value) for name, value in facts.items() if value not in (None, "")}
+
+
+def _names(shown: Shown) -> Iterator[Event]:
+    """What the tracks of the client, the replicas, their states and the router are called."""
+    yield _name(CLIENT, 1, "process_name", "client: requests")
+    yield _name(CLIENT, 1, "process_labels", shown.note.replace(",", ""), "labels")
+    yield _name(CLIENT, 1, "process_sort_index", 0, "sort_index")
+    yield _name(CLIENT, 1, "thread_name", "sending")
+    backend = shown.run.info.backend
+    labels = ", ".join(clean(backend[key], 60) for key in ("model", "hardware", "policy") if backend.get(key))
+    for replica in _replicas(shown):
+        pid = FIRST_REPLICA + replica
+        yield _name(pid, 1, "process_name", f"replica {replica}")
+        yield _name(pid, 1, "process_sort_index", pid, "sort_index")
+        if labels:
+            yield _name(pid, 1, "process_labels", labels, "labels")
+        for lane in range(_lanes(_of(shown, replica)).max(initial=0) + 1):
+            yield _name(pid, lane + 1, "thread_name", "batches" if lane == 0 else f"batches, {lane + 1}")
+    if shown.steps is None and shown.run.server_metrics is not None:
+        yield _name(SERVER, 1, "process_name", "server, by its metrics")
+    if not _cluster.shown(shown.run):
+        return
+    stays = {stay.replica for stay in _stays(shown)}
+    for replica in sorted(stays - {*_replicas(shown)}):  # it ran no step
+        yield _name(FIRST_REPLICA + replica, 1, "process_name", f"replica {replica}")
+    for replica in sorted(stays):
+        yield _name(FIRST_REPLICA + replica, _STATES, "thread_name", "role and state")
+    if _cluster.done(shown.run):
+        yield _name(ROUTER, 1, "process_name", "router")
+        yield _name(ROUTER, 1, "process_sort_index", 1, "sort_index")
+
+
+def _name(pid: int, tid: int, kind: str, value: object, key: str = "name") -> Event:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": kind, "args": {key: value}}
+
+
+def _events(shown: Shown) -> Iterator[Event]:
+    """Every request with its sending, every step with its arrows and counters, and what the router did."""
+    for row in shown.rows:
+        common = {"cat": CATEGORY, "id2": {"local": f"0x{int(row['request_id']) + 1:x}"}, "pid": CLIENT, "tid": 1}
+        begin, end, name = row["scheduled_s"], _over(row), MISSED if row["met"] is False else REQUEST
+        yield {"ph": "b", "ts": _us(begin), "name": name, **common, "args": _of_request(row)}
+        for phase, start, stop in _phases(row):
+            yield {"ph": "b", "ts": _us(start), "name": phase, **common}
+            yield {"ph": "e", "ts": _us(stop), "name": phase, **common}
+        yield {"ph": "e", "ts": _us(end), "name": name, **common}
+    yield from _sendings(shown)
+    steps = {replica: _of(shown, replica) for replica in _replicas(shown)}
+    for replica, columns in steps.items():
+        yield from _slices(replica, columns)
+        yield from _counters(replica, columns, shown.run.info.backend.get("kv_blocks"))
+    yield from _arrows(shown, steps)
+    if shown.steps is None:
+        yield from _gauges(shown)
+    if _cluster.shown(shown.run):
+        yield from _actions(shown)
+
+
+def _us(time_s: float) -> float:
+    """Seconds as microseconds, to the nanosecond: more the viewers do not keep."""
+    return round(time_s * 1e6, 3)
+
+
+def _phases(row: Row) -> list[tuple[str, float, float]]:
+    """(name, from, to) in seconds, one after the other, as far as the backend stamped them."""
+    sent, first, last = row["sent_s"], row["first_s"], row["last_s"]
+    found = [("late", row["scheduled_s"], sent)] if sent is not None and sent > row["scheduled_s"] else []
+    if sent is None:
+        return found
+    start, end = row.get("prefill_start_s"), row.get("prefill_end_s")
+    if start is None or end is None:
+        found.append(("to first token", sent, first if first is not None else _over(row)))
+    else:
+        found += [("queue", sent, start), ("prefill", start, end)]
+    if row.get("handoff_start_s") is not None and row.get("handoff_end_s") is not None:
+        found.append(("hand-off", row["handoff_start_s"], row["handoff_end_s"]))
+    if first is not None and last is not None and last > first:
+        found.append(("decode", max(first, found[-1][2]), last))
+    over = _over(row)
+    return [(name, a, min(b, over)) for name, a, b in found if min(b, over) > a]
+
+
+def _over(row: Row) -> float:
+    """When a request was over, whatever became of it."""
+    times = [row[name] for name in ("last_s", *ENDS) if row.get(name) is not None]
+    return float(max(times))
+
+
+def _of_request(row: Row) -> Event:
+    """What is known of a request; texts from outside as one harmless line."""
+    args = {
+        "request": row["request_id"],
+        "status": clean(row["status"], 40),
+        "prompt_tokens": row["prompt_tokens"],
+        "output_tokens": row["output_tokens"],
+        "cached_tokens": row.get("cached_tokens"),
+        "replica": row.get("replica"),
+        "preemptions": row.get("preemptions"),
+        "session": row.get("session"),
+        "turn": row.get("turn") if row.get("session") is not None else None,
+        "class": None if row.get("tag") is None else clean(row["tag"], 80),
+        "error": None if row.get("error") is None else clean(row["error"]),
+        "TTFT (ms)": _ms(row["first_s"], row["scheduled_s"]),
+        "E2E (ms)": _ms(row["last_s"], row["scheduled_s"]),
+        "kept its SLO": None if row["met"] is None else "yes" if row["met"] else "no",
+    }
+    return {name: value for name, value in args.items() if value is not None}
+
+
+def _ms(end_s: float | None, start_s: float) -> float | None:
+    return None if end_s is None else round((end_s - start_s) * 1e3, 6)
+
+
+def _sendings(shown: Shown) -> Iterator[Event]:
+    """A slice as narrow as can be seen for each sending, from which the arrow to its batches begins."""
+    sent = sorted((row for row in shown.rows if row["sent_s"] is not None), key=lambda row: row["sent_s"])
+    at = [_us(row["sent_s"]) for row in sent]
+    for row, ts, after in zip(sent, at, [*at, float("inf")][1:], strict=True):
+        where = {"pid": CLIENT, "tid": 1, "ts": ts}
+        args = {"request": row["request_id"], "late (ms)": _ms(row["sent_s"], row["scheduled_s"])}
+        yield {"ph": "X", "name": "send", "cat": "sending", "dur": min(_INSTANT_US, after - ts), "args": args, **where}
+        if row.get("prefill_start_s") is not None:
+            yield {"ph": "s", **_arrow(row), **where}
+
+
+def _arrow(row: Row) -> Event:
+    """What makes the ends of an arrow belong together."""
+    return {"name": "request", "cat": "flow", "id": int(row["request_id"]) + 1}
+
+
+def _replicas(shown: Shown) -> list[int]:
+    """The replicas that ran a step."""
+    return [] if shown.steps is None else [int(r) for r in np.unique(shown.steps.column("replica").to_numpy())]
+
+
+def _of(shown: Shown, replica: int) -> Columns:
+    assert shown.steps is not None
+    mine = shown.steps.column("replica").to_numpy() == replica
+    return {name: shown.steps.column(name).to_numpy()[mine] for name in ("start_s", "end_s", *_ARGS)}
+
+
+def _lanes(steps: Columns) -> np.ndarray:
+    """(steps,) a lane for each, such that those of a lane do not overlap: viewers only draw what nests."""
+    start, end = steps["start_s"], steps["end_s"]
+    lanes = np.zeros(len(start), np.int64)
+    if np.all(start[1:] >= end[:-1]):
+        return lanes
+    free: list[float] = []
+    for i, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
+        lane = next((at for at, until in enumerate(free) if until <= begin), len(free))
+        free[lane : lane + 1] = [stop]
+        lanes[i] = lane
+    return lanes
+
+
+def _slices(replica: int, steps: Columns) -> Iterator[Event]:
+    """A slice for each step, called by what its batch held."""
+    lanes = _lanes(steps).tolist()
+    starts, ends = steps["start_s"].tolist(), steps["end_s"].tolist()
+    args = list(zip(*(steps[name].tolist() for name in _ARGS), strict=True))
+    for lane, start, end, values in zip(lanes, starts, ends, args, strict=True):
+        held = dict(zip(_ARGS, values, strict=True))
+        kinds = [kind for kind, key in (("prefill", "prefill_tokens"), ("decode", "decode_seqs")) if held[key]]
+        yield {
+            "ph": "X", "name": " and ".join(kinds) or "decode", "cat": "step", "pid": FIRST_REPLICA + replica,
+            "tid": lane + 1, "ts": _us(start), "dur": max(0.0, round(_us(end) - _us(start), 3)), "args": held,
+        }  # fmt: skip
+
+
+def _counters(replica: int, steps: Columns, blocks: object) -> Iterator[Event]:
+    """Requests running and waiting, and blocks of KV memory, wherever they change."""
+    where = {"ph": "C", "cat": "counter", "pid": FIRST_REPLICA + replica, "tid": 1}
+    at = steps["start_s"]
+    yield from _changes(where, "requests", at, {name: steps[name] for name in ("running", "waiting")})
+    free = steps["free_blocks"]
+    if isinstance(blocks, int) and not isinstance(blocks, bool) and blocks >= free.max(initial=0) and blocks > 0:
+        use = np.round(100.0 * (blocks - free) / blocks, 3)
+        yield from _changes(where, "KV memory", at, {"in use (%)": use})
+    else:
+        yield from _changes(where, "KV memory", at, {"free (blocks)": free})
+
+
+def _changes(where: Event, name: str, at_s: np.ndarray, values: Mapping[str, np.ndarray]) -> Iterator[Event]:
+    if not len(at_s):
+        return
+    stacked = np.stack([np.asarray(column, np.float64) for column in values.values()])
+    new = np.concatenate([[True], np.any(np.diff(stacked, axis=1) != 0, axis=0)])
+    for i in np.flatnonzero(new).tolist():
+        args = {key: column[i].item() for key, column in values.items()}
+        yield {**where, "name": name, "ts": _us(float(at_s[i])), "args": args}
+
+
+def _arrows(shown: Shown, steps: Mapping[int, Columns]) -> Iterator[Event]:
+    """From the sending of each request to the batch that began its prefill, and to the one that gave its last token."""
+    found = {replica: (columns, _lanes(columns)) for replica, columns in steps.items()}
+    for row in shown.rows:
+        start = row.get("prefill_start_s")
+        own = row.get("replica")
+        there = [own] if own in found else list(found)
+        if row["sent_s"] is None or start is None:
+            continue
+        first = next((at for r in there if (at := _step(r, *found[r], start, ends=False))), None)
+        last = next(
+            (at for r in there if row["last_s"] and (at := _step(r, *found[r], row["last_s"], ends=True))), None
+        )
+        ends = [at for at in (first, last) if at is not None]
+        for at in ends[:1] if len(ends) == 2 and ends[0] != ends[1] else []:
+            yield {"ph": "t", **_arrow(row), **at}
+        for at in ends[-1:]:
+            yield {"ph": "f", "bp": "e", **_arrow(row), **at}
+
+
+def _step(replica: int, steps: Columns, lanes: np.ndarray, time_s: float, *, ends: bool) -> Event | None:
+    """Where the step is that began at a time, or held it, or that ended then; None where it is not shown."""
+    at = int(np.searchsorted(steps["start_s"], time_s, "left" if ends else "right")) - 1
+    if at < 0 or time_s > steps["end_s"][at]:
+        return None
+    return {"pid": FIRST_REPLICA + replica, "tid": int(lanes[at]) + 1, "ts": _us(float(steps["start_s"][at]))}
+
+
+def _gauges(shown: Shown) -> Iterator[Event]:
+    """What a remote endpoint reported of itself, reading by reading."""
+    metrics = server_metrics.view(shown.run)
+    if metrics is None:
+        return
+    at_s = metrics.read_s[(metrics.read_s >= shown.from_s) & (metrics.read_s <= shown.to_s)]
+    for word, name, unit, scale in _GAUGES:
+        values = metrics.gauge(word, at_s, mean=word == "kv_use") if len(at_s) else None
+        if values is not None:
+            yield from _changes(
+                {"ph": "C", "cat": "counter", "pid": SERVER, "tid": 1}, name, at_s, {unit: scale * values}
+            )
+
+
+def _actions(shown: Shown) -> Iterator[Event]:
+    """Slices of every role and state, and of what the router did; instants of failures and rejections."""
+    for stay in _stays(shown):
+        start, end = _us(max(stay.from_s, shown.from_s)), _us(min(stay.to_s, shown.to_s))
+        what = clean(stay.role, 40) if stay.state == "up" else f"{clean(stay.role, 40)}, {stay.state}"
+        where = {"pid": FIRST_REPLICA + stay.replica, "tid": _STATES}
+        yield {"ph": "X", "name": what, "cat": "state", **where, "ts": start, "dur": round(end - start, 3)}
+    for kind, one in _cluster.done(shown.run).items():
+        for number, row in enumerate(one.rows.to_pylist()):
+            if row["end_s"] < shown.from_s or row["at_s"] > shown.to_s:
+                continue
+            own = {"name": one.name, "args": _of_action(row)}
+            if kind in _LASTING:
+                yield from _slice(f"{kind} {number}", row, own)
+            elif kind == "reject" or row["replica"] is None:
+                yield {"ph": "i", "s": "p", "cat": kind, "pid": ROUTER, "tid": 1, "ts": _us(row["at_s"]), **own}
+            else:
+                pid = FIRST_REPLICA + row["replica"]
+                yield {"ph": "i", "s": "p", "cat": kind, "pid": pid, "tid": _STATES, "ts": _us(row["at_s"]), **own}
+
+
+def _stays(shown: Shown) -> list[Stay]:
+    return [stay for stay in _cluster.stays(shown.run) if stay.to_s > shown.from_s and stay.from_s < shown.to_s]
+
+
+def _slice(key: str, row: Event, own: Event) -> Iterator[Event]:
+    """From begin to end; of a migration the part in which the request does not decode inside."""
+    common = {"cat": "router", "id2": {"local": key}, "pid": ROUTER, "tid": 1}
+    stopped_s = row["stop_s"]
+    yield {"ph": "b", "ts": _us(row["at_s"]), **common, **own}
+    if stopped_s is not None and stopped_s < row["end_s"]:
+        yield {"ph": "b", "ts": _us(stopped_s), **common, "name": "stopped"}
+        yield {"ph": "e", "ts": _us(row["end_s"]), **common, "name": "stopped"}
+    yield {"ph": "e", "ts": _us(row["end_s"]), **common, "name": own["name"]}
+
+
+def _of_action(row: Event) -> Event:
+    found = {
+        "request": row["request_id"], "replica": row["replica"], "target": row["target"], "tokens": row["tokens"],
+        "detail": None if row["detail"] is None else clean(row["detail"]),
+    }  # fmt: skip
+    return {name: value for name, value in found.items() if value is not None}

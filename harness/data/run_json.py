@@ -389,14 +389,6 @@ class FollowUps(Part, frozen=True, kw_only=True):
     closed: bool = False
 
 
-class Gaps(Part, frozen=True, kw_only=True):
-    """The law of the gaps, drawn and declared, at some lengths."""
-
-    at: list[Number]
-    drawn: list[Number]
-    declared: list[Number]
-
-
 class RateCurve(Part, frozen=True, kw_only=True):
     """The course of the declared rate."""
 
@@ -410,10 +402,9 @@ class Fidelity(Part, frozen=True, kw_only=True):
     Rates are gaps per second; `gap_cv`, `dispersion` (variance by mean of counts) and `autocorrelation` (of
     neighbouring counts) are those of the sending, under `drawn` those of the schedule. Stamps on a grid (`tick_s`) are
     counted in whole ticks. `law` says what was declared: "clock", "operational", "none" or "unknown"; `ks` and `ks_p`
-    compare the gaps with it, `gaps` holds both at some points. `expected_rps` is the declared rate over the time of
-    this schedule, where it may be another than the long-run mean, `rate_curve` its course, and `rate_z` how many
-    standard errors the drawn rate is from it. `follow_ups` counts what waited for answers, `all` describes everything
-    that was sent, where there are any.
+    compare the gaps with it. `expected_rps` is the declared rate over the time of this schedule, where it may be
+    another than the long-run mean, `rate_curve` its course, and `rate_z` how many standard errors the drawn rate is
+    from it. `follow_ups` counts what waited for answers, `all` describes everything that was sent, where there are any.
     """
 
     requested_rps: Number | None = None
@@ -429,7 +420,6 @@ class Fidelity(Part, frozen=True, kw_only=True):
     law: Text = None
     ks: Number | None = None
     ks_p: Number | None = None
-    gaps: Gaps | None = None
     expected_rps: Number | None = None
     rate_curve: RateCurve | None = None
     rate_z: Number | None = None

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.run_json import Fidelity, Gaps, RateCurve
+from harness.data.run_json import Fidelity, RateCurve
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -179,9 +179,6 @@ SHORTEST_S = 1e-6
 """Gaps below this are only counted, not distinguished: a very bursty law (gamma with cv 4) puts up to half of its gaps
 there, where a running sum of times in float64 rounds them away and no network preserves them."""
 
-POINTS = 32
-"""Points at which the law and the gaps are stored for the picture."""
-
 STRETCHES = 60
 """Stretches of time in which the declared rate is stored for the picture."""
 
@@ -286,17 +283,7 @@ def _against(planned_s: Floats, along: Floats | None, cdf: GapCdf | None) -> dic
         return {}
     per_s = 1.0 if along is None else (along[-1] - along[0]) / (planned_s[-1] - planned_s[0])
     ks, p = kolmogorov_smirnov(gaps, cdf, least=SHORTEST_S * per_s)
-    return {"ks": ks, "ks_p": p, "gaps": _curves(gaps, cdf)}
-
-
-def _curves(gaps: Floats, cdf: GapCdf) -> Gaps:
-    """Shares of gaps that are longer, as drawn and as declared, at points evenly spaced in their logarithm."""
-    ordered = np.sort(gaps)
-    low = max(float(np.quantile(ordered, 0.02)), float(ordered[-1]) * 1e-6)
-    at = np.geomspace(low, float(ordered[-1]), POINTS)
-    drawn = 1 - np.searchsorted(ordered, at, side="right") / len(ordered)
-    declared = 1 - np.asarray(cdf(at), np.float64)
-    return Gaps(at=_short(at), drawn=_short(drawn), declared=_short(declared))
+    return {"ks": ks, "ks_p": p}
 
 
 def _course(operational_time: OperationalTime, end_s: float) -> RateCurve | None:

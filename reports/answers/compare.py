@@ -346,9 +346,9 @@ def _state(pair: ComparedPair) -> Cell:
 
 def _run(info: CompareAnswer, pair: ComparedPair, side: str, folder: Path) -> Cell:
     """The path of a run, with a relative link to its page where it has one, else to its folder, if it is there."""
-    from reports.comparison import _runs
+    from reports.comparison import folder_of
 
-    found = _runs.folder_of(info, pair, side, folder)
+    found = folder_of(info, pair, side, folder)
     link = None
     if found is not None and found.is_dir():
         page = "report.html" if (found / "report.html").is_file() else ""

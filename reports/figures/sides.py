@@ -15,8 +15,7 @@ from harness.stats.curves import crossing
 from harness.stats.seeds import LEAST_SEEDS, spread
 from reports import _data, _format
 from reports._format import clean, in_figure
-from reports.comparison import Comparison, _contrast
-from reports.comparison._contrast import METRICS, SCALES, TIMES_S, Band
+from reports.comparison import METRICS, SCALES, TIMES_S, Band, Comparison, band
 from reports.figures import style
 from reports.figures.compare import label
 from reports.figures.style import Look
@@ -233,8 +232,7 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
         return style.UNBOUND
     goal = comparison.info.goal
     found = {
-        side: _contrast.band([contrast.sides[place].attainment for contrast in contrasts])
-        for place, side in enumerate(SIDES)
+        side: band([contrast.sides[place].attainment for contrast in contrasts]) for place, side in enumerate(SIDES)
     }
     shown = _scales([band.mean for band in found.values()])
     x = SCALES[shown]
@@ -246,7 +244,7 @@ def sides_scale(comparison: Comparison) -> go.Figure | str:
         _scale_line(drawn, x, 100 * here.mean[shown], side, SIDES[side])
         bounds = contrasts[0].sides[place].bounds
         for bound in bounds if len(bounds) > 1 else ():
-            alone = _contrast.band([contrast.sides[place].bounds[bound] for contrast in contrasts])
+            alone = band([contrast.sides[place].bounds[bound] for contrast in contrasts])
             _scale_line(drawn, x, 100 * alone.mean[shown], *_alone(side, str(bound)))
     x_axis = style.log_axis("SLO scale (1 = the SLO of the comparison)", x)
     style.axes(drawn, x_axis, style.share_axis(style.WITHIN))
@@ -342,7 +340,7 @@ def _difference(drawn: go.Figure, comparison: Comparison, metric: str, shown: np
         look = SIDES[side]._replace(dash=dash, width=2.5)
         y = 100 * shares.mean(axis=0)[shown]
         style.curve(drawn, x, y, f"{name}, {side}", look, style.OF_SECONDS, row=row, mode="lines", legendgroup=side)
-    found = _contrast.band([100 * pair for pair in head - base])
+    found = band([100 * pair for pair in head - base])
     if found.label:
         ends = np.maximum(found.low[shown], -100), np.minimum(found.high[shown], 100)
         _band(drawn, x, ends, "head", found.label, row + 1)

@@ -189,15 +189,13 @@ GONE = (
     "The runs of the points are not where they were, so nothing is known of single requests; "
     "keep the folder of the sweep whole."
 )
-SAMPLES = ("ttft", "tpot")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """A run after the cut of its warm-up: sorted latencies by metric, phases, and causes of misses under its SLO."""
+    """A run after the cut of its warm-up: how many requests, phases, and causes of misses under its SLO."""
 
     requests: int
-    samples: Mapping[str, np.ndarray]
     stages: Stages
 
 
@@ -211,11 +209,6 @@ def of(study: Study, point: Point) -> list[Samples]:
         if sum(one.requests for one in found) >= ENOUGH:
             break
     return found
-
-
-def pooled(samples: Sequence[Samples], metric: str) -> np.ndarray:
-    """Sorted values of a metric over the runs."""
-    return np.sort(np.concatenate([one.samples[metric] for one in samples] or [np.empty(0)]))
 
 
 def phases(samples: Sequence[Samples]) -> dict[str, float]:
@@ -245,8 +238,7 @@ def _read(folder: Path) -> Samples | None:
         run = _data.measured(large.load(folder, large=0))  # no gap between tokens is looked at
     except (BenchError, OSError, ValueError, KeyError):
         return None
-    samples = {name: _data.sample(run, name) for name in SAMPLES}
-    return Samples(run.requests.num_rows, samples, _data.stages(run))
+    return Samples(run.requests.num_rows, _data.stages(run))
 
 
 def infos(folders: Iterable[Path]) -> Iterator[RunInfo]:

@@ -310,16 +310,6 @@ def test_no_law_is_named_and_a_lost_one_is_not(judged):
     assert "none" != judged(gaps_s, Law(2.0, known=False)).law
 
 
-def test_law_and_gaps_are_kept_for_the_picture(judged):
-    """The report could not draw the gaps against their law, which is gone when it is made."""
-    gaps_s = np.random.default_rng(0).exponential(0.5, 2000)
-    kept = judged(gaps_s, Law(2.0, exponential(2.0))).gaps
-
-    at = np.array(kept.at)
-    assert np.exp(-2 * at) == pytest.approx(np.array(kept.declared), rel=1e-3)
-    assert [float((gaps_s > a).mean()) for a in at[1:-1]] == pytest.approx(kept.drawn[1:-1], abs=0.002)
-
-
 def test_follow_ups_and_unsent_requests_do_not_count_as_sending(sent, record):
     """The next turn of a session comes when its answer comes: it would be called late, or burst the gap law."""
     schedule, rows = sent(n=100)

@@ -125,7 +125,6 @@ def _info(table: pa.Table, slo: str) -> dict[str, Any]:
         "fidelity": {
             "requested_rps": 12.0, "drawn_rps": 11.9, "achieved_rps": 11.9, "scheduled": table.num_rows,
             "sent": table.num_rows, **_BURSTINESS, "drawn": _BURSTINESS, "ks": 0.041, "ks_p": 0.72, "law": "clock",
-            "gaps": {"at": [0.01, 0.1, 0.3], "drawn": [0.88, 0.31, 0.0], "declared": [0.8869, 0.3012, 0.0273]},
             "lateness_p50_s": 0.0003, "lateness_p99_s": 0.0019, "lateness_max_s": 0.0024,
             "line": "sending: rate 11.9 of 12 req/s",
         },

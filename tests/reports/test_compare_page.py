@@ -21,7 +21,7 @@ from harness.stats.curves import crossing
 from reports import answers as pages
 from reports import comparison, figures
 from reports.answers import compare
-from reports.comparison._contrast import SCALES, TIMES_S
+from reports.comparison import SCALES, TIMES_S
 from reports.document import Table
 from reports.figures.compare import forest
 from reports.figures.sides import WEIGHT, cdf_difference, sides_rate, sides_scale

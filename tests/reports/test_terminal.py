@@ -13,10 +13,10 @@ from harness.experiments.sweep.sweep_json import RunCount, SweepAnswer, SweepPoi
 from harness.stats.seeds import Spread
 from reports import answers as pages
 from reports.answers import sweep
+from reports.builtin import Text
 from reports.document import Cell, Document, Section, Table, markdown
 from reports.document.curve import Curve, drawn
 from reports.document.text import Look, render
-from reports.text import Text
 
 FALLING = [(1.0, 1.0), (2.0, 0.95), (3.0, 0.8), (4.0, 0.2)]
 BRAILLE = re.compile("[\u2801-\u28ff]")

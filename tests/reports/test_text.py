@@ -15,9 +15,7 @@ from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from reports import _rows, _verdict
-from reports.json import Json
-from reports.markdown import Markdown
-from reports.text import Text
+from reports.builtin import Json, Markdown, Text
 
 MakeRun = Callable[..., Run]
 

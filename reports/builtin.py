@@ -1,0 +1,175 @@
+"""The forms of a run that are short: for people a page, pictures, a text; for programs JSON and tables of numbers."""
+
+import csv
+import io
+import json
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow.parquet as pq
+
+from harness.data.codec import encode
+from harness.data.folder import Run
+from harness.metrics.summary import summarize
+from reports import _data, _pictures, _sending, _tables
+from reports._format import clean
+from reports.answers.run import document
+from reports.document import Command, Section, html, markdown, text
+
+DETAILS = ("client", "server", "ran")
+"""Folded sections of the page that markdown has too."""
+
+FORMULA = ("=", "+", "-", "@")
+"""How a text begins that a spreadsheet takes for a formula (OWASP, CSV injection)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Html:
+    """One offline HTML file: verdict, tables and figures of a run, with plotly.js inside and no request to any host.
+
+    The page of a run; the same run gives the same bytes.
+
+    `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings; `plain` leaves
+    it uncompressed, for browsers that cannot unpack it. Of its `sections` only those named, where any are.
+    """
+
+    plotly_bundle: str | None = None
+    plain: bool = False
+    sections: tuple[str, ...] = ()
+
+    def render(self, run: Run) -> str:
+        """The whole file as text.
+
+        Raises UsageError when the plotly bundle cannot be read, and for a section that the page does not have.
+        """
+        return html.render(document(run), bundle=self.plotly_bundle, plain=self.plain, sections=self.sections)
+
+
+@dataclass(frozen=True, slots=True)
+class Png:
+    """A picture of each figure of a run, as PNG files, drawn by the Chromium or Chrome of this machine.
+
+    PNG files in the light look, `width` CSS pixels wide, `scale` dots for each of them; of the `sections` named.
+
+    `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings.
+    """
+
+    width: int = _pictures.WIDTH
+    scale: float = _pictures.SCALE
+    sections: tuple[str, ...] = ()
+    plotly_bundle: str | None = None
+
+    def render(self, run: Run) -> dict[str, bytes]:
+        """The files by the names of their figures. Raises BenchError where no browser draws them."""
+        parts = html.figures(document(run), self.sections)
+        return _pictures.drawn(parts, bundle=self.plotly_bundle, width=self.width, scale=self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """The result for the terminal: percentiles with bounds, key facts, warnings, verdict, what next.
+
+    The summary; with `color` for a terminal, without it plain text that a file or a pipe can take.
+
+    With `curve` attainment against the SLO scale is drawn too, with `ascii` in ASCII alone. Texts are broken at `width`
+    columns: by default those of the terminal (or COLUMNS), at most 100. Paths and commands can be copied whole.
+    """
+
+    color: bool = False
+    width: int | None = None
+    curve: bool = False
+    ascii: bool = False
+
+    def render(self, run: Run) -> str:
+        """The text, ending with a newline; the last lines are the verdict and what to do next."""
+        width = shutil.get_terminal_size((text.WIDTH, 24)).columns if self.width is None else self.width
+        curve = self.curve and width >= text.CURVE_COLUMNS
+        page = run.path / "report.html"
+        where = clean(page, None) if page.exists() else f"bench report {shlex.quote(clean(run.path, None))}"
+        shown = document(run)
+        remote = ("Client", _sending.line(run)), ("Server", _sending.server_line(run))
+        facts = (*shown.key_facts, *(remote if _sending.client(run) else ()))
+        shown = replace(
+            shown, key_facts=facts, sections=(*shown.sections, Section("report", "", (Command("report", where),)))
+        )
+        return text.render(shown, text.Look(self.color, curve, not self.ascii, width))
+
+
+@dataclass(frozen=True, slots=True)
+class Markdown:
+    """The result as markdown: verdict, percentile table, key facts and warnings, for a pull request or a wiki.
+
+    The summary of a run; text from outside is escaped and never becomes markup or a link.
+    """
+
+    def render(self, run: Run) -> str:
+        """The text, ending with a newline."""
+        shown = document(run)
+        sections = tuple(replace(one, detail=one.detail and one.key not in DETAILS) for one in shown.sections)
+        findings = tuple(replace(one, text=f"{shown.mark}. {one.text}") for one in shown.findings)
+        return markdown.render(replace(shown, findings=findings, sections=sections))
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """The run as JSON: what `run.json` holds, for other programs.
+
+    `run.json`, indented by `indent` spaces; a run that was killed gets the summary of what it recorded.
+    """
+
+    indent: int = 2
+
+    def render(self, run: Run) -> str:
+        """The text, ending with a newline; control characters are escaped as JSON does."""
+        info = encode(run.info) | {"complete": run.complete}
+        if not run.info.summary:
+            info["summary"] = encode(summarize(run.measured, _data.slo(run)))
+        return json.dumps(info, indent=self.indent, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Csv:
+    """The numbers of a run as a CSV table, tidy: run, class, metric, unit, statistic, value, low, high.
+
+    A row for each number, with its unit and, where the run tells one, its 95 % interval; times in seconds.
+    """
+
+    def render(self, run: Run) -> str:
+        """The text, its heads in the first line."""
+        return self.render_all([run])
+
+    def render_all(self, runs: Sequence[Run]) -> str:
+        """The same of several runs in one table."""
+        file = io.StringIO()
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(_tables.HEADS)
+        writer.writerows([_cell(value) for value in row] for row in _tables.rows(runs))
+        return file.getvalue()
+
+
+def _cell(value: str | float | None) -> str:
+    """A number with all its digits; a text that no spreadsheet takes for a formula."""
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return f"'{value}" if value.startswith(FORMULA) else value
+    return repr(int(value)) if value.is_integer() else repr(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet:
+    """The numbers of a run as a Parquet table, tidy: run, class, metric, unit, statistic, value, low, high.
+
+    The table of `csv` for programs: nulls where there is no class, no value or no interval; times in seconds.
+    """
+
+    def render(self, run: Run) -> bytes:
+        return self.render_all([run])
+
+    def render_all(self, runs: Sequence[Run]) -> bytes:
+        """The same of several runs in one table."""
+        file = io.BytesIO()
+        pq.write_table(_tables.table(runs), file, compression="zstd")
+        return file.getvalue()

@@ -1,0 +1,334 @@
+"""A comparison as its figures draw it: the answer of `bench compare`, and the requests of its stored runs.
+
+from harness import answers
+from reports import comparison
+from reports.figures.compare import forest
+
+forest(comparison.of(answers.of("pairs"), "pairs")).show()
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.api import Bound, Slo
+from harness.data.folder import read_info
+from harness.data.lists import number
+from harness.data.run_json import Cut
+from harness.errors import UsageError
+from harness.experiments import answers, imports
+from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.compare import pairing, wording
+from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair, Row
+from harness.experiments.rescore import reading, scale
+from harness.experiments.rescore.reading import Source
+from harness.metrics.objective import Seen, parse_slo, restored_slo
+from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS, student
+from reports import _data, _format, _sending
+from reports._format import clean
+from reports._system import Facts
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+SCALES: Floats = np.unique(np.concatenate([np.geomspace(1 / 16, 16, 257), [1.0]]))
+"""SLO scales at which attainment is taken; 1 is among them."""
+
+TIMES_S: Floats = np.geomspace(1e-4, 1e4, 3201)
+"""Latencies (s) at which shares are taken: 400 a decade, so that two of them are 0.6 % apart."""
+
+METRICS = ("ttft", "tpot")
+
+
+_OF = "attainment of "
+
+_NOTHING = "The figure needs the runs that were compared; put their folders where the comparison found them."
+
+_SEARCHED = "Searches keep no requests of their trials; compare two sweeps to see what the requests of both sides did."
+
+_INVALID = "No pair is valid, so nothing is drawn of its requests; make the pairs again that are named below."
+
+_PRINTED = (
+    "The commands printed numbers and left no requests; let them leave a run at {out} to see what its requests did."
+)
+
+SEARCH = "capacity.json"
+
+LOOKED = 3
+"""Pairs that are looked through for a client floor."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Side:
+    """Shares of the requests of a run: within every bound, and within each, at `SCALES`; at or below `TIMES_S`.
+
+    `crossing` is the smallest scale at which the goal is reached, None where none does. A request that failed is within
+    nothing; one without a TPOT is not among those of TPOT.
+    """
+
+    attainment: Floats
+    bounds: Mapping[Bound, Floats]
+    crossing: float | None
+    within: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contrast:
+    """Both sides of pair number `pair`, and the `requests` that are the same on both.
+
+    Of these `both`, only `base`, only `head` and `neither` met the SLO.
+    """
+
+    pair: int
+    sides: tuple[Side, Side]
+    requests: int
+    met: Mapping[str, int]
+
+
+def contrast(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer) -> Contrast:
+    """The contrast of a pair under the SLO of the comparison; of runs with SLOs of their own each under its own."""
+    both = [_seen(source, float(pair.cut_s or 0.0)) for source in (base, head)]
+    objectives = [
+        parse_slo(info.slo, goal=info.goal) if info.slo else restored_slo(source.info) for source in (base, head)
+    ]
+    curves = [scale.curve(seen, slo, SCALES.tolist()) for seen, slo in zip(both, objectives, strict=True)]
+    sides = [_side(seen, slo, curve) for seen, slo, curve in zip(both, objectives, curves, strict=True)]
+    _, first, second = np.intersect1d(_ids(both[0]), _ids(both[1]), return_indices=True)
+    base_met, head_met = curves[0].ratio[first] <= 1.0, curves[1].ratio[second] <= 1.0
+    met = {
+        "both": base_met & head_met,
+        "base": base_met & ~head_met,
+        "head": head_met & ~base_met,
+        "neither": ~base_met & ~head_met,
+    }
+    counts = {which: int(kept.sum()) for which, kept in met.items()}
+    return Contrast(pair.pair, (sides[0], sides[1]), len(first), counts)
+
+
+def _ids(seen: Seen) -> Floats:
+    return number(seen.table, "request_id")
+
+
+def _seen(source: Source, cut_s: float) -> Seen:
+    """The requests that count: those due from the cut of the pair on."""
+    if not cut_s:
+        return source.seen
+    return Seen(_from(source.table, cut_s), lambda: (_from(piece, cut_s) for piece in source.seen.pieces()))
+
+
+def _from(table: pa.Table, cut_s: float) -> pa.Table:
+    return table.filter(pc.greater_equal(table["scheduled_s"], cut_s))
+
+
+def _side(seen: Seen, slo: Slo, curve: scale.Curve) -> Side:
+    ok = seen.ok
+    within = {}
+    for metric in METRICS:
+        values = seen.values(metric)
+        found = np.sort(values[ok & np.isfinite(values)])
+        count = len(found) + int((~ok).sum())
+        within[metric] = (
+            np.searchsorted(found, TIMES_S, side="right") / count if count else np.full(len(TIMES_S), np.nan)
+        )
+    return Side(curve.attainment, curve.bounds, curve.crossing(slo.goal), within)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Band:
+    """Mean of the curves of several pairs, both ends of its band, and what the band is (empty of one curve)."""
+
+    mean: Floats
+    low: Floats
+    high: Floats
+    label: str
+
+
+def band(curves: Sequence[Floats]) -> Band:
+    """The band is the 95 % interval of the mean from 5 pairs on (Student's t), else the range."""
+    every = np.stack([np.asarray(curve, np.float64) for curve in curves])
+    mean, n = every.mean(axis=0), len(every)
+    if n < 2:
+        return Band(mean, mean, mean, "")
+    if n < LEAST_SEEDS:
+        return Band(mean, every.min(axis=0), every.max(axis=0), f"range of {n} pairs")
+    half = student(n) * every.std(axis=0, ddof=1) / np.sqrt(n)
+    return Band(mean, mean - half, mean + half, f"{CONFIDENCE:.0%} interval of the mean of {n} pairs")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Comparison:
+    """The answer `info`, which stands in `folder`.
+
+    `contrasts` are the pairs at one point whose runs could be read, request by request; `point` names that point and
+    says why it was chosen (empty where there is one point only), `missing` why there are no contrasts. `searches` has
+    the answers of both searches, by side, where searches were compared and both are still there.
+    """
+
+    info: CompareAnswer
+    folder: Path
+    contrasts: tuple[Contrast, ...]
+    point: str
+    missing: str
+    searches: Mapping[str, CapacityAnswer]
+
+    @property
+    def floors(self) -> Facts:
+        """The client floor of the first readable run of each side, where it was measured."""
+        return _floors(self.info, self.folder)
+
+    @property
+    def bounds(self) -> Facts:
+        """The bounds of the SLO that have an attainment of their own, as (name of the row, text of the bound)."""
+        names = dict.fromkeys(row.metric for row in self.info.rows)
+        return tuple((name, name.removeprefix(_OF)) for name in names if name.startswith(_OF))
+
+    def of_metric(self, name: str) -> list[Row]:
+        """The rows of one metric, a point each, in the order of the points."""
+        return [row for row in self.info.rows if row.metric == name]
+
+
+def of(info: CompareAnswer, path: str | Path) -> Comparison:
+    """The comparison `info` that stands at `path` (its folder or file), with what can be read of its runs."""
+    given = Path(path)
+    folder = given if given.is_dir() else given.parent
+    point, why = _point(info)
+    contrasts: tuple[Contrast, ...] = ()
+    searches = _searches(info, folder)
+    if searches:
+        missing = _SEARCHED
+    elif not any(pair.valid for pair in info.pairs):
+        missing = _INVALID
+    else:  # what would bring the requests of the runs
+        missing = _PRINTED if _only_numbers(info, folder) else _NOTHING
+    try:
+        contrasts = tuple(_contrasts(info, folder, point))
+    except UsageError as error:
+        missing = f"The runs that were compared cannot be read: {error}"
+    return Comparison(info, folder, contrasts, why, "" if contrasts else missing, searches)
+
+
+def _contrasts(info: CompareAnswer, folder: Path, point: Mapping[str, str]) -> Iterator[Contrast]:
+    if info.refused or not info.gates:
+        return
+    for pair in info.pairs:
+        if pair.valid and (pair.point or {}) == point:
+            sides = [_source(info, pair, side, folder) for side in ("base", "head")]
+            if sides[0] is not None and sides[1] is not None:
+                yield contrast(pair, sides[0], sides[1], info)
+
+
+def _point(info: CompareAnswer) -> tuple[Mapping[str, str], str]:
+    """The point whose requests are drawn: where the two sides differ most in what the SLO asks."""
+    point, why = next((pair.point or {} for pair in info.pairs), {}), "the first point"
+    for name in ("attainment", "goodput_rps"):
+        apart = [
+            (abs(row.head - row.base), row.point)
+            for row in info.rows
+            if row.metric == name and row.base is not None and row.head is not None
+        ]
+        if apart:
+            point = max(apart, key=lambda one: one[0])[1]
+            why = f"where the {name.removesuffix('_rps')} of the two sides differs most"
+            break
+    return point, f"{clean(wording.where(point))}, {why}" if point else ""
+
+
+def folder_of(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) -> Path | None:
+    """The run or search of a side of a pair, if it is still there: a folder or a file; None else.
+
+    A run folder of another schedule than was compared is another run.
+    """
+    schedule = pair.schedule_hash if side == "base" or info.same_requests else None
+    for path in _places(Path(pair.run(side)), beside):
+        if path.is_file() or (path / SEARCH).is_file():
+            return path
+        if (path / "run.json").exists() and _is_it(path, schedule):
+            return path
+    return None
+
+
+def _source(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) -> Source | None:
+    """The requests of a side of a pair, all that were sent; None where they cannot be found, or are ambiguous."""
+    path = folder_of(info, pair, side, beside)
+    if path is None or (path / SEARCH).is_file():
+        return None
+    found = [run for run in _read(path, float(pair.cut_s or 0.0)) if run.table.num_rows]
+    wanted = [run for run in found if run.info.schedule.sha256 == pair.schedule_hash]
+    kept = wanted if len(found) > 1 else found
+    return kept[0] if len(kept) == 1 else None
+
+
+def _searches(info: CompareAnswer, beside: Path) -> dict[str, CapacityAnswer]:
+    """The answers of both searches of the first valid pair, by side; empty where these were no searches."""
+    pair = next((pair for pair in info.pairs if pair.valid), None)
+    found: dict[str, CapacityAnswer] = {}
+    if pair is None:
+        return found
+    for side in ("base", "head"):
+        places = _places(Path(pair.run(side)), beside)
+        stored = (answers.of(place) for place in places if (place / SEARCH).is_file())
+        search = next((one for one in stored if isinstance(one, CapacityAnswer)), None)
+        if search is None:
+            return {}
+        found[side] = search
+    return found
+
+
+def _only_numbers(info: CompareAnswer, beside: Path) -> bool:
+    """Whether the first pair left numbers that a command printed, and nothing else."""
+    run = next((pair.base_run for pair in info.pairs), "")
+    return any((place / pairing.FILE).is_file() for place in _places(Path(run), beside))
+
+
+def _floors(info: CompareAnswer, beside: Path) -> Facts:
+    """The client's own error on each side, from the first of its runs that is there and that measured it."""
+    return tuple(
+        (f"Client floor, {side}", text)
+        for side in ("base", "head")
+        for text in [next(filter(None, (_floor(info, pair, side, beside) for pair in info.pairs[:LOOKED])), "")]
+        if text
+    )
+
+
+def _floor(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) -> str:
+    path = folder_of(info, pair, side, beside)
+    if path is None or not (path / "run.json").is_file():
+        return ""
+    found = _sending.floors(read_info(path))
+    units = {name: _format.unit_of([floor.p99_s]) for name, floor in found.items()}
+    texts = [f"{_data.label(name)} {_sending.pair(floor, units[name])} {units[name]}" for name, floor in found.items()]
+    return f"{', '.join(texts)} (half / 99% of all stamps are nearer to the truth)" if texts else ""
+
+
+def _read(path: Path, cut_s: float) -> Iterator[Source]:
+    """The runs at a path, with every request from `cut_s` on, whatever their own cut was."""
+    for run in reading.sources(path):
+        if run.info.warmup.at_s <= cut_s:
+            yield run
+        else:
+            whole = Cut("none", 0.0, 0)
+            yield from (
+                reading.of_run(replace(each, info=each.info.change(warmup=whole))) for each in imports.open(path)
+            )
+
+
+def _places(stored: Path, beside: Path) -> Iterator[Path]:
+    """Where a run may be: each end of its stored path below the folder of the comparison, then as it was stored."""
+    parts = [part for part in stored.parts if part not in ("..", stored.anchor)]
+    if not parts:
+        return
+    yield from (beside.joinpath(*parts[start:]) for start in range(len(parts)))
+    yield stored
+
+
+def _is_it(path: Path, schedule: object) -> bool:
+    try:
+        found = read_info(path).schedule.sha256
+    except UsageError:
+        return False
+    return schedule is None or found == schedule
