@@ -27,7 +27,9 @@ def test_every_position_is_what_scoring_finds(text: str, mixture: Callable[..., 
     held = replace(slo, bounds=bounds)
     limits = {metric: axis(seen, metric, None).limits_s for metric in ("ttft", "tpot")}
     found = plane(seen, limits, held)
-    ends = [(*values[::5], None) for values in limits.values()]
+    # beside a bound of a class alone, a score leaves out what requests bring along themselves
+    ends = [(*values[::5], *([] if any(b.metric == m and b.tag for b in bounds) else [None]))
+            for m, values in limits.items()]  # fmt: skip
     for i, ttft in enumerate(ends[0]):
         for j, tpot in enumerate(ends[1]):
             moved = tuple(Bound(m, at) for m, at in (("ttft", ttft), ("tpot", tpot)) if at is not None)
