@@ -86,7 +86,7 @@ FIGURES = (
     Figure("forest", "compare", "losses", "Losses of the gated metrics", "compare"),
     Figure("sides_rate", "compare", "curves", "Attainment of both sides against the rate", "sides"),
     Figure("sides_scale", "compare", "curves", "Attainment of both sides against SLO scale", "sides"),
-    Figure("cdf_difference", "compare", "pairs", "Latency on both sides, and the difference", "sides"),
+    Figure("cdf_difference", "compare", "pairs", "Latency of the requests on both sides", "sides"),
     Figure("trend", "trend", "series", "Judged metrics, night by night", "history"),
     Figure("real_curves", "validate", "figures", "Measured and simulated over the rate", "validate"),
     Figure("real_plane", "validate", "figures", "Simulated against measured", "validate"),

@@ -24,8 +24,6 @@ from reports.study import Study
 UNKNOWN = "The bounds of the SLO are on times that are unknown in this run, so there is no attainment to draw."
 FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241
-_MARKS = 12
-"""Markers that tell a curve from the others."""
 
 
 class Series(NamedTuple):
@@ -43,7 +41,7 @@ def _curves(
     drawn = style.new()
     for name, shares, look in series:
         percent = np.array(shares, np.float64) * 100
-        style.curve(drawn, factors, percent, name, look, style.OF_SCALE, marker={"maxdisplayed": _MARKS})
+        style.curve(drawn, factors, percent, name, look, style.OF_SCALE, marker={"maxdisplayed": style.MARKED})
     style.axes(drawn, style.log_axis(f"SLO scale (1 = the {of})", factors), style.share_axis(within))
     style.goals(drawn, goals)
     return drawn

@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from harness.errors import UsageError
-from harness.experiments.capacity.capacity_json import GoalCapacity, RatePoint
+from harness.experiments.capacity.capacity_json import GoalCapacity
 from harness.experiments.compare.compare_json import CompareAnswer, Row
 from harness.metrics.objective import parse_slo
 from harness.stats.curves import crossing
 from harness.stats.seeds import LEAST_SEEDS, spread
 from reports import _data, _format
 from reports._format import clean, in_figure
-from reports.comparison import METRICS, SCALES, TIMES_S, Band, Comparison, band
+from reports.comparison import METRICS, SCALES, TIMES_S, Comparison, band
 from reports.figures import style
 from reports.figures.compare import label
 from reports.figures.style import Look
@@ -30,20 +30,6 @@ def _band(drawn: go.Figure, x: Any, ends: tuple[Any, Any], side: str, what: str,
     """The band of a side between its lower and its upper end, both of which are columns of the table."""
     names = f"{side}, low end of the {what}", f"{side}, high end of the {what}"
     style.band(drawn, x, ends, names, SIDES[side].color, row=row)
-
-
-def _alone(side: str, bound: str) -> tuple[str, Look]:
-    """Name and look of the line of one bound, from its text ('ttft=0.25', 'p99:tpot=0.1')."""
-    dash = _DASHES.get(bound.partition("=")[0].rpartition(":")[2], "dashdot")
-    return f"{side}, {label(bound)} only", SIDES[side]._replace(dash=dash, width=1.5)
-
-
-def _drop(
-    drawn: go.Figure, side: str, at: float, goal: float, place: int, span: tuple[float, float] | None = None
-) -> None:
-    """The line from where a side crosses the goal down to the axis."""
-    look = SIDES[side]._replace(dash="dot", width=1.5)
-    style.upright(drawn, at, f"{side} {_format.number(at)}", place, look=look, top=100 * goal, span=span)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,50 +51,113 @@ class _Axis:
         return "rate (requests/s per GPU)" if self.gpus["base"] else "rate (requests/s)"
 
 
+class Side(NamedTuple):
+    """A side over an axis, shares in percent: its points with the ends of their bands, and where it crosses the goal.
+
+    `hollow` points were overloaded; `line` is drawn in their place where it is another than that through them, `alone`
+    are the shares of single bounds. `crossing` comes with its interval, where it has one.
+    """
+
+    x: np.ndarray
+    mean: np.ndarray
+    band: np.ndarray | None = None
+    hollow: Sequence[bool] = ()
+    line: np.ndarray | None = None
+    alone: Mapping[str, np.ndarray] = {}
+    crossing: tuple[float | None, float | None, float | None] = (None, None, None)
+
+
+def _drawn(sides: Mapping[str, Side], goal: float, x_axis: dict[str, Any], what: str, hover: str) -> go.Figure:
+    """Both sides with their bands, which are `what`, and the lines from where each crosses the goal to the axis."""
+    drawn = style.new(440)
+    percents: list[float] = []
+    for name, side in sides.items():
+        if side.band is not None:
+            _band(drawn, side.x, (side.band[0], side.band[1]), name, what)
+        look, of_side = SIDES[name], f"{name}: {hover}"
+        if side.line is not None:
+            style.curve(drawn, side.x, side.line, f"{name}, falling curve", look, None, mode="lines")
+        marks = {"maxdisplayed": style.MARKED if len(side.x) > style.MARKED else 0}
+        style.curve(
+            drawn, side.x, side.mean, name if side.line is None else f"{name}, as found", look, of_side, size=9,
+            mode="lines+markers" if side.line is None else "markers", symbols=look.symbols(side.hollow), marker=marks,
+        )  # fmt: skip
+        for bound, shares in side.alone.items():  # of one bound, from its text ('ttft=0.25', 'p99:tpot=0.1')
+            dash = _DASHES.get(bound.partition("=")[0].rpartition(":")[2], "dashdot")
+            single = look._replace(dash=dash, width=1.5)
+            style.curve(
+                drawn, side.x, shares, f"{name}, {label(bound)} only", single, of_side, size=5, marker=marks
+            )  # fmt: skip
+        percents += (side.mean if side.band is None else side.band[0]).tolist()
+    style.axes(drawn, x_axis, style.share_axis(style.WITHIN, percents))
+    style.goals(drawn, [goal])
+    for place, (name, side) in enumerate(sides.items()):
+        at, low, high = side.crossing
+        if at is not None:
+            look = SIDES[name]._replace(dash="dot", width=1.5)
+            span = None if low is None or high is None else (low, high)
+            style.upright(drawn, at, f"{name} {_format.number(at)}", place, look=look, top=100 * goal, span=span)
+    return drawn
+
+
+def _linear(title: str, sides: Mapping[str, Side]) -> dict[str, Any]:
+    """The axis over all points of both sides, and where they cross the goal."""
+    values = [x for side in sides.values() for x in (*side.x.tolist(), *side.crossing) if x is not None]
+    pad = 0.05 * (max(values) - min(values)) or 0.05 * max(values)
+    return style.axis(title, range=[min(values) - pad, max(values) + pad])
+
+
 def sides_rate(comparison: Comparison) -> go.Figure | str:
     """Share of requests within the SLO against the rate per GPU (or another axis), of base and head, with bands."""
-    info = comparison.info
+    info, goal = comparison.info, comparison.info.goal
     if comparison.searches:
         return _searches(comparison)
     rows = comparison.of_metric("attainment")
     if info.refused or not rows:
         return "The runs have no SLO in common, so there is no attainment to draw; give --slo ttft=0.25,tpot=0.1."
-    found = _axis(info, rows)
-    if isinstance(found, str):
-        return found
-    order = np.argsort(found.values)
+    axis = _axis(info, rows)
+    if isinstance(axis, str):
+        return axis
+    order = np.argsort(axis.values)
     rows = [rows[i] for i in order]
-    enough = all(row.pairs >= LEAST_SEEDS for row in rows)
-    drawn = style.new(440)
-    for side in SIDES:
-        x = np.asarray(found.of(side))[order]
-        _joint(drawn, x, rows, side, "95% interval" if enough else "range over the pairs")
-        for name, bound in comparison.bounds:  # of which a point of `rows` may have none
-            there = {tuple(row.point.items()): row for row in comparison.of_metric(name)}
-            mine = [there.get(tuple(row.point.items())) for row in rows]
-            y = np.array([np.nan if row is None or (value := row.on(side)) is None else 100 * value for row in mine])
-            style.curve(drawn, x, y, *_alone(side, bound), f"{side}: {style.PERCENT}", size=5)
-    everything = [x for side in SIDES for x in found.of(side)]
-    pad = 0.04 * (max(everything) - min(everything))
-    shares = [row.values.on(side) or [row.on(side)] for row in rows for side in SIDES]
-    percents = [100 * share for one in shares for share in one if share is not None]
-    x_axis = style.axis(found.title, range=[min(everything) - pad, max(everything) + pad])
-    style.axes(drawn, x_axis, style.share_axis(style.WITHIN, percents))
-    goal = info.goal
-    style.goals(drawn, [goal])
-    crossed = {side: _crossing(np.asarray(found.of(side))[order], rows, side, goal) for side in SIDES}
-    for place, (side, at) in enumerate(crossed.items()):
-        if isinstance(at, float):
-            _drop(drawn, side, at, goal, place)
-    gpus = {side: _format.count(n, "GPU") for side, n in found.gpus.items()}
-    apart = found.name == "rate" and found.gpus["base"] != found.gpus["head"]
-    bands = f"Bands are the {'95% interval of the mean' if enough else 'range'} over the pairs."
+    several, enough = max(row.pairs for row in rows) > 1, all(row.pairs >= LEAST_SEEDS for row in rows)
+    crossed: dict[str, float | str] = {}
+    sides: dict[str, Side] = {}
+    for name in SIDES:
+        x = np.asarray(axis.of(name))[order]
+        crossed[name] = at = _crossing(x, rows, name, goal)
+        every = [spread(row.values.on(name), most=1.0) for row in rows]
+        ends = np.array([(np.nan, np.nan) if found is None else found.ends for found in every]).T
+        sides[name] = Side(
+            x,
+            _percents(rows, name),
+            100 * ends if any(found is not None and found.n > 1 for found in every) else None,
+            alone={bound: _percents(_at_points(comparison.of_metric(metric), rows), name)
+                   for metric, bound in comparison.bounds},
+            crossing=(at if isinstance(at, float) else None, None, None),
+        )  # fmt: skip
+    drawn = _drawn(
+        sides, goal, _linear(axis.title, sides), "95% interval" if enough else "range over the pairs", style.PERCENT
+    )
+    gpus = {side: _format.count(n, "GPU") for side, n in axis.gpus.items()}
+    apart = axis.name == "rate" and axis.gpus["base"] != axis.gpus["head"]
     crossings = "Crossings are interpolated between points, without an interval of their own."
-    return style.done(drawn, _rate_finding(crossed, found, goal), [
+    return style.done(drawn, _rate_finding(crossed, axis, goal), [
         crossings if any(isinstance(at, float) for at in crossed.values()) else "",
-        bands if max(row.pairs for row in rows) > 1 else "",
+        f"Bands are the {'95% interval of the mean' if enough else 'range'} over the pairs." if several else "",
         f"The base has {gpus['base']}, the head {gpus['head']}." if apart else "",
     ])  # fmt: skip
+
+
+def _percents(rows: Sequence[Row | None], side: str) -> np.ndarray:
+    """(points,) NaN where a side has no value."""
+    values = (None if row is None else row.on(side) for row in rows)
+    return np.array([np.nan if value is None else 100 * value for value in values])
+
+
+def _at_points(rows: Sequence[Row], points: Sequence[Row]) -> list[Row | None]:
+    """The rows at the points of others; None where there is none."""
+    return [next((row for row in rows if row.point == other.point), None) for other in points]
 
 
 def _axis(info: CompareAnswer, rows: Sequence[Row]) -> _Axis | str:
@@ -129,16 +178,6 @@ def _axis(info: CompareAnswer, rows: Sequence[Row]) -> _Axis | str:
     gpus = {side: info.on(side).system.get("gpus") for side in SIDES}
     known = varied[0] == "rate" and all(isinstance(n, int) and n > 0 for n in gpus.values())
     return _Axis(varied[0], values, {side: float(str(gpus[side])) if known else 1.0 for side in SIDES})
-
-
-def _joint(drawn: go.Figure, x: np.ndarray, rows: Sequence[Row], side: str, what: str) -> None:
-    """All bounds of a side together, with its band unless there is one pair or no single values."""
-    mean = np.array([np.nan if (value := row.on(side)) is None else 100 * value for row in rows])
-    every = [spread(row.values.on(side), most=1.0) for row in rows]
-    if any(found is not None and found.n > 1 for found in every):
-        low, high = 100 * np.array([(np.nan, np.nan) if found is None else found.ends for found in every]).T
-        _band(drawn, x, (low, high), side, what)
-    style.curve(drawn, x, mean, side, SIDES[side], f"{side}: {style.PERCENT}", size=9)
 
 
 def _crossing(x: np.ndarray, rows: Sequence[Row], side: str, goal: float) -> float | str:
@@ -165,58 +204,39 @@ def _rate_finding(crossed: Mapping[str, float | str], found: _Axis, goal: float)
 
 def _searches(comparison: Comparison) -> go.Figure | str:
     """Attainment of the whole trials of both searches, and the capacity of each with its interval."""
-    goal = comparison.info.goal
-    gpus = {side: search.backend.get("gpus") for side, search in comparison.searches.items()}
+    goal, gpus = comparison.info.goal, {}
+    for name, search in comparison.searches.items():
+        if not search.curve:
+            return f"The search of the {name} has no trials that make a curve; give it more seeds."
+        gpus[name] = search.backend.get("gpus")
     per_gpu = all(isinstance(n, int) and n > 0 for n in gpus.values())
-    drawn = style.new(440)
-    rates: list[float] = []
-    least: list[float] = []
-    found = {}
-    for side in SIDES:
-        search = comparison.searches[side]
-        points = search.curve
-        if not points:
-            return f"The search of the {side} has no trials that make a curve; give it more seeds."
-        share = float(str(gpus[side])) if per_gpu else 1.0
-        x = np.array([point.rate_rps / share for point in points])
-        _searched(drawn, x, points, side)
-        one = next((one for one in search.answers if one.goal == goal), GoalCapacity(goal=goal))
-        ends = (one.capacity_rps, one.low_rps, one.high_rps)
-        found[side] = [None if rate is None else float(rate) / share for rate in ends]
-        rates += [*x.tolist(), *(rate for rate in found[side] if rate is not None)]
-        least += [100 * point.least for point in points]
-    pad = 0.05 * (max(rates) - min(rates)) or 0.05 * max(rates)
-    x_axis = style.axis(f"rate (requests/s{' per GPU' if per_gpu else ''})", range=[min(rates) - pad, max(rates) + pad])
-    style.axes(drawn, x_axis, style.share_axis(style.WITHIN, least))
-    style.goals(drawn, [goal])
-    unit, found_of = "req/s per GPU" if per_gpu else "req/s", {}
-    for place, (side, (rate, low, high)) in enumerate(found.items()):
-        found_of[side] = ["nothing that the search could resolve"]
-        if rate is not None:
-            span = None if low is None or high is None else (low, high)
-            _drop(drawn, side, rate, goal, place, span)
-            between = "" if span is None else f" ({_format.number(span[0])} to {_format.number(span[1])})"
-            found_of[side] = [f"{_format.number(rate)} {unit}{between}"]
-    base, head = (found[side][0] for side in SIDES)
+    unit, values, sides = "req/s per GPU" if per_gpu else "req/s", {}, {}
+    for name, search in comparison.searches.items():
+        share, points = float(str(gpus[name])) if per_gpu else 1.0, search.curve
+        found = next((each for each in search.answers if each.goal == goal), GoalCapacity(goal=goal))
+        rate, low, high = (
+            None if end is None else float(end) / share for end in (found.capacity_rps, found.low_rps, found.high_rps)
+        )
+        least, most, falling, mean = (
+            np.array([100 * getattr(point, key) for point in points])
+            for key in ("least", "most", "falling", "attainment")
+        )
+        sides[name] = Side(
+            np.array([point.rate_rps / share for point in points]), mean, np.array([least, most]),
+            [bool(point.overloaded) for point in points], falling, crossing=(rate, low, high),
+        )  # fmt: skip
+        between = "" if low is None or high is None else f" ({_format.number(low)} to {_format.number(high)})"
+        known = "nothing that the search could resolve"
+        values[name] = [known if rate is None else f"{_format.number(rate)} {unit}{between}"]
+    base, head = (sides[name].crossing[0] for name in SIDES)
     if base and head:
-        found_of["head"].append(f"{_format.number(head / base)} times as much")
-    notes = [
+        values["head"].append(f"{_format.number(head / base)} times as much")
+    x_axis = _linear(f"rate (requests/s{' per GPU' if per_gpu else ''})", sides)
+    drawn = _drawn(sides, goal, x_axis, "range over the seeds", style.PERCENT)
+    return style.done(drawn, f"Capacity at {goal * 100:g}%: {style.finding(values)}", [
         "Bands are the range over the seeds tried; lines fall as attainment must; hollow points were overloaded.",
         "The verdict compares the capacities seed by seed.",
-    ]
-    return style.done(drawn, f"Capacity at {goal * 100:g}%: {style.finding(found_of)}", notes)
-
-
-def _searched(drawn: go.Figure, x: np.ndarray, points: Sequence[RatePoint], side: str) -> None:
-    least, most, falling, mean = (
-        np.array([100 * getattr(point, key) for point in points]) for key in ("least", "most", "falling", "attainment")
-    )
-    look = SIDES[side]
-    _band(drawn, x, (least, most), side, "range over the seeds")
-    drawn.add_scatter(x=x, y=falling, name=f"{side}, falling curve", mode="lines", line=look.line)
-    symbols = look.symbols(point.overloaded for point in points)
-    hover = f"{side}: {style.PERCENT}"
-    style.curve(drawn, x, mean, f"{side}, as found", look, hover, mode="markers", size=9, symbols=symbols)
+    ])  # fmt: skip
 
 
 _LEAST, _FULL = 0.02, 0.999
@@ -225,47 +245,36 @@ _LEAST, _FULL = 0.02, 0.999
 
 def sides_scale(comparison: Comparison) -> go.Figure | str:
     """Share of requests that meet the SLO when every bound is multiplied by the scale, from the stored requests."""
-    contrasts = comparison.contrasts
+    contrasts, goal = comparison.contrasts, comparison.info.goal
     if not contrasts:
         return comparison.missing
     if not contrasts[0].sides[0].bounds:
         return style.UNBOUND
-    goal = comparison.info.goal
-    found = {
-        side: band([contrast.sides[place].attainment for contrast in contrasts]) for place, side in enumerate(SIDES)
-    }
-    shown = _scales([band.mean for band in found.values()])
-    x = SCALES[shown]
-    drawn = style.new(440)
-    for place, (side, here) in enumerate(found.items()):
-        if here.label:
-            ends = np.maximum(100 * here.low[shown], 0), np.minimum(100 * here.high[shown], 100)
-            _band(drawn, x, ends, side, here.label)
-        _scale_line(drawn, x, 100 * here.mean[shown], side, SIDES[side])
-        bounds = contrasts[0].sides[place].bounds
-        for bound in bounds if len(bounds) > 1 else ():
-            alone = band([contrast.sides[place].bounds[bound] for contrast in contrasts])
-            _scale_line(drawn, x, 100 * alone.mean[shown], *_alone(side, str(bound)))
-    x_axis = style.log_axis("SLO scale (1 = the SLO of the comparison)", x)
-    style.axes(drawn, x_axis, style.share_axis(style.WITHIN))
-    style.goals(drawn, [goal])
-    style.upright(drawn, 1.0)
-    one, values = int(np.searchsorted(SCALES, 1.0)), {}
-    for place, side in enumerate(SIDES):
+    bands = [band([contrast.sides[place].attainment for contrast in contrasts]) for place in (0, 1)]
+    shown = _scales([each.mean for each in bands])
+    one, values, sides = int(np.searchsorted(SCALES, 1.0)), {}, {}
+    for place, (name, joint) in enumerate(zip(SIDES, bands, strict=True)):
         # the scale from which on a side reaches the goal, the mean of its pairs; none where one of them never does
         known = [at for contrast in contrasts if (at := contrast.sides[place].crossing) is not None]
-        reached = "at no scale"
-        if len(known) == len(contrasts):
-            at = float(np.mean(known))
-            reached = f"from scale {_format.number(at)} on"
-            if x[0] <= at <= x[-1]:
-                look = SIDES[side]._replace(dash="dot", width=1.5)
-                style.upright(drawn, at, f"{side} from {_format.number(at)}", place, look=look)
-        met = _format.share(float(found[side].mean[one]), goal)
-        values[side] = [f"{met} met the SLO", f"{goal * 100:g}% {reached}"]
-    note = found["base"].label
+        at = float(np.mean(known)) if len(known) == len(contrasts) else None
+        ends = np.clip([joint.low[shown], joint.high[shown]], 0, 1) * 100 if joint.label else None
+        bounds = contrasts[0].sides[place].bounds
+        alone = {
+            str(bound): 100 * band([contrast.sides[place].bounds[bound] for contrast in contrasts]).mean[shown]
+            for bound in (bounds if len(bounds) > 1 else ())
+        }
+        drawn_at = at if at is not None and SCALES[shown[0]] <= at <= SCALES[shown[-1]] else None
+        sides[name] = Side(
+            SCALES[shown], 100 * joint.mean[shown], ends, alone=alone, crossing=(drawn_at, None, None)
+        )  # fmt: skip
+        reached = "at no scale" if at is None else f"from scale {_format.number(at)} on"
+        met = _format.share(float(joint.mean[one]), goal)
+        values[name] = [f"{met} met the SLO", f"{goal * 100:g}% {reached}"]
+    x_axis = style.log_axis("SLO scale (1 = the SLO of the comparison)", SCALES[shown])
+    drawn = _drawn(sides, goal, x_axis, bands[0].label, style.OF_SCALE)
+    style.upright(drawn, 1.0)
     return style.done(drawn, style.finding(values), [
-        f"At {comparison.point}." if comparison.point else "", f"Bands: {note}." if note else ""
+        f"At {comparison.point}." if comparison.point else "", f"Bands: {bands[0].label}." if bands[0].label else ""
     ])  # fmt: skip
 
 
@@ -278,44 +287,47 @@ def _scales(means: list[np.ndarray]) -> np.ndarray:
     return np.arange(places[0], min(places[-1] + 2, len(SCALES)))
 
 
-def _scale_line(drawn: go.Figure, x: np.ndarray, y: np.ndarray, name: str, look: Look) -> None:
-    every = max(1, len(x) // 10)
-    sizes = np.where(np.arange(len(x)) % every == every // 2, 8 if look.width > 2 else 5, 0)
-    style.curve(drawn, x, y, name, look, style.OF_SCALE, size=sizes, marker={"line": {"width": 0}})
-
-
 _SPAN = (0.002, 0.998)
 """Between these shares of either side the curves are drawn."""
-
-ROWS = 20
-"""Rows of the table for a metric."""
 
 _MOST = 800
 """Points of a curve."""
 
 
 def cdf_difference(comparison: Comparison) -> go.Figure | str:
-    """Share of the requests at or below a latency, of both sides; and head minus base in points, mean of the pairs."""
+    """Share of the requests at or below a latency, of both sides, mean of the pairs; where they are furthest apart."""
     if not comparison.contrasts:
         return comparison.missing
     spans = {metric: span for metric in METRICS if (span := _spanned(comparison, metric)).any()}
     if not spans:
         return style.UNANSWERED
-    drawn = style.panels([0.27, 0.23] * len(spans), 60 + 480 * len(spans), shared=False, spacing=0.09)
-    differences, values = {}, {}
-    for place, (metric, span) in enumerate(spans.items()):
-        found = differences[metric] = _difference(drawn, comparison, metric, span, 2 * place + 1)
-        at = int(np.nanargmax(np.abs(found.mean)))
-        values[_data.label(metric)] = [
+    drawn = style.panels([1 / len(spans)] * len(spans), 60 + 320 * len(spans), shared=False, spacing=0.14)
+    values, note = {}, ""
+    for row, (metric, span) in enumerate(spans.items(), 1):
+        name, x, both = _data.label(metric), TIMES_S[span], _within(comparison, metric)
+        for side, shares in zip(SIDES, both, strict=True):
+            of_side = band([100 * pair for pair in shares])
+            if note := of_side.label:
+                ends = np.clip([of_side.low[span], of_side.high[span]], 0, 100)
+                _band(drawn, x, (ends[0], ends[1]), side, f"{name}, {note}", row)
+            look = SIDES[side]._replace(dash="dash" if side == "base" else "solid", width=2.5)
+            style.curve(drawn, x, of_side.mean[span], f"{name}, {side}", look, style.OF_SECONDS, row=row, mode="lines",
+                        legendgroup=side)  # fmt: skip
+        style.axes(drawn, style.log_axis(f"{name} (s, log scale)", x), style.axis("at or below (%)"), row)
+        for place, limit in enumerate(_limits(comparison, metric)):
+            look = Look(style.GREY, "dot", width=1.5)
+            style.upright(drawn, limit, f"SLO {_format.limit(limit)}", place, row=row, look=look)
+        apart = 100 * (both[1] - both[0]).mean(axis=0)
+        at = int(np.nanargmax(np.abs(apart)))
+        values[name] = [
             f"furthest apart at {_format.seconds(float(TIMES_S[at]))}",
-            f"head {'more' if found.mean[at] > 0 else 'fewer'} by {_format.number(abs(found.mean[at]))} points there",
-        ] if abs(found.mean[at]) >= 0.05 else ["the same to 0.05 points at any time"]  # fmt: skip
-    note = next(iter(differences.values())).label
+            f"head {'more' if apart[at] > 0 else 'fewer'} by {_format.number(abs(apart[at]))} points there",
+        ] if abs(apart[at]) >= 0.05 else ["the same to 0.05 points at any time"]  # fmt: skip
     return style.done(drawn, style.finding(values), [
         f"At {comparison.point}." if comparison.point else "",
         "Failed requests are never answered; requests of one token have no TPOT. Shares are exact where drawn.",
         f"Bands: {note}." if note else "",
-    ], _table(comparison, spans, differences))  # fmt: skip
+    ])  # fmt: skip
 
 
 def _within(comparison: Comparison, metric: str) -> tuple[np.ndarray, np.ndarray]:
@@ -332,30 +344,6 @@ def _spanned(comparison: Comparison, metric: str) -> np.ndarray:
     return inside[:: max(1, -(-len(inside) // _MOST))]
 
 
-def _difference(drawn: go.Figure, comparison: Comparison, metric: str, shown: np.ndarray, row: int) -> Band:
-    """Both panels of a metric; gives the difference in points over `TIMES_S`."""
-    name, x = _data.label(metric), TIMES_S[shown]
-    base, head = _within(comparison, metric)
-    for side, shares, dash in (("base", base, "dash"), ("head", head, "solid")):
-        look = SIDES[side]._replace(dash=dash, width=2.5)
-        y = 100 * shares.mean(axis=0)[shown]
-        style.curve(drawn, x, y, f"{name}, {side}", look, style.OF_SECONDS, row=row, mode="lines", legendgroup=side)
-    found = band([100 * pair for pair in head - base])
-    if found.label:
-        ends = np.maximum(found.low[shown], -100), np.minimum(found.high[shown], 100)
-        _band(drawn, x, ends, "head", found.label, row + 1)
-    style.curve(drawn, x, found.mean[shown], f"{name}, head - base", Look(style.BLUE), "%{x:.4r} s: %{y:+.2f} points",
-                row=row + 1, mode="lines", showlegend=False)  # fmt: skip
-    look = Look(style.GREY, "dot", width=1.5)
-    for panel, title in ((row, "at or below (%)"), (row + 1, "head - base (pts)")):
-        style.axes(drawn, style.log_axis(f"{name} (s, log scale)", x), style.axis(title), panel)
-        for place, limit in enumerate(_limits(comparison, metric)):
-            text = f"SLO {_format.limit(limit)}" if panel == row else ""
-            style.upright(drawn, limit, text, place, row=panel, look=look)
-    style.level(drawn, 0, row=row + 1)
-    return found
-
-
 def _limits(comparison: Comparison, metric: str) -> Iterator[float]:
     """The bounds of the SLO on every request of all classes."""
     info = comparison.info
@@ -364,18 +352,3 @@ def _limits(comparison: Comparison, metric: str) -> Iterator[float]:
     except UsageError:
         return
     yield from (b.limit for b in bounds if b.metric == metric and b.tag is None and b.percentile is None)
-
-
-def _table(
-    comparison: Comparison, spans: Mapping[str, np.ndarray], differences: Mapping[str, Band]
-) -> style.Table:  # fmt: skip
-    """Of each metric some of the times, with the shares of both sides and their difference."""
-    rows = []
-    for metric, found in differences.items():
-        base, head = (100 * side.mean(axis=0) for side in _within(comparison, metric))
-        for at in spans[metric][style.evenly(len(spans[metric]), ROWS)]:
-            values = (TIMES_S[at], base[at], head[at], found.mean[at], found.low[at], found.high[at])
-            rows.append([_data.label(metric), *map(_format.number, map(float, values))])
-    heads = ["metric", "s", "base, at or below (%)", "head, at or below (%)", "head - base (points)"]
-    heads += ["low end of the band (points)", "high end of the band (points)"]
-    return heads, rows, sum(map(len, spans.values())), ""

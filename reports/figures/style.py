@@ -382,6 +382,9 @@ def _apart(at: Sequence[float], half: Sequence[float], most: float) -> list[floa
 MOST = 2000
 """Points of a trace."""
 
+MARKED = 12
+"""Markers that tell a long curve from the others."""
+
 RANKS = "evenly spaced ranks, tails whole"
 EXTREMES = "the least and the greatest of each stretch"
 EVENLY = "evenly chosen, with the extremes of each stretch"
