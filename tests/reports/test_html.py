@@ -15,8 +15,8 @@ from harness.errors import UsageError
 from harness.validity.conclude import completed
 from reports import _data, figures
 from reports._page import data_table
-from reports.builtin import Html
 from reports.figures.style import MOST_ROWS
+from reports.html import Html
 
 MakeRun = Callable[..., Run]
 QUALIFIED = "valid, with 2 warnings (late-client, few)"
