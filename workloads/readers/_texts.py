@@ -7,15 +7,17 @@ platform.openai.com, and docs.vllm.ai, OpenAI-compatible server.
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from harness.bounds import Checked, check
 from harness.errors import UsageError
 from workloads.content._tokens import open_tokenizer
 from workloads.readers import _cells
-from workloads.readers._collect import Block, Floats, Ints
+from workloads.readers._collect import Block
 from workloads.readers._requests import Requests
 
 BYTES = "bytes"
@@ -49,6 +51,8 @@ PASSED = frozenset(
 ANSWERS = ("max_completion_tokens", "max_tokens", "output_tokens", "max_new_tokens")
 """Fields of a record that tell how long an answer may be; `output_tokens` is that of vLLM's custom data sets."""
 
+PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
+Unit = Literal["s", "ms", "us"]
 Encode = Callable[[list[str]], list[Sequence[int]]]
 
 
@@ -65,17 +69,6 @@ def encoder(tokenizer: str | None) -> Encode | None:
             return [loaded.encode(texts[0], add_special_tokens=False).ids]
         return [encoded.ids for encoded in loaded.encode_batch(texts, add_special_tokens=False)]
 
-    return encode
-
-
-def needed(encode: Encode | None, block: Block, reader: str) -> Encode:
-    """The encoder; raises UsageError where there is none."""
-    if encode is None:
-        raise UsageError(
-            f"Trace '{block.file}' holds text, no token counts; give the reader one that counts them: --reader "
-            f"{reader}:tokenizer=PATH/tokenizer.json, or {reader}:tokenizer={BYTES} for an estimate "
-            f"({BYTES_PER_TOKEN} bytes a token)."
-        )
     return encode
 
 
@@ -156,29 +149,70 @@ def chat_of(body: Mapping[str, Any], refuse: _cells.Fail, *, answered: bool = Tr
     return Chat(prompt, content, limit)
 
 
-def chat_requests(
-    chats: Sequence[Chat], encode: Encode, block_tokens: int, output: int | None, option: str,
-    stamp: str, at: Ints | Floats, per_s: float, session: pa.Array | None,
-) -> Requests:  # fmt: skip
-    """The requests of recorded chats; answers without a length have `output` tokens, which `option` sets."""
-    prompts = encode([chat.prompt for chat in chats])
-    answers = np.array([len(ids) for ids in encode([chat.answer for chat in chats])], np.int64)
-    prompt_tokens = np.array([len(ids) for ids in prompts], np.int64)
-    limits = np.array([chat.limit for chat in chats], np.int64)
-    output_tokens = np.where(answers > 0, answers, np.where(limits > 0, limits, output or 0))
-    return Requests(
-        stamp,
-        at,
-        per_s,
-        prompt_tokens,
-        output_tokens,
-        drops=(
-            ("no prompt", prompt_tokens == 0),
-            (f"no answer and no max_tokens ({option}=256 sets one)", output_tokens == 0),
-        ),
-        session=session,
-        prefix_ids=block_names(prompts, block_tokens),
-    )
+@dataclass(frozen=True, slots=True)
+class Counting(Checked):
+    """A reader of texts, whose tokens `encode` counts with the given tokenizer."""
+
+    tokenizer: str | None = None
+    encode: Encode | None = field(init=False, repr=False, compare=False, default=None)
+
+    form: ClassVar[str] = "json"
+
+    def __post_init__(self) -> None:
+        check(self)
+        object.__setattr__(self, "encode", encoder(self.tokenizer))
+
+    def needed(self, block: Block, name: str) -> Encode:
+        """The encoder; raises UsageError where there is none."""
+        if self.encode is None:
+            raise UsageError(
+                f"Trace '{block.file}' holds text, no token counts; give the reader one that counts them: --reader "
+                f"{name}:tokenizer=PATH/tokenizer.json, or {name}:tokenizer={BYTES} for an estimate "
+                f"({BYTES_PER_TOKEN} bytes a token)."
+            )
+        return self.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded(Counting):
+    """A reader of requests with their text; prompts that begin alike share their blocks."""
+
+    block_tokens: _cells.BlockTokens = 64
+
+    stamp: ClassVar[str]
+    facts: ClassVar[Mapping[str, str]] = {
+        "tokenizer": "that given to the reader",
+        "stamps": "none: every request is at 0 s; take arrivals from elsewhere",
+        "prefixes": "blocks named by their tokens and all before them",
+    }
+
+    def counted(
+        self, block: Block, name: str, chats: Callable[[Block], Sequence[Chat]], unit: Unit | None, output: int | None,
+        lacks: tuple[str, str] | None = None,
+    ) -> Requests:  # fmt: skip
+        """The requests of a block; answers without a length have `output` tokens. Without `unit` it has no stamps."""
+        encode = self.needed(block, name)
+        made = chats(block)
+        prompts = encode([chat.prompt for chat in made])
+        answers = np.array([len(ids) for ids in encode([chat.answer for chat in made])], np.int64)
+        prompt_tokens = np.array([len(ids) for ids in prompts], np.int64)
+        limits = np.array([chat.limit for chat in made], np.int64)
+        output_tokens = np.where(answers > 0, answers, np.where(limits > 0, limits, output or 0))
+        timed = unit is not None and block.has("timestamp")
+        no_prompt, no_output = lacks or (
+            "no prompt",
+            f"no answer and no max_tokens (--reader {name}:output=256 sets one)",
+        )
+        return Requests(
+            "timestamp" if timed else self.stamp,
+            block.numbers("timestamp") if timed else np.zeros(block.size, np.int64),
+            PER_S[unit or "s"],
+            prompt_tokens,
+            output_tokens,
+            drops=((no_prompt, prompt_tokens == 0), (no_output, output_tokens == 0)),
+            session=block.names("session_id", optional=True) if unit and block.has("session_id") else None,
+            prefix_ids=block_names(prompts, self.block_tokens),
+        )
 
 
 def prompt_of(given: Any) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """ShareGPT conversations (a JSON list, or lines, of objects with `conversations: [{from, value}, ...]`)."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ class _Turn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sharegpt:
+class Sharegpt(_texts.Counting):
     """Lengths and sessions without stamps: every request is at 0 s, counts are tokens of the given `tokenizer`.
 
     `tokenizer` is the path of a Hugging Face `tokenizer.json`, or bytes: an estimate of 4 bytes a token. Each question
@@ -35,10 +35,6 @@ class Sharegpt:
     huggingface.co/datasets/anon8231489123/ShareGPT_Vicuna_unfiltered.
     """
 
-    tokenizer: str | None = None
-    encode: _texts.Encode | None = field(init=False, repr=False, compare=False, default=None)
-
-    form: ClassVar[str] = "json"
     needs: ClassVar[tuple[str, ...]] = ("conversations",)
     stamp: ClassVar[str] = "conversations"
     block_tokens: ClassVar[int] = 512
@@ -46,9 +42,6 @@ class Sharegpt:
         "tokenizer": "that given to the reader",
         "stamps": "none: every request is at 0 s; take the lengths, and arrivals from elsewhere",
     }
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "encode", _texts.encoder(self.tokenizer))
 
     @staticmethod
     def body(row: Mapping[str, Any], number: int) -> dict[str, object]:
@@ -58,7 +51,7 @@ class Sharegpt:
 
     def requests(self, block: Block) -> Requests:
         """A request per question; a question without an answer is reported as dropped."""
-        encode = _texts.needed(self.encode, block, "sharegpt")
+        encode = self.needed(block, "sharegpt")
         turns = [turn for row in range(block.size) for turn in _turns(block, row, encode)]
         prompt, output, reason, rows, messages = (np.array([t[i] for t in turns], np.int64) for i in range(1, 6))
         drops = tuple((text, reason == i) for i, text in enumerate(_REASONS) if i)
