@@ -2,18 +2,29 @@
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Annotated, Any
 
-from harness import untrusted
+import numpy as np
+from msgspec import Meta
+
+from backends.executors._plan import Memory, Plan, plan
+from harness import bounds, untrusted
+from harness.api import Piece
+from harness.bounds import AtLeastOne
 from harness.errors import UsageError, no_such
 
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "MistralForCausalLM": "mistral"}
 )
+
+SIZES = ("vocab", "hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim", "context_tokens")
+"""Fields of `Config` that a seeded model is made of, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +74,68 @@ class Config:
         return self.windows[layer] if self.windows else None
 
 
-class SeededShape(Protocol):
-    """An executor whose model may be made from a seed: the shape that the user asks for."""
+@dataclass(slots=True)
+class Transformer:
+    """What the executors of a model share: its folder or the shape of a seeded one, and how a step is planned."""
 
-    vocab: int
-    hidden: int
-    intermediate: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    context_tokens: int
+    model: str | None = None
+    seed: Annotated[int, Meta(ge=0)] = 0
+    threads: AtLeastOne | None = None
+    layers: int = 2
+    hidden: int = 256
+    heads: int = 4
+    kv_heads: int = 2
+    head_dim: int = 32
+    intermediate: int = 512
+    vocab: int = 4096
+    context_tokens: int = 16384
+    config: Config = field(init=False, repr=False)
+    _exact: np.dtype = field(init=False, repr=False)
+    """Of what is computed before it is rounded to `dtype`."""
+    _memory: Memory | None = field(init=False, repr=False, default=None)
 
+    def _configure(self, exact: np.dtype) -> None:
+        """Check the arguments and read the shape. Raises UsageError for numbers that do not fit."""
+        bounds.check(self)
+        self._exact = exact
+        if self.model is not None:
+            self.config = read_config(Path(self.model))
+            return
+        self.config = Config("llama", *(getattr(self, name) for name in SIZES))
+        check(self.config, self._name)
 
-def seeded_config(of: SeededShape, where: str) -> Config:
-    """The shape of a seeded Llama. Raises UsageError, which starts with `where`, for numbers that do not fit."""
-    config = Config(
-        family="llama", vocab=of.vocab, hidden=of.hidden, intermediate=of.intermediate, layers=of.layers,
-        heads=of.heads, kv_heads=of.kv_heads, head_dim=of.head_dim, context_tokens=of.context_tokens,
-    )  # fmt: skip
-    check(config, where)
-    return config
+    @property
+    def _name(self) -> str:
+        return type(self).__name__.lower()
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab
+
+    @property
+    def max_tokens(self) -> int:
+        return self.config.context_tokens
+
+    def _model_name(self) -> str:
+        return f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name
+
+    def _threads(self) -> int:
+        if self.threads is not None:
+            return self.threads
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        return max(1, cores // 2)
+
+    def _remember(self, num_blocks: int, block_size: int) -> None:
+        if num_blocks < 1 or block_size < 1:
+            got = f"{num_blocks}x{block_size}"
+            raise UsageError(f"{self._name}: KV memory needs at least one page of one token, got {got}.")
+        self._memory = Memory(num_blocks, block_size, self.config.heads)
+
+    def _plan(self, pieces: Sequence[Piece]) -> Plan:
+        if self._memory is None:
+            raise RuntimeError(f"{self._name}: allocate comes before the first step")
+        c = self.config
+        return plan(pieces, self._memory, [c.window(i) for i in range(c.layers)], self._exact)
 
 
 def kv_bytes_per_token(config: Config, itemsize: int) -> int:
@@ -93,16 +145,7 @@ def kv_bytes_per_token(config: Config, itemsize: int) -> int:
 
 def check(config: Config, where: str) -> None:
     """Raises UsageError when the numbers do not fit together; `where` starts the sentence."""
-    for name in (
-        "vocab",
-        "hidden",
-        "intermediate",
-        "layers",
-        "heads",
-        "kv_heads",
-        "head_dim",
-        "context_tokens",
-    ):
+    for name in SIZES:
         if getattr(config, name) < 1:
             raise UsageError(f"{where}: {name} must be at least 1, got {getattr(config, name)}.")
     if config.heads % config.kv_heads:

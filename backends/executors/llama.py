@@ -9,61 +9,41 @@ model did; the density of gaps (3.8 per unit) and the mean difference (5e-7) giv
 none may happen on such machines, use `dtype=float64`.
 """
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from msgspec import Meta
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
 from backends.executors import _weights as weights
-from backends.executors._config import Config, kv_bytes_per_token, read_config, seeded_config
+from backends.executors._config import Transformer, kv_bytes_per_token
 from backends.executors._layers import PagedAttention, Rotary, Scratch, multiply, sample
-from backends.executors._plan import Memory, Plan, plan
+from backends.executors._plan import Plan
 from backends.executors._weights import Layer, Weights, fuse
 from harness.api import Piece
-from harness.bounds import AtLeastOne, check
-from harness.errors import UsageError
 
 
 @dataclass(slots=True)
-class Llama:
+class Llama(Transformer):
     """Llama, Qwen2 or Mistral: `model` is a Hugging Face folder; without it, seeded weights of the shape below.
 
     `threads` bounds the threads of matrix products; None takes half of the cores, since BLAS waits by spinning and
     would starve the load generator.
     """
 
-    model: str | None = None
-    seed: Annotated[int, Meta(ge=0)] = 0
     dtype: Literal["float32", "float64"] = "float32"
-    threads: AtLeastOne | None = None
-    layers: int = 2
-    hidden: int = 256
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 32
-    intermediate: int = 512
-    vocab: int = 4096
-    context_tokens: int = 16384
-    config: Config = field(init=False, repr=False)
     _weights: Weights = field(init=False, repr=False)
     _rotary: Rotary = field(init=False, repr=False)
     _scratch: Scratch = field(init=False, repr=False)
     _attention: PagedAttention = field(init=False, repr=False)
     _blas: ThreadpoolController = field(init=False, repr=False)
-    _memory: Memory | None = field(init=False, repr=False, default=None)
     _pages: tuple[np.ndarray, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        check(self)
-        self.config = seeded_config(self, "llama") if self.model is None else read_config(Path(self.model))
-        dtype = np.dtype(self.dtype)
+        self._configure(dtype := np.dtype(self.dtype))
         self._weights = fuse(weights.of_model(self.model, self.config, self.seed), self.config, dtype)
         self._rotary = Rotary(self.config, dtype)
         self._scratch = Scratch(dtype)
@@ -72,22 +52,12 @@ class Llama:
         self._blas = ThreadpoolController()
 
     @property
-    def vocab_size(self) -> int:
-        return self.config.vocab
-
-    @property
-    def max_tokens(self) -> int:
-        return self.config.context_tokens
-
-    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of KV memory that one token takes."""
         return kv_bytes_per_token(self.config, np.dtype(self.dtype).itemsize)
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
-        if num_blocks < 1 or block_size < 1:
-            raise UsageError(f"llama: KV memory needs at least one page of one token, got {num_blocks}x{block_size}.")
-        self._memory = Memory(num_blocks, block_size, self.config.heads)
+        self._remember(num_blocks, block_size)
         self._pages = tuple(np.zeros(self._page_shape, self.dtype) for _ in range(self.config.layers))
 
     def kv_bytes(self, num_blocks: int, block_size: int) -> int:
@@ -96,7 +66,7 @@ class Llama:
 
     def allocate_in(self, memory: mmap, num_blocks: int, block_size: int) -> None:
         """As `allocate`, in memory that other processes can read."""
-        self._memory = Memory(num_blocks, block_size, self.config.heads)
+        self._remember(num_blocks, block_size)
         self._pages = tuple(self._layers_in(memory))
 
     def copy_from(self, memory: mmap, source_blocks: Sequence[int], blocks: Sequence[int]) -> None:
@@ -146,7 +116,7 @@ class Llama:
 
     def describe(self) -> Mapping[str, object]:
         return {
-            "model": f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name,
+            "model": self._model_name(),
             "parameters": self._weights.parameters,
             **self.config.facts,
             "dtype": self.dtype,
@@ -157,18 +127,6 @@ class Llama:
     def save(self, folder: str | Path) -> None:
         """Write the model as a Hugging Face folder (float32)."""
         weights.save(Path(folder), self.config, weights.of_model(self.model, self.config, self.seed))
-
-    def _threads(self) -> int:
-        if self.threads is not None:
-            return self.threads
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        return max(1, cores // 2)
-
-    def _plan(self, pieces: Sequence[Piece]) -> Plan:
-        if self._memory is None:
-            raise RuntimeError("llama: allocate comes before the first step")
-        c = self.config
-        return plan(pieces, self._memory, [c.window(i) for i in range(c.layers)], np.dtype(self.dtype))
 
     def _run(self, step: Plan) -> np.ndarray:
         """The logits (sampled pieces in row order, vocab)."""

@@ -8,23 +8,18 @@ they are within 1e-12 of one another, in practice never; half precision flips of
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from msgspec import Meta
 
 from backends.executors import _weights as weights
-from backends.executors._config import Config, kv_bytes_per_token, read_config, seeded_config
+from backends.executors._config import Transformer, kv_bytes_per_token
 from backends.executors._layers import Rotary, sample
-from backends.executors._plan import Attention, Memory, Plan, plan
+from backends.executors._plan import Attention, Memory, Plan
 from harness.api import Piece
-from harness.bounds import AtLeastOne, check
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,47 +55,31 @@ class _Group:
 
 
 @dataclass(slots=True)
-class Torch:
+class Torch(Transformer):
     """Llama, Qwen2 or Mistral: `model` is a Hugging Face folder; without it, seeded weights of the shape below.
 
     `device=auto` takes the GPU if PyTorch sees one. `threads` bounds the threads of PyTorch on the processor; None
     takes half of the cores, so that the load generator is not starved.
     """
 
-    model: str | None = None
-    seed: Annotated[int, Meta(ge=0)] = 0
     dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    threads: AtLeastOne | None = None
-    layers: int = 2
-    hidden: int = 256
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 32
-    intermediate: int = 512
-    vocab: int = 4096
-    context_tokens: int = 16384
-    config: Config = field(init=False, repr=False)
     _torch: Any = field(init=False, repr=False)
     _parameters: int = field(init=False, repr=False)
     _embed: Any = field(init=False, repr=False)  # tensors: a spec reads these types where PyTorch may be missing
     _layers: tuple[_Layer, ...] = field(init=False, repr=False)
     _head: Any = field(init=False, repr=False)
     _rotary: Rotary = field(init=False, repr=False)
-    _exact: np.dtype = field(init=False, repr=False)  # of what is computed before it is rounded to `dtype`
-    _memory: Memory | None = field(init=False, repr=False, default=None)
     _pages: tuple[Any, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        check(self)
-        self.config = seeded_config(self, "torch") if self.model is None else read_config(Path(self.model))
+        self._configure(np.dtype(np.float64 if self.dtype == "float64" else np.float32))
         self._torch = torch = _imported()
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UsageError("torch: device=cuda, and PyTorch sees no GPU here; take device=cpu.")
         if self.device == "auto":
             self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.set_num_threads(self._threads())
-        self._exact = np.dtype(np.float64 if self.dtype == "float64" else np.float32)
         made = weights.fuse(weights.of_model(self.model, self.config, self.seed), self.config, self._exact)
         self._parameters = made.parameters
         self._embed, self._head = self._tensor(made.embed), self._tensor(made.head)
@@ -116,21 +95,11 @@ class Torch:
         )
         self._rotary = Rotary(self.config, self._exact)
 
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab
-
-    @property
-    def max_tokens(self) -> int:
-        return self.config.context_tokens
-
     def allocate(self, num_blocks: int, block_size: int) -> None:
         """Make the KV memory: `num_blocks` pages of `block_size` tokens. Raises UsageError where it does not fit."""
-        if num_blocks < 1 or block_size < 1:
-            raise UsageError(f"torch: KV memory needs at least one page of one token, got {num_blocks}x{block_size}.")
+        self._remember(num_blocks, block_size)
         c, torch = self.config, self._torch
         shape = (num_blocks, block_size, 2, c.kv_heads, c.head_dim)
-        self._memory = Memory(num_blocks, block_size, c.heads)
         if self.device == "cuda":  # few large products: nothing has to fit the cache of a core
             self._memory = Memory(num_blocks, block_size, c.heads, 1 << 24, tile_rows=512, group_tiles=1024)
         try:
@@ -170,8 +139,7 @@ class Torch:
             return self._array(self._run(step))[np.argsort(step.sampled)]
 
     def describe(self) -> Mapping[str, object]:
-        name = f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name
-        facts: dict[str, object] = {"model": name, "parameters": self._parameters, **self.config.facts}
+        facts: dict[str, object] = {"model": self._model_name(), "parameters": self._parameters, **self.config.facts}
         facts |= {
             "dtype": self.dtype, "device": self.device, "threads": self._threads(), "torch": self._torch.__version__,
             "kv_bytes_per_token": kv_bytes_per_token(self.config, _BYTES[self.dtype]),
@@ -183,12 +151,6 @@ class Torch:
     @property
     def _kind(self) -> Any:
         return getattr(self._torch, self.dtype)
-
-    def _threads(self) -> int:
-        if self.threads is not None:
-            return self.threads
-        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-        return max(1, cores // 2)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
         made: Tensor = self._torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self._kind)
@@ -202,12 +164,6 @@ class Torch:
         kind = self._torch.float64 if self.dtype == "float64" else self._torch.float32
         made: np.ndarray = logits.to("cpu", kind).numpy()
         return made
-
-    def _plan(self, pieces: Sequence[Piece]) -> Plan:
-        if self._memory is None:
-            raise RuntimeError("torch: allocate comes before the first step")
-        c = self.config
-        return plan(pieces, self._memory, [c.window(i) for i in range(c.layers)], self._exact)
 
     def _groups(self, attention: Attention) -> list[_Group]:
         """What attends together, on the device; the same in every layer of one window."""
