@@ -120,7 +120,11 @@ class ScriptedServer:
 
     async def _shut(self, reset: bool = False) -> None:
         if self._server is not None:
+            self._loop.remove_reader(self._socket)
+            for _ in range(2):  # what has been accepted becomes a connection, which is closed as the others are
+                await asyncio.sleep(0)
             self._server.close()
+            self._server = None
         for connection in list(self._open):
             connection.drop(reset=reset)
         tasks = [t for t in asyncio.all_tasks() if t is not asyncio.current_task()]

@@ -122,7 +122,8 @@ class Server:
         await response.prepare(request)
         if self.role_s is not None:
             await response.write(_event({"choices": [{"delta": {"role": "assistant", "content": ""}}]}))
-            await asyncio.sleep(self.role_s)
+            for _ in range(2):  # where the loop stands still in one half, the client reads before the other
+                await asyncio.sleep(self.role_s / 2)
         for i in range(tokens):
             every = {"usage": {**usage, "completion_tokens": i + 1}} if self.usage == "every" else {}
             await response.write(_event({"choices": [{"text": "x"}], **every}))
