@@ -116,13 +116,13 @@ def load(
 
 def sessions_of_model(path: str, count: int | None, seed: int, *, whole: bool) -> Trace:
     """Sessions drawn from a model file: `count` of them, None for as many as its trace had. Raises UsageError."""
-    from workloads.fit import command  # heavy
+    from workloads.fit import _whole_draw, command  # heavy
     from workloads.fit.model import Model
 
     model = Model.load(path)
     if model.whole is None:
         raise UsageError(f"'{path}' is a model without whole sessions: {command.NO_WHOLE}.")
-    trace = command.sessions(model, sessions=count or model.whole["sessions"], whole=whole, seed=seed)
+    trace = _whole_draw.drawn(model, sessions=count or model.whole["sessions"], whole=whole, seed=seed)
     return transforms.with_facts(trace, file=Path(path).name)
 
 

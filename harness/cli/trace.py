@@ -202,7 +202,7 @@ def fit(
     The goodness of fit is measured on 20 draws and compared with Poisson and gamma arrivals.
     """
     from workloads import replay
-    from workloads.fit.command import fit_trace
+    from workloads.fit import command as fitted
 
     if mode is not None and mode not in MODES:
         raise no_such("mode of fitting", mode, MODES)
@@ -211,7 +211,7 @@ def fit(
     files.check(target)  # before the work, not after it
     if Path(target).exists() and not force:
         raise UsageError(f"'{target}' is there already; --force replaces it.")
-    model = fit_trace(replay.read(file, **_rows(options)), mode=mode, window_s=window)
+    model = fitted.fit(replay.read(file, **_rows(options)), mode=mode, window_s=window)
     model.save(target)
     _show(form, "fitted", model.lines(), target, facts=model.quality)
     if html is not None:
@@ -279,6 +279,7 @@ class Generated:
 
 def _from_model(source: str, written: Generated, parts: Mapping[str, str], **options: Any) -> int:
     """Whole sessions where the model has them; --sessions fitted:FILE draws turns and times only, single requests."""
+    from workloads.fit import _whole_draw
     from workloads.fit import command as fitted
     from workloads.fit.model import Model
 
@@ -291,7 +292,7 @@ def _from_model(source: str, written: Generated, parts: Mapping[str, str], **opt
             raise UsageError(
                 f"--workers {workers} is for requests drawn one by one; add --sessions single, or leave it out."
             )
-        trace = fitted.sessions(model, **options)
+        trace = _whole_draw.drawn(model, **options)
         facts |= {name: trace.facts[name] for name in ("clock", "think_times") if name in trace.facts}
         origin, dropped = f"model {source}", fitted.left_out(model.source)
         return written.write([trace.table], facts, origin, block_tokens=trace.block_tokens, dropped=dropped)

@@ -40,7 +40,7 @@ class Scored(NamedTuple):
 
 def scored(name: str, fitted: Trace, held_out: Trace, seeds: list[int]) -> Iterator[Scored]:
     """The halves beside one another, for each seed of a draw."""
-    model = command.fit_trace(fitted, mode="parametric", seeds=0)
+    model = command.fit(fitted, mode="parametric", seeds=0)
     assert model.whole is not None
     cached = Reuse.of(held_out, own_clocks=model.whole["own_clocks"])
     half, lru, reuse = (

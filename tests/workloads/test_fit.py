@@ -22,6 +22,10 @@ from workloads.fit.process import Cox
 AZURE = "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
 
 
+def generated(model, **options):
+    return pa.concat_tables(command.tables(model, **options))
+
+
 def made(at_s, **columns):
     """A trace in memory with the given arrivals; lengths of its own unless given."""
     rng = np.random.default_rng(9)
@@ -58,7 +62,7 @@ def switched(levels_rps, dwells_s, count=20_000, seed=5):
 
 
 def fitted(trace, mode="parametric", seeds=0):
-    return command.fit_trace(trace, mode=mode, seeds=seeds)
+    return command.fit(trace, mode=mode, seeds=seeds)
 
 
 MODES = pytest.mark.parametrize("mode", ["parametric", "rate-following"])
@@ -112,7 +116,7 @@ def test_the_shape_of_gamma_gaps_is_found_and_no_bursts_are_invented(shape):
 def test_a_fit_of_poisson_arrivals_is_poisson(mode):
     """Noise of counting would be taken for bursts, or counted twice."""
     model = fitted(made(renewal(1.0, seed=7)), mode)
-    at_s = command.generate(model, requests=40_000, seed=1).table["scheduled_s"].to_numpy()
+    at_s = generated(model, requests=40_000, seed=1)["at_s"].to_numpy()
 
     np.testing.assert_allclose(arrivals.dispersion_curve(at_s, (1, 10, 60)), 1, atol=0.15)
 
@@ -208,7 +212,7 @@ def test_the_three_second_ticks_of_mooncake_are_no_bursts(shared_data, mode):
     """Ten requests every three seconds would be generated, where the recorder only looked every three seconds."""
     trace = traces.read(str(shared_data / "traces/mooncake/conversation_trace.jsonl"))
     model = fitted(trace, mode, seeds=10)
-    at_s = command.generate(model, requests=20_000, seed=3).table["scheduled_s"].to_numpy()
+    at_s = generated(model, requests=20_000, seed=3)["at_s"].to_numpy()
 
     assert 3.0 == pytest.approx(model.quality["grain_s"], abs=0.01)
     assert 1.10 == pytest.approx(model.quality["dispersion"]["trace"][0], abs=0.01)
@@ -220,7 +224,7 @@ def test_the_three_second_ticks_of_mooncake_are_no_bursts(shared_data, mode):
 def test_regular_arrivals_stay_regular():
     """A heartbeat would come back as Poisson traffic."""
     model = fitted(made(np.arange(5000) * 0.5))
-    at_s = command.generate(model, requests=5000, seed=0).table["scheduled_s"].to_numpy()
+    at_s = generated(model, requests=5000, seed=0)["at_s"].to_numpy()
 
     assert arrivals.gap_cv(at_s) < 0.02
 
@@ -233,7 +237,7 @@ def test_a_daily_curve_is_found_where_days_look_alike():
     at_s = np.sort(np.repeat(hours, counts) * 3600 + rng.random(counts.sum()) * 3600)
     model = fitted(made(at_s))
     process = model.services[0].process
-    drawn = command.generate(model, duration_s=30 * 86_400.0, seed=2).table["scheduled_s"].to_numpy()
+    drawn = generated(model, duration_s=30 * 86_400.0, seed=2)["at_s"].to_numpy()
     by_hour = np.bincount((drawn // 3600 % 24).astype(int), minlength=24)
 
     assert 15 in np.argsort(process.hourly)[-3:]
@@ -259,8 +263,8 @@ def test_each_tag_is_a_service_with_its_own_arrivals_and_lengths():
     prompts = np.where(tags == "chat", 1000, 10)
     order = np.argsort(at_s)
     model = fitted(made(at_s[order], tag=tags[order], prompt_tokens=prompts[order]))
-    table = command.generate(model, requests=10_000, seed=0).table
-    drawn, of = table["scheduled_s"].to_numpy(), table["tag"].to_numpy(zero_copy_only=False)
+    table = generated(model, requests=10_000, seed=0)
+    drawn, of = table["at_s"].to_numpy(), table["tag"].to_numpy(zero_copy_only=False)
 
     assert {"chat": 1000, "api": 10} == dict(zip(of, table["prompt_tokens"].to_pylist(), strict=True))
     assert arrivals.dispersion(drawn[of == "chat"], 10.0) < 1.5
@@ -300,7 +304,7 @@ def test_lengths_of_one_value_are_drawn_as_that_value():
     """A trace of equal prompts would break the fit."""
     model = fitted(made(renewal(1.0, 500), prompt_tokens=np.full(500, 7)))
 
-    assert {7} == set(command.generate(model, requests=2000).table["prompt_tokens"].to_pylist())
+    assert {7} == set(generated(model, requests=2000)["prompt_tokens"].to_pylist())
 
 
 @pytest.mark.nightly
@@ -395,7 +399,7 @@ def test_shrinking_keeps_a_real_step_and_flattens_noise():
 
 def test_a_given_window_is_rounded_to_the_nearest_halving_and_reported():
     """A user would believe in a window that is not the one used."""
-    model = command.fit_trace(made(renewal(1.0)), mode="rate-following", window_s=60.0, seeds=0)
+    model = command.fit(made(renewal(1.0)), mode="rate-following", window_s=60.0, seeds=0)
 
     assert 60 == pytest.approx(model.services[0].process.window_s, rel=0.42)
     assert any("windows are" in note for note in model.method["notes"])
@@ -414,7 +418,7 @@ def test_more_components_are_not_taken_for_noise():
 
 def test_a_model_file_says_where_it_comes_from_and_reads_back(tmp_path, shared_data):
     """It would be unknown what a model was fitted to, or how."""
-    model = command.fit(shared_data / AZURE, limit=3000)
+    model = command.fit(traces.read(str(shared_data / AZURE), None, traces.Slice(limit=3000)))
     model.save(tmp_path / "model.json")
     again = Model.load(tmp_path / "model.json")
     stored = json.loads((tmp_path / "model.json").read_text())
@@ -492,11 +496,11 @@ def test_an_unknown_mode_and_a_window_without_its_mode_are_refused():
     trace = made(renewal(1.0, 200))
 
     with pytest.raises(UsageError, match="rate-following"):
-        command.fit_trace(trace, mode="rate-follow")
+        command.fit(trace, mode="rate-follow")
     with pytest.raises(UsageError, match="rate-following only"):
-        command.fit_trace(trace, window_s=3.0)
+        command.fit(trace, window_s=3.0)
     with pytest.raises(UsageError, match="longer than 0"):
-        command.fit_trace(trace, mode="rate-following", window_s=0.0)
+        command.fit(trace, mode="rate-following", window_s=0.0)
 
 
 def test_the_data_of_a_picture_hold_the_trace_the_draw_and_the_band():
@@ -531,7 +535,7 @@ def test_strange_stamps_give_a_model_or_a_sentence(name, mode, tmp_path):
     except UsageError:
         return
     model.save(tmp_path / "model.json")
-    at_s = command.generate(Model.load(tmp_path / "model.json"), requests=150).table["scheduled_s"].to_numpy()
+    at_s = generated(Model.load(tmp_path / "model.json"), requests=150)["at_s"].to_numpy()
 
     assert np.isfinite(at_s).all()
     assert (np.diff(at_s) >= 0).all()

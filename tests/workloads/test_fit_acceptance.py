@@ -16,6 +16,10 @@ AZURE = "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
 FIGURE_6 = "traces/burstgpt/paper_figures/fig6_gamma_per_20min.csv"
 
 
+def generated(model, **options):
+    return pa.concat_tables(command.tables(model, **options))
+
+
 @cache
 def azure(path):
     return traces.read(str(path))
@@ -25,12 +29,12 @@ def azure(path):
 def draws(path, mode):
     """Arrival times of 20 draws, as long as the trace, of the model fitted to it."""
     trace = azure(path)
-    model = command.fit_trace(trace, mode=mode, seeds=0)
+    model = command.fit(trace, mode=mode, seeds=0)
     return [drawn(model, float(trace.at_s[-1]), seed) for seed in SEEDS]
 
 
 def drawn(model, span_s, seed):
-    return command.generate(model, duration_s=span_s, seed=seed).table["scheduled_s"].to_numpy()
+    return generated(model, duration_s=span_s, seed=seed)["at_s"].to_numpy()
 
 
 def renewal(rate_rps, span_s, shape, seed):
@@ -152,7 +156,7 @@ def test_c1_a_model_refitted_to_burstgpts_api_keeps_its_bursts(shared_data, mode
     rng = np.random.default_rng(seed)
     prompts, outputs = rng.integers(1, 999, len(at_s)), rng.integers(1, 99, len(at_s))
     table = pa.table({"at_s": at_s, "prompt_tokens": prompts, "output_tokens": outputs})
-    model = command.fit_trace(traces.Trace(table, 512, {}), mode=mode, seeds=0)
+    model = command.fit(traces.Trace(table, 512, {}), mode=mode, seeds=0)
     series = [drawn(model, float(at_s[-1]), seed) for seed in SEEDS]
     found = median(lambda at_s: arrivals.dispersion_curve(at_s, (10, 60, 1200)), series)
 

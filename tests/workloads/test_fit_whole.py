@@ -134,7 +134,7 @@ def test_compactions_are_found_and_drawn():
             block += grown + 20
             rows.append((1000.0 * session + turn, session, ids))
     whole = measured(made(rows, clock="session"), own_clocks=True)
-    drawn = command.sessions(Model((), {"file": "made"}, {}, whole=whole), sessions=100, seed=2)
+    drawn = _whole_draw.drawn(Model((), {"file": "made"}, {}, whole=whole), sessions=100, seed=2)
     blocks = drawn.table["prefix_ids"].combine_chunks().value_lengths().to_numpy()
 
     assert [190 * BLOCK, 200 * BLOCK] == pytest.approx(np.array(whole["limit_tokens"])[[0, -1]], abs=14 * BLOCK)
@@ -148,7 +148,7 @@ def test_a_draw_reuses_and_hits_like_its_trace(named):
     """A cache would look useless, or better than it is."""
     rows = chats(seed=11)
     trace = made(rows if named else unnamed(rows))
-    model = command.fit_trace(trace, mode="parametric", seeds=2)
+    model = command.fit(trace, mode="parametric", seeds=2)
     found = model.quality["sessions"]
 
     assert found["reuse"]["trace"] > 0.5
@@ -160,15 +160,15 @@ def test_a_draw_reuses_and_hits_like_its_trace(named):
 
 def test_a_draw_names_each_block_of_each_prompt_and_follows_the_turn_before():
     """A simulator would count blocks that are not there, or send an answer before its question."""
-    model = command.fit_trace(made(chats(seed=4)), mode="parametric", seeds=0)
-    drawn = command.sessions(model, requests=1500, seed=3)
-    table, again = drawn.table, command.sessions(model, requests=1500, seed=3)
+    model = command.fit(made(chats(seed=4)), mode="parametric", seeds=0)
+    drawn = _whole_draw.drawn(model, requests=1500, seed=3)
+    table, again = drawn.table, _whole_draw.drawn(model, requests=1500, seed=3)
     parent = np.asarray(table["parent"].fill_null(-1))
     session = np.asarray(table["session"])
     blocks = table["prefix_ids"].combine_chunks().value_lengths().to_numpy()
 
     assert len(drawn) == 1500
-    assert table.equals(again.table) and not table.equals(command.sessions(model, requests=1500, seed=4).table)
+    assert table.equals(again.table) and not table.equals(_whole_draw.drawn(model, requests=1500, seed=4).table)
     assert (np.diff(table["at_s"]) >= 0).all()
     assert (np.asarray(table["prompt_tokens"]) // BLOCK == blocks).all()
     assert (parent < np.arange(1500)).all()
@@ -178,12 +178,12 @@ def test_a_draw_names_each_block_of_each_prompt_and_follows_the_turn_before():
 
 def test_a_draw_lasts_as_long_and_comes_as_often_as_requested():
     """`--rate` or `--duration` would be ignored."""
-    model = command.fit_trace(made(chats(seed=6)), mode="parametric", seeds=0)
-    slow, fast = (command.sessions(model, duration_s=50_000.0, rate_rps=rate, seed=1) for rate in (0.05, 0.2))
+    model = command.fit(made(chats(seed=6)), mode="parametric", seeds=0)
+    slow, fast = (_whole_draw.drawn(model, duration_s=50_000.0, rate_rps=rate, seed=1) for rate in (0.05, 0.2))
 
     assert slow.at_s[-1] < 50_000
     assert (0.05, 0.2) == pytest.approx((slow.mean_rate_rps, fast.mean_rate_rps), rel=0.15)
-    assert 0.2 * 5000 == pytest.approx(len(command.sessions(model, duration_s=5000.0, rate_rps=0.2, seed=1)), rel=0.35)
+    assert 0.2 * 5000 == pytest.approx(len(_whole_draw.drawn(model, duration_s=5000.0, rate_rps=0.2, seed=1)), rel=0.35)
 
 
 def test_a_cause_that_the_trace_names_is_kept_apart():
@@ -202,7 +202,7 @@ def test_a_cause_that_the_trace_names_is_kept_apart():
 
 def test_a_model_file_replays_whole_sessions(tmp_path):
     """What was fitted could not be run."""
-    model = command.fit_trace(made(chats(seed=2)), mode="parametric", seeds=0)
+    model = command.fit(made(chats(seed=2)), mode="parametric", seeds=0)
     model.save(file := tmp_path / "model.json")
     loaded = replay.load(str(file), sessions="fitted:count=50", arrivals="closed:users=4,think=0", seed=5)
     rows = pa.concat_tables([*loaded.workload.start(np.random.default_rng(0))])
@@ -224,7 +224,7 @@ def test_a_model_file_replays_whole_sessions(tmp_path):
 )
 def test_options_of_recorded_traces_are_refused_for_a_model(tmp_path, options, message):
     """They would be ignored without a word."""
-    command.fit_trace(made(chats(seed=2)), mode="parametric", seeds=0).save(file := tmp_path / "model.json")
+    command.fit(made(chats(seed=2)), mode="parametric", seeds=0).save(file := tmp_path / "model.json")
 
     with pytest.raises(UsageError, match=message):
         replay.load(str(file), **options)
@@ -234,7 +234,7 @@ def test_a_model_without_whole_sessions_says_why(tmp_path):
     """A user would look for the mistake in the command line."""
     plain = made(unnamed(chats(seed=2)))
     plain = traces.Trace(plain.table.drop_columns(["prefix_ids"]), BLOCK, plain.facts)
-    command.fit_trace(plain, mode="parametric", seeds=0).save(file := tmp_path / "model.json")
+    command.fit(plain, mode="parametric", seeds=0).save(file := tmp_path / "model.json")
 
     with pytest.raises(UsageError, match="names no blocks of prompts"):
         replay.load(str(file))
@@ -249,7 +249,7 @@ def test_a_model_without_whole_sessions_says_why(tmp_path):
 )  # fmt: skip
 def test_damaged_figures_are_one_sentence(tmp_path, name, value):
     """A file from outside would end in a traceback, or take all memory."""
-    command.fit_trace(made(chats(seed=2)), mode="parametric", seeds=0).save(file := tmp_path / "model.json")
+    command.fit(made(chats(seed=2)), mode="parametric", seeds=0).save(file := tmp_path / "model.json")
     stored = json.loads(file.read_text())
     stored["whole_sessions"][name] = value
     file.write_text(json.dumps(stored))
@@ -263,7 +263,7 @@ def test_what_whole_sessions_leave_out_is_in_the_notes():
     rows = chats(seed=9)
     agent = ["sub" if i % 40 == 39 else None for i in range(len(rows))]
     tag = ["api" if i % 2 else "chat" for i in range(len(rows))]
-    text = command.fit_trace(made(rows, agent=agent, tag=tag), mode="parametric", seeds=0).text()
+    text = command.fit(made(rows, agent=agent, tag=tag), mode="parametric", seeds=0).text()
 
     assert f"sub-agents are left out of whole sessions: {len(rows) // 40} requests" in text
     assert "whole sessions have no tags; those of the trace are" in text
@@ -271,7 +271,7 @@ def test_what_whole_sessions_leave_out_is_in_the_notes():
 
 def held_out(fitted, other, seeds):
     """Draws of a model of one part beside the other part, and the parts beside each other."""
-    model = command.fit_trace(fitted, mode="parametric", seeds=0)
+    model = command.fit(fitted, mode="parametric", seeds=0)
     cached = Reuse.of(other, own_clocks=model.whole["own_clocks"])
     draws = [cached.apart(other, _whole_quality.like(model, other, seed)) for seed in seeds]
     return draws, cached.apart(other, fitted), cached.curve(other)
@@ -311,7 +311,7 @@ def test_half_of_a_trace_predicts_the_reuse_of_the_other_half(shared_data, late)
 
 def test_a_quality_is_measured_on_any_other_trace():
     """A fit could only be judged by what it was fitted to."""
-    model = command.fit_trace(made(chats(seed=1)), mode="parametric", seeds=0)
+    model = command.fit(made(chats(seed=1)), mode="parametric", seeds=0)
     other = made(chats(seed=21, more=0.3))
     found = _whole_quality.measure(model, other, Curve((1.0, 10.0), np.ones(2)), draws=2)
 

@@ -323,7 +323,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     columns = {new: drawn.table[old] for old, new in names.items()}
     table = pa.table({**columns, "session": drawn.table["session"], "turn": drawn.table["turn"]})
     path = str(tmp_path_factory.mktemp("model") / "model.json")
-    command.fit_trace(traces.Trace(table, 512, {"file": "made.csv", "requests": 1500}), seeds=0).save(path)
+    command.fit(traces.Trace(table, 512, {"file": "made.csv", "requests": 1500}), seeds=0).save(path)
     return path
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from harness.stats import arrivals
 from workloads import session_replay
 from workloads.arrivals.closed import Closed
-from workloads.fit import _chains, _whole, _whole_trace
+from workloads.fit import _chains, _whole, _whole_draw
 from workloads.session_times import ThinkOnly
 from workloads.trace_tools.cache import Lru, distinct_blocks
 
@@ -77,8 +77,8 @@ def like(model: Model, trace: Trace, seed: int) -> Trace:
     if model.whole["own_clocks"]:
         found = _chains.of(trace)
         assert found is not None
-        return _whole_trace.drawn(model, sessions=int(found.begins.sum()), seed=seed)
-    drawn = _whole_trace.drawn(model, duration_s=float(trace.at_s[-1]), seed=seed)
+        return _whole_draw.drawn(model, sessions=int(found.begins.sum()), seed=seed)
+    drawn = _whole_draw.drawn(model, duration_s=float(trace.at_s[-1]), seed=seed)
     if model.whole["found_by"] == "trace":
         return drawn
     # sessions of both are those that the prefix tree makes

@@ -1,6 +1,5 @@
 """What `bench trace fit` and `bench trace generate` do, as plain functions of plain arguments."""
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
@@ -8,14 +7,10 @@ from typing import Any, Literal, get_args
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.data.records import schedule_chunk
-from harness.data.schedule import Schedule, digest
 from harness.errors import UsageError, no_such
 from workloads import traces, transforms
-from workloads.fit import _chains, _draw, _services, _verdict, _whole, _whole_trace
-from workloads.fit import quality as _quality
+from workloads.fit import _chains, _draw, _services, _verdict, _whole, quality
 from workloads.fit.model import Model, Service
-from workloads.fit.quality import Quality
 
 Mode = Literal["parametric", "rate-following"]
 
@@ -23,43 +18,19 @@ SOURCE = ("file", "sha256", "known", "source", "licence", "reader", "tokenizer",
 SLICE = ("start_s", "stop_s", "limit")
 
 
-def fit(
-    path: str | os.PathLike[str],
-    *,
-    reader: str | None = None,
-    columns: str | None = None,
-    start_s: float | None = None,
-    stop_s: float | None = None,
-    limit: int | None = None,
-    mode: Mode | None = None,
-    window_s: float | None = None,
-) -> Model:
-    """A generator of requests like those of the trace, with its quality measured on 20 seeds (`model.quality`).
+def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None = None, seeds: int = 20) -> Model:
+    """A generator of requests like those of the trace, with its quality measured on that many seeds (`model.quality`).
 
-    Without a `mode` it is parametric, and rate-following where that fits better and parametric does not fit.
-    `window_s` is the narrowest window of mode rate-following; None chooses it. `model.save(path)` writes
-    model.json, `Model.load(path)` reads it, `model.text()` describes it. Raises UsageError for what is wrong
-    with the file, and for a trace that is too short to fit (it says how many requests it has and needs).
+    Without a `mode` it is parametric, and rate-following where that fits better and parametric does not fit; `seeds` 0
+    leaves the quality out, and chooses no mode. `window_s` is the narrowest window of mode rate-following; None chooses
+    it. Raises UsageError for a trace that is too short to fit (it says how many requests it has and needs).
     """
-    _check(mode or "parametric", window_s)
-    try:
-        part = traces.Slice(start_s, stop_s, limit)
-    except ValueError as error:
-        raise UsageError(f"Slice of trace '{path}': {error}") from None
-    trace = traces.read(os.fspath(path), reader, part, columns)
-    return fit_trace(trace, mode=mode, window_s=window_s)
-
-
-def fit_trace(
-    trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None = None, seeds: int = 20
-) -> Model:
-    """The same for a trace that was read, or made, already; `seeds` 0 leaves the quality out, and chooses no mode."""
     if mode is None and window_s is None and seeds:
-        first = fit_trace(trace, mode="parametric", seeds=seeds)
+        first = fit(trace, mode="parametric", seeds=seeds)
         own_clocks = first.whole is not None and first.whole["own_clocks"]  # its arrivals say nothing
         if (off := _verdict.misfit(first.quality)) == 0 or own_clocks:
             return first
-        second = fit_trace(trace, mode="rate-following", seeds=seeds)
+        second = fit(trace, mode="rate-following", seeds=seeds)
         if _verdict.misfit(second.quality) >= off:
             return first
         chosen = "mode rate-following was chosen, since parametric does not fit; --mode sets it."
@@ -78,7 +49,7 @@ def fit_trace(
     work.notes += dropped(services, source) if whole is None else left_out(source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
     model = Model(services, source, method, whole=whole, table=trace.table)
-    return model.rated(quality(model, trace, seeds).facts()) if seeds else model
+    return model.rated(quality.measure(model, trace, seeds)) if seeds else model
 
 
 NO_WHOLE = (
@@ -108,11 +79,6 @@ def left_out(source: Mapping[str, object]) -> list[str]:
     """What whole sessions of a model do not have of its trace, in sentences."""
     notes = source.get("whole_left_out")
     return [str(note) for note in notes] if isinstance(notes, list) else []
-
-
-def sessions(model: Model, **options: Any) -> traces.Trace:
-    """Whole sessions drawn from a model that has them, as a trace; the options are those of `_whole_trace.drawn`."""
-    return _whole_trace.drawn(model, **options)
 
 
 def _notes(model: Model) -> list[str]:
@@ -151,51 +117,6 @@ _HOW = {
 _LENGTHS = "quantiles of prompt and output, and a copula of their ranks (10 x 10 deciles and a tilt)"
 
 
-def quality(model: Model, trace: traces.Trace, seeds: int = 20) -> Quality:
-    """How `seeds` draws of the model compare with the trace, with Poisson and gamma renewal toys beside them.
-
-    `Quality.facts()` is the plain dict for JSON and for pictures; its docstring lists the keys.
-    """
-    return _quality.measure(model, trace, seeds)
-
-
-def generate(
-    model: Model,
-    *,
-    rate_rps: float | None = None,
-    requests: int | None = None,
-    duration_s: float | None = None,
-    seed: int = 0,
-    workers: int = 1,
-) -> Schedule:
-    """A schedule of independent requests drawn from the model; `rate_rps` None keeps the rate of the trace.
-
-    One of `requests` and `duration_s` must be given, or both (whatever ends first). Equal arguments give equal bytes,
-    whatever the number of `workers` (processes). Raises UsageError for limits that make no sense.
-    """
-    limits = _draw.checked(model, rate_rps, requests, duration_s, workers)
-    chunks, rows = [], 0
-    for block in _draw.blocks(model, rate_rps, limits, seed, workers):
-        chunks.append(_chunk(model, block, rows))
-        rows += len(block.at_s)
-    if not chunks:
-        raise UsageError(f"No request is due in the first {duration_s:g} s; give a longer duration or a higher rate.")
-    table = pa.concat_tables(chunks)
-    return Schedule(table, digest(table))
-
-
-def _chunk(model: Model, block: _draw.DrawnBlock, rows: int) -> pa.Table:
-    columns = {"tag": _tags(model, block)} if _has_tags(model) else {}
-    return schedule_chunk(
-        len(block.at_s),
-        id=range(rows, rows + len(block.at_s)),
-        scheduled_s=block.at_s,
-        prompt_tokens=block.prompt_tokens,
-        output_tokens=block.output_tokens,
-        **columns,
-    )
-
-
 def tables(
     model: Model,
     *,
@@ -205,9 +126,12 @@ def tables(
     seed: int = 0,
     workers: int = 1,
 ) -> Iterator[pa.Table]:
-    """The requests of `generate`, as tables of at most 65,536 rows in the columns of a trace (`at_s`,
-    `prompt_tokens`, `output_tokens`, and `tag` where the model has several services), for writing 10 million rows in
-    bounded memory.
+    """Independent requests drawn from the model; `rate_rps` None keeps the rate of the trace.
+
+    Tables of at most 65,536 rows in the columns of a trace (`at_s`, `prompt_tokens`, `output_tokens`, and `tag` where
+    the model has several services), for writing 10 million rows in bounded memory. One of `requests` and `duration_s`
+    must be given, or both (whatever ends first). Equal arguments give equal bytes, whatever the number of `workers`
+    (processes). Raises UsageError for limits that make no sense.
     """
     limits = _draw.checked(model, rate_rps, requests, duration_s, workers)
     tagged = _has_tags(model)

@@ -46,10 +46,11 @@ def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = Non
     rows = read(paths, gaps=options.gaps)
     seen, unseen = split(rows, options.holdout, options.seed)
     fitted = fit(options.latency, sample(seen, options.seed), options.system, options.fixed)
-    content = text(fitted.latency, fitted.arguments, _notes(paths, seen, unseen, options))
+    notes = _notes(paths, seen, unseen, options.seed)
+    if options.latency == "fit6":
+        notes |= dataclasses.asdict(options.system)
+    content = text(fitted.latency, fitted.arguments, notes)
     model = made(content, options.system)
-    if out is not None:
-        write(out, content)
     errors = [scores(part, model, options.seed) for part in (seen, unseen)]
     counts = _Counts(len(seen), len(unseen), rows.left_out)
     return _answer("steps", paths, options, fitted, counts, errors, out, content)
@@ -69,8 +70,6 @@ def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: 
     total = sum(map(len, runs))
     notes = {"from": [*paths], "requests_seen": seen, "requests_held_out": total - seen, "backend": str(simulator)}
     content = text(fitted.latency, fitted.arguments, notes)
-    if out is not None:
-        write(out, content)
     errors = [
         requests.scores(runs, which, options.latency, constants, simulator) for which in (masks, [~m for m in masks])
     ]
@@ -93,10 +92,7 @@ def from_endpoint(
     steps = replace(seen, seconds=np.maximum(seen.seconds - front_s * (seen.tokens > 0), 1e-6))
     fitted = fit(options.latency, sample(steps, options.seed), options.system, fixed)
     fitted = replace(fitted, arguments={**fitted.arguments, "front_end_s": front_s})
-    notes = {"from": [backend], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": options.seed}
-    content = text(fitted.latency, fitted.arguments, notes)
-    if out is not None:
-        write(out, content)
+    content = text(fitted.latency, fitted.arguments, _notes([backend], seen, unseen, options.seed))
     model = made(content, options.system)
     errors = [scores(part, model, options.seed, front_s) for part in (seen, unseen)]
     counts = _Counts(len(seen), len(unseen))
@@ -111,9 +107,8 @@ def made(content: str, system: System) -> Any:
         return registry.make("latency", f"file:{path}", **dataclasses.asdict(system))
 
 
-def _notes(paths: Sequence[str], seen: Rows, unseen: Rows, options: FitOptions) -> dict[str, Any]:
-    errors = dataclasses.asdict(options.system) if options.latency == "fit6" else {}
-    return {"from": [*paths], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": options.seed, **errors}
+def _notes(sources: Sequence[str], seen: Rows, unseen: Rows, seed: int) -> dict[str, Any]:
+    return {"from": [*sources], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": seed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +124,9 @@ def _answer(
     what: str, paths: Sequence[str], options: FitOptions, fitted: Fitted, counts: _Counts, errors: list[list[Score]],
     out: Path | None, content: str,
 ) -> FitAnswer:  # fmt: skip
-    """The answer; `errors` are those on the rows that the fit has seen, and on those that were held out."""
+    """The answer, and the file where one is wanted; `errors` are those on the rows that the fit has seen, and on those that were held out."""
+    if out is not None:
+        write(out, content)
     lists = {name: value for name, value in fitted.arguments.items() if isinstance(value, list) and value}
     return FitAnswer(
         versions=dict(versions()),
