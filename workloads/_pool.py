@@ -15,7 +15,7 @@ from itertools import chain, count
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals import _stationary
+from workloads.arrivals import _renewal
 from workloads.arrivals._operational import Gaps, Piece, chunks_along
 from workloads.readers._servegen import Client, read_clients
 
@@ -112,8 +112,8 @@ def _law(client: Client, window: int, rng: np.random.Generator, running: bool) -
     """The gap law of a window, of mean 1; exponential where the pool gives none."""
     family, shape = client.family[window], float(client.shape[window])
     if family == "Weibull":
-        return _stationary.weibull(shape, rng, running=running)
-    return _stationary.gamma(shape if family else 1.0, rng, running=running)
+        return _renewal.weibull(shape, rng, running=running)
+    return _renewal.gamma(shape if family else 1.0, rng, running=running)
 
 
 def _merged(streams: Sequence[Iterator[np.ndarray]], step_s: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -14,7 +14,7 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import numpy as np
 
 from workloads.arrivals._operational import Piece, Stretch, chunks_along
-from workloads.arrivals._stationary import gamma
+from workloads.arrivals._renewal import gamma
 
 Mean = Literal["exact", "long-run"]
 LONGEST_S = 7200.0  # runs of minutes; over hours the changes of rate are what such arrivals are for

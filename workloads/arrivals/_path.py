@@ -65,6 +65,17 @@ class AlongPath:
         raise NotImplementedError
 
 
+def levels(text: str, name: str = "levels") -> tuple[float, ...]:
+    """Rates or relative rates, all >= 0 and not all 0, joined by '/': `levels=1/2/4`. Raises ValueError otherwise."""
+    try:
+        found = tuple(float(part) for part in text.split("/"))
+    except ValueError:
+        raise ValueError(f"{name} must be numbers joined by '/', such as 1/2/4, got '{text}'.") from None
+    if not all(0 <= level < math.inf for level in found) or not any(found):
+        raise ValueError(f"{name} must be >= 0 and not all 0, got '{text}'.")
+    return found
+
+
 def flat(duration_s: float, rate_rps: float) -> tuple[Piece, ...]:
     """One piece at a constant rate; none where it has no duration."""
     return (Piece(duration_s, rate_rps, rate_rps),) if duration_s > 0 else ()

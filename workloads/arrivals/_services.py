@@ -25,7 +25,7 @@ import numpy as np
 
 from workloads._checks import positive
 from workloads.arrivals._operational import Gaps, Piece, Stretch, times_on_grid
-from workloads.arrivals._stationary import gamma
+from workloads.arrivals._renewal import gamma
 
 HOUR_S = 3600.0
 WINDOW_S = 1200.0  # figure 6: gap law and rate are those of 20 minutes

@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from harness.bounds import NotNegative, Positive, check
-from workloads.arrivals._lists import levels
-from workloads.arrivals._path import AlongPath, Path, along, flat
+from workloads.arrivals._path import AlongPath, Path, along, flat, levels
 from workloads.arrivals._renewal import AtRate, GapCv, gamma_cdf, times_from
 
 SMALLEST_SHAPE, LARGEST_SHAPE = 0.15, 1000.0

@@ -9,9 +9,8 @@ from msgspec import Meta
 
 from harness.bounds import NotNegative, Positive, check
 from workloads._checks import DayHour, Weekday
-from workloads.arrivals._lists import levels
 from workloads.arrivals._operational import Piece
-from workloads.arrivals._path import AlongPath, Path, along, rest_of
+from workloads.arrivals._path import AlongPath, Path, along, levels, rest_of
 from workloads.arrivals._renewal import AtRate, GapCv
 
 CHORDS = 288  # straight lines of 5 min for a day's sinusoid: off by at most 0.006% of its amplitude, the mean is exact

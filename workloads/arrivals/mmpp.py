@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.bounds import Positive, check
-from workloads.arrivals._lists import durations_s, levels
+from harness.errors import UsageError
+from harness.spec import seconds
 from workloads.arrivals._operational import Piece, times_along
+from workloads.arrivals._path import levels
 from workloads.arrivals._renewal import AtRate, GapCv, gamma_gaps
 
 
@@ -81,3 +83,14 @@ class Mmpp(AtRate):
             yield Piece(rng.exponential(dwells_s[state]), rates[state], rates[state])
             other = int(rng.integers(len(rates) - 1))
             state = other + (other >= state)
+
+
+def durations_s(text: str, name: str) -> tuple[float, ...]:
+    """Durations in seconds, all > 0, written like '90s/5min'. Raises ValueError otherwise."""
+    try:
+        found = tuple(seconds(part, name) for part in text.split("/"))
+    except UsageError:
+        raise ValueError(f"{name} must be durations joined by '/', such as 90s/10s, got '{text}'.") from None
+    if not all(duration_s > 0 for duration_s in found):
+        raise ValueError(f"{name} must be > 0, got '{text}'.")
+    return found

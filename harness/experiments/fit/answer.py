@@ -124,7 +124,10 @@ def _answer(
     what: str, paths: Sequence[str], options: FitOptions, fitted: Fitted, counts: _Counts, errors: list[list[Score]],
     out: Path | None, content: str,
 ) -> FitAnswer:  # fmt: skip
-    """The answer, and the file where one is wanted; `errors` are those on the rows that the fit has seen, and on those that were held out."""
+    """The answer, and the file where one is wanted.
+
+    `errors` are those on the rows that the fit has seen, and on those that were held out.
+    """
     if out is not None:
         write(out, content)
     lists = {name: value for name, value in fitted.arguments.items() if isinstance(value, list) and value}
