@@ -19,6 +19,7 @@ from harness.experiments.rescore.side_by_side import events_of_run, gaps_of_run
 from harness.metrics.measure import missing
 from harness.metrics.profiles._base import Events, Times
 from harness.metrics.quantiles import quantiles
+from harness.metrics.summary import peak_in_flight
 from harness.validity.warnings import is_closed
 from reports import _data
 
@@ -110,17 +111,9 @@ def arrivals(found: Listed) -> tuple[str, float | None, int | None]:
     name = text.partition(":")[0]
     if is_closed(found.info.workload):
         stated = None if found.info.source else int(registry.make("arrivals", text).users)
-        return name, None, stated or max(1, _most_under_way(found.events))
+        return name, None, stated or max(1, peak_in_flight(found.events.sent_s, found.events.end_s))
     cv = {"poisson": 1.0, "constant": 0.0}.get(name)
     return name, float(registry.make("arrivals", text).cv) if name == "gamma" else cv, None
-
-
-def _most_under_way(events: Events) -> int:
-    """Most requests between sending and their last token; at one instant those that end go first."""
-    there = ~np.isnan(events.sent_s) & ~np.isnan(events.end_s)
-    at_s = np.concatenate([events.end_s[there], events.sent_s[there]])
-    steps = np.repeat([-1, 1], int(there.sum()))
-    return int(np.cumsum(steps[np.argsort(at_s, kind="stable")]).max(initial=0))
 
 
 def system(info: RunInfo) -> tuple[str, str]:

@@ -8,12 +8,12 @@ import msgspec
 
 from harness.data.run_json import RunInfo
 from harness.experiments import answers
-from harness.experiments.compare.accepted import FILE, Accepted
+from harness.experiments.compare.history import ACCEPTED, Accepted
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "schemas"
 FILES: dict[str, type[msgspec.Struct]] = {
     "run.json": RunInfo,
-    FILE: Accepted,
+    ACCEPTED: Accepted,
     **{f"{kind}.json": of for kind, of in answers.TYPES.items() if kind != "policy"},  # it is of the type of theory
 }
 

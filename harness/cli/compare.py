@@ -177,7 +177,7 @@ def _trend(runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, 
     """The answer on a series of nightly runs, scored as they are stored, by a rule of its own."""
     from pathlib import Path
 
-    from harness.experiments.compare import accepted
+    from harness.experiments.compare.history import accept
     from harness.experiments.compare.trend import trend
 
     folder = options["trend"]
@@ -190,7 +190,7 @@ def _trend(runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, 
     if other is not None:
         raise UsageError(f"A trend is written as text, html, markdown or json; there is no {other} of it.")
     if options["accept"] is not None:
-        accepted.accept(Path(folder), options["accept"], options["reason"])
+        accept(Path(folder), options["accept"], options["reason"])
     return trend(Path(folder))
 
 

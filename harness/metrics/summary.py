@@ -63,17 +63,17 @@ def summarize(
         requests=len(table),
         status={status: ends.get(status, 0) for status in get_args(Status)},
         failed=float(1 - ended_well(table).mean()) if len(ok) else None,
-        window_s=_known(window),
-        throughput_rps=_known(per_second(int(ok.sum()))),
-        output_tps=_known(per_second(_tokens(table, ok))),
-        goodput_rps=_known(good(int(scored.met.sum()))),
-        token_goodput_tps=_known(good(_tokens(table, scored.met))),
+        window_s=known(window),
+        throughput_rps=known(per_second(int(ok.sum()))),
+        output_tps=known(per_second(_tokens(table, ok))),
+        goodput_rps=known(good(int(scored.met.sum()))),
+        token_goodput_tps=known(good(_tokens(table, scored.met))),
         preemptions=pc.sum(table["preemptions"]).as_py(),
         tokens=_output_tokens(table, ok),
         metrics=measured,
         slo=str(slo),
         goal=slo.goal,
-        attainment=_known(scored.attainment),
+        attainment=known(scored.attainment),
         passed=scored.passed if scored.bounds and len(scored.met) and not scored.unknown else None,
         bounds=[_scored(b) for b in scored.bounds],
         binding=str(scored.binding.bound) if scored.binding else None,
@@ -95,7 +95,7 @@ def _measured(metric: Metric, seen: Seen) -> Described:
         values = seen.values(metric.name)[seen.ok]
         return describe(values[np.isfinite(values)], metric.unit)
     found = seen.selected(metric.name, seen.ok, [p / 100 for p in PERCENTILES])
-    mean, std, p50, p90, p99, largest = map(_known, (found.mean, found.std, *found.quantiles, found.largest))
+    mean, std, p50, p90, p99, largest = map(known, (found.mean, found.std, *found.quantiles, found.largest))
     return Described(n=found.n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=metric.unit)
 
 
@@ -146,7 +146,7 @@ def describe(values: Floats, unit: str | None = None) -> Described:
         squares = (np.square(values[at : at + BLOCK] - mean).sum() for at in range(0, n, BLOCK))
         std = math.sqrt(float(sum(squares)) / n)
     at = quantiles(values, [p / 100 for p in PERCENTILES])
-    mean, std, p50, p90, p99, largest = (_known(value) for value in (mean, std, *at, largest))
+    mean, std, p50, p90, p99, largest = (known(value) for value in (mean, std, *at, largest))
     return Described(n=n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=unit)
 
 
@@ -163,17 +163,17 @@ def _scored(b: BoundScore) -> ScoredBound:
     return ScoredBound(
         text=str(b.bound),
         metric=b.bound.metric,
-        limit_s=_known(b.bound.limit),
+        limit_s=known(b.bound.limit),
         tag=b.bound.tag,
         percentile=b.bound.percentile,
         requests=int(b.applies.sum()),
-        attainment=_known(b.attainment),
-        value_s=_known(b.value_s),
+        attainment=known(b.attainment),
+        value_s=known(b.value_s),
         passed=None if math.isnan(b.attainment) else b.passed,
     )
 
 
-def _known(value: float | None) -> float | None:
+def known(value: float | None) -> float | None:
     """A plain Python number, and None for NaN and infinity, which JSON does not know."""
     return float(value) if value is not None and math.isfinite(value) else None
 
@@ -214,7 +214,7 @@ def vllm_keys(
         "output_throughput": per_second(float(output.sum())),
         "total_token_throughput": per_second(float(prompt.sum() + output.sum())),
         "max_output_tokens_per_s": _peak_events(seen, sent_s[ok]),
-        "max_concurrent_requests": _peak_in_flight(sent_s[ok], last_s[ok]),
+        "max_concurrent_requests": peak_in_flight(sent_s[ok], last_s[ok]),
         **_statistics("ttft", latencies["ttft"]),
         **_statistics("tpot", latencies["tpot"]),
         **_in_ms("itl", summary.metrics["itl"]),
@@ -253,10 +253,10 @@ def _peak_events(seen: Seen, sent_s: Floats) -> float:
     return float(counts.max())
 
 
-def _peak_in_flight(sent_s: Floats, end_s: Floats) -> int:
+def peak_in_flight(sent_s: Floats, end_s: Floats) -> int:
     """Most requests between sending and last token; at one instant those that end go first."""
-    known = ~(np.isnan(sent_s) | np.isnan(end_s))
-    times = np.concatenate([sent_s[known], end_s[known]])
-    steps = np.repeat([1, -1], int(known.sum()))
+    there = ~(np.isnan(sent_s) | np.isnan(end_s))
+    times = np.concatenate([sent_s[there], end_s[there]])
+    steps = np.repeat([1, -1], int(there.sum()))
     order = np.lexsort((steps, times))
     return int(np.cumsum(steps[order]).max(initial=0))

@@ -7,9 +7,9 @@ import numpy as np
 
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
+from harness.experiments.rescore import scale
 from harness.metrics.measure import headline, run_metrics
 from harness.metrics.resources import resources
-from harness.metrics.stages import joint
 from reports import _cluster, _data, _format, _rows, _sending, _stages, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
@@ -205,16 +205,13 @@ def _rows_table(note: str, rows: Sequence[Row], goal: str = "", within: Cell | N
 
 def _curve(run: Run) -> Curve | None:
     """Attainment against the SLO scale for a terminal, where the run has bounds on single requests."""
-    shown = _data.measured(run)
-    found = _data.margins(shown) if shown.requests.num_rows else []
-    if not found:
+    shown, slo = _data.measured(run), _data.slo(run)
+    if not shown.requests.num_rows or not _data.margins(shown):
         return None
-    ratio = np.sort(joint(found))
-    scales = np.geomspace(*ENDS, POINTS)
-    shares = np.searchsorted(ratio, scales, side="right") / len(ratio)
-    points = list(zip(scales.tolist(), shares.tolist(), strict=True))
+    scales = np.geomspace(*ENDS, POINTS).tolist()
+    shares = scale.curve(_data.seen(shown), slo, scales, _data.scored(shown)).attainment.tolist()
     title = "attainment against SLO scale: every bound times the scale, a column at 1"
-    return Curve(points, [_data.slo(run).goal], title, "x", [1.0], log=True)
+    return Curve(list(zip(scales, shares, strict=True)), [slo.goal], title, "x", [1.0], log=True)
 
 
 def _notes(run: Run, result: Result) -> Iterator[Markup]:

@@ -10,7 +10,7 @@ import pytest
 
 from harness.data.codec import encode
 from harness.errors import UsageError
-from harness.experiments.compare.accepted import FILE, accept
+from harness.experiments.compare.history import ACCEPTED, accept
 from harness.experiments.compare.trend import trend
 from harness.experiments.compare.trend_json import ChangedRun, FactChange
 from reports.answers.trend import document, rows
@@ -584,7 +584,7 @@ def test_a_simulator_stays_flagged_until_its_new_value_is_accepted(nightly):
 def test_a_damaged_file_of_accepted_levels_is_wrong_usage(text, place, nightly):
     """A merge conflict in it accepts everything, or nothing, or ends in a traceback."""
     root = nightly(FLAT)
-    (root / "chatbot/vllm" / FILE).write_text(text)
+    (root / "chatbot/vllm" / ACCEPTED).write_text(text)
 
     with pytest.raises(UsageError, match=re.escape(place)):
         trend(root)
@@ -603,7 +603,7 @@ def test_only_a_run_with_values_is_accepted(nightly):
         accept(root, "2026-02-01", None)
     with pytest.raises(UsageError, match="has no values to accept: not valid: late"):
         accept(root, "latest", None)
-    assert not list(root.rglob(FILE))
+    assert not list(root.rglob(ACCEPTED))
 
 
 def test_levels_are_accepted_one_after_the_other_and_outlive_their_runs(nightly):
@@ -614,7 +614,7 @@ def test_levels_are_accepted_one_after_the_other_and_outlive_their_runs(nightly)
     accept(root, "2026-01-19", "known since")
     for night in sorted((root / "chatbot/vllm").glob("2026*"))[:20]:
         shutil.rmtree(night)
-    found = json.loads((root / "chatbot/vllm" / FILE).read_text())
+    found = json.loads((root / "chatbot/vllm" / ACCEPTED).read_text())
 
     assert [("20260111T021700Z-c000010", None), ("20260119T021700Z-c000018", "known since")] == [
         (level["run"], level["reason"]) for level in found["levels"]

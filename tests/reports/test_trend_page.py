@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from harness.cli import main
-from harness.experiments.compare.accepted import accept
+from harness.experiments.compare.history import accept
 from harness.experiments.compare.trend import trend
 from harness.experiments.compare.trend_json import TrendAnswer
 from reports import answers as pages

@@ -8,8 +8,9 @@ import pytest
 
 from harness.api import Bound, Slo
 from harness.data.large import thinned
-from harness.experiments.rescore import fastgen, scale
+from harness.experiments.rescore import scale
 from harness.experiments.rescore.groups import GROUPINGS, grouped
+from harness.experiments.rescore.objectives import Fastgen, success
 from harness.experiments.rescore.reading import of_run
 from harness.experiments.rescore.scale import curve, first_within, plane, scaled
 from harness.experiments.rescore.tokens import tasks, tokens
@@ -237,7 +238,7 @@ def test_fastgen_success_is_that_of_its_script(mixture, rule, rate):
             return all(pd.Series(gaps).ewm(span=16).mean() < 1.0 / rate)
         return all(np.cumsum(gaps) <= (1 / rate) * np.arange(1, len(gaps) + 1))
 
-    found = fastgen.success(Seen(table), fastgen.Fastgen(rate=rate, rule=rule))
+    found = success(Seen(table), Fastgen(rate=rate, rule=rule))
 
     assert [succeeds(r) for r in rows] == found.met.tolist()
     assert (found.prompt & found.answer).tolist() == found.met.tolist()

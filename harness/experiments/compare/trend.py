@@ -12,8 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from harness.data import host
-from harness.experiments.compare import accepted
-from harness.experiments.compare.history import METRICS, OUTPUT_TOKENS, Metric, NightlyRun, read
+from harness.experiments.compare.history import METRICS, OUTPUT_TOKENS, Metric, NightlyRun, accepted_places, read
 from harness.experiments.compare.trend_json import (
     AcceptedRun,
     ChangedRun,
@@ -73,7 +72,7 @@ def _whole(series: Sequence[TrendSeries]) -> TrendState:
 
 def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
     metrics = [metric for metric in METRICS if any(metric.name in run.values for run in runs)]
-    breaks, levels = _changing(runs, lambda run: run.facts), accepted.places(runs)
+    breaks, levels = _changing(runs, lambda run: run.facts), accepted_places(runs)
     places = sorted({0, *breaks, *levels, len(runs)})  # between two of them one accepted level counts
     spans = [
         Span(runs[start:stop], runs[stop : stop + Rule().window] if stop in levels and stop not in breaks else ())

@@ -24,11 +24,11 @@ from harness.experiments.rescore.slo_json import (
     ScaleScore,
     SloScore,
     TokenScore,
-    known,
 )
 from harness.experiments.rescore.tokens import Tokens, tasks, tokens
 from harness.metrics.measure import headline, missing
 from harness.metrics.quantiles import quantile
+from harness.metrics.summary import known
 from harness.validity.remote import resolution
 
 if TYPE_CHECKING:

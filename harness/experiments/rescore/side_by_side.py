@@ -14,12 +14,13 @@ import pyarrow.compute as pc
 from harness import registry
 from harness.api import Bound, Slo
 from harness.data.lists import Lists, lists, number
-from harness.experiments.rescore.slo_json import ProfileColumn, Profiles, known
+from harness.experiments.rescore.slo_json import ProfileColumn, Profiles
 from harness.metrics.deadlines import events_of, token_gaps
 from harness.metrics.measure import first_last, missing
 from harness.metrics.objective import Seen
 from harness.metrics.profiles._base import Events, Gaps, Profile, Times, step_quantile
 from harness.metrics.quantiles import quantiles
+from harness.metrics.summary import known
 
 if TYPE_CHECKING:
     from harness.experiments.rescore.reading import Source

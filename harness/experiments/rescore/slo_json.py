@@ -1,6 +1,5 @@
 """slo.json as a type: stored runs scored again, and attainment over the rate where they have several."""
 
-import math
 from typing import Literal
 
 from msgspec import field
@@ -274,8 +273,3 @@ class SloAnswer(Document, frozen=True, kw_only=True):
     runs: list[ScoredRun]
     curves: list[SloCurve]
     exit_code: Count
-
-
-def known(value: float | None) -> float | None:
-    """None for NaN and infinity, which JSON does not know."""
-    return value if value is not None and math.isfinite(value) else None

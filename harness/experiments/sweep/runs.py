@@ -1,6 +1,5 @@
 """The runs of a sweep: each is executed into a folder of its own, unless it is there already, and read as numbers."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from harness.experiments.sweep.plan import Task
 from harness.experiments.sweep.sweep_json import SweptRun
 from harness.metrics.measure import in_summary
 from harness.metrics.objective import Seen, meets, parse_slo, restored_slo
-from harness.metrics.summary import per_second_of
+from harness.metrics.summary import known, per_second_of
 from harness.runner.progress import QUIET, Display
 from harness.runner.run import execute
 from harness.validity.checks import OVERLOAD
@@ -118,7 +117,7 @@ def _rescored(run: Run, found: SweptRun, base: Slo, scale: float) -> SweptRun:
     """The same under another SLO, whose bounds are multiplied by `scale`."""
     table = run.measured
     factors = curve(Seen(table), base, [scale])
-    attainment = _known(float(factors.attainment[0]))
+    attainment = known(float(factors.attainment[0]))
     bounds = [_bound(bound, factors, scale) for bound in base.bounds]
     percentiles = [bound.passed for bound in bounds if bound.percentile is not None]
     scored = bounds or factors.bounds  # else there is no SLO, and the queue alone decides
@@ -129,7 +128,7 @@ def _rescored(run: Run, found: SweptRun, base: Slo, scale: float) -> SweptRun:
         overloaded=run.info.verdict.grew and not (scored and meets(attainment, percentiles, base.goal)),
         bounds=bounds,
         resolution=None,
-        goodput_rps=None if attainment is None else _known(per_second_of(table)(round(attainment * len(table)))),
+        goodput_rps=None if attainment is None else known(per_second_of(table)(round(attainment * len(table)))),
     )
 
 
@@ -140,11 +139,6 @@ def _bound(bound: Bound, found: Curve, scale: float) -> ScoredBound:
         text=str(moved), metric=bound.metric, limit_s=moved.limit, tag=bound.tag, percentile=bound.percentile
     )
     if bound.percentile is None:
-        return structs.replace(scored, attainment=_known(float(found.bounds[bound][0])))
+        return structs.replace(scored, attainment=known(float(found.bounds[bound][0])))
     value_s = found.holds_from[bound] * bound.limit
-    return structs.replace(scored, value_s=_known(value_s), passed=not value_s > moved.limit)
-
-
-def _known(value: float) -> float | None:
-    """None for NaN and infinity, which JSON does not know."""
-    return value if math.isfinite(value) else None
+    return structs.replace(scored, value_s=known(value_s), passed=not value_s > moved.limit)
