@@ -6,7 +6,7 @@ for null.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, Self, TypeAlias, TypeVar
 
@@ -59,6 +59,12 @@ def inner(facts: Mapping[str, object], name: str) -> Mapping[str, Any]:
     """A nested object of free-form facts; empty where it is missing or is no object."""
     found = facts.get(name)
     return found if isinstance(found, Mapping) else {}
+
+
+def alike(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:
+    """What is there and equal in all of them; nothing of none."""
+    first = facts[0] if facts else {}
+    return {name: value for name, value in first.items() if all(name in one and one[name] == value for one in facts)}
 
 
 D = TypeVar("D", bound=Document)

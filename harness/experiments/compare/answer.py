@@ -8,7 +8,7 @@ from msgspec import structs
 
 from harness.api import Slo
 from harness.data import host
-from harness.data.codec import Facts, encode, inner
+from harness.data.codec import Facts, alike, encode, inner
 from harness.data.folder import Run
 from harness.errors import no_such
 from harness.experiments.compare import gates, lengths, refusals, verdict, warnings, wording
@@ -100,7 +100,7 @@ def compare(
         interim=list(interim),
         base=_side(base, [pair.base for pair in pairs]),
         head=_side(head, [pair.head for pair in pairs]),
-        workload=None if first is None else _common([_workload(pair.base) or {} for pair in pairs]) or None,
+        workload=None if first is None else alike([_workload(pair.base) or {} for pair in pairs]) or None,
         slo=str(settings.slo) if settings.slo else own_slos.pop() if len(own_slos) == 1 else None,
         goal=settings.goal or (settings.slo or (Slo() if first is None else restored_slo(first.info))).goal,
         rescored=settings.slo is not None,
@@ -278,14 +278,8 @@ _OF_ATTEMPT = ("pair", "seed", "order", "repeated", "schedule_hash", "why", "unu
 
 
 def _side(label: str, runs: Sequence[Source]) -> Side:
-    system = _common([run.info.backend for run in runs])
+    system = alike([run.info.backend for run in runs])  # of baselines of several systems, no header names one for all
     return Side(label=label, runs=list(dict.fromkeys(str(run.path) for run in runs)), system=system)
-
-
-def _common(facts: Sequence[Facts]) -> Facts:
-    """What is the same in all of them: of baselines of several systems, no header may name one for all."""
-    first = facts[0] if facts else {}
-    return {key: value for key, value in first.items() if all(key in each and each[key] == value for each in facts)}
 
 
 def _workload(source: Source) -> Facts | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness import values as check
 from harness.api import Simulator
-from harness.data.codec import encode
+from harness.data.codec import alike, encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
 from harness.errors import UsageError
@@ -227,15 +227,10 @@ def _common(
 def _described(checked: Sequence[Plan], *, rated: bool) -> dict[str, Any]:
     """What all runs have in common of their traffic and their system; no rates where they are swept over."""
     redact = checked[0].redact
-    traffic = _alike([encode(one.traffic) for one in checked])
+    traffic = alike([encode(one.traffic) for one in checked])
     rates = {"rate_rps": None, "arrivals_rps": None} if rated else {}
-    backend = _alike([one.backend.describe() for one in checked])
+    backend = alike([one.backend.describe() for one in checked])
     return {"traffic": cleaned({**traffic, **rates}, redact), "backend": cleaned(backend, redact)}
-
-
-def _alike(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all of them say."""
-    return {name: value for name, value in found[0].items() if all(one.get(name) == value for one in found)}
 
 
 def _tasks(specs: Mapping[Values, RunSpec], layout: Layout, first: Plan) -> Iterator[Task]:
