@@ -62,7 +62,12 @@ def simulate(spec: RunSpec, stop: Callable[[RequestRecord], bool] | None = None)
 
     Without a table of steps, which is not read: the records are those of `bench run`, to the last bit.
     """
-    planned = plan(without_steps(spec))
+    return run(plan(without_steps(spec)), stop)
+
+
+def run(planned: Plan, stop: Callable[[RequestRecord], bool] | None = None) -> SimulatedTrial:
+    """Simulate a plan, to its end or until `stop` says True of a record. Raises UsageError for a wall clock."""
+    spec = planned.spec
     if not planned.virtual:
         raise UsageError(f"'{spec.backend}' runs in real time; only a simulator can be tried without a folder.")
     records: list[RequestRecord] = []

@@ -163,8 +163,8 @@ definition of a capacity (statistics of the harness, section 6)."""
 FOR_WARMUP = 1.1
 TOLERANCE = {"virtual": 0.03, "wall": 0.05}
 MOST_SEEDS = 20
-MAX_REQUESTS = 3_000_000
-"""Requests that a search of chains may simulate, where --max-requests does not say how many."""
+MAX_REQUESTS = 1_000_000
+"""Requests that a search over a horizon may simulate, where --max-requests does not say how many."""
 BUDGET_S = 600.0
 """Of a search on a wall clock, where nothing says how long it may take."""
 
@@ -182,6 +182,8 @@ class Settings:
     from_rps: float | None = None
     max_requests: int | None = None
     """Of the whole search."""
+    horizon_s: float | None = None
+    """How long a simulated run lasts; None: the search says how long."""
 
     def tolerance_of(self, clock: str) -> float:
         """Half of the interval, as a share of the capacity, that ends the search."""
@@ -197,9 +199,12 @@ def settings(
     at: float | None,
     rate_from: float | None,
     max_requests: int | None = None,
+    horizon: str | None = None,
 ) -> Settings:
     """The settings of the options of a command line. Raises UsageError."""
     found = Settings(at_rps=at, from_rps=rate_from, max_requests=max_requests)
+    if horizon is not None:
+        found = replace(found, horizon_s=_time(horizon, "--horizon"))
     if goal is not None:
         goals = tuple(sorted({_goal_share(part, "goal") for part in goal.split(",")}))
         found = replace(found, goals=goals)
@@ -210,7 +215,7 @@ def settings(
     if max_seeds is not None:
         found = replace(found, max_seeds=_seeds(max_seeds))
     if budget is not None:
-        found = replace(found, budget_s=_budget(budget))
+        found = replace(found, budget_s=_time(budget, "--budget"))
     return found
 
 
@@ -236,10 +241,10 @@ def _seeds(text: str) -> int:
     return found
 
 
-def _budget(text: str) -> float:
-    found = seconds(text, "--budget")
+def _time(text: str, option: str) -> float:
+    found = seconds(text, option)
     if not found > 0 or math.isinf(found):
-        raise UsageError(f"--budget must be longer than 0 s, got '{text}'.")
+        raise UsageError(f"{option} must be longer than 0 s, got '{text}'.")
     return found
 
 

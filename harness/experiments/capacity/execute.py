@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from harness.api import Slo
+from harness.api import Elastic, Slo
 from harness.data.folder import new_folder
 from harness.data.host import busy, host
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
@@ -18,22 +18,33 @@ from harness.experiments import pool, trial
 from harness.experiments.capacity.answer import answer
 from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.capacity.chain import chainable
-from harness.experiments.capacity.chains import Here, observers, search_chains
-from harness.experiments.capacity.conditions import BUDGET_S, Settings, requests_of, under
+from harness.experiments.capacity.conditions import BUDGET_S, MAX_REQUESTS, Settings, requests_of, under
+from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest
 from harness.experiments.capacity.store import Store
-from harness.experiments.capacity.trials import Key, Ledger, Runs, Task, Trial, one_after_the_other, simulated
+from harness.experiments.capacity.trials import (
+    Key,
+    Ledger,
+    Runs,
+    Task,
+    Trial,
+    filled_s,
+    one_after_the_other,
+    simulated,
+)
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
 from harness.runner.run import RUNS, default_folder
+from harness.spec import seconds
 from harness.validity.checks import sentences
 from harness.validity.warmup import check_leaves
 from harness.validity.work_done import too_long
 
 BELOW_OWN = 4
 """Traffic that cannot be sent one after the other begins this much below its own rate."""
+SESSIONS_DRAWN = 20_000
+"""Requests of sessions that tell how long sessions last."""
 CONCLUDE_S = 2.0
 """The last trial is cut so long before the end of the budget, to be concluded in it."""
 
@@ -85,15 +96,14 @@ class Setup:
     fixed: bool
     """Whether the user named the requests of a trial."""
     alone_rps: float = 0.0
-    unchained: str | None = None
-    """Why trials are not chains, under a virtual clock."""
+    fills_s: Callable[[float], float] = lambda _: 0.0
     host: Mapping[str, object] = field(default_factory=host)
     """This machine, with its load before the first trial."""
 
     @property
-    def chained(self) -> bool:
-        """Whether trials are chains, which have no set number of requests."""
-        return self.planned.virtual and self.unchained is None
+    def over_horizon(self) -> bool:
+        """Whether trials are runs over a horizon, which have no set number of requests."""
+        return self.planned.virtual and not self.recorded
 
     @property
     def budget_s(self) -> float | None:
@@ -125,35 +135,57 @@ class Setup:
             fixed=self.fixed,
             budget_s=self.budget_s,
             alone_rps=self.alone_rps,
+            horizon_s=self.settings.horizon_s,
+            limit=self.settings.max_requests or MAX_REQUESTS,
+            fills_s=self.fills_s,
         )
 
 
 def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
     """Check everything before a trial is made; with `of_run` the requests in the spec are those of some run, and no
-    chain has so many. Raises UsageError for what has no capacity to search."""
-    spec = replace(spec, warmup=spec.warmup or "mser5", goal=settings.goals[0])
+    run over a horizon has so many. Raises UsageError for what has no capacity to search."""
+    spec = replace(spec, goal=settings.goals[0])
     own_rps = trial.own_rate(spec)
     recorded = spec.trace is not None
     first = plan(spec if recorded else replace(spec, requests=spec.requests or 100))
-    requests = len(first.schedule) if recorded else requests_of(spec, "virtual" if first.virtual else "wall")
     objective = under(settings.definition, first.slo)
     if not objective.bounds:
         raise UsageError("A capacity needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
     fixed = spec.requests is not None
-    unchained = chainable(spec, first.loaded) if first.virtual else None
-    if first.virtual and unchained is None:
+    if first.virtual:
+        recorded = first.recorded
+    if first.virtual and not recorded:
         if fixed and not of_run:
             raise UsageError(
-                f"--requests {spec.requests} is that of a run, and this search has no runs of a set length; "
-                "limit the whole search with --max-requests."
+                f"--requests {spec.requests} is that of a run, and this search has runs as long as its horizon; "
+                "say how long with --horizon, and limit the whole search with --max-requests."
             )
-        spec = replace(spec, requests=None)
-        return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed=False)
+        spec = replace(spec, requests=None, duration=None)
+        requests = requests_of(spec, "virtual")
+        return Setup(spec, settings, first, own_rps, requests, recorded, objective, False, 0.0, _fills(spec, first))
+    if settings.horizon_s is not None:
+        raise UsageError("--horizon is for drawn traffic on a simulator; a recording lasts as long as it is.")
+    spec = replace(spec, warmup=spec.warmup or "mser5")
+    requests = len(first.schedule) if recorded else requests_of(spec, "virtual" if first.virtual else "wall")
     if (spec.warmup or "").isdecimal() and not recorded:
         check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
     spec = replace(spec, requests=None if recorded else requests)
     alone_rps = 0.0 if recorded or _one_after_the_other(spec) else own_rps / BELOW_OWN
-    return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed, alone_rps, unchained)
+    return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed, alone_rps)
+
+
+def _fills(spec: RunSpec, first: Plan) -> Callable[[float], float]:
+    """How long a run takes to fill, which is not counted, where requests take so many seconds each."""
+    if spec.warmup is not None:
+        if spec.warmup.isdecimal() or spec.warmup == "mser5":
+            raise UsageError("Runs over a horizon have no fixed number of requests; give --warmup as a time, or none.")
+        given_s = 0.0 if spec.warmup == "none" else seconds(spec.warmup, "--warmup")
+        return lambda _: given_s
+    least_s = first.backend.settles_s if isinstance(first.backend, Elastic) else 0.0
+    if first.schedule.table["session"].null_count == len(first.schedule):
+        return lambda _: least_s
+    drawn = plan(replace(spec, requests=SESSIONS_DRAWN)).schedule.table
+    return lambda each_s: max(least_s, filled_s(drawn, each_s))
 
 
 def _one_after_the_other(spec: RunSpec) -> bool:
@@ -192,8 +224,6 @@ def run_search(
             tell(f"warning: {wrong}")
     elif make is None:
         tell_load(setup, tell)
-    if setup.chained:
-        return _run_chains(setup, store, budget, workers, tell)
     count = workers if setup.planned.virtual else 1
     with store.opened(setup), tempfile.TemporaryDirectory() as folder, pool.of(count) as processes:
         if make is None and setup.planned.virtual:
@@ -212,20 +242,6 @@ def run_search(
             setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
             invalid=invalid,
         )  # fmt: skip
-        store.finish(info)
-    return info
-
-
-def _run_chains(
-    setup: Setup, store: Store, budget: Budget, workers: int | None, tell: Callable[[str], None]
-) -> CapacityAnswer:
-    here = Here(setup.spec, setup.own_rps, setup.slo)
-    with store.opened(setup), observers(here, workers) as observe:
-        runner = TrialRunner(setup, store.ledger, lambda _: iter(()), budget, tell)
-        found = [(goal, search_chains(setup, goal, runner, observe)) for goal in setup.settings.goals]
-        if budget.interrupted and not len(store.ledger):
-            raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
-        info = answer(setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted)
         store.finish(info)
     return info
 
@@ -249,6 +265,8 @@ def _search_goal(setup: Setup, place: int, runner: TrialRunner) -> SearchResult:
         return runner.budget.left_s(place / len(goals))
 
     def new_search() -> SearchSteps:
+        if setup.over_horizon:
+            return HorizonSearch(setup.search_spec(goals[place - 1])).steps()
         # On a wall clock the length of a block depends on the time that was left, so stored ones count as they are.
         known = before if setup.planned.virtual else runner.ledger
         blocks = [t for t in known if t.key.goal is None and t.key.rate_rps != setup.alone_rps and not t.undecided]
@@ -304,7 +322,10 @@ class TrialRunner:
             conclude_s = max((t.more_s for t in self.ledger if t.key.rate_rps == 0), default=0.0) / 2
             ends_s = self.budget.begun_s + self.budget.limit_s - max(CONCLUDE_S, conclude_s)
         missing = [
-            Task(setup.spec, setup.own_rps, setup.slo, want.key, want.conditions, want.settle_s, ends_s)
+            Task(
+                setup.spec, setup.own_rps, want.slo or setup.slo, want.key, want.conditions, want.settle_s, ends_s,
+                want.horizon_s,
+            )
             for want in wanted
             if (known := self.ledger.get(want.key)) is None or known.undecided
         ]

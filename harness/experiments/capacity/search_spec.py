@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,11 +22,16 @@ SearchSteps = Generator["list[TrialRequest]", "list[Trial]", "SearchResult"]
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """A trial that the search needs next, decided by its conditions; `settle_s` are not counted at its start."""
+    """A trial that the search needs next, decided by its conditions; `settle_s` are not counted at its start.
+
+    A run over a horizon lasts `horizon_s` after that, under an `slo` of its own.
+    """
 
     key: Key
     conditions: tuple[Condition, ...] = ()
     settle_s: float | None = None
+    horizon_s: float | None = None
+    slo: Slo | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ class SearchSpec:
     `one_traffic`: every seed sends the same, as with a recording; then one trial a rate is all there is.
     `planned` requests has a trial that is `fixed`, simulated or a recording; others have as many as `budget_s` and the
     time of an answer ask for. At `alone_rps` requests do not meet; 0: one is sent after the other.
+    A simulated search asks for runs of `horizon_s` (None: it says how long), of `limit` requests at most; `fills_s` is
+    how long the system takes to fill with sessions, each request of which takes so long.
     """
 
     slo: Slo
@@ -75,6 +82,9 @@ class SearchSpec:
     fixed: bool = False
     budget_s: float | None = None
     alone_rps: float = 0.0
+    horizon_s: float | None = None
+    limit: int = 0
+    fills_s: Callable[[float], float] = lambda _: 0.0
 
     @property
     def wanted(self) -> tuple[Condition, ...]:

@@ -1,6 +1,6 @@
 """The trials of a search: what each was, how it fared, and the file that keeps them.
 
-Trials under the wall clock: one run after another, each with its folder.
+Simulated trials are made in memory; those under the wall clock are runs one after another, each with its folder.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from harness.data.storage import write_parquet
 from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NotValid, Unresolved, UsageError
 from harness.experiments import trial
-from harness.experiments.capacity.chain import ChainRequest, Observed
 from harness.experiments.capacity.conditions import Condition, Share, missed, shares, sure_misses, with_typical
-from harness.experiments.trial import at_rate
+from harness.experiments.trial import at_rate, without_steps
 from harness.metrics.measure import succeeded
-from harness.metrics.objective import JOINT, ShareKey, restored_key
+from harness.metrics.objective import JOINT, ObjectiveCounts, ShareKey, restored_key
 from harness.options import RunSpec
+from harness.runner.plan import plan
 from harness.runner.progress import QUIET, Display
 from harness.validity import warmup
 from harness.validity.answer_warnings import HELD_BACK
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from harness.runner.plan import Plan
     from harness.runner.run import Result
 
+Counts: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 TRIALS = pa.schema(
@@ -69,10 +70,9 @@ TRIALS = pa.schema(
         pa.field("dispersion", pa.float64()),
         pa.field("shares", pa.list_(pa.struct([("text", pa.string()), ("met", pa.int64()), ("of", pa.int64()),
                                                ("bits", pa.binary())]))),
-        pa.field("block_s", pa.float64()),
-        pa.field("patience_s", pa.float64()),
         pa.field("late", pa.bool_()),
         pa.field("typical_s", pa.list_(pa.float64())),
+        pa.field("drawn", pa.list_(pa.float64())),
         pa.field("open", pa.list_(pa.int64())),
         pa.field("blocks", pa.list_(pa.struct([("text", pa.string()), ("met", pa.list_(pa.int64())),
                                                ("of", pa.list_(pa.int64()))]))),
@@ -80,7 +80,7 @@ TRIALS = pa.schema(
 )  # fmt: skip
 """A row per trial: `goal` is null for a whole run; else it is a probe, which tells `passed` and no attainment.
 
-The columns from `block_s` on are those of chains, and null in other trials: what was counted in each block of time."""
+The columns from `drawn` on are null but in runs over a horizon: what was counted in each quarter of it."""
 
 PART, FAR, CLUMP = 0.3, 0.12, 6.0
 """A block is ended when so much of it is over and attainment is so far below the goal, allowing for such clumps."""
@@ -94,6 +94,17 @@ class Key:
     rate_rps: float
     planned: int
     goal: float | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quarters:
+    """What a run over a horizon counted by quarter of it, in which requests were due: `met` and `of` by share, and the
+    requests under way at the end of each; all (4,). `drawn` are the prompt and output tokens of all its requests."""
+
+    met: dict[ShareKey, Counts]
+    of: dict[ShareKey, Counts]
+    under_way: Counts
+    drawn: tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -124,7 +135,7 @@ class Trial:
     late: bool | None = None
     """Whether its requests left so late that it has no share, and a side only where it `passed` or not; None where that
     was not judged."""
-    chain: Observed | None = None
+    quarters: Quarters | None = None
 
     @property
     def undecided(self) -> bool:
@@ -151,6 +162,7 @@ class Task:
     """A trial to make: of `spec`, whose own rate is `own_rps`, under `slo`; it is decided by `wanted`.
 
     `settle_s` is how long a block takes to fill the system, which is not counted, nor at its end the time of an answer.
+    A run over a horizon lasts `horizon_s` after that, and all that arrives in it counts.
     `ends_s` is when it is cut at the latest, on the monotonic clock: what is under way then has missed.
     """
 
@@ -161,11 +173,17 @@ class Task:
     wanted: tuple[Condition, ...] = ()
     settle_s: float | None = None
     ends_s: float = math.inf
+    horizon_s: float | None = None
 
     @property
     def run(self) -> RunSpec:
         """The spec of the one run that it takes."""
         spec = replace(self.spec, seed=self.key.seed, requests=self.key.planned, slo=str(self.slo) or None)
+        if self.horizon_s is not None:
+            begun_s = self.settle_s or 0.0
+            warmup = f"{begun_s:.6g}s" if begun_s else "none"
+            spec = replace(spec, requests=None, duration=begun_s + self.horizon_s, warmup=warmup)
+            return at_rate(spec, self.key.rate_rps, self.own_rps)
         if self.key.rate_rps == 0:
             return one_after_the_other(spec)
         if self.settle_s is not None:
@@ -181,9 +199,89 @@ def one_after_the_other(spec: RunSpec) -> RunSpec:
 def simulated(task: Task) -> Trial:
     """Make a trial under a virtual clock, in this process."""
     begun_s = time.monotonic()
+    if task.key.rate_rps == 0:
+        return concluded(task, _alone(task), None, begun_s)
     watch = None if task.key.goal is None else Watch(task)
     made = trial.simulate(task.run, watch)
-    return concluded(task, made.table, None if watch is None else watch.passed, begun_s)
+    passed = None if watch is None else watch.passed
+    if task.horizon_s is None:
+        return concluded(task, made.table, passed, begun_s)
+    return over_horizon(task, made.table, passed, begun_s)
+
+
+def _alone(task: Task) -> pa.Table:
+    """Requests (or sessions) one by one, each long after the one before has been answered."""
+    planned = plan(without_steps(replace(task.spec, requests=task.key.planned, duration=None)))
+    table = planned.schedule.table
+    waits = pc.list_value_length(table["after"]).to_numpy(zero_copy_only=False) > 0
+    due_s = np.where(waits, number(table, "scheduled_s"), APART_S * np.cumsum(~waits))
+    due_s = np.maximum.accumulate(due_s)  # a row stays below the one that it waits for
+    place = table.schema.get_field_index("scheduled_s")
+    apart = replace(planned.schedule, table=table.set_column(place, "scheduled_s", pa.array(due_s)))
+    return trial.run(replace(planned, schedule=apart)).table
+
+
+def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Trial:
+    """The result of a run over a horizon: every request that arrived in it counts, however late its answer came.
+
+    A probe that was ended early (`passed` is False) counts for a side alone.
+    """
+    assert task.horizon_s is not None
+    key, settled_s = task.key, task.settle_s or 0.0
+    quarter_s = task.horizon_s / QUARTERS
+    due_s, end_s = number(table, "scheduled_s"), ended_s(table)
+    quarter = np.floor((due_s - settled_s) / quarter_s).astype(int)
+    quarter = np.minimum(quarter, QUARTERS - 1)  # the stages of a task that is completed after the end
+    counts = ObjectiveCounts(task.slo)
+    counts.add(table, quarter)
+    met, of = ({k: _padded(part) for k, part in parts.items()} for parts in (counts.met, counts.of))
+    ends = settled_s + quarter_s * np.arange(1, QUARTERS + 1)
+    under_way = np.array([int((due_s < end).sum() - (end_s < end).sum()) for end in ends])
+    drawn = float(number(table, "prompt_tokens").sum()), float(number(table, "output_tokens_asked").sum())
+    e2e_s = (end_s - due_s)[np.isfinite(end_s)]
+    sent = len(table)
+    if passed is not None:  # those under way when the probe was ended were paid for too
+        sent = min(key.planned, max(sent, int((due_s <= np.nanmax(end_s)).sum())))
+    return Trial(
+        key=key,
+        requests=sent,
+        kept=int(of[JOINT].sum()),
+        cut_at_s=settled_s,
+        passed=passed,
+        overloaded=passed is None and overload(table) is not None,
+        e2e_s=float(e2e_s.mean()) if len(e2e_s) else None,
+        system_s=settled_s + task.horizon_s,
+        wall_s=time.monotonic() - begun_s,
+        shares=tuple(Share(name, int(met[name].sum()), int(of[name].sum())) for name in met),
+        quarters=Quarters(met, of, under_way, drawn),
+    )
+
+
+def filled_s(drawn: pa.Table, each_s: float) -> float:
+    """Seconds after which an endless stream of the sessions of a schedule has 99% of its mean number under way, where
+    each request takes `each_s`; 0 without sessions.
+
+    Of sessions that begin at a constant rate and last D, the share E[min(D, t)] / E[D] is under way at t.
+    """
+    begun_s: dict[int, float] = {}
+    ended_s: dict[int, float] = {}  # by request
+    last_s: dict[int, float] = {}
+    rows = drawn.filter(pc.is_valid(drawn["session"])).select(["id", "session", "scheduled_s", "delay_s", "after"])
+    for id_, session, due_s, delay_s, after in zip(*rows.sort_by("id").to_pydict().values(), strict=True):
+        due_s = max([due_s, *(ended_s[parent] + delay_s for parent in after)])
+        begun_s.setdefault(session, due_s)
+        ended_s[id_] = due_s + each_s
+        last_s[session] = max(last_s.get(session, 0.0), ended_s[id_])
+    lasts_s = np.sort([last_s[session] - first_s for session, first_s in begun_s.items()])
+    if not len(lasts_s):
+        return 0.0
+    longer = np.arange(len(lasts_s) - 1, -1, -1)
+    under_way = np.cumsum(lasts_s) + longer * lasts_s
+    return float(lasts_s[np.searchsorted(under_way, FILLED * under_way[-1])])
+
+
+def _padded(counts: Counts) -> Counts:
+    return np.concatenate([counts, np.zeros(QUARTERS - len(counts), np.int64)])
 
 
 def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Trial:
@@ -244,6 +342,11 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     )
 
 
+QUARTERS = 4
+FILLED = 0.99
+"""Of the sessions that are under way in the steady state, those that have to be there before a run counts."""
+APART_S = 1e5
+"""Seconds between two arrivals of an unloaded system: longer than any request or session takes."""
 LOOK = 50
 """Records of a simulated trial that are scored together: each by itself would take longer than simulating it."""
 TICK_S = 0.25
@@ -379,32 +482,12 @@ def ended_s(table: pa.Table) -> np.ndarray:
     return np.where(np.isnan(last_s), number(table, "ended_s"), last_s)
 
 
-def of_chain(chain: Observed, wall_s: float) -> Trial:
-    """A chain as a trial: what was counted in all of its blocks."""
-    request = chain.request
-    shares = tuple(Share(key, int(met.sum()), int(chain.of[key].sum())) for key, met in chain.met.items())
-    return Trial(
-        key=Key(request.seed, request.rate_rps, request.requests),
-        requests=chain.sent,
-        kept=shares[0].of,
-        cut_at_s=request.cut_s,
-        passed=None,
-        overloaded=False,
-        e2e_s=None,
-        system_s=request.until_s,
-        wall_s=wall_s,
-        shares=shares,
-        chain=chain,
-    )
-
-
 class Ledger:
     """Every trial of a search, on disk where there is a folder: what is in it is never made again."""
 
     def __init__(self, path: Path | None = None) -> None:
         self._path = path
         self._tried: dict[Key, Trial] = {}
-        self._chains: dict[tuple[int, float, float, float], Trial] = {}
         if path is not None and path.exists():
             self._keep(_read(path))
 
@@ -413,34 +496,22 @@ class Ledger:
 
     def __iter__(self) -> Iterator[Trial]:
         yield from self._tried.values()
-        yield from self._chains.values()
 
     def __len__(self) -> int:
-        return len(self._tried) + len(self._chains)
+        return len(self._tried)
 
     def get(self, key: Key) -> Trial | None:
         """The trial of that key, where it was made."""
         return self._tried.get(key)
 
-    def chain(self, request: ChainRequest) -> Observed | None:
-        """The blocks of a chain, where it was observed as far."""
-        made = self._chains.get(request.chain)
-        return None if made is None or made.chain is None else made.chain.part(request)
-
     def add(self, *tried: Trial) -> None:
-        """Take trials; they are on disk when this returns. A chain takes the place of its shorter self."""
+        """Take trials; they are on disk when this returns."""
         self._keep(tried)
         if self._path is not None:
             write_parquet(self._path, TRIALS, self.table().to_batches())
 
     def _keep(self, tried: Iterable[Trial]) -> None:
-        for one in tried:
-            if one.chain is None:
-                self._tried[one.key] = one
-            else:
-                before = self._chains.pop(one.chain.request.chain, None)
-                wall_s = one.wall_s + (0.0 if before is None else before.wall_s)
-                self._chains[one.chain.request.chain] = replace(one, wall_s=wall_s)
+        self._tried.update((each.key, each) for each in tried)
 
     @property
     def whole(self) -> list[Trial]:
@@ -464,7 +535,7 @@ class Ledger:
 
 
 def _row(tried: Trial) -> dict[str, object]:
-    key, chain = tried.key, tried.chain
+    key, quarters = tried.key, tried.quarters
     packed = [
         {
             "text": str(s.key),
@@ -483,10 +554,10 @@ def _row(tried: Trial) -> dict[str, object]:
         "shares": packed,
         "typical_s": [s.typical_s for s in tried.shares],
     }
-    if chain is not None:
-        blocks = [{"text": str(k), "met": met.tolist(), "of": chain.of[k].tolist()} for k, met in chain.met.items()]
-        row |= {"block_s": chain.request.block_s, "patience_s": chain.request.patience_s}
-        row |= {"open": chain.open.tolist(), "blocks": blocks}
+    if quarters is not None:
+        met, of = quarters.met, quarters.of
+        row |= {"drawn": list(quarters.drawn), "open": quarters.under_way.tolist()}
+        row |= {"blocks": [{"text": str(k), "met": met[k].tolist(), "of": of[k].tolist()} for k in met]}
     return row
 
 
@@ -509,17 +580,16 @@ def _read(path: Path) -> Iterable[Trial]:
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
             found.append(Share(restored_key(share["text"]), int(share["met"]), of, mask, value_s))
-        block_s, patience_s, open_, blocks = (row.pop(name) for name in ADDED[6:])
-        chain = None
-        if block_s is not None:
-            request = ChainRequest(key.seed, key.rate_rps, row["cut_at_s"], block_s, len(open_), patience_s)
+        drawn, under_way, blocks = (row.pop(name) for name in ("drawn", "open", "blocks"))
+        quarters = None
+        if drawn is not None:
             met_of = [{restored_key(b["text"]): np.array(b[part]) for b in blocks} for part in ("met", "of")]
-            chain = Observed(request, met_of[0], met_of[1], np.array(open_), row["requests"])
-        yield Trial(key=key, shares=tuple(found), chain=chain, **row)
+            quarters = Quarters(met_of[0], met_of[1], np.array(under_way), tuple(drawn))
+        yield Trial(key=key, shares=tuple(found), quarters=quarters, **row)
 
 
-ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "late", "typical_s", "block_s", "patience_s",
-         "open", "blocks")  # fmt: skip
+ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "late", "typical_s", "drawn", "open",
+         "blocks")  # fmt: skip
 """Columns that the files of earlier versions lack."""
 
 TRIALS_FOLDER = "trials"
