@@ -282,6 +282,7 @@ def capacity(
     budget: float | str | None = None,
     at: float | None = None,
     rate_from: float | None = None,
+    horizon: float | str | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
     wait: float | str | None = None,
@@ -299,7 +300,9 @@ def capacity(
         None if rate is None else values.rate_rps(rate, name) for rate, name in ((at, "at"), (rate_from, "rate_from"))
     )
     most = None if max_requests is None else values.count(max_requests, "max_requests")
-    search = settings(goals, definition, _text(tolerance), _text(max_seeds), _text(budget), at_rps, from_rps, most)
+    search = settings(
+        goals, definition, _text(tolerance), _text(max_seeds), _text(budget), at_rps, from_rps, most, _text(horizon)
+    )
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
     _await_servers([setup.spec], wait)

@@ -46,7 +46,7 @@ Exit codes
   130 interrupted before the first trial ended
 
 Capacity is the highest rate at which the mean attainment of all traffic of this kind reaches the goal: on a simulator
-in steady state. The interval is the 95% confidence interval over seeds.
+over runs of --horizon that begin idle. The interval is the 95% confidence interval over seeds.
 """
 
 
@@ -55,9 +55,9 @@ in steady state. The interval is the 95% confidence interval over seeds.
 @run_options(
     without=("duration", "fail-under", "rate"),
     requests={"help": "Requests of a trial on a wall clock. Default: by --budget; of a trace, all. Not for simulated "
-              "searches: see --max-requests."},
-    warmup={"help": "Warm-up to discard. Default: simulated, 3 times the p99 latency of a single request; else mser5 "
-            "(detected). Or 30s, 200 (requests; not for simulated traffic), none."},
+              "searches: see --horizon and --max-requests."},
+    warmup={"help": "Warm-up to discard. Default: simulated, none, or until sessions have filled the system; else mser5 "
+            "(detected). Or 30s, 200 (requests; not for simulated traffic)."},
     goal={"metavar": "SHARES", "check": text,
           "help": "Shares of requests that must meet the SLO: 90% (default), 90%,99%."},
 )  # fmt: skip
@@ -66,12 +66,14 @@ in steady state. The interval is the 95% confidence interval over seeds.
     help="joint (default): a request meets all bounds; separate: each bound by itself, as in DistServe; "
     "sarathi: p99 of itl and a median scheduling delay of 2s.",
 )  # fmt: skip
+@option("--horizon", metavar="TIME", group=SEARCH, help="Simulated: how long the runs last over which the SLO is to be "
+        "met. Default: 10min, longer where a queue needs it to reach the SLO, shorter for fast systems.")  # fmt: skip
 @option("--tolerance", metavar="SHARE", group=SEARCH, help="Target half-width of the interval. Default: 3%; wall "
         "clock: 5%.")  # fmt: skip
-@option("--max-seeds", metavar="N", group=SEARCH, help="Maximum number of seeds. Default: 20 (simulated: 16).")
+@option("--max-seeds", metavar="N", group=SEARCH, help="Maximum number of seeds on a wall clock. Default: 20.")
 @option("--budget", metavar="TIME", group=SEARCH, help="Time limit; the interval may stay wider than --tolerance. "
         "Default: 10min on a wall clock.")  # fmt: skip
-@max_requests("3,000,000; on a wall clock none")
+@max_requests("1,000,000; on a wall clock none")
 @option("--at", metavar="RPS", type=RATE, group=SEARCH, help="Test whether this rate is sustained; stop once decided.")
 @option("--rate-from", metavar="RPS", type=RATE, group=SEARCH,
         help="First rate to try. Default: from the latency of a single request.")  # fmt: skip
@@ -82,16 +84,16 @@ in steady state. The interval is the 95% confidence interval over seeds.
 @config
 def command(
     goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,
-    max_requests: int | None, at: float | None, rate_from: float | None, workers: int | None, config: str | None,
+    max_requests: int | None, at: float | None, rate_from: float | None, horizon: str | None, workers: int | None, config: str | None,
     out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None,
     wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Search the highest rate that meets the SLO, with a confidence interval.
 
-    A simulator is observed in steady state: chains of requests without end bracket the rate, tell how steeply
-    attainment falls there, and are made longer until the interval is narrow enough. They run in parallel. On a wall
-    clock the rate is doubled until requests miss the SLO, then blocks of traffic below and above the best guess narrow
-    the interval until --budget is spent.
+    On a simulator: the highest rate at which runs of 10 minutes (--horizon) that begin idle meet the SLO on average.
+    Short runs bracket it, a few seeds tell how steeply attainment falls there, and fresh ones give the answer. They run
+    in parallel. On a wall clock the rate is doubled until requests miss the SLO, then blocks of traffic below and above
+    the best guess narrow the interval until --budget is spent.
     """
     from harness import configs
     from harness.cli import _terminal
@@ -101,7 +103,7 @@ def command(
     from harness.options import run_spec
     from harness.runner.remote.ready import await_servers
 
-    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, max_requests)
+    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, max_requests, horizon)
     file = configs.read(config) if config is not None else None
     line = given(options)
     spec = run_spec(line, file.given if file else None)
@@ -109,7 +111,7 @@ def command(
     store = Store(folder_of(out, setup))
     _terminal.stored_in(store.path, quiet=quiet)
     tell = _terminal.nothing if quiet else _terminal.note
-    if setup.chained and spec.requests is not None:
+    if setup.over_horizon and spec.requests is not None:
         tell(f"warning: requests in '{config}' are those of a run; --max-requests limits this search")
     await_servers([setup.spec], wait, tell)
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.planned.virtual) as display:

@@ -3,13 +3,21 @@
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+from harness.api import Bound
 from harness.data.codec import encode
 from harness.data.host import busy
-from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity, RateVerdict, SearchCost
+from harness.experiments.capacity.capacity_json import (
+    CapacityAnswer,
+    GoalCapacity,
+    HorizonRuns,
+    RateVerdict,
+    SearchCost,
+)
 from harness.experiments.capacity.conditions import MAX_REQUESTS, TOLERANCE
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
@@ -31,6 +39,8 @@ FLOOR_SHARE = 0.1
 """Of a bound that the client's error may be, before it limits a search."""
 MOST_ROWS = 200
 """Rows of the table of trials; all of them are in trials.parquet."""
+CHECKED_BY = 30
+"""Seeds of the sweep that checks an answer."""
 SWEEP_RATES = 7
 """Rates of the sweep that is advised, each the same ratio above the one below it."""
 _MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
@@ -94,10 +104,11 @@ def _mark(info: CapacityAnswer) -> tuple[str, bool | None]:
 
 def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
     """One line: the rate with its interval, the bracket where there is no estimate, or that there is no such rate."""
-    start = f"Capacity at {percent(one.goal)}"
+    over = "" if one.horizon is None else f" over {_span(one.horizon.horizon_s)}"
+    start = f"Capacity{over} at {percent(one.goal)}"
     unresolved = ", unresolved" if one.state == "unresolved" else ""
     if one.state == "unreachable":
-        return f"{start}: 0 req/s, the goal is not reachable at any rate"
+        return f"{start}: 0 req/s, no rate is low enough"
     if one.capacity_rps is None:
         tried = info.curve or (info.cost is not None and info.cost.probes)
         nothing = "no rate tried is surely sustained or surely too high" if tried else "no rate was tried"
@@ -140,17 +151,8 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
         if info.one_traffic:
             yield "Measured on one recorded trace at several speeds; nothing is random, so there is no interval."
             return
-        if info.chains:
-            final = max(
-                (point for point in info.curve if point.seeds == one.seeds), key=lambda p: p.requests, default=None
-            )
-            if one.sides:
-                yield "Attainment falls too steeply for a slope: these two rates are surely on both sides of the goal."
-            elif final is not None:
-                yield (
-                    f"Of {one.seeds} steady-state chains with {final.requests // one.seeds:,} requests each at "
-                    f"{final.rate_rps:g} req/s."
-                )
+        if one.horizon is not None:
+            yield from _runs(info, one, one.horizon)
             return
         if one.requests:
             yield f"Of {one.seeds} trials with {one.requests:,} requests each (warm-up cut: {clean(info.run.warmup)})."
@@ -174,6 +176,43 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
         yield f"No estimate, but rates that were tried: {'; '.join(sides)}."
 
 
+def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
+    """What the runs over a horizon were, and the command that checks the answer."""
+    settled = f", after {_span(over.settle_s)} that fill the system" if over.settle_s else ", from an idle start"
+    yield f"Of {over.runs} runs of {_span(over.horizon_s)} each{settled}."
+    if over.horizon_s < over.lasting_s:
+        yield f"An upper bound for longer runs: a queue takes time to fill (--horizon {over.lasting_s:.6g}s)."
+    if over.waits_s is not None:
+        yield f"A request that has not begun after {_format.seconds(over.waits_s)} counts as a miss: no bound is on waiting."
+    yield f"Check it: {check(info, one)}"
+
+
+def check(info: CapacityAnswer, one: GoalCapacity) -> str:
+    """The sweep that repeats the definition: its mean attainment is the goal."""
+    over = one.horizon
+    if over is None or not one.capacity_rps:
+        return ""
+    slo = restored_slo(info.slo)
+    if over.waits_s is not None:
+        slo = replace(slo, bounds=(*slo.bounds, Bound("ttft", over.waits_s)))
+    own = {
+        "slo": str(slo),
+        "rate": _format.option(one.capacity_rps, 4),
+        "seeds": str(CHECKED_BY),
+        "duration": f"{over.settle_s + over.horizon_s:.6g}s",
+        "warmup": f"{over.settle_s:.6g}s" if over.settle_s else "none",
+    }
+    return _command("sweep", info, own, leave_out=("goal", "requests", "warmup", "slo"))
+
+
+def _span(seconds: float) -> str:
+    """`10 minutes`, `72 s`."""
+    minutes = seconds / 60
+    if minutes >= 2 and abs(minutes - round(minutes)) < 0.01:
+        return f"{minutes:.0f} minutes"
+    return f"{_format.number(seconds)} s"
+
+
 def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
     """Whether the rate of --at is sustained, and by what."""
     rate, verdict = f"{at.rate_rps:g} req/s", at.verdict
@@ -193,10 +232,6 @@ def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
 def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Notice]:
     if not results:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
-    if info.unchained:
-        yield Notice(
-            f"Trials begin empty and end, because {clean(info.unchained)}: read the rate as that of such runs."
-        )
     for one in results:
         if one.why:
             needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
@@ -381,16 +416,16 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
     if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one.needs or ""))]:
         return "decide what is open, with the same --out", f"{rerun(info)} --max-seeds {max(seeds)}"
-    if limits := [int(found[1]) for one in results if info.chains and (found := _MAX_REQUESTS.search(one.needs or ""))]:
+    if limits := [int(found[1]) for one in results if (found := _MAX_REQUESTS.search(one.needs or ""))]:
         return "decide what is open, with the same --out", rerun(info, **{"max-requests": str(max(limits))})
     if command := around(info):
         return "see latencies and stages around it", command
     if info.clock == "wall":
         return "give the search more time, with the same --out", f"{rerun(info)} --budget 30min"
-    if info.chains and info.cost and not info.cost.trials:  # the goal lies within the noise of the unloaded baseline
+    if info.over_horizon and info.cost and not info.cost.trials:  # the goal lies within the noise of the unloaded baseline
         goal = min(info.searched_goals)
         return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
-    if info.chains:
+    if info.over_horizon:
         more = str(10 * (info.max_requests or MAX_REQUESTS))
         return "give the search more requests, with the same --out", rerun(info, **{"max-requests": more})
     return "give the search more seeds, with the same --out", f"{rerun(info)} --max-seeds 40"
@@ -405,9 +440,10 @@ def rerun(info: CapacityAnswer, **more: str) -> str:
         "at": next((_format.option(one.at.rate_rps) for one in info.answers if one.at), None),
     }
     limit = info.max_requests
-    own["max-requests"] = None if limit is None or (info.chains and limit == MAX_REQUESTS) else str(limit)
+    own["max-requests"] = None if limit is None or (info.over_horizon and limit == MAX_REQUESTS) else str(limit)
+    own["horizon"] = None if info.horizon_s is None else f"{info.horizon_s:.6g}s"
     default = [] if info.spec.get("seed") else ["seed"]
-    if info.chains or info.run.fixed is False:  # naming the default number would fix it
+    if info.over_horizon or info.run.fixed is False:  # naming the default number would fix it
         default.append("requests")
     return _command("capacity", info, {**own, **more}, leave_out=default)
 

@@ -514,7 +514,7 @@ def _capacity(info: SweepAnswer) -> str | None:
     fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE}
     plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
     options = {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))}
-    if info.clock == "virtual" and not options.get("trace"):  # chains have no set length
+    if info.clock == "virtual" and not options.get("trace"):  # runs last as long as the horizon
         counted = str(options.get("warmup") or "").isdecimal()
         options |= {"requests": None, **({"warmup": None} if counted else {})}
     return command("capacity", options)

@@ -38,7 +38,7 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     # only whole trials of the size that the capacities speak of, where the file tells it
     planned = {one.requests for one in info.answers} if info.answers else {info.run.requests}
     planned.discard(None)
-    if info.chains:  # of all lengths: each rate has the longest
+    if info.over_horizon or info.chains:  # of all lengths
         planned.clear()
     whole = [t for t in tried if t.key.goal is None and (not planned or t.key.planned in planned)]
     whole.sort(key=lambda t: (t.key.rate_rps, t.key.seed))

@@ -15,6 +15,7 @@ from harness.experiments.capacity.capacity_json import (
     BoundCapacity,
     CapacityAnswer,
     GoalCapacity,
+    HorizonRuns,
     RateBracket,
     RatePoint,
     RateVerdict,
@@ -68,7 +69,6 @@ def answer(
         "answers": answers,
         "invalid": list(invalid),
         "curve_of": str(shown),
-        "unchained": setup.unchained,
         "curve": curve(ledger.whole, shown),
         "cost": _cost(ledger, wall_s),
         **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
@@ -90,13 +90,13 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
     rate_rps = 0.0 if found.unreachable else None if estimate is None else estimate.rate_rps
     per_gpu = rate_rps / gpus if rate_rps is not None and isinstance(gpus, int) and gpus > 0 else None
     half = None if estimate is None or math.isinf(estimate.half_width) else estimate.half_width
-    at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found, chained=setup.chained)
+    at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found, over_horizon=setup.over_horizon)
     untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
     decided = at is not None and at.verdict != "unresolved"
     binding = None if estimate is None else estimate.binding
     if estimate is not None and binding == JOINT and found.bounds:  # of these the one that fewest requests keep
         binding = min(found.bounds.items(), key=lambda pair: pair[1].at(estimate.rate_rps))[0]
-    if estimate is None and not setup.chained and found.bracket.high is not None:
+    if estimate is None and not setup.over_horizon and found.bracket.high is not None:
         binding = _missed_most(setup.search_spec(goal), ledger, found.bracket.high.rate_rps)
     return GoalCapacity(
         goal=goal,
@@ -113,9 +113,9 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
         bounds=[] if estimate is None else list(_bounds(setup, goal, estimate, found)),
         why=(None if decided else UNTRIED) if untried else found.why,
         needs=_needs(setup, found, half),
-        sides=setup.chained and estimate is not None and not estimate.curves,
         knees={} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
         at=at,
+        horizon=None if found.horizon is None else HorizonRuns(**asdict(found.horizon)),
     )
 
 
@@ -155,12 +155,12 @@ def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) 
         )
 
 
-def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> RateVerdict:
+def _at(rate_rps: float, found: SearchResult, *, over_horizon: bool) -> RateVerdict:
     """Whether the system sustains one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
-    if chained and estimate is None and not found.unreachable:
-        good = found.bracket.side_of(rate_rps)
+    if over_horizon and estimate is not None and estimate.low_rps is not None and estimate.high_rps is not None:
+        good = True if rate_rps <= estimate.low_rps else False if rate_rps >= estimate.high_rps else None
     if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
         good = rate_rps <= found.answered.rate_rps
     return RateVerdict(
@@ -170,8 +170,8 @@ def _at(rate_rps: float, found: SearchResult, *, chained: bool) -> RateVerdict:
 
 def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     """What it would take to decide what is open, after the words 'it would take'."""
-    if setup.chained:
-        if found.needs is None or math.isinf(found.bracket.ratio):  # where the goal may lie, no cost is known
+    if setup.over_horizon:
+        if found.needs is None:
             return None
         most = setup.settings.max_requests or MAX_REQUESTS
         needs = _rounded(found.needs)
@@ -199,7 +199,7 @@ def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
 
 def _whole(setup: Setup) -> bool:
     """Whether all trials have the same number of requests."""
-    return not setup.chained and (setup.fixed or setup.recorded or setup.planned.virtual)
+    return not setup.over_horizon and (setup.fixed or setup.recorded or setup.planned.virtual)
 
 
 def _rounded(requests: int) -> int:

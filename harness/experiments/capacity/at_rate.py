@@ -1,50 +1,38 @@
-"""Whether a simulated system meets its goals at one rate, in the steady state: the share of its requests, with an
-interval over the seeds of chains.
-
-One chain tells what fails beyond doubt. Else several seeds, whose chains are made longer until the side of the goal is
-sure, and until they are long against what the queue remembers.
-"""
+"""Whether a simulated system meets its goals at one rate, over a horizon: the mean share of runs, with an interval."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from harness.experiments.capacity.steady import (
-    BLOCKS,
-    FEWEST,
-    FIRST_REQUESTS,
-    PARTS,
-    SURE,
-    SteadySearch,
-    Tried,
-    away_of,
-    is_short,
-    sample,
-    side_of,
-)
+import numpy as np
+
+from harness.experiments.capacity.horizon import HorizonSearch
+from harness.experiments.capacity.search_spec import TrialRequest
+from harness.experiments.capacity.trials import Key
 from harness.stats.seeds import student
 
 if TYPE_CHECKING:
-    from harness.experiments.capacity.chains import Here
     from harness.experiments.capacity.conditions import Condition
+    from harness.experiments.capacity.search_spec import SearchSpec
+    from harness.experiments.capacity.trials import Trial
 
 LIMIT = 400_000
 """Requests that may be spent on the question."""
-INTERIM = ((PARTS, 2 * SURE), (2 * PARTS, 2 * SURE), (BLOCKS, SURE))
-"""Blocks of a single chain that is looked at before it is over, and standard errors that then tell a side."""
-SPANS = 10
-"""Times the longest E2E that a chain lasts at first."""
+CLUMP, SURE = 6.0, 4.0
+"""One run tells a miss by so many standard errors, where so many requests miss together."""
+LOOKS = 1.3
+"""Wider than an interval must be what decides, because it is looked at more than once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attained:
     """The share of the condition that is the farthest below its goal, with its 95% interval (None: no interval).
 
-    `meets` is False where the goal is surely missed, None where seeds or chains do not tell. `by_seed` are the shares
-    by seed: on equal seeds two systems have the same traffic.
+    `meets` is False where the goal is surely missed, None where the seeds do not tell. `by_seed` are the shares by
+    seed: on equal seeds two systems have the same traffic.
     """
 
     meets: bool | None
@@ -56,59 +44,51 @@ class Attained:
     by_seed: dict[int, float] = field(default_factory=dict)
 
 
-def attained(observe: Here, search: SteadySearch, seeds: int = FEWEST, *, rough: bool = False) -> Attained:
-    """Observe chains at the rate of `search.spec.at_rps` until its side of the goals is known, or the limit is spent.
-
-    With `rough` one chain decides, if it can.
-    """
-    spec, alone = search.spec, search.alone
-    rate_rps, wanted = spec.at_rps, spec.wanted
-    assert rate_rps is not None
-    span_s = max(max(FIRST_REQUESTS, 30 / (1 - spec.goal)) / rate_rps, SPANS * alone.p99_s, 5 * search.memory_s)
-    sent: dict[int, int] = {}
-
-    def made(seeds: int, blocks: int) -> Tried:
-        first = spec.first_seed
-        requests = [search.request(seed, rate_rps, span_s, blocks) for seed in range(first, first + seeds)]
-        chains = list(observe(requests, lambda _: None))
-        sent.update((chain.request.seed, chain.sent) for chain in chains)
-        return Tried(rate_rps, chains)
-
-    for blocks, sure in INTERIM:
-        tried = made(1, blocks)
-        side = side_of(tried, wanted, sure, math.inf)
-        if side is False or (rough and side):
-            break
-    if side is False or rough:
-        return _answer(tried, wanted, side, sum(sent.values()))
-    longer = 1
-    while True:
-        tried = made(seeds, longer * BLOCKS)
-        side = side_of(tried, wanted, SURE, math.inf)
-        if side is False:
-            break
-        if not is_short(tried, wanted):
-            if side:
-                break
-            low = _answer(tried, wanted, None, 0).low
-            condition = away_of(tried, wanted)[1]
-            if longer >= 4 and low is not None and low >= condition.goal:
-                side = True
-                break
-        if sum(sent.values()) * 2 > spec.limit:
-            side = None
-            break
-        longer *= 2
-    return _answer(tried, wanted, side, sum(sent.values()))
+Steps = Generator[list[TrialRequest], "list[Trial]", Attained]
 
 
-def _answer(tried: Tried, wanted: Sequence[Condition], meets: bool | None, requests: int) -> Attained:
-    condition = away_of(tried, wanted)[1]
-    found = sample(tried.chains, condition)
-    by_seed = {c.request.seed: found.share + float(e) for c, e in zip(tried.chains, found.errors, strict=True)}
-    if len(tried.chains) < 2:
-        return Attained(meets, found.share, None, None, str(condition.key), requests, by_seed)
-    half = student(len(tried.chains)) * found.error * found.scale
-    low, high = (1 / (1 + math.exp(-(found.z + sign * half))) for sign in (-1, 1))
-    low, high = min(low, found.share), max(high, found.share)  # of shares beyond half a request from none and all
-    return Attained(meets, found.share, low, high, str(condition.key), requests, by_seed)
+class AtRate(HorizonSearch):
+    """The question for one rate."""
+
+    def attained(self, seeds: Sequence[int], *, rough: bool = False) -> Steps:
+        """Runs of these seeds, and of as many again until the side of the goals is known or the limit is spent; one
+        alone decides where it can, and with `rough` in any case. A recording is one run."""
+        spec, rate_rps = self.spec, self.spec.at_rps
+        assert rate_rps is not None
+        if not spec.one_traffic and (edge := (yield from self._alone())) is not None:
+            return Attained(False, 0.0, None, None, "without load", self._spent)
+        self.horizon_s = self._horizon_at(rate_rps)
+        wanted, slo = self._objective(self.horizon_s)
+        runs: list[Trial] = []
+        new = list(seeds[:1])
+        while True:
+            runs += yield from self._made(
+                [TrialRequest(Key(seed, rate_rps, spec.planned), wanted, slo=slo) for seed in new]
+                if spec.one_traffic
+                else [self._request(seed, rate_rps, self.horizon_s, wanted, slo, None) for seed in new]
+            )
+            found = self._judged(runs, wanted)
+            if rough or spec.one_traffic or found.meets is not None:
+                return found
+            more = max(len(seeds), 2 * len(runs)) - len(runs)
+            new = list(range(seeds[0] + len(runs), seeds[0] + len(runs) + more))
+            if self._spent + math.ceil(rate_rps * self.horizon_s) * len(new) > spec.limit:
+                return found
+
+    def _judged(self, runs: Sequence[Trial], wanted: Sequence[Condition]) -> Attained:
+        """What the runs say of the condition that is the farthest below its goal."""
+        shares = {c: {t.key.seed: t.share(c.key).met / max(1, t.share(c.key).of) for t in runs} for c in wanted}
+        condition = min(wanted, key=lambda c: math.fsum(shares[c].values()) / len(runs) - c.goal)
+        by_seed, goal = shares[condition], condition.goal
+        n, of = len(runs), max(1, sum(trial.share(condition.key).of for trial in runs))
+        mean = math.fsum(by_seed.values()) / n
+        error = math.sqrt(goal * (1 - goal) / of)  # of independent requests
+        if self.spec.one_traffic:
+            return Attained(mean >= goal, mean, None, None, str(condition.key), self._spent, by_seed)
+        if n == 1:
+            meets = False if mean < goal - SURE * math.sqrt(CLUMP) * error else None
+            return Attained(meets, mean, None, None, str(condition.key), self._spent, by_seed)
+        half = student(n) * max(error, float(np.std([*by_seed.values()], ddof=1)) / math.sqrt(n))
+        meets = True if mean - LOOKS * half >= goal else False if mean + LOOKS * half < goal else None
+        low, high = max(0.0, mean - half), min(1.0, mean + half)
+        return Attained(meets, mean, low, high, str(condition.key), self._spent, by_seed)

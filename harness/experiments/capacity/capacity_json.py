@@ -47,11 +47,24 @@ class RateVerdict(Part, frozen=True, kw_only=True):
     verdict: Literal["carried", "not carried", "unresolved"]
 
 
-class GoalCapacity(Part, frozen=True, kw_only=True):
-    """The capacity at a goal, in requests per second, with its 95% interval.
+class HorizonRuns(Part, frozen=True, kw_only=True):
+    """The runs of a simulated search: of `horizon_s` seconds after `settle_s` that are not counted; `runs` of them tell
+    the capacity. Over less than `lasting_s` it is an upper bound for longer runs. A request that has not begun within
+    `waits_s` has missed, where no bound of the SLO is on waiting.
+    """
 
-    `knees` are ln(capacity) by seed, whose mean is ln(capacity): jackknife pseudo-values, or what each chain tells.
-    `sides`: the interval is that between two rates surely on both sides of the goal. `why` says what ended the search,
+    horizon_s: Positive
+    settle_s: Positive = 0.0
+    lasting_s: Positive = 0.0
+    waits_s: Positive | None = None
+    runs: Count = 0
+
+
+class GoalCapacity(Part, frozen=True, kw_only=True):
+    """The capacity at a goal, in requests per second, with its 95% interval; over a `horizon` on a simulator.
+
+    `knees` are ln(capacity) by seed, whose mean is ln(capacity): jackknife pseudo-values, or what each run tells.
+    `sides`: of earlier versions, the interval is that between two rates on both sides of the goal. `why` says what ended the search,
     `needs` what would decide what is open.
     """
 
@@ -72,6 +85,7 @@ class GoalCapacity(Part, frozen=True, kw_only=True):
     sides: bool = False
     knees: dict[str, Number] = field(default_factory=dict)
     at: RateVerdict | None = None
+    horizon: HorizonRuns | None = None
 
     @property
     def bracket_rps(self) -> tuple[Positive | None, Positive | None]:
@@ -115,9 +129,9 @@ class TrialOptions(Part, frozen=True, kw_only=True):
 class CapacityAnswer(Document, frozen=True, kw_only=True):
     """capacity.json. A search that is not over has no `answers`.
 
-    `chains`: trials are steady-state chains, without a set number of requests (earlier versions stored the limit of the
-    search as `run.requests`); `unchained` says why they are not, under a virtual clock. `floor` is the client's error,
-    where it was measured once for the whole search.
+    `over_horizon`: trials are runs over a horizon, without a set number of requests. Earlier versions searched the
+    steady state by `chains`, and stored the limit of the search as `run.requests`. `floor` is the client's error, where
+    it was measured once for the whole search.
     """
 
     schema: int = 1
@@ -141,8 +155,9 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     one_traffic: bool = False
     answers: list[GoalCapacity] = field(default_factory=list)
     invalid: list[str] = field(default_factory=list)
+    over_horizon: bool = False
+    horizon_s: Positive | None = None
     chains: bool = False
-    unchained: Text = None
     curve_of: Text = None
     curve: list[RatePoint] = field(default_factory=list)
     cost: SearchCost | None = None

@@ -31,6 +31,7 @@ from harness.experiments.capacity.trials import (
     filled_s,
     one_after_the_other,
     simulated,
+    task_of,
 )
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
@@ -162,7 +163,7 @@ def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
             )
         spec = replace(spec, requests=None, duration=None)
         requests = requests_of(spec, "virtual")
-        return Setup(spec, settings, first, own_rps, requests, recorded, objective, False, 0.0, _fills(spec, first))
+        return Setup(spec, settings, first, own_rps, requests, recorded, objective, False, 0.0, fills(spec, first))
     if settings.horizon_s is not None:
         raise UsageError("--horizon is for drawn traffic on a simulator; a recording lasts as long as it is.")
     spec = replace(spec, warmup=spec.warmup or "mser5")
@@ -174,7 +175,7 @@ def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
     return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed, alone_rps)
 
 
-def _fills(spec: RunSpec, first: Plan) -> Callable[[float], float]:
+def fills(spec: RunSpec, first: Plan) -> Callable[[float], float]:
     """How long a run takes to fill, which is not counted, where requests take so many seconds each."""
     if spec.warmup is not None:
         if spec.warmup.isdecimal() or spec.warmup == "mser5":
@@ -322,24 +323,35 @@ class TrialRunner:
             conclude_s = max((t.more_s for t in self.ledger if t.key.rate_rps == 0), default=0.0) / 2
             ends_s = self.budget.begun_s + self.budget.limit_s - max(CONCLUDE_S, conclude_s)
         missing = [
-            Task(
-                setup.spec, setup.own_rps, want.slo or setup.slo, want.key, want.conditions, want.settle_s, ends_s,
-                want.horizon_s,
-            )
+            task_of(want, setup.spec, setup.own_rps, setup.slo, ends_s)
             for want in wanted
             if (known := self.ledger.get(want.key)) is None or known.undecided
         ]
         try:
             for tried in self.make(t for t in missing if self._allows(t)):
                 self.ledger.add(tried)
-                self.tell(format_trial(tried))
+                if tried.quarters is None:
+                    self.tell(format_trial(tried))
         except KeyboardInterrupt:
             self.budget.interrupted = True
         except (BackendError, NotValid) as error:
             self.budget.failed = error
         found = [known for want in wanted if (known := self.ledger.get(want.key)) is not None]
         self.trials.update((known.key, known) for known in found)
+        if missing and found and found[0].quarters is not None:
+            self.tell(self._format_runs(found))
         return found
+
+    def _format_runs(self, runs: Sequence[Trial]) -> str:
+        """One line of progress about runs over a horizon."""
+        rates = " and ".join(f"{rate:g}" for rate in sorted({run.key.rate_rps for run in runs}))
+        joint = [share for run in runs if (share := run.shares[0]).of]
+        met = math.fsum(share.met / share.of for share in joint) / max(1, len(joint))
+        some = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        return (
+            f"{rates} req/s, {some} of {runs[0].system_s:,.0f} s: {met:.2%} met the SLO "
+            f"({self.ledger.requests:,} requests so far)"
+        )
 
 
 def format_trial(tried: Trial) -> str:

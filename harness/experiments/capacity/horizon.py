@@ -25,6 +25,7 @@ from harness.experiments.capacity.conditions import Condition, conditions, misse
 from harness.experiments.capacity.search_spec import (
     Bracket,
     Estimate,
+    Horizon,
     SearchResult,
     SearchSpec,
     SearchSteps,
@@ -424,24 +425,26 @@ class HorizonSearch:
     def _result(self, why: str | None) -> SearchResult:
         best, by_rate = self._best, self._by_rate()
         bracket = self._tried(by_rate)
+        lasting_s, runs = max(HORIZON_S, self._least_s), 0 if best is None else best.rate.runs
+        over = Horizon(self.horizon_s, self.settle_s, lasting_s, self.waits_s, runs)
         if best is None:
-            return SearchResult(None, resolved=False, why=why, bracket=bracket)
+            return SearchResult(None, resolved=False, why=why, bracket=bracket, horizon=over)
         resolved = best.half <= self.spec.tolerance
         rate_rps = math.exp(best.rate.x)
         bounds: dict[ShareKey, Curve] = {}
         each: dict[ShareKey, Bracket] = {}
         for condition in self.spec.bounds:
-            shares, _ = self._shares(condition.key)
+            shares, trials = self._shares(condition.key)
             close = np.abs(shares.x - best.rate.x) < SAME_LINE
-            rates = np.exp(shares.x[close])
-            curve = fitted_curve(rates.tolist(), shares.share[close].tolist(), np.ones(len(rates)).tolist())
+            rates, sizes = np.exp(shares.x), np.array([trial.share(condition.key).of for trial in trials])
+            curve = fitted_curve(*(part[close].tolist() for part in (rates, shares.share, sizes)))
             if curve is not None:
                 bounds[condition.key] = curve
-                each[condition.key] = Bracket(None, None, float(rates.min()), float(rates.max()))
+                each[condition.key] = Bracket(None, None, float(rates[close].min()), float(rates[close].max()))
         knees = {trial.key.seed: best.rate.x for trial in self._runs.values()}
         estimate = Estimate(rate_rps, math.exp(best.low), math.exp(best.high), knees, best.key, bounds)
         return SearchResult(
-            estimate, resolved, why=None if resolved else why, bounds=bounds, bracket=bracket, each=each
+            estimate, resolved, why=None if resolved else why, bounds=bounds, bracket=bracket, each=each, horizon=over
         )  # fmt: skip
 
     def _by_rate(self) -> dict[float, list[Trial]]:

@@ -152,6 +152,21 @@ class Bracket:
 
 
 @dataclass(frozen=True, slots=True)
+class Horizon:
+    """What the runs of a simulated search were: each lasts `horizon_s` after `settle_s` that are not counted.
+
+    Of a run shorter than `lasting_s` the answer is an upper bound for longer ones. A request that has not begun within
+    `waits_s` has missed, where no bound is on waiting. `runs` stand behind the estimate.
+    """
+
+    horizon_s: float
+    settle_s: float
+    lasting_s: float
+    waits_s: float | None
+    runs: int
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """The result of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
 
@@ -169,7 +184,8 @@ class SearchResult:
     ended_early: bool = False
     """By Ctrl-C or an invalid trial."""
     needs: int | None = None
-    """Requests that the tolerance takes in all, of chains; None before the pilot has ended."""
+    """Requests that the tolerance takes in all, of a search over a horizon; None before the pilot has ended."""
+    horizon: Horizon | None = None
 
     @property
     def answered(self) -> Estimate | None:

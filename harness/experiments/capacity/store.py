@@ -73,19 +73,19 @@ def search_options(setup: Setup) -> Facts:
         "clock": setup.clock,
         "definition": setup.settings.definition,
         "run": {
-            "requests": None if setup.chained else setup.requests,
+            "requests": None if setup.over_horizon else setup.requests,
             "max_requests": setup.settings.max_requests,
             "fixed": setup.fixed,
             "warmup": setup.spec.warmup,
         },
-        "chains": setup.chained,
+        "over_horizon": setup.over_horizon,
+        "horizon_s": setup.settings.horizon_s,
         **({} if setup.planned.virtual else {"host": setup.host}),
     }
     return {name: cleaned(value, setup.planned.redact) for name, value in info.items()}
 
 
 def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Trials are only those of one system under one traffic; goals, tolerance and limits may change; of chains
-    earlier versions stored the limit as `requests`."""
-    folder.check_same(before, now, free={"goal", "requests"} if now["chains"] else {"goal"})
-    folder.check_same(before, now, "definition", groups={})
+    """Trials are only those of one system under one traffic; goals, tolerance and limits may change."""
+    folder.check_same(before, now, free={"goal", "requests"} if now["over_horizon"] else {"goal"})
+    folder.check_same(before, now, "definition", "horizon_s", groups={})

@@ -43,6 +43,7 @@ from harness.validity.remote import of_held_back
 from harness.validity.work_done import failures
 
 if TYPE_CHECKING:
+    from harness.experiments.capacity.search_spec import TrialRequest
     from harness.runner.live import Live
     from harness.runner.plan import Plan
     from harness.runner.run import Result
@@ -189,6 +190,13 @@ class Task:
         if self.settle_s is not None:
             spec = replace(spec, warmup=f"{self.settle_s:.6g}s")
         return at_rate(spec, self.key.rate_rps, self.own_rps)
+
+
+def task_of(want: TrialRequest, spec: RunSpec, own_rps: float, slo: Slo, ends_s: float = math.inf) -> Task:
+    """The task of a trial that a search needs."""
+    return Task(
+        spec, own_rps, want.slo or slo, want.key, want.conditions, want.settle_s, ends_s, want.horizon_s
+    )  # fmt: skip
 
 
 def one_after_the_other(spec: RunSpec) -> RunSpec:

@@ -258,8 +258,6 @@ def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts])
     if options.objective.name == "gpu":
         kinds = "; a GPU of any kind counts alike" if len(options.hardware) > 1 else ""
         yield "no_prices", f"ranked by GPUs, because no prices are known: give --prices{kinds}"
-    if options.unchained is not None:
-        yield "no_steady_state", f"deployments were tried by runs that start and end: {options.unchained}"
     if result.cheapest.left:
         yield "not_all_run", f"{result.cheapest.left} more deployments were not run"
     for one, found in result.cheapest.run.items():
@@ -268,7 +266,7 @@ def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts])
                 "undecided",
                 (
                     f"{one.name} on {one.gpus} x {one.hardware} takes less and may meet the goal too "
-                    f"({found.low or found.share:.1%} to {found.high or found.share:.1%}): the chains do not tell"
+                    f"({found.low or found.share:.1%} to {found.high or found.share:.1%}): the runs do not tell"
                 ),
             )
     if any(NETWORK in str(one.get("command")) for one in best) and options.link is None:

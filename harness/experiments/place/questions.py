@@ -1,33 +1,32 @@
 """What a placement asks of one deployment, each question a call that runs in a worker.
 
-In the steady state (`harness.experiments.capacity`): whether it meets the goals at a rate, the fewest replicas of one
-kind that may, roughly what it sustains, and its capacity. Traffic that has no steady state is sent as runs that start
-and end.
+Over a horizon (`harness.experiments.capacity`): whether it meets the goals at a rate, the fewest replicas of one kind
+that may, roughly what it sustains, and its capacity.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from functools import cache
+from typing import TypeVar
 
 from harness import registry
 from harness.api import Slo
 from harness.experiments import trial
-from harness.experiments.capacity.at_rate import LIMIT, Attained, attained
-from harness.experiments.capacity.chain import Unloaded, unloaded
-from harness.experiments.capacity.chains import SETTLES, Here, patience_s, unloaded_side
+from harness.experiments.capacity.at_rate import LIMIT, AtRate, Attained
 from harness.experiments.capacity.conditions import Settings, shares
 from harness.experiments.capacity.execute import run_search, set_up
-from harness.experiments.capacity.steady import OutOfRequests, SteadySearch, SteadySpec
+from harness.experiments.capacity.horizon import HorizonSearch
+from harness.experiments.capacity.search_spec import SearchSpec, TrialRequest
 from harness.experiments.capacity.store import Store
+from harness.experiments.capacity.trials import Trial, simulated, task_of
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Deployment
-from harness.options import RunSpec
 from harness.stats.seeds import spread
 
-ALONE = 300
-"""Requests one by one that tell how long requests take without load."""
+Answer = TypeVar("Answer")
+
 TOLERANCE = 0.05
 """Half of the interval of a capacity, as a share of it."""
 
@@ -46,31 +45,27 @@ class Question:
         """The bounds that it has to keep."""
         return self.options.bounds(self.deployment.kind)
 
-    @property
-    def unloaded(self) -> Unloaded:
-        """Its requests one by one; the same for any number of replicas."""
-        single = self.deployment.counted(*(1 for _ in self.deployment.groups))
-        return _unloaded(replace(self.options.of(single), requests=None), self.slo)
-
-    def search(self, limit: int) -> SteadySearch:
-        """A search of its steady state that sends so many requests at most."""
-        options, wanted = self.options, self.options.wanted(self.deployment.kind)
-        spec = SteadySpec(
-            wanted=wanted, goal=max(one.goal for one in wanted), tolerance=TOLERANCE,
-            limit=limit, first_seed=options.seeds[0], memory_s=options.settles_s / SETTLES,
-            patience_s=patience_s(self.slo), at_rps=options.rate_rps,
+    def spec(self, limit: int) -> SearchSpec:
+        """The search of its capacity, of so many requests at most; one horizon for all deployments."""
+        options = self.options
+        return SearchSpec(
+            slo=self.slo, goal=options.slo.goal, definition=options.definition, planned=options.recorded_requests or 0,
+            first_seed=options.seeds[0], tolerance=TOLERANCE, at_rps=options.rate_rps,
+            one_traffic=options.recorded_requests is not None, horizon_s=options.horizon_s, limit=limit,
+            fills_s=options.fills_s,
         )  # fmt: skip
-        return SteadySearch(spec, self.unloaded)
 
-    @property
-    def observe(self) -> Here:
-        """Observes its chains."""
-        return Here(replace(self.options.of(self.deployment), requests=None), self.options.own_rps, self.slo)
-
-
-@cache
-def _unloaded(spec: RunSpec, slo: Slo) -> Unloaded:
-    return unloaded(spec, slo, ALONE)
+    def answer(self, steps: Generator[list[TrialRequest], list[Trial], Answer]) -> Answer:
+        """Make the runs that a search asks for, in this process, until it has its answer."""
+        options, made = self.options, None
+        spec = replace(options.of(self.deployment), requests=None)
+        while True:
+            try:
+                wanted = steps.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
+            except StopIteration as end:
+                found: Answer = end.value
+                return found
+            made = [simulated(task_of(want, spec, options.own_rps, self.slo)) for want in wanted]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,59 +149,25 @@ def fewest(question: Question) -> Fewest:
 
 
 def _attained(question: Question, *, rough: bool) -> Attained:
-    if question.options.unchained is not None:
-        return _in_runs(question, rough=rough)
-    search = question.search(question.options.max_requests or LIMIT)
-    if unloaded_side(search.alone, search.spec.wanted) is False:
-        joint = search.alone.shares[0]
-        return Attained(False, joint.met / max(1, joint.of), None, None, "without load", ALONE)
-    return attained(question.observe, search, len(question.options.seeds), rough=rough)
-
-
-def _in_runs(question: Question, *, rough: bool) -> Attained:
-    """The same of runs that start and end, one a seed; a recording has one traffic and no interval."""
-    options, wanted = question.options, question.options.wanted(question.deployment.kind)
-    assert options.rate_rps is not None
-    spec = options.of(question.deployment)
-    by_seed: dict[int, list[float]] = {}  # the shares of the conditions
-    requests = 0
-    for seed in options.seeds[:1] if rough or spec.trace is not None else options.seeds:
-        table = trial.simulate(trial.at_rate(replace(spec, seed=seed), options.rate_rps, options.own_rps)).table
-        found = {share.key: share.met / max(1, share.of) for share in shares(table, question.slo)}
-        by_seed[seed] = [found[condition.key] for condition in wanted]
-        requests += len(table)
-    means = [math.fsum(values) / len(values) for values in zip(*by_seed.values(), strict=True)]
-    worst = min(range(len(wanted)), key=lambda each: means[each] - wanted[each].goal)
-    goal, met = wanted[worst].goal, {seed: found[worst] for seed, found in by_seed.items()}
-    low = high = None
-    if len(met) > 1 and (mean := spread([*met.values()], most=1.0)) is not None:
-        low, high = mean.low, mean.high
-    side = means[worst] >= goal
-    sure = low is None or high is None or low >= goal or high < goal
-    return Attained(side if sure else None, means[worst], low, high, str(wanted[worst].key), requests, met)
+    search = AtRate(question.spec(question.options.max_requests or LIMIT))
+    return question.answer(search.attained(question.options.seeds, rough=rough))
 
 
 def rough(question: Question) -> Capacity:
-    """About what a deployment sustains: between single chains."""
-    search, observe = question.search(LIMIT), question.observe
-    if unloaded_side(search.alone, search.spec.wanted) is False:
-        return Capacity(0.0, None, None, "without load", ALONE)
-    steps, made, rate_rps = search.near(), None, None
-    try:
-        while True:
-            made = [*observe(steps.send(made), lambda _: None)]  # type: ignore[arg-type]  # the first word is None
-    except StopIteration as end:
-        rate_rps = end.value
-    except OutOfRequests:
-        pass
-    return Capacity(rate_rps or search.found.bracket[0] or 0.0, None, None, None, search.spent)
+    """About what a deployment sustains: between single short runs."""
+    search = HorizonSearch(question.spec(LIMIT))
+    low, high = question.answer(search.bracket())
+    rate_rps = math.sqrt(low * high) if low and high else low or 0.0
+    return Capacity(rate_rps, None, None, None if high is None or low else "without load", search.spent)
 
 
 def capacity(question: Question) -> Capacity:
     """The capacity of a deployment, as `bench capacity` finds it."""
     options = question.options
     limit = options.max_requests or LIMIT
-    settings = Settings((options.slo.goal,), options.definition, TOLERANCE, max_requests=limit)
+    settings = Settings(
+        (options.slo.goal,), options.definition, TOLERANCE, max_requests=limit, horizon_s=options.horizon_s
+    )
     setup = set_up(replace(options.of(question.deployment), requests=None), settings)
     info = run_search(setup, Store(None), workers=1)
     one, requests = info.answers[0], info.cost.requests if info.cost else 0

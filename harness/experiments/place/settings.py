@@ -14,9 +14,8 @@ from harness.api import ReusableSimulator, Slo
 from harness.catalog import Shape
 from harness.errors import UsageError, no_such
 from harness.experiments import pool
-from harness.experiments.capacity.chain import chainable
 from harness.experiments.capacity.conditions import Condition, Definition, conditions
-from harness.experiments.capacity.steady import FEWEST
+from harness.experiments.capacity.horizon import HORIZON_S, horizon_s
 from harness.experiments.place.systems import (
     ALGORITHMS,
     OBJECTIVES,
@@ -37,7 +36,7 @@ from harness.options import Given, RunSpec, with_parts
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
-FEW_SEEDS, MOST_SEEDS = 3, 30
+FEW_SEEDS, USUAL_SEEDS, MOST_SEEDS = 3, 8, 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +55,14 @@ class PlaceOptions:
     own_rps: float
     ratio: tuple[int, int] | None = None
     """Prefill to decode replicas; None: any."""
-    settles_s: float = 0.0
-    unchained: str | None = None
-    """Why its traffic has no steady state."""
+    horizon_s: float = HORIZON_S
+    """How long the runs of every deployment last."""
+    fills_s: float = 0.0
+    """How long they take to fill with sessions."""
+    recorded_requests: int | None = None
+    """Of a recording, which is one run."""
     max_requests: int | None = None
-    """Of the search of one deployment in the steady state."""
+    """Of the search of one deployment."""
 
     def of(self, deployment: Deployment) -> RunSpec:
         """The spec that makes a deployment."""
@@ -142,17 +144,13 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         raise UsageError("A placement needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
     spec = replace(without_steps(spec), slo=str(bounds))
     own_rps = own_rate(spec)
-    unchained = chainable(spec, loaded)
-    rate_rps = own["rate"]
-    if unchained is not None and rate_rps is None:
-        if spec.trace is None:
-            raise UsageError(f"Give the rate to place for (--rate): {unchained}.")
-        rate_rps = own_rps
+    recorded = loaded.timing == "recorded"
+    rate_rps = own["rate"] if own["rate"] is not None or not recorded else own_rps
     objective = _objective(own, hardware)
-    runs = unchained is not None or objective.name == "latency"
+    runs = recorded or objective.name == "latency"
     for name, takes, other in (("requests", runs, "max_requests"), ("max_requests", not runs, "requests")):
         if own.get(name) is not None and not takes:
-            what = "runs of a set length" if runs else "the steady state, which has no runs of a set length"
+            what = "runs of a set length" if runs else "runs over a horizon, which have no set number of requests"
             raise UsageError(
                 f"--{name.replace('_', '-')} {own[name]}: this search simulates {what}; "
                 f"give --{other.replace('_', '-')}."
@@ -169,7 +167,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         if "high" not in algorithms or rate_rps is not None:
             raise UsageError("--ratio is that of algorithm high without --rate; leave one of them out.")
         algorithms = ("high",)
-    count = own["seeds"] or FEWEST
+    count = own["seeds"] or USUAL_SEEDS
     if count < FEW_SEEDS:
         raise UsageError(f"--seeds must be {FEW_SEEDS} or more, got {count}: fewer give no interval.")
     if count > MOST_SEEDS:
@@ -186,8 +184,9 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         rate_rps=rate_rps,
         own_rps=own_rps,
         ratio=ratio_of(ratio),
-        settles_s=loaded.settles_s,
-        unchained=unchained,
+        horizon_s=horizon_s(bounds, rate_rps),
+        fills_s=0.0 if recorded else fills_s(spec),
+        recorded_requests=len(plan(spec).schedule) if recorded else None,
         max_requests=own.get("max_requests"),
     )
 
