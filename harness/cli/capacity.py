@@ -56,8 +56,8 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
     without=("duration", "fail-under", "rate"),
     requests={"help": "Requests of a trial on a wall clock. Default: by --budget; of a trace, all. Not for simulated "
               "searches: see --horizon and --max-requests."},
-    warmup={"help": "Warm-up to discard. Default: simulated, none, or until sessions have filled the system; else mser5 "
-            "(detected). Or 30s, 200 (requests; not for simulated traffic)."},
+    warmup={"help": "Warm-up to discard. Default: simulated, none, or until sessions have filled the system; else "
+            "mser5 (detected). Or 30s, 200 (requests; not for simulated traffic)."},
     goal={"metavar": "SHARES", "check": text,
           "help": "Shares of requests that must meet the SLO: 90% (default), 90%,99%."},
 )  # fmt: skip
@@ -84,8 +84,8 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
 @config
 def command(
     goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,
-    max_requests: int | None, at: float | None, rate_from: float | None, horizon: str | None, workers: int | None, config: str | None,
-    out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None,
+    max_requests: int | None, at: float | None, rate_from: float | None, horizon: str | None, workers: int | None,
+    config: str | None, out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None,
     wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Search the highest rate that meets the SLO, with a confidence interval.

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.experiments.capacity.horizon import HorizonSearch
+from harness.experiments.capacity.horizon import HorizonSearch, SearchEnded
 from harness.experiments.capacity.search_spec import TrialRequest
 from harness.experiments.capacity.trials import Key
 from harness.stats.seeds import student
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.conditions import Condition
-    from harness.experiments.capacity.search_spec import SearchSpec
     from harness.experiments.capacity.trials import Trial
 
 LIMIT = 400_000
@@ -55,7 +54,7 @@ class AtRate(HorizonSearch):
         alone decides where it can, and with `rough` in any case. A recording is one run."""
         spec, rate_rps = self.spec, self.spec.at_rps
         assert rate_rps is not None
-        if not spec.one_traffic and (edge := (yield from self._alone())) is not None:
+        if not spec.one_traffic and (yield from self._alone()) is not None:
             return Attained(False, 0.0, None, None, "without load", self._spent)
         self.horizon_s = self._horizon_at(rate_rps)
         wanted, slo = self._objective(self.horizon_s)
@@ -74,6 +73,16 @@ class AtRate(HorizonSearch):
             new = list(range(seeds[0] + len(runs), seeds[0] + len(runs) + more))
             if self._spent + math.ceil(rate_rps * self.horizon_s) * len(new) > spec.limit:
                 return found
+
+    def rough(self) -> Generator[list[TrialRequest], list[Trial], tuple[float, int]]:
+        """About the highest rate that meets the goals, between two short runs, and the requests that it took."""
+        if (yield from self._alone()) is not None:
+            return 0.0, self._spent
+        try:
+            low, high = yield from self._bracket()
+        except SearchEnded:
+            low, high = max((rate for rate, good in self._sides.items() if good), default=None), None
+        return math.sqrt(low * high) if low and high else low or 0.0, self._spent
 
     def _judged(self, runs: Sequence[Trial], wanted: Sequence[Condition]) -> Attained:
         """What the runs say of the condition that is the farthest below its goal."""

@@ -64,8 +64,8 @@ class GoalCapacity(Part, frozen=True, kw_only=True):
     """The capacity at a goal, in requests per second, with its 95% interval; over a `horizon` on a simulator.
 
     `knees` are ln(capacity) by seed, whose mean is ln(capacity): jackknife pseudo-values, or what each run tells.
-    `sides`: of earlier versions, the interval is that between two rates on both sides of the goal. `why` says what ended the search,
-    `needs` what would decide what is open.
+    `sides`: of earlier versions, the interval is that between two rates on both sides of the goal. `why` says what
+    ended the search, `needs` what would decide what is open.
     """
 
     goal: Share

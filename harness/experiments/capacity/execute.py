@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from harness.api import Elastic, Slo
+from harness.api import Slo
 from harness.data.folder import new_folder
 from harness.data.host import busy, host
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
@@ -19,6 +19,7 @@ from harness.experiments.capacity.answer import answer
 from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import BUDGET_S, MAX_REQUESTS, Settings, requests_of, under
+from harness.experiments.capacity.filling import Filling, filling
 from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest
 from harness.experiments.capacity.store import Store
@@ -28,7 +29,6 @@ from harness.experiments.capacity.trials import (
     Runs,
     Task,
     Trial,
-    filled_s,
     one_after_the_other,
     simulated,
     task_of,
@@ -37,15 +37,12 @@ from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
 from harness.runner.run import RUNS, default_folder
-from harness.spec import seconds
 from harness.validity.checks import sentences
 from harness.validity.warmup import check_leaves
 from harness.validity.work_done import too_long
 
 BELOW_OWN = 4
 """Traffic that cannot be sent one after the other begins this much below its own rate."""
-SESSIONS_DRAWN = 20_000
-"""Requests of sessions that tell how long sessions last."""
 CONCLUDE_S = 2.0
 """The last trial is cut so long before the end of the budget, to be concluded in it."""
 
@@ -97,7 +94,7 @@ class Setup:
     fixed: bool
     """Whether the user named the requests of a trial."""
     alone_rps: float = 0.0
-    fills_s: Callable[[float], float] = lambda _: 0.0
+    filling: Filling = field(default_factory=Filling)
     host: Mapping[str, object] = field(default_factory=host)
     """This machine, with its load before the first trial."""
 
@@ -138,7 +135,7 @@ class Setup:
             alone_rps=self.alone_rps,
             horizon_s=self.settings.horizon_s,
             limit=self.settings.max_requests or MAX_REQUESTS,
-            fills_s=self.fills_s,
+            filling=self.filling,
         )
 
 
@@ -163,7 +160,7 @@ def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
             )
         spec = replace(spec, requests=None, duration=None)
         requests = requests_of(spec, "virtual")
-        return Setup(spec, settings, first, own_rps, requests, recorded, objective, False, 0.0, fills(spec, first))
+        return Setup(spec, settings, first, own_rps, requests, recorded, objective, False, filling=filling(spec, first))
     if settings.horizon_s is not None:
         raise UsageError("--horizon is for drawn traffic on a simulator; a recording lasts as long as it is.")
     spec = replace(spec, warmup=spec.warmup or "mser5")
@@ -173,20 +170,6 @@ def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
     spec = replace(spec, requests=None if recorded else requests)
     alone_rps = 0.0 if recorded or _one_after_the_other(spec) else own_rps / BELOW_OWN
     return Setup(spec, settings, first, own_rps, requests, recorded, objective, fixed, alone_rps)
-
-
-def fills(spec: RunSpec, first: Plan) -> Callable[[float], float]:
-    """How long a run takes to fill, which is not counted, where requests take so many seconds each."""
-    if spec.warmup is not None:
-        if spec.warmup.isdecimal() or spec.warmup == "mser5":
-            raise UsageError("Runs over a horizon have no fixed number of requests; give --warmup as a time, or none.")
-        given_s = 0.0 if spec.warmup == "none" else seconds(spec.warmup, "--warmup")
-        return lambda _: given_s
-    least_s = first.backend.settles_s if isinstance(first.backend, Elastic) else 0.0
-    if first.schedule.table["session"].null_count == len(first.schedule):
-        return lambda _: least_s
-    drawn = plan(replace(spec, requests=SESSIONS_DRAWN)).schedule.table
-    return lambda each_s: max(least_s, filled_s(drawn, each_s))
 
 
 def _one_after_the_other(spec: RunSpec) -> bool:

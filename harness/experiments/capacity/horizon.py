@@ -45,7 +45,7 @@ HORIZON_S = 600.0
 """T, where nothing says how long."""
 ANSWERS, WAITS = 30.0, 33.0
 """T is at least so many times what a request takes by itself, and so many times the longest bound on waiting over the
-goal: a queue that grows needs time to reach a bound of L seconds, so with goal g a run of T reads up to L / (g T) high."""
+goal: a growing queue takes time to reach a bound of L seconds, so with goal g a run of T reads up to L / (g T) high."""
 SHORTEST_S, ENOUGH = 60.0, 6_000
 """A run of a fast system is cut to about so many requests, and never below so many seconds."""
 NOT_BEGUN = 50.0
@@ -87,7 +87,7 @@ MOVED = 2.5
 MOST_RUNS = 800
 
 
-class _Ended(Exception):
+class SearchEnded(Exception):
     """No more runs can be made: the limit of requests or the budget is spent."""
 
 
@@ -127,7 +127,7 @@ class HorizonSearch:
         self._seed = self.spec.first_seed
         try:
             why = yield from self._search()
-        except _Ended:
+        except SearchEnded:
             why = "the search stopped at its limit."
         return why if isinstance(why, SearchResult) else self._result(why)
 
@@ -157,12 +157,12 @@ class HorizonSearch:
         spec = self.spec
         made = yield [TrialRequest(Key(spec.first_seed, 0.0, ALONE), spec.wanted)]
         if not made:
-            raise _Ended
+            raise SearchEnded
         alone = made[0]
         self._spent += alone.requests
         if not alone.e2e_s:
             return SearchResult(None, resolved=False, why="no request was answered.")
-        self.alone_s, self.settle_s = alone.e2e_s, spec.fills_s(alone.e2e_s)
+        self.alone_s, self.settle_s = alone.e2e_s, spec.filling.seconds(alone.e2e_s)
         self._least_s = max(SHORTEST_S, ANSWERS * alone.e2e_s, WAITS * longest_wait_s(spec.wanted, spec.slo))
         self.horizon_s = spec.horizon_s or max(HORIZON_S, self._least_s)
         shares = {share.key: share for share in alone.shares}
@@ -221,7 +221,7 @@ class HorizonSearch:
                 if self._decided:
                     return line
             if len(self._runs) > MOST_RUNS:
-                raise _Ended
+                raise SearchEnded
             if line is None or not inside or line.slope_error > SLOPE_VAGUE * line.slope:
                 seeds += self._fresh(max(2, len(seeds) // 2))
                 ends = yield from self._pair(*ends, seeds)
@@ -240,7 +240,7 @@ class HorizonSearch:
             left = (self.spec.limit - self._spent) / (math.exp(center) * (self.horizon_s + self.settle_s))
             cut = count - len(seeds) > left + 2
             if cut and left < 2:
-                raise _Ended
+                raise SearchEnded
             seeds += yield from self._by_turns(center, apart, max(2, min(count - len(seeds), int(left))))
             lines = self._lines(center, max(0.25, 3 * apart))
             if not lines:
@@ -256,7 +256,7 @@ class HorizonSearch:
             if self._decided or (self._best.half <= tolerance and not cut):
                 return None
             if len(self._runs) > MOST_RUNS:
-                raise _Ended
+                raise SearchEnded
             if abs(best.x - center) > MOVED * apart:
                 return best.x - apart, best.x + apart
             count = max(int(1.25 * len(seeds)) + 1, runs_needed(line, best.scatter, tolerance, len(seeds)))
@@ -310,9 +310,7 @@ class HorizonSearch:
         return seeds
 
     def _runs_at(self, wanted: Sequence[tuple[int, float]]) -> Steps:
-        missing = [
-            (seed, rate_rps) for seed, x in wanted if (seed, rate_rps := plain(math.exp(x))) not in self._runs
-        ]
+        missing = [(seed, rate_rps) for seed, x in wanted if (seed, rate_rps := plain(math.exp(x))) not in self._runs]
         goals, slo = self._objective(self.horizon_s)
         made = yield from self._made([self._request(s, r, self.horizon_s, goals, slo, None) for s, r in missing])
         self._runs.update(((trial.key.seed, trial.key.rate_rps), trial) for trial in made)
@@ -321,12 +319,12 @@ class HorizonSearch:
         if not requests:
             return []
         if self._spent > self.spec.limit:
-            raise _Ended
+            raise SearchEnded
         made = yield requests
         self._spent += sum(trial.requests for trial in made)
         if len(made) < len(requests):
             self._runs.update(((t.key.seed, t.key.rate_rps), t) for t in made if t.key.goal is None)
-            raise _Ended
+            raise SearchEnded
         return made
 
     def _request(
@@ -384,7 +382,7 @@ class HorizonSearch:
         return self._drawn(list({trial.key.seed: trial for trial in self._runs.values()}.values()))
 
     def _mean_drawn(self) -> np.ndarray:
-        return np.asarray(self._of_seeds().mean(axis=0))
+        return np.asarray(self._of_seeds().mean(axis=0), float)
 
     def _lines(self, center: float, width: float) -> dict[Condition, Line]:
         """The line of each condition that has one."""
@@ -480,3 +478,9 @@ def longest_wait_s(wanted: Sequence[Condition], slo: Slo) -> float:
     joint = goals.get(JOINT, 1.0)
     waits = [bound.limit / goals.get(bound, joint) for bound in slo.bounds if bound.metric in WAITING]
     return max(waits, default=0.0)
+
+
+def usual_s(wanted: Sequence[Condition], slo: Slo, rate_rps: float) -> float:
+    """T of systems that are to be compared at a rate, where nothing says how long."""
+    shortest_s = max(SHORTEST_S, WAITS * longest_wait_s(wanted, slo))
+    return float(math.ceil(max(min(HORIZON_S, ENOUGH / rate_rps), shortest_s)))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from harness.api import Slo
 from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
+from harness.experiments.capacity.filling import Filling
 from harness.metrics.objective import ShareKey
 from harness.stats.curves import Curve
 
@@ -63,8 +64,8 @@ class SearchSpec:
     `one_traffic`: every seed sends the same, as with a recording; then one trial a rate is all there is.
     `planned` requests has a trial that is `fixed`, simulated or a recording; others have as many as `budget_s` and the
     time of an answer ask for. At `alone_rps` requests do not meet; 0: one is sent after the other.
-    A simulated search asks for runs of `horizon_s` (None: it says how long), of `limit` requests at most; `fills_s` is
-    how long the system takes to fill with sessions, each request of which takes so long.
+    A simulated search asks for runs of `horizon_s` (None: it says how long), of `limit` requests at most; `filling` is
+    not counted.
     """
 
     slo: Slo
@@ -84,7 +85,7 @@ class SearchSpec:
     alone_rps: float = 0.0
     horizon_s: float | None = None
     limit: int = 0
-    fills_s: Callable[[float], float] = lambda _: 0.0
+    filling: Filling = field(default_factory=Filling)
 
     @property
     def wanted(self) -> tuple[Condition, ...]:

@@ -265,29 +265,6 @@ def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: floa
     )
 
 
-def filled_s(drawn: pa.Table, each_s: float) -> float:
-    """Seconds after which an endless stream of the sessions of a schedule has 99% of its mean number under way, where
-    each request takes `each_s`; 0 without sessions.
-
-    Of sessions that begin at a constant rate and last D, the share E[min(D, t)] / E[D] is under way at t.
-    """
-    begun_s: dict[int, float] = {}
-    ended_s: dict[int, float] = {}  # by request
-    last_s: dict[int, float] = {}
-    rows = drawn.filter(pc.is_valid(drawn["session"])).select(["id", "session", "scheduled_s", "delay_s", "after"])
-    for id_, session, due_s, delay_s, after in zip(*rows.sort_by("id").to_pydict().values(), strict=True):
-        due_s = max([due_s, *(ended_s[parent] + delay_s for parent in after)])
-        begun_s.setdefault(session, due_s)
-        ended_s[id_] = due_s + each_s
-        last_s[session] = max(last_s.get(session, 0.0), ended_s[id_])
-    lasts_s = np.sort([last_s[session] - first_s for session, first_s in begun_s.items()])
-    if not len(lasts_s):
-        return 0.0
-    longer = np.arange(len(lasts_s) - 1, -1, -1)
-    under_way = np.cumsum(lasts_s) + longer * lasts_s
-    return float(lasts_s[np.searchsorted(under_way, FILLED * under_way[-1])])
-
-
 def _padded(counts: Counts) -> Counts:
     return np.concatenate([counts, np.zeros(QUARTERS - len(counts), np.int64)])
 
@@ -351,8 +328,6 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
 
 
 QUARTERS = 4
-FILLED = 0.99
-"""Of the sessions that are under way in the steady state, those that have to be there before a run counts."""
 APART_S = 1e5
 """Seconds between two arrivals of an unloaded system: longer than any request or session takes."""
 LOOK = 50

@@ -17,7 +17,6 @@ from harness.experiments import trial
 from harness.experiments.capacity.at_rate import LIMIT, AtRate, Attained
 from harness.experiments.capacity.conditions import Settings, shares
 from harness.experiments.capacity.execute import run_search, set_up
-from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchSpec, TrialRequest
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Trial, simulated, task_of
@@ -52,7 +51,7 @@ class Question:
             slo=self.slo, goal=options.slo.goal, definition=options.definition, planned=options.recorded_requests or 0,
             first_seed=options.seeds[0], tolerance=TOLERANCE, at_rps=options.rate_rps,
             one_traffic=options.recorded_requests is not None, horizon_s=options.horizon_s, limit=limit,
-            fills_s=options.fills_s,
+            filling=options.filling,
         )  # fmt: skip
 
     def answer(self, steps: Generator[list[TrialRequest], list[Trial], Answer]) -> Answer:
@@ -155,10 +154,8 @@ def _attained(question: Question, *, rough: bool) -> Attained:
 
 def rough(question: Question) -> Capacity:
     """About what a deployment sustains: between single short runs."""
-    search = HorizonSearch(question.spec(LIMIT))
-    low, high = question.answer(search.bracket())
-    rate_rps = math.sqrt(low * high) if low and high else low or 0.0
-    return Capacity(rate_rps, None, None, None if high is None or low else "without load", search.spent)
+    rate_rps, requests = question.answer(AtRate(question.spec(LIMIT)).rough())
+    return Capacity(rate_rps, None, None, None if rate_rps else "without load", requests)
 
 
 def capacity(question: Question) -> Capacity:

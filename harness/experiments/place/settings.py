@@ -5,7 +5,7 @@ Also how they are read from a command line.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness import catalog, configs, registry
@@ -14,8 +14,9 @@ from harness.api import ReusableSimulator, Slo
 from harness.catalog import Shape
 from harness.errors import UsageError, no_such
 from harness.experiments import pool
-from harness.experiments.capacity.conditions import Condition, Definition, conditions
-from harness.experiments.capacity.horizon import HORIZON_S, horizon_s
+from harness.experiments.capacity.conditions import Definition, conditions
+from harness.experiments.capacity.filling import Filling, filling
+from harness.experiments.capacity.horizon import HORIZON_S, usual_s
 from harness.experiments.place.systems import (
     ALGORITHMS,
     OBJECTIVES,
@@ -33,7 +34,7 @@ from harness.experiments.trial import own_rate, without_steps
 from harness.metrics.measure import metrics
 from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec, with_parts
-from harness.runner.plan import load_workload, make_backend
+from harness.runner.plan import load_workload, make_backend, plan
 from harness.spec import parse
 
 FEW_SEEDS, USUAL_SEEDS, MOST_SEEDS = 3, 8, 30
@@ -57,8 +58,7 @@ class PlaceOptions:
     """Prefill to decode replicas; None: any."""
     horizon_s: float = HORIZON_S
     """How long the runs of every deployment last."""
-    fills_s: float = 0.0
-    """How long they take to fill with sessions."""
+    filling: Filling = field(default_factory=Filling)
     recorded_requests: int | None = None
     """Of a recording, which is one run."""
     max_requests: int | None = None
@@ -90,10 +90,6 @@ class PlaceOptions:
             return self.slo
         bounds = (bound for bound in self.slo.bounds if metrics()[bound.metric].decided_by in (kind, None))
         return replace(self.slo, bounds=tuple(bounds))
-
-    def wanted(self, kind: Kind) -> tuple[Condition, ...]:
-        slo = self.bounds(kind)
-        return conditions(slo, slo.goal, self.definition)
 
 
 def algorithms_of(text: str) -> tuple[Algorithm, ...]:
@@ -145,6 +141,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     spec = replace(without_steps(spec), slo=str(bounds))
     own_rps = own_rate(spec)
     recorded = loaded.timing == "recorded"
+    drawn = plan(spec if recorded else replace(spec, requests=100))
     rate_rps = own["rate"] if own["rate"] is not None or not recorded else own_rps
     objective = _objective(own, hardware)
     runs = recorded or objective.name == "latency"
@@ -184,11 +181,17 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         rate_rps=rate_rps,
         own_rps=own_rps,
         ratio=ratio_of(ratio),
-        horizon_s=horizon_s(bounds, rate_rps),
-        fills_s=0.0 if recorded else fills_s(spec),
-        recorded_requests=len(plan(spec).schedule) if recorded else None,
+        horizon_s=_horizon_s(bounds, rate_rps, own["conditions"]),
+        filling=Filling() if recorded else filling(spec, drawn),
+        recorded_requests=len(drawn.schedule) if recorded else None,
         max_requests=own.get("max_requests"),
     )
+
+
+def _horizon_s(slo: Slo, rate_rps: float | None, definition: Definition) -> float:
+    if rate_rps is None:
+        return HORIZON_S
+    return usual_s(conditions(slo, slo.goal, definition), slo, rate_rps)
 
 
 def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
