@@ -39,8 +39,8 @@ FLOOR_SHARE = 0.1
 """Of a bound that the client's error may be, before it limits a search."""
 MOST_ROWS = 200
 """Rows of the table of trials; all of them are in trials.parquet."""
-CHECKED_BY = 30
-"""Seeds of the sweep that checks an answer."""
+CHECKED_BY, FRESH = 30, 100_000
+"""Seeds of the sweep that checks an answer, and from which on: none of those of the search."""
 SWEEP_RATES = 7
 """Rates of the sweep that is advised, each the same ratio above the one below it."""
 _MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
@@ -183,7 +183,7 @@ def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterato
     if over.horizon_s < over.lasting_s:
         yield f"An upper bound for longer runs: a queue takes time to fill (--horizon {over.lasting_s:.6g}s)."
     if over.waits_s is not None:
-        yield f"A request that has not begun after {_format.seconds(over.waits_s)} counts as a miss: no bound is on waiting."
+        yield f"No bound is on waiting, so a request that has not begun after {_format.seconds(over.waits_s)} is a miss."
     yield f"Check it: {check(info, one)}"
 
 
@@ -198,11 +198,12 @@ def check(info: CapacityAnswer, one: GoalCapacity) -> str:
     own = {
         "slo": str(slo),
         "rate": _format.option(one.capacity_rps, 4),
+        "seed": str(int(str(info.spec.get("seed") or 0)) + FRESH),
         "seeds": str(CHECKED_BY),
         "duration": f"{over.settle_s + over.horizon_s:.6g}s",
         "warmup": f"{over.settle_s:.6g}s" if over.settle_s else "none",
     }
-    return _command("sweep", info, own, leave_out=("goal", "requests", "warmup", "slo"))
+    return _command("sweep", info, own, leave_out=("goal", "requests", "warmup", "slo", "seed"))
 
 
 def _span(seconds: float) -> str:
@@ -422,9 +423,7 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "see latencies and stages around it", command
     if info.clock == "wall":
         return "give the search more time, with the same --out", f"{rerun(info)} --budget 30min"
-    if (
-        info.over_horizon and info.cost and not info.cost.trials
-    ):  # the goal lies within the noise of the unloaded baseline
+    if info.over_horizon and info.cost and not info.cost.trials:  # the goal is within the noise of requests one by one
         goal = min(info.searched_goals)
         return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
     if info.over_horizon:

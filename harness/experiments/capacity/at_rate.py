@@ -69,7 +69,7 @@ class AtRate(HorizonSearch):
             found = self._judged(runs, wanted)
             if rough or spec.one_traffic or found.meets is not None:
                 return found
-            more = max(len(seeds), 2 * len(runs)) - len(runs)
+            more = max(len(seeds) // 2, 2, len(runs))  # 1, 5, 10, 20, ... seeds
             new = list(range(seeds[0] + len(runs), seeds[0] + len(runs) + more))
             if self._spent + math.ceil(rate_rps * self.horizon_s) * len(new) > spec.limit:
                 return found
