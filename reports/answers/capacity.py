@@ -183,7 +183,7 @@ def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterato
     if over.horizon_s < over.lasting_s:
         yield f"An upper bound for longer runs: a queue takes time to fill (--horizon {over.lasting_s:.6g}s)."
     if over.waits_s is not None:
-        yield f"No bound is on waiting, so a request that has not begun after {_format.seconds(over.waits_s)} is a miss."
+        yield f"No bound is on waiting: a request that has not begun after {_format.seconds(over.waits_s)} is a miss."
     yield f"Check it: {check(info, one)}"
 
 
@@ -211,7 +211,7 @@ def _span(seconds: float) -> str:
     minutes = seconds / 60
     if minutes >= 2 and abs(minutes - round(minutes)) < 0.01:
         return f"{minutes:.0f} minutes"
-    return f"{_format.number(seconds)} s"
+    return f"{seconds:.4g} s"
 
 
 def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from harness.errors import Interrupted, UsageError
-from harness.experiments.capacity import chains
+from harness.experiments.capacity import execute
 from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.store import Store
@@ -15,26 +15,25 @@ from harness.options import RunSpec
 
 @pytest.fixture(scope="module")
 def setup():
-    """A search of short chains."""
+    """A search of short runs."""
     spec = RunSpec(workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0")
-    return set_up(spec, Settings(goals=(0.8,), tolerance=0.25))
+    return set_up(spec, Settings(goals=(0.8,), tolerance=0.25, horizon_s=60.0))
 
 
 @pytest.fixture
 def interrupted_after(monkeypatch):
-    """`interrupted_after(n)`: n chains are observed, then Ctrl-C is pressed."""
+    """`interrupted_after(n)`: n runs are made, then Ctrl-C is pressed."""
 
     def factory(number):
-        whole, made = chains.Here.__call__, []
+        make, made = execute.simulated, []
 
-        def observe(self, requests, tell):
-            for request in requests:
-                if len(made) >= number:
-                    raise KeyboardInterrupt
-                made.append(request)
-                yield from whole(self, [request], tell)
+        def simulated(task):
+            if len(made) >= number:
+                raise KeyboardInterrupt
+            made.append(task)
+            return make(task)
 
-        monkeypatch.setattr(chains.Here, "__call__", observe)
+        monkeypatch.setattr(execute, "simulated", simulated)
 
     return factory
 
@@ -71,7 +70,7 @@ def test_kill_in_the_first_write_leaves_a_folder_that_can_be_used(setup, tmp_pat
 
 
 def test_ctrl_c_is_not_called_a_spent_budget(setup, interrupted_after):
-    """Who pressed Ctrl-C would look for a limit that was never set, and minutes of chains would be lost."""
+    """Who pressed Ctrl-C would look for a limit that was never set, and minutes of runs would be lost."""
     interrupted_after(9)
     info = run_search(setup, Store(None), workers=1)
 
