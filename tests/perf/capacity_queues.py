@@ -1,150 +1,288 @@
-"""Does the interval of the steady-state search hold on queues whose truth costs nothing? Hundreds of searches a minute.
+"""Does the interval of `bench capacity` hold on queues whose runs cost milliseconds? Hundreds of searches in minutes.
 
-The same search as `bench capacity`, on chains of Lindley's recursion instead of the simulator: one server, first come
-first served, requests within the SLO when they wait no longer than a bound. Service times, arrivals, bound and goal are
-drawn; the truth is read off long runs of other seeds. `tests/perf/random_systems.py` does it on the simulator.
+The search itself, on runs of queues instead of the simulator: first come first served with one server or several, and
+metastable ones, which serve slower once the queue is long; requests are within the SLO when they wait no longer than a
+bound. Servers, service times, arrivals, bound and goal are drawn by the number of a queue. The truth is where the mean
+share over the same horizon crosses the goal, by fresh seeds, common to two rates around it, with its standard error.
+`tests/perf/random_systems.py` does it on the simulator.
 
-    python tests/perf/capacity_queues.py [--first 0] [--queues 20] [--searches 10]
+    python tests/perf/capacity_queues.py [--first 0] [--queues 60] [--searches 2] [--limit 600000] [--file FILE]
+    python tests/perf/capacity_queues.py --file FILE --queues 0        only the tables
 """
 
 import argparse
+import heapq
+import json
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import Pool
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from harness.experiments.capacity.chain import ChainRequest, Observed, Unloaded
-from harness.experiments.capacity.conditions import Condition
-from harness.experiments.capacity.steady import Found, SteadySearch, SteadySpec
+from harness.api import Bound, Slo
+from harness.experiments.capacity.conditions import Share, sure_misses
+from harness.experiments.capacity.horizon import HorizonSearch
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
+from harness.experiments.capacity.trials import QUARTERS, Key, Quarters, Trial
 from harness.metrics.objective import JOINT
+from harness.stats.curves import logit
 
-TRUTH = 2_000_000
-"""Requests of a run of which four at each rate tell the truth."""
+KINDS = ("fifo", "fifo", "slots", "metastable")
+ARRIVALS = ("poisson", "poisson", "gamma2", "gamma3", "mmpp", "wandering", "on-off")
+GOALS = (0.5, 0.8, 0.9, 0.9, 0.95, 0.99)
+TRUTH_SEED, APART = 90_000_000, 0.03
+LEVELS = {"mmpp": ((30.0, 10.0), (1.0, 3.0)), "on-off": ((15.0, 15.0), (0.0001, 2.0))}
+"""Seconds in each of two states, and their rates."""
+WANDERS_S, WANDERS, TICK_S = 285.0, 0.24, 2.0
+"""The logarithm of a wandering rate is an Ornstein-Uhlenbeck process of this memory and standard deviation."""
 
 
 @dataclass(frozen=True)
 class Queue:
-    """Mean service is 1 s; `bound_s` is the longest wait; gaps are gamma of `cv`, at a rate that jumps (`dwell_s`)."""
+    """`mean_s` is the time of a service, `slow` its factor where the wait is beyond `slow_from_s`."""
 
-    cv_service: float
+    number: int
+    kind: str
+    arrivals: str
+    goal: float
+    servers: int
+    mean_s: float
     cv: float
     bound_s: float
-    goal: float
-    dwell_s: float = 0.0
+    slow: float = 1.0
+    slow_from_s: float = math.inf
+
+    @property
+    def slo(self) -> Slo:
+        """The bound on waiting."""
+        return Slo((Bound("ttft", self.bound_s),))
+
+    def arrive(self, rng: np.random.Generator, rate_rps: float, until_s: float) -> np.ndarray:
+        """When requests are due."""
+        if self.arrivals == "poisson" or self.arrivals.startswith("gamma"):
+            cv2 = 1.0 if self.arrivals == "poisson" else float(self.arrivals[5:]) ** 2
+            n = int(rate_rps * until_s + 6 * math.sqrt(cv2 * rate_rps * until_s) + 60 * cv2)
+            due_s = np.cumsum(rng.gamma(1 / cv2, cv2, n)) / rate_rps
+            return due_s[due_s < until_s]
+        if self.arrivals == "wandering":
+            n, keeps = int(until_s / TICK_S) + 2, math.exp(-TICK_S / WANDERS_S)
+            moves = rng.normal(size=n) * WANDERS * np.where(np.arange(n) > 0, math.sqrt(1 - keeps**2), 1)
+            level = [float(moves[0])]
+            for move in moves[1:].tolist():
+                level.append(keeps * level[-1] + move)
+            lasts_s, rates = np.full(n, TICK_S), np.exp(np.array(level) - WANDERS**2 / 2)
+        else:
+            dwells_s, levels = LEVELS[self.arrivals]
+            n = int(until_s / 10) + 40
+            state = (int(rng.random() > dwells_s[0] / sum(dwells_s)) + np.arange(n)) % 2
+            lasts_s = rng.exponential(1, n) * np.array(dwells_s)[state]
+            rates = np.array(levels)[state] * sum(dwells_s) / sum(a * b for a, b in zip(dwells_s, levels, strict=True))
+        expected = np.concatenate([[0], np.cumsum(lasts_s * rates)]) * rate_rps
+        unit = np.cumsum(rng.exponential(1, int(expected[-1] + 6 * math.sqrt(expected[-1]) + 20)))
+        due_s = np.interp(unit[unit < expected[-1]], expected, np.concatenate([[0], np.cumsum(lasts_s)]))
+        return due_s[due_s < until_s]
 
     def waits(self, seed: int, rate_rps: float, until_s: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """When requests are due, how long they wait and when they end; all (requests,)."""
-        gaps_rng, service_rng, rate_rng = np.random.default_rng(seed).spawn(3)
-        n = int(until_s * rate_rps * 1.3 + 10 * math.sqrt(until_s * rate_rps) * max(1, self.cv) + 400)
-        shape = self.cv**-2
-        unit = np.cumsum(gaps_rng.gamma(shape, 1 / shape, n))
-        due_s = unit / rate_rps
-        if self.dwell_s:  # half of the time at half of the rate, the other half at one and a half times of it
-            dwells = rate_rng.exponential(self.dwell_s, int(until_s * 1.3 / self.dwell_s) + 60)
-            ends = np.cumsum(dwells)
-            rates = np.where((np.arange(len(dwells)) + rate_rng.integers(2)) % 2 == 0, 0.5, 1.5)
-            due_s = np.interp(due_s, np.concatenate([[0], np.cumsum(dwells * rates)]), np.concatenate([[0], ends]))
-        due_s = due_s[: np.searchsorted(due_s, until_s * 1.02 + 50)]
-        sigma = math.sqrt(math.log(1 + self.cv_service**2))
-        work = service_rng.lognormal(-(sigma**2) / 2, sigma, n)[: len(due_s)]
-        behind = np.cumsum(work) - work - due_s
-        wait = behind - np.minimum.accumulate(np.minimum(behind, 0))
-        wait = np.maximum(wait, 0)
-        return due_s, wait, due_s + wait + work
+        """When requests are due, how long each waits, and its service; all (requests,)."""
+        arrivals, services = np.random.default_rng([self.number, seed]).spawn(2)
+        due_s = self.arrive(arrivals, rate_rps, until_s)
+        spread2 = math.log(1 + self.cv**2)
+        work_s = np.exp(services.normal(-spread2 / 2, math.sqrt(spread2), len(due_s))) * self.mean_s
+        if self.kind == "fifo":
+            behind = np.concatenate([[0], np.cumsum(work_s[:-1] - np.diff(due_s))])[: len(due_s)]
+            return due_s, behind - np.minimum.accumulate(behind), work_s
+        waits, free = np.empty(len(due_s)), [0.0] * self.servers
+        for i, (at, takes) in enumerate(zip(due_s.tolist(), work_s.tolist(), strict=True)):
+            begins = max(at, free[0])
+            waits[i] = begins - at
+            heapq.heapreplace(free, begins + (takes * self.slow if waits[i] > self.slow_from_s else takes))
+        return due_s, waits, work_s
 
-    def observed(self, request: ChainRequest) -> Observed:
-        """A chain."""
-        due_s, wait, end_s = self.waits(request.seed, request.rate_rps, request.until_s)
-        block, ended = ((np.maximum(t - request.cut_s, -1e-9) // request.block_s).astype(int) for t in (due_s, end_s))
-        inside = (block >= 0) & (block < request.blocks)
-        of = np.bincount(block[inside], minlength=request.blocks)
-        met = np.bincount(block[inside], wait[inside] <= self.bound_s, minlength=request.blocks).astype(int)
-        came, gone = (
-            np.bincount(np.clip(b, 0, request.blocks), minlength=request.blocks + 1)[:-1] for b in (block, ended)
-        )
-        return Observed(request, {JOINT: met}, {JOINT: of}, np.cumsum(came - gone), len(due_s))
+    def run(self, request: TrialRequest) -> Trial:
+        """The run that a search asks for; a probe ends when its side is certain."""
+        key, until_s = request.key, request.horizon_s
+        bound = self.slo.bounds[0]
+        if until_s is None:
+            alone = tuple(Share(name, key.planned, key.planned) for name in (JOINT, bound))
+            return Trial(key, key.planned, key.planned, 0, True, False, self.mean_s, 0, 0, alone)
+        due_s, waits, work_s = self.waits(key.seed, key.rate_rps, until_s)
+        met, sent, passed = waits <= self.bound_s, len(due_s), None
+        if key.goal is not None:
+            late = np.flatnonzero(np.cumsum(~met) >= sure_misses(key.goal, key.planned))
+            sent, passed = (int(late[0]) + 1, False) if len(late) else (sent, None)
+        quarter = np.minimum(QUARTERS - 1, (due_s / until_s * QUARTERS).astype(int))
+        by_quarter = [np.bincount(quarter, each, QUARTERS).astype(int) for each in (met, np.ones(len(met)))]
+        ends = until_s / QUARTERS * np.arange(1, QUARTERS + 1)
+        under_way = np.array([int((due_s < end).sum() - (due_s + waits + work_s < end).sum()) for end in ends])
+        counted = ({name: part for name in (JOINT, bound)} for part in by_quarter)
+        shares = tuple(Share(name, int(met.sum()), len(met)) for name in (JOINT, bound))
+        drawn = float(work_s.sum()) / self.mean_s, 0.0
+        return Trial(key, sent, len(met), 0, passed, False, self.mean_s, until_s, 0, shares,
+                     quarters=Quarters(*counted, under_way, drawn))  # fmt: skip
 
-    def alone(self) -> Unloaded:
-        """Service times."""
-        sigma = math.sqrt(math.log(1 + self.cv_service**2))
-        return Unloaded((), 1.0, math.exp(-(sigma**2) / 2 + 2.33 * sigma))
-
-    def searched(self, seed: int, limit: int, tolerance: float = 0.03) -> Found:
+    def searched(self, seed: int, limit: int, tolerance: float = 0.03) -> tuple[HorizonSearch, SearchResult]:
         """One search."""
-        spec = SteadySpec(
-            (Condition(JOINT, self.goal),), self.goal, tolerance, limit, seed, memory_s=self.dwell_s / 2,
-            patience_s=2 * self.bound_s,
-        )  # fmt: skip
-        steps, made = SteadySearch(spec, self.alone()).steps(), None
+        spec = SearchSpec(self.slo, self.goal, "joint", 100, seed, tolerance, limit=limit)
+        search = HorizonSearch(spec)
+        steps, made = search.steps(), None
         while True:
             try:
-                made = [self.observed(request) for request in steps.send(made)]
+                made = [self.run(request) for request in steps.send(made)]  # type: ignore[arg-type]
             except StopIteration as end:
-                return end.value
+                return search, end.value
 
-    def truth(self) -> float:
-        """Where the mean over long runs crosses the goal."""
-        low, high = 1e-3, 1.0
-        for _ in range(40):
-            rate = (low + high) / 2
-            span_s = TRUTH / rate
-            shares = []
-            for seed in range(2):
-                _, wait, _ = self.waits(9_000_000 + seed, rate, span_s)
-                shares.append(float((wait[len(wait) // 20 :] <= self.bound_s).mean()))
-            low, high = (rate, high) if np.mean(shares) >= self.goal else (low, rate)
-            if high / low < 1.003:
+    def truth(self, horizon_s: float, rate_rps: float, requests: int) -> tuple[float, float, float]:
+        """ln(rate) where the mean share crosses the goal, its standard error, and the slope in logits."""
+        x, seed, sent, shares = math.log(rate_rps), TRUTH_SEED, 0, []
+        for step in range(60):
+            for seed in range(seed, seed + (40 if step < 8 else 150)):  # noqa: B020
+                pair = [self.waits(seed, math.exp(x + side), horizon_s)[1] <= self.bound_s for side in (-APART, APART)]
+                sent += sum(map(len, pair))
+                shares.append([float(met.mean()) if len(met) else 1.0 for met in pair])
+            seed += 1
+            mean = np.clip(np.mean(shares, axis=0), 1e-6, 1 - 1e-6)
+            above, below = (logit(float(share)) - logit(self.goal) for share in mean)
+            slope = max((above - below) / (2 * APART), 0.3)
+            crossing = x - APART + above / slope
+            if abs(crossing - x) > APART and step < 8:
+                x, shares = x + max(-0.2, min(0.2, crossing - x)), []
+                continue
+            spread = float(np.mean(shares, axis=1).std(ddof=1))
+            error = spread / math.sqrt(len(shares)) / (self.goal * (1 - self.goal) * slope)
+            if sent > requests or (len(shares) >= 200 and error < 0.0015):
                 break
-        return (low + high) / 2
+        return crossing, error, slope
 
 
 def drawn(number: int) -> Queue:
     """The queue of that number."""
-    rng = np.random.default_rng([23, number])
-    return Queue(
-        float(rng.choice([0.3, 1.0, 2.0])), float(rng.choice([1.0, 1.0, 2.0, 4.0])), float(10 ** rng.uniform(0.3, 1.7)),
-        float(rng.choice([0.9, 0.9, 0.99])), float(rng.choice([0.0, 0.0, 20.0, 100.0])),
-    )  # fmt: skip
+    rng = np.random.default_rng([99, number])
+    kind = KINDS[number % len(KINDS)]
+    arrivals, goal = str(rng.choice(ARRIVALS)), float(rng.choice(GOALS))
+    servers = int(rng.choice([4, 16, 64])) if kind == "slots" else 1
+    mean_s = math.exp(rng.uniform(math.log(0.05), math.log(1.0))) * max(1, servers / 4)
+    cv = float(rng.choice([0.3, 1.0, 1.5]))
+    bound_s = mean_s / servers * math.exp(rng.uniform(math.log(1.5), math.log(30)))
+    slow = (float(rng.uniform(1.05, 1.5)), bound_s * float(rng.uniform(1, 6))) if kind == "metastable" else ()
+    return Queue(number, kind, arrivals, goal, servers, mean_s, cv, bound_s, *slow)
 
 
-def rows(first: int, queues: int, searches: int, limit: int) -> Iterator[tuple[Queue, float, list[Found]]]:
-    """Each queue with its truth and its searches."""
-    for number in range(first, first + queues):
-        queue = drawn(number)
-        yield queue, queue.truth(), [queue.searched(100_000 * (s + 1), limit) for s in range(searches)]
+def row(number: int, searches: int, limit: int, truth_requests: int) -> list[dict[str, Any]]:
+    """The searches of a queue, each with the truth over its own horizon."""
+    queue, rows, truths = drawn(number), [], {}
+    for place in range(searches):
+        begun_s = time.process_time()
+        search, result = queue.searched(1_000 + 100_000 * place, limit)
+        answer = {"number": number, "queue": str(queue), "kind": queue.kind, "arrivals": queue.arrivals,
+                  "goal": queue.goal, "servers": queue.servers, "horizon_s": search.horizon_s,
+                  "state": "resolved" if result.resolved else "unresolved", "why": result.why,
+                  "requests": search._spent, "cpu_s": time.process_time() - begun_s,
+                  "needs": result.needs}  # fmt: skip
+        answer["spent_on"] = getattr(search, "spent_on", None)
+        if (found := result.estimate) is not None and found.low_rps and found.high_rps:
+            answer |= {"rate": found.rate_rps, "low": found.low_rps, "high": found.high_rps}
+            if search.horizon_s not in truths:
+                truths[search.horizon_s] = queue.truth(search.horizon_s, found.rate_rps, truth_requests)
+            answer["truth"], answer["error"], answer["slope"] = truths[search.horizon_s]
+        rows.append(answer)
+    return rows
+
+
+def judged(answer: Mapping[str, Any]) -> dict[str, float]:
+    """Off by so much in ln(rate), half of the interval, and whether it holds the truth, also with two errors of it."""
+    if "rate" not in answer:
+        return {"off": math.nan, "half": math.inf, "held": math.nan, "nearly": math.nan}
+    low, high, truth, slack = (*(math.log(answer[k]) for k in ("low", "high")), answer["truth"], 2 * answer["error"])
+    return {
+        "off": math.log(answer["rate"]) - truth, "half": (high - low) / 2, "held": float(low <= truth <= high),
+        "nearly": float(low <= truth + slack and truth - slack <= high),
+    }  # fmt: skip
+
+
+HEAD = (
+    f"{'stratum':<24}{'searches':>9}{'answers':>8}{'hold':>6}{'+2se':>6}{'resolved':>9}{'of them hold':>13}"
+    f"{'<3%':>5}{'<5%':>5}{'<10%':>6}{'bias':>7}{'+-':>6}{'requests':>10}{'resolved':>10}{'cpu s':>7}"
+)
+
+
+def total(name: str, answers: Sequence[Mapping[str, Any]]) -> str:
+    """One line about the searches of a stratum, in %; requests are medians, of all and of the resolved ones."""
+    verdicts = [judged(answer) for answer in answers]
+    off, half, held, nearly = (np.array([v[k] for v in verdicts]) for k in ("off", "half", "held", "nearly"))
+    known, resolved = np.isfinite(off), np.array([a["state"] == "resolved" for a in answers])
+    requests = np.array([a["requests"] for a in answers])
+
+    def mean(values: np.ndarray) -> float:
+        return 100 * float(values.mean()) if len(values) else math.nan
+
+    some = known & resolved
+    error = 2 * 100 * float(off[some].std(ddof=1)) / math.sqrt(some.sum()) if some.sum() > 1 else math.nan
+    within = [mean(half <= width * 1.005) for width in (0.03, 0.05, 0.10)]
+    return (
+        f"{name:<24}{len(answers):>9}{known.sum():>8}{mean(held[known]):>6.1f}{mean(nearly[known]):>6.1f}"
+        f"{mean(resolved):>9.0f}{mean(held[some]):>13.1f}{within[0]:>5.0f}{within[1]:>5.0f}{within[2]:>6.0f}"
+        f"{mean(off[some]):>7.2f}{error:>6.2f}{np.median(requests):>10,.0f}"
+        f"{np.median(requests[some]) if some.any() else math.nan:>10,.0f}"
+        f"{np.median([a['cpu_s'] for a in answers]):>7.1f}"
+    )
+
+
+def tables(answers: Sequence[Mapping[str, Any]], worst: int) -> None:
+    """The worst answers, and the totals of the strata."""
+    def away(answer: Mapping[str, Any]) -> float:
+        verdict = judged(answer)
+        return abs(verdict["off"]) / verdict["half"] if "rate" in answer else 0.0
+
+    for answer in sorted(answers, key=away, reverse=True)[:worst]:
+        if "rate" in answer:
+            verdict = judged(answer)
+            print(f"{away(answer):5.2f} half widths off ({100 * verdict['off']:+.1f} %, +-{100 * verdict['half']:.1f} %, "
+                  f"truth +-{100 * answer['error']:.2f} %, slope {answer['slope']:.1f}, {answer['requests']:,} requests) "
+                  f"{answer['queue']}")  # fmt: skip
+    print(HEAD)
+    strata: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "": lambda a: "all", "kind": lambda a: a["kind"] + (f" {a['servers']}" if a["servers"] > 1 else ""),
+        "arrivals": lambda a: a["arrivals"], "goal": lambda a: f"{a['goal']:g}",
+        "horizon": lambda a: "cut" if a["horizon_s"] < 600 else "600 s" if a["horizon_s"] == 600 else "longer",
+        "steady": lambda a: "poisson fifo or slots" if a["arrivals"] == "poisson" and a["kind"] != "metastable" else "",
+    }  # fmt: skip
+    for name, of in strata.items():
+        groups: dict[str, list[Mapping[str, Any]]] = {}
+        for answer in answers:
+            groups.setdefault(of(answer), []).append(answer)
+        for key in sorted(groups):
+            if key:
+                print(total(f"{name} {key}".strip(), groups[key]))
+    without = [a for a in answers if "rate" not in a]
+    print(f"without an interval: {len(without)}", sorted({a["why"] or "" for a in without}))
 
 
 def main() -> None:
-    """Print a line for each queue and the totals."""
+    """Search, append a line of JSON for each search to the file, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--queues", type=int, default=20)
-    parser.add_argument("--searches", type=int, default=10)
-    parser.add_argument("--limit", type=int, default=1_000_000)
+    parser.add_argument("--queues", type=int, default=60)
+    parser.add_argument("--searches", type=int, default=2)
+    parser.add_argument("--limit", type=int, default=600_000)
+    parser.add_argument("--truth", type=int, default=3_000_000, help="requests that a truth takes at most")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--worst", type=int, default=12)
+    parser.add_argument("--file", type=Path)
     given = parser.parse_args()
-    total: list[tuple[bool, bool, float, float, int]] = []
-    for queue, truth, found in rows(given.first, given.queues, given.searches, given.limit):
-        mine = []
-        for one in found:
-            low, high = (one.estimate.low_rps, one.estimate.high_rps) if one.estimate else one.bracket
-            held = (low or 0) <= truth * 1.003 and truth / 1.003 <= (high or math.inf)  # what the truth is known to
-            half = (high / low - 1) / 2 if low and high else math.inf
-            off = math.log(one.estimate.rate_rps / truth) if one.estimate and one.resolved else math.nan
-            mine.append((held, one.resolved, half, off, one.requests))
-        total += mine
-        print(f"{summary(mine)}  truth {truth:.3f} {queue}", flush=True)
-    print(f"{summary(total)}  all")
-
-
-def summary(found: Sequence[tuple[bool, bool, float, float, int]]) -> str:
-    """Coverage, resolution, bias, half width and cost."""
-    held, resolved, half, off, requests = (np.array(column) for column in zip(*found, strict=True))
-    bias = np.nanmean(off) if resolved.any() else math.nan
-    return (
-        f"held {held.mean():4.0%} resolved {resolved.mean():4.0%} bias {100 * bias:+5.1f}% "
-        f"+-{100 * np.median(half):.1f}% {np.median(requests):9,.0f} requests"
-    )
+    exists = given.file is not None and given.file.exists()
+    answers = [json.loads(line) for line in given.file.read_text().splitlines()] if exists else []
+    wanted = [(n, given.searches, given.limit, given.truth) for n in range(given.first, given.first + given.queues)]
+    with Pool(given.workers) as processes:
+        for rows in processes.starmap(row, wanted, chunksize=1):
+            answers += rows
+            if given.file is not None:
+                with given.file.open("a") as out:
+                    out.writelines(json.dumps(each) + "\n" for each in rows)
+    tables(answers, given.worst)
 
 
 if __name__ == "__main__":
