@@ -30,10 +30,10 @@ INFLATE = 1.06
 """Of Student's t, because the width is looked at more than once."""
 CLUMPS = 8.0
 """Misses that lie in fewer runs than this make a mean that is skewed: its interval is widened."""
-WINDOW, NARROWEST, WIDEST = 1.1, 0.03, 0.2
+WINDOW, NARROWEST, WIDEST = 1.1, 0.03, 0.5
 """Runs within so much of the goal in logits, and within these distances in x, are near enough to lie on one line."""
-FEWEST_SEEDS, CONTROLLED = 3, 12
-"""Seeds of a line, and of one whose shares are controlled."""
+FEWEST_SEEDS, PER_CONTROL = 3, 8
+"""Seeds of a line, and how many there must be for each control, the first of which count first."""
 FLATTEST, STEEPEST = 0.1, 600.0
 """Slopes outside of these are noise."""
 NEWTON_STEPS, WINDOWS, HALVINGS = 100, 5, 60
@@ -136,12 +136,16 @@ def near(runs: Shares, goal: float, center: float, width: float) -> Line | None:
 
 def _controlled(runs: Shares, goal: float) -> Line | None:
     share = np.clip(runs.share, runs.half_a_miss, 1 - runs.half_a_miss)
-    line, k = _fitted(runs, share, goal, 2), runs.controls.shape[1]
-    if line is None or not k or line.seeds < CONTROLLED:
+    line = _fitted(runs, share, goal, 2)
+    varies = np.flatnonzero(runs.controls.std(axis=0) > 1e-9)
+    varies = varies[: 0 if line is None else line.seeds // PER_CONTROL]
+    k = len(varies)
+    if line is None or not k:
         return line
     residual = line._residual  # noqa: SLF001
     for _ in range(2):
-        beta = np.linalg.lstsq(runs.controls, residual, rcond=None)[0]
+        beta = np.zeros(runs.controls.shape[1])
+        beta[varies] = np.linalg.lstsq(runs.controls[:, varies], residual, rcond=None)[0]
         explained = runs.controls @ beta
         again = _fitted(runs, share - explained, goal, 2 + k)
         if again is None:
@@ -200,7 +204,7 @@ def root(line: Line, runs: Shares, drawn_variance: Floats) -> Root:
     """Where `runs` alone cross the goal; the slope and what the controls explain are those of the line.
 
     The number of these runs does not depend on what they say, so stopping does not select narrow intervals.
-    `drawn_variance` (k, k) is the variance of the average of the controls over all runs, about which they are centred.
+    `drawn_variance` (k, k) is the variance of the average that the controls are centred at: 0 where it is known.
     """
     share, n = runs.share - runs.controls @ line.beta, len(runs)
     target, middle = logit(line.goal), float(runs.x.mean())
@@ -209,7 +213,7 @@ def root(line: Line, runs: Shares, drawn_variance: Floats) -> Root:
         x = (low + high) / 2
         expected = _logistic(target - line.slope * (runs.x - x))
         low, high = (x, high) if float((share - expected).sum()) > 0 else (low, x)
-    scatter = float((share - expected).std(ddof=1 + bool(line.beta.any())))
+    scatter = float((share - expected).std(ddof=1 + np.count_nonzero(line.beta)))
     falls = float((expected * (1 - expected)).mean()) * line.slope
     error = math.sqrt(scatter**2 / n + float(line.beta @ drawn_variance @ line.beta)) / falls
     away = abs(x - middle) * line.slope_error / line.slope

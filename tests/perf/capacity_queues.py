@@ -16,10 +16,10 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from harness.api import Bound, Slo
 from harness.experiments.capacity.conditions import Share, sure_misses
 from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
-from harness.experiments.capacity.trials import QUARTERS, Key, Quarters, Trial
+from harness.experiments.capacity.trials import QUARTERS, Quarters, Trial
 from harness.metrics.objective import JOINT
 from harness.stats.curves import logit
 
@@ -118,7 +118,7 @@ class Queue:
         by_quarter = [np.bincount(quarter, each, QUARTERS).astype(int) for each in (met, np.ones(len(met)))]
         ends = until_s / QUARTERS * np.arange(1, QUARTERS + 1)
         under_way = np.array([int((due_s < end).sum() - (due_s + waits + work_s < end).sum()) for end in ends])
-        counted = ({name: part for name in (JOINT, bound)} for part in by_quarter)
+        counted = (dict.fromkeys((JOINT, bound), part) for part in by_quarter)
         shares = tuple(Share(name, int(met.sum()), len(met)) for name in (JOINT, bound))
         drawn = float(work_s.sum()) / self.mean_s, 0.0
         return Trial(key, sent, len(met), 0, passed, False, self.mean_s, until_s, 0, shares,
@@ -126,7 +126,9 @@ class Queue:
 
     def searched(self, seed: int, limit: int, tolerance: float = 0.03) -> tuple[HorizonSearch, SearchResult]:
         """One search."""
-        spec = SearchSpec(self.slo, self.goal, "joint", 100, seed, tolerance, limit=limit)
+        spec = SearchSpec(
+            self.slo, self.goal, "joint", 100, seed, tolerance, limit=limit, mean_known="gamma" not in self.arrivals
+        )
         search = HorizonSearch(spec)
         steps, made = search.steps(), None
         while True:
@@ -171,18 +173,18 @@ def drawn(number: int) -> Queue:
     return Queue(number, kind, arrivals, goal, servers, mean_s, cv, bound_s, *slow)
 
 
-def row(number: int, searches: int, limit: int, truth_requests: int) -> list[dict[str, Any]]:
+def row(wanted: tuple[int, int, int, int]) -> list[dict[str, Any]]:
     """The searches of a queue, each with the truth over its own horizon."""
+    number, searches, limit, truth_requests = wanted
     queue, rows, truths = drawn(number), [], {}
     for place in range(searches):
         begun_s = time.process_time()
         search, result = queue.searched(1_000 + 100_000 * place, limit)
-        answer = {"number": number, "queue": str(queue), "kind": queue.kind, "arrivals": queue.arrivals,
+        answer = {"number": number, "system": str(queue), "kind": queue.kind, "arrivals": queue.arrivals,
                   "goal": queue.goal, "servers": queue.servers, "horizon_s": search.horizon_s,
                   "state": "resolved" if result.resolved else "unresolved", "why": result.why,
                   "requests": search._spent, "cpu_s": time.process_time() - begun_s,
                   "needs": result.needs}  # fmt: skip
-        answer["spent_on"] = getattr(search, "spent_on", None)
         if (found := result.estimate) is not None and found.low_rps and found.high_rps:
             answer |= {"rate": found.rate_rps, "low": found.low_rps, "high": found.high_rps}
             if search.horizon_s not in truths:
@@ -231,8 +233,20 @@ def total(name: str, answers: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def tables(answers: Sequence[Mapping[str, Any]], worst: int) -> None:
+Strata: TypeAlias = Mapping[str, Callable[[Mapping[str, Any]], str]]
+STRATA: Strata = {
+    "": lambda _: "all",
+    "kind": lambda a: a["kind"] + (f" {a['servers']}" if a["servers"] > 1 else ""),
+    "arrivals": lambda a: a["arrivals"],
+    "goal": lambda a: f"{a['goal']:g}",
+    "horizon": lambda a: "cut" if a["horizon_s"] < 600 else "600 s" if a["horizon_s"] == 600 else "longer",
+    "steady": lambda a: "poisson fifo or slots" if a["arrivals"] == "poisson" and a["kind"] != "metastable" else "",
+}
+
+
+def tables(answers: Sequence[Mapping[str, Any]], worst: int, strata: Strata) -> None:
     """The worst answers, and the totals of the strata."""
+
     def away(answer: Mapping[str, Any]) -> float:
         verdict = judged(answer)
         return abs(verdict["off"]) / verdict["half"] if "rate" in answer else 0.0
@@ -240,16 +254,12 @@ def tables(answers: Sequence[Mapping[str, Any]], worst: int) -> None:
     for answer in sorted(answers, key=away, reverse=True)[:worst]:
         if "rate" in answer:
             verdict = judged(answer)
-            print(f"{away(answer):5.2f} half widths off ({100 * verdict['off']:+.1f} %, +-{100 * verdict['half']:.1f} %, "
-                  f"truth +-{100 * answer['error']:.2f} %, slope {answer['slope']:.1f}, {answer['requests']:,} requests) "
-                  f"{answer['queue']}")  # fmt: skip
+            print(
+                f"{away(answer):5.2f} half widths off ({100 * verdict['off']:+.1f} %, +-{100 * verdict['half']:.1f} %, "
+                f"truth +-{100 * answer['error']:.2f} %, slope {answer['slope']:.1f}, {answer['requests']:,} requests, "
+                f"T {answer['horizon_s']:g} s) {answer['number']} {answer['system']}"
+            )
     print(HEAD)
-    strata: dict[str, Callable[[Mapping[str, Any]], str]] = {
-        "": lambda a: "all", "kind": lambda a: a["kind"] + (f" {a['servers']}" if a["servers"] > 1 else ""),
-        "arrivals": lambda a: a["arrivals"], "goal": lambda a: f"{a['goal']:g}",
-        "horizon": lambda a: "cut" if a["horizon_s"] < 600 else "600 s" if a["horizon_s"] == 600 else "longer",
-        "steady": lambda a: "poisson fifo or slots" if a["arrivals"] == "poisson" and a["kind"] != "metastable" else "",
-    }  # fmt: skip
     for name, of in strata.items():
         groups: dict[str, list[Mapping[str, Any]]] = {}
         for answer in answers:
@@ -277,12 +287,12 @@ def main() -> None:
     answers = [json.loads(line) for line in given.file.read_text().splitlines()] if exists else []
     wanted = [(n, given.searches, given.limit, given.truth) for n in range(given.first, given.first + given.queues)]
     with Pool(given.workers) as processes:
-        for rows in processes.starmap(row, wanted, chunksize=1):
+        for rows in processes.imap(row, wanted):
             answers += rows
             if given.file is not None:
                 with given.file.open("a") as out:
                     out.writelines(json.dumps(each) + "\n" for each in rows)
-    tables(answers, given.worst)
+    tables(answers, given.worst, STRATA)
 
 
 if __name__ == "__main__":

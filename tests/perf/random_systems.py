@@ -1,12 +1,12 @@
-"""Does `bench capacity` hold on systems drawn at random? Draws them, finds their truth, searches them, and reports.
+"""Does `bench capacity` hold on systems drawn at random? Draws them, searches them, finds their truth, and reports.
 
 A system is drawn by its number: model, GPU, parallelism, replicas alike or prefill and decode apart, policy, workload
 (single turns, conversations, mixes, long context), arrivals, objective (what it bounds, tight or loose) and goal. Its
-truth is the rate at which attainment in the steady state crosses the goal: long chains of fresh seeds at two rates
-around it, with a standard error. Every search has fresh seeds too. One line of JSON a system goes to `--file`, and what
-is there is not made again; the tables are printed from all of them.
+truth is the rate at which the mean share of runs over the horizon of the search crosses the goal: 100 fresh seeds or
+more, by turns at two rates around it, with a standard error. One line of JSON a search goes to `--file`, and what is
+there is not made again; the tables are printed from all of them.
 
-    python tests/perf/random_systems.py --file FILE [--first 0] [--systems 12] [--searches 2] [--truth 600000]
+    python tests/perf/random_systems.py --file FILE [--first 0] [--systems 12] [--searches 1] [--truth 600000]
     python tests/perf/random_systems.py --file FILE --systems 0        only the tables
 """
 
@@ -14,22 +14,25 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from capacity_queues import Strata, judged, tables  # beside this file
 
-from harness.data.records import to_table
+from harness.api import Slo
 from harness.errors import BenchError
-from harness.experiments.capacity.chain import Chain, ChainRequest, unloaded
-from harness.experiments.capacity.conditions import Condition, conditions, settings
-from harness.experiments.capacity.steady import BLOCKS, UNSTABLE, Tried, growth, logit, sample
+from harness.experiments.capacity.conditions import settings
+from harness.experiments.capacity.execute import Setup, set_up
+from harness.experiments.capacity.horizon import HorizonSearch
+from harness.experiments.capacity.search_spec import SearchResult, TrialRequest
+from harness.experiments.capacity.trials import Key, Task, Trial, _alone, simulated
 from harness.experiments.trial import own_rate
 from harness.metrics.measure import metrics, per_request
-from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
+from harness.stats.curves import logit
 
 MODELS = (
     ("llama3-8b", 1), ("llama2-7b", 1), ("llama2-13b", 1), ("opt-13b", 1), ("mistral-7b", 1), ("qwen2.5-7b", 1),
@@ -48,6 +51,8 @@ ARRIVALS = (
 GOALS = (0.9, 0.9, 0.95, 0.99)
 BOUNDS = ("ttft", "tpot", "ttft+tpot", "p99:itl", "itl_p99", "e2e")
 SEEDS_APART, TRUTH_SEED = 10_000, 5_000_000
+FEWEST_TRUTH = 100
+"""Seeds of a truth."""
 
 
 def drawn(number_: int) -> tuple[RunSpec, float, dict[str, str]]:
@@ -82,11 +87,7 @@ def drawn(number_: int) -> tuple[RunSpec, float, dict[str, str]]:
 
 def _bounds(spec: RunSpec, kind: str, factor: float) -> str:
     """Bounds that are `factor` times what requests take without load: tight below 2, loose above 3."""
-    from harness.experiments.capacity import chain
-
-    traffic = chain.Traffic(chain.load_workload(spec).workload.start(np.random.default_rng(9)), lambda _: None, 1e5)
-    simulation = traffic.served_by(chain.simulator(spec))
-    table = to_table([next(simulation) for _ in range(200)])
+    table = _alone(Task(spec, own_rate(spec), Slo(()), Key(9, 0.0, 200)))
     alone = {name: float(np.nanquantile(per_request(metrics()[name], table), 0.97))
              for name in ("ttft", "tpot", "itl_p99", "e2e")}  # fmt: skip
     if kind == "ttft+tpot":
@@ -112,194 +113,107 @@ def _text(spec: RunSpec) -> str:
     return " ".join(f"{value}" for name in names if (value := getattr(spec, name)) is not None)
 
 
-class Truth:
-    """The steady state of a system, by long chains of its own."""
-
-    def __init__(self, spec: RunSpec, goal: float, requests: int) -> None:
-        self.spec, self.goal, self.requests = replace(spec, slo=None), goal, requests
-        self.own_rps = own_rate(spec)
-        self.slo = parse_slo(spec.slo or "")
-        self.wanted = conditions(self.slo, goal, "joint")
-        self.alone = unloaded(spec, self.slo, 600)
-        self.sent = 0
-
-    def tried(self, rate_rps: float, span_s: float, seeds: int, first: int = 0) -> Tried:
-        """Chains at a rate."""
-        found = []
-        for seed in range(seeds):
-            cut_s = max(4 * self.alone.p99_s, self.alone.filled_s)
-            request = ChainRequest(
-                TRUTH_SEED + first + seed, rate_rps, cut_s, span_s / BLOCKS, BLOCKS, 10 * self.alone.p99_s + 1
-            )
-            found.append(Chain(self.spec, self.own_rps, self.slo, request).observe(request))
-            self.sent += found[-1].sent
-        return Tried(rate_rps, found)
-
-    def away(self, tried: Tried) -> tuple[float, Condition]:
-        """The least z above the goal, and of which condition; far below where the queue grows without end."""
-        away, condition = min(
-            ((sample(tried.chains, c).z - logit(c.goal), c) for c in self.wanted), key=lambda pair: pair[0]
+def made(setup: Setup, request: TrialRequest) -> Trial:
+    """The run that a search asks for."""
+    slo = request.slo or setup.slo
+    return simulated(
+        Task(
+            setup.spec, setup.own_rps, slo, request.key, request.conditions, request.settle_s, math.inf,
+            request.horizon_s,
         )
-        return (min(away, -4.0) if growth(tried.chains) > UNSTABLE else away), condition
-
-    def found(self) -> tuple[float, float, float]:
-        """The rate, its relative standard error, and the slope of z; 0 where requests miss without load."""
-        shares = {s.key: s.met / max(1, s.of) for s in self.alone.shares}
-        if any(shares[c.key] < c.goal for c in self.wanted):
-            return 0.0, 0.0, 0.0
-        low, high = None, None
-        rate_rps = 4 / self.alone.mean_s
-        for _ in range(60):
-            away, _ = self.away(self.tried(rate_rps, self._span_s(rate_rps, 3000) / 2, 1))
-            low, high = (rate_rps, high) if away >= 0 else (low, rate_rps)
-            if low and high and high / low < 1.1:
-                break
-            rate_rps = math.sqrt(low * high) if low and high else 2 * low if low else rate_rps / 2
-        assert low is not None and high is not None
-        centre, half = math.log(low * high) / 2, 0.04
-        for step in range(8):  # two rates on both sides, neither far from the goal
-            pair = [
-                self.tried(math.exp(centre + s * half), self._span_s(math.exp(centre), 5000) / 2, 3, 100 * (step + 1))
-                for s in (-1, 1)
-            ]
-            first, second = (self.away(t)[0] for t in pair)
-            if first > 0 > second and (max(first, -second) < 1.8 or half < 0.006):
-                break
-            if first > 0 > second:
-                centre, half = centre - half + 2 * half * first / (first - second), half / 2.5
-            else:
-                nearest = min(first, second, key=abs)
-                slope = max(4.0, (first - second) / (2 * half))
-                centre += max(-0.15, min(0.15, nearest / slope))
-        seeds = 8
-        span_s = max(self.requests / 2 / seeds / math.exp(centre), self._span_s(math.exp(centre), 6000))
-        pair = [self.tried(math.exp(centre + s * half), span_s, seeds, 50_000) for s in (-1, 1)]
-        return self._crossing(pair, centre, half)
-
-    def _crossing(self, pair: Sequence[Tried], centre: float, half: float) -> tuple[float, float, float]:
-        condition = min((self.away(t) for t in pair), key=lambda one: one[0])[1]
-        low, high = (sample(t.chains, condition) for t in pair)
-        first, second = (s.z - logit(condition.goal) for s in (low, high))
-        slope = (first - second) / (2 * half)
-        if any(growth(t.chains) > UNSTABLE for t in pair) or max(abs(first), abs(second)) > 3:  # no curve: both sides
-            sides = first > 0 > self.away(pair[1])[0]
-            return math.exp(centre), half / 2 if sides else math.nan, math.inf
-        if slope <= 0:
-            return math.exp(centre), math.nan, slope
-        x = centre - half + first / slope
-        weight = min(1.0, max(0.0, (x - centre + half) / (2 * half)))  # of the upper rate
-        errors = (1 - weight) * low.errors * low.scale + weight * high.errors * high.scale
-        error = float(np.std(errors, ddof=1)) / math.sqrt(len(errors)) / slope
-        return math.exp(x), error, slope
-
-    def _span_s(self, rate_rps: float, requests: float) -> float:
-        longest_s = max(20 * self.alone.p99_s, 3 * self.alone.filled_s, 20 * self._memory_s)
-        return max(requests / rate_rps, 10 / (1 - self.goal) / rate_rps, longest_s)
-
-    @property
-    def _memory_s(self) -> float:
-        return 30.0 if "mmpp" in str(self.spec.arrivals) else 0.0
+    )  # fmt: skip
 
 
-def searched(spec: RunSpec, goal: float, number_: int) -> dict[str, Any]:
-    """One search with seeds of its own."""
-    from harness.experiments.capacity.execute import run_search, set_up
-    from harness.experiments.capacity.store import Store
-
-    begun_s = time.process_time()
-    spec = replace(spec, seed=SEEDS_APART * (number_ + 1))
-    setup = set_up(spec, settings(f"{goal:g}", None, None, None, None, None, None))
-    info = run_search(setup, Store(None), workers=1)
-    one = info.answers[0]
-    low, high = one.bracket_rps
-    return {
-        "state": one.state, "rate": one.capacity_rps, "low": one.low_rps, "high": one.high_rps,
-        "bracket": [low, high], "why": one.why, "needs": one.needs, "requests": info.cost.requests if info.cost else 0,
-        "cpu_s": time.process_time() - begun_s,
-    }  # fmt: skip
+def searched(setup: Setup, goal: float) -> tuple[HorizonSearch, SearchResult]:
+    """One search."""
+    search = HorizonSearch(setup.search_spec(goal))
+    steps, trials = search.steps(), None
+    while True:
+        try:
+            trials = [made(setup, request) for request in steps.send(trials)]  # type: ignore[arg-type]
+        except StopIteration as end:
+            return search, end.value
 
 
-def judged(search: Mapping[str, Any], truth: float, error: float) -> dict[str, Any]:
-    """Whether what was printed holds the truth, and its own error of two standard errors; half of its width."""
-    interval = search["low"] is not None and search["high"] is not None
-    low, high = (search["low"], search["high"]) if interval else search["bracket"]
-    if search["state"] == "unreachable" or truth == 0:
-        return {
-            "held": (search["state"] == "unreachable") == (truth == 0),
-            "strict": None,
-            "half": None,
-            "kind": "zero",
-        }
-    slack = math.exp(2 * (error if error == error else 0.0))
-    held = (low is None or low <= truth * slack) and (high is None or high >= truth / slack)
-    strict = (low is None or low <= truth) and (high is None or high >= truth)
-    half = None if not low or not high else (high / low - 1) / 2
-    kind = search["state"] if interval and search["state"] == "resolved" else "interval" if interval else "bracket"
-    if low is None and high is None:
-        held, kind = False, "nothing"
-    return {"held": held, "strict": strict, "half": half, "kind": kind}
+def away(setup: Setup, search: HorizonSearch, rate_rps: float, seeds: Sequence[int]) -> tuple[float, float, int]:
+    """The least distance of a mean share from its goal in logits at a rate, its variance, and requests sent."""
+    wanted, slo = search._objective(search.horizon_s)
+    request = TrialRequest(Key(0, rate_rps, 1), wanted, search.settle_s, search.horizon_s, slo)
+    trials = [made(setup, replace(request, key=replace(request.key, seed=seed))) for seed in seeds]
+    distances = []
+    for condition in wanted:
+        share = np.array([s.met / s.of for t in trials if (s := t.share(condition.key)).of])
+        mean = min(max(float(share.mean()), 1e-4), 1 - 1e-4)
+        distances.append((logit(mean) - logit(condition.goal),
+                          float(share.var(ddof=1)) / len(share) / (mean * (1 - mean)) ** 2))  # fmt: skip
+    return *min(distances), sum(trial.requests for trial in trials)
 
 
-def tables(lines: Sequence[Mapping[str, Any]]) -> None:
-    """The systems, worst first, and the totals."""
-    rows = []
-    for line in lines:
-        verdicts = [judged(search, line["truth"], line["error"]) for search in line["searches"]]
-        rows.append((line, verdicts))
-    rows.sort(key=lambda row: (-sum(not v["held"] for v in row[1]), -sum(v["kind"] != "resolved" for v in row[1])))
-    for line, verdicts in rows:
-        missed = sum(not v["held"] for v in verdicts)
-        print(
-            f"{line['number']:>5} missed {missed} of {len(verdicts)}  truth {line['truth']:.4g} "
-            f"+-{100 * line['error']:.2f}% slope {line['slope']:.3g}  goal {line['goal']:g}  {line['system']}"
-        )
-        for search, verdict in zip(line["searches"], verdicts, strict=True):
-            shown = [search["low"], search["rate"], search["high"]] if search["low"] else search["bracket"]
-            text = " .. ".join("-" if v is None else f"{v:.4g}" for v in shown)
-            off = math.log(search["rate"] / line["truth"]) if search["rate"] and line["truth"] else math.nan
-            print(
-                f"        {'held  ' if verdict['held'] else 'MISSED'} {verdict['kind']:>8}: {text} off "
-                f"{100 * off:+.1f}%  {search['requests']:,} requests {search['cpu_s']:.0f} s  {search['why'] or ''}"
-            )
-    groups: dict[str, list[Any]] = {}
-    for line, verdicts in rows:
-        for search, verdict in zip(line["searches"], verdicts, strict=True):
-            for name in ["all", *(f"{key} {value}" for key, value in line["strata"].items())]:
-                if verdict["kind"] != "zero":
-                    groups.setdefault(name, []).append((line, search, verdict))
-    print("\nin %; cost is the median")
-    print(HEAD)
-    for name, some in groups.items():
-        print(total(name, some))
-    wide = [v["half"] for *_, v in groups.get("all", []) if v["kind"] != "resolved"]
-    shown = " ".join("none" if half is None else f"{100 * half:.0f}" for half in sorted(wide, key=lambda h: h or 9.0))
-    print(f"half widths of unresolved searches in %: {shown}")
-
-
-HEAD = (
-    f"{'stratum':<24}{'searches':>9}{'held':>6}{'strictly':>9}{'resolved':>9}{'of them held':>13}{'bias':>7}{'+-':>6}"
-    f"{'requests':>10}{'cpu s':>7}"
-)
-
-
-def total(name: str, some: Sequence[Any]) -> str:
-    """One line about the searches of a stratum; `strictly` allows nothing for the error of the truth."""
-    resolved = [one for one in some if one[2]["kind"] == "resolved"]
-    errors = [100 * math.log(search["rate"] / line["truth"]) for line, search, _ in resolved]
-    held, strictly = (100 * np.mean([bool(v[key]) for *_, v in some]) for key in ("held", "strict"))
-    of_them = 100 * np.mean([v["held"] for *_, v in resolved]) if resolved else math.nan
-    half = 100 * np.mean([v["half"] for *_, v in resolved]) if resolved else math.nan
-    requests, cpu_s = (np.median([search[key] for _, search, _ in some]) for key in ("requests", "cpu_s"))
-    return (
-        f"{name:<24}{len(some):>9}{held:>6.0f}{strictly:>9.0f}{100 * len(resolved) / len(some):>9.0f}{of_them:>13.0f}"
-        f"{np.mean(errors) if errors else math.nan:>7.2f}{half:>6.1f}{requests:>10,.0f}{cpu_s:>7.1f}"
+def truth(setup: Setup, search: HorizonSearch, result: SearchResult, requests: int) -> dict[str, float]:
+    """ln(rate) where the mean share crosses its goal over the horizon of the search, its standard error and slope."""
+    assert result.estimate is not None
+    x, apart, seed, sent = math.log(result.estimate.rate_rps), 0.03, TRUTH_SEED, 0
+    for attempt in range(8):  # a few seeds tell whether the rates lie around the crossing, and near enough to it
+        pair = []
+        for side in (-apart, apart):
+            pair.append(away(setup, search, math.exp(x + side), range(seed, seed + 8)))
+            seed, sent = seed + 8, sent + pair[-1][2]
+        (above, *_), (below, *_) = pair
+        slope = max((above - below) / (2 * apart), 1.0)
+        if above > 0 > below and (max(above, -below) < 2 or attempt > 4):
+            break
+        if above > 0 > below:
+            apart /= 2
+        x += max(-0.15, min(0.15, (above + below) / 2 / slope))
+    parts: list[list[tuple[float, float, int]]] = [[], []]
+    while len(parts[0]) * 20 < FEWEST_TRUTH or sent < requests:
+        for part, side in zip(parts, (-apart, apart), strict=True):
+            part.append(away(setup, search, math.exp(x + side), range(seed, seed + 10)))
+            seed, sent = seed + 10, sent + part[-1][2]
+        if sent > 2 * requests and len(parts[0]) >= 3:
+            break
+    (above, above_var), (below, below_var) = (
+        (float(np.mean([p[0] for p in part])), float(np.mean([p[1] for p in part])) / len(part)) for part in parts
     )
+    slope = max((above - below) / (2 * apart), 0.3)
+    weight = min(1.0, max(0.0, above / slope / (2 * apart)))
+    error = math.sqrt((1 - weight) ** 2 * above_var + weight**2 * below_var) / slope
+    return {"truth": x - apart + above / slope, "error": error, "slope": slope, "truth_requests": sent,
+            "truth_seeds": 20 * len(parts[0])}  # fmt: skip
 
 
-def store(file: Path, line: Mapping[str, Any]) -> None:
-    """Append a system; the last line of each counts."""
-    with file.open("a") as out:
-        out.write(json.dumps(line) + "\n")
+def row(number_: int, place: int, limit: int, truth_requests: int) -> dict[str, Any]:
+    """A search of a system, with its truth."""
+    spec, goal, strata = drawn(number_)
+    begun_s = time.process_time()
+    fresh = replace(spec, seed=SEEDS_APART * (place + 1))
+    setup = set_up(fresh, settings(f"{goal:g}", None, None, None, None, None, None, limit))
+    search, result = searched(setup, goal)
+    answer: dict[str, Any] = {
+        "number": number_, "place": place, "system": _text(spec), "slo": spec.slo, "goal": goal, "strata": strata,
+        "horizon_s": search.horizon_s, "settle_s": search.settle_s,
+        "state": "unreachable" if result.unreachable else "resolved" if result.resolved else "unresolved",
+        "why": result.why, "requests": search._spent, "cpu_s": time.process_time() - begun_s, "needs": result.needs,
+        "stable": result.stable_rps,
+    }  # fmt: skip
+    if result.near is not None:
+        answer |= {"quarters": result.near.quarters, "worst": result.near.worst}
+    begun_s = time.process_time()
+    if (found := result.estimate) is not None and found.low_rps and found.high_rps:
+        answer |= {"rate": found.rate_rps, "low": found.low_rps, "high": found.high_rps}
+        answer |= truth(setup, search, result, truth_requests)
+    elif result.bracket.high is not None and not result.unreachable:  # the capacity is said to lie below
+        seeds = range(TRUTH_SEED, TRUTH_SEED + 20)
+        answer["below"] = result.bracket.high.rate_rps
+        answer["away_there"] = away(setup, search, answer["below"], seeds)[0]
+    return answer | {"truth_cpu_s": time.process_time() - begun_s}
+
+
+STRATA: Strata = {
+    "": lambda _: "all",
+    **{key: lambda a, key=key: a["strata"][key] for key in ("bound", "arrivals", "layout", "traffic", "goal")},  # type: ignore[misc]
+    "horizon": lambda a: "cut" if a["horizon_s"] < 600 else "600 s" if a["horizon_s"] == 600 else "longer",
+}
 
 
 def main() -> None:
@@ -308,38 +222,25 @@ def main() -> None:
     parser.add_argument("--file", type=Path, required=True)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--systems", type=int, default=12)
-    parser.add_argument("--searches", type=int, default=2)
+    parser.add_argument("--searches", type=int, default=1)
+    parser.add_argument("--limit", type=int, default=600_000)
     parser.add_argument("--truth", type=int, default=600_000)
     parser.add_argument("--only", help="numbers of systems, separated by commas")
     given = parser.parse_args()
-    lines = (
-        {line["number"]: line for line in map(json.loads, given.file.read_text().splitlines())}
-        if given.file.exists()
-        else {}
-    )
+    answers = [json.loads(line) for line in given.file.read_text().splitlines()] if given.file.exists() else []
     numbers = [int(n) for n in given.only.split(",")] if given.only else range(given.first, given.first + given.systems)
-    for number_ in numbers:
-        line = lines.get(number_)
+    done = {(answer["number"], answer["place"]) for answer in answers}
+    for number_, place in [(n, p) for n in numbers for p in range(given.searches) if (n, p) not in done]:
         try:
-            spec, goal, strata = drawn(number_)
-            if line is None:
-                begun_s = time.process_time()
-                truth = Truth(spec, goal, given.truth)
-                rate, error, slope = truth.found()
-                line = {"number": number_, "system": _text(spec), "goal": goal, "strata": strata, "truth": rate,
-                        "error": error, "slope": slope, "truth_requests": truth.sent,
-                        "truth_cpu_s": time.process_time() - begun_s, "searches": []}  # fmt: skip
-                store(given.file, line)
-            for search in range(len(line["searches"]), given.searches):
-                line["searches"].append(searched(spec, goal, search))
-                store(given.file, line)
-        except BenchError as error_:
-            print(f"{number_}: {error_}", flush=True)
+            answers.append(row(number_, place, given.limit, given.truth))
+        except BenchError as error:
+            print(f"{number_}: {error}", flush=True)
             continue
-        lines[number_] = line
-        ends = [[s["low"] or s["bracket"][0], s["high"] or s["bracket"][1]] for s in line["searches"]]
-        print(f"{number_}: truth {line['truth']:.4g} +-{100 * line['error']:.2f}%, searches {ends}", flush=True)
-    tables(list(lines.values()))
+        with given.file.open("a") as out:
+            out.write(json.dumps(answers[-1]) + "\n")
+        print(number_, judged(answers[-1]), answers[-1]["system"], flush=True)
+    tables([a for a in answers if a["state"] != "unreachable"], 12, STRATA)
+    print(f"no rate is low enough: {sum(a['state'] == 'unreachable' for a in answers)}")
 
 
 if __name__ == "__main__":

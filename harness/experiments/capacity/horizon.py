@@ -14,18 +14,19 @@ has one vote. With x = ln(rate):
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
 
 from harness.api import Bound, Slo
-from harness.experiments.capacity.conditions import Condition, conditions, missed_unloaded
+from harness.experiments.capacity.conditions import Condition, conditions, kept_all, missed_unloaded
 from harness.experiments.capacity.search_spec import (
     Bracket,
     Estimate,
     Horizon,
+    NearRuns,
     SearchResult,
     SearchSpec,
     SearchSteps,
@@ -38,6 +39,7 @@ from harness.metrics.objective import JOINT, ShareKey
 from harness.stats.crossing import Line, Root, Shares, near, root, runs_needed
 from harness.stats.curves import Curve, logit
 from harness.stats.curves import fit as fitted_curve
+from harness.stats.seeds import student
 
 Steps: TypeAlias = Generator[list[TrialRequest], list[Trial], None]
 
@@ -48,6 +50,9 @@ ANSWERS, WAITS = 30.0, 33.0
 goal: a growing queue takes time to reach a bound of L seconds, so with goal g a run of T reads up to L / (g T) high."""
 SHORTEST_S, ENOUGH = 60.0, 6_000
 """A run of a fast system is cut to about so many requests, and never below so many seconds."""
+LENGTHS_S = 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 450.0, 600.0
+"""Where T is not asked for it is the next of these, or of whole minutes: people repeat such runs, and two searches of
+one system mean the same."""
 NOT_BEGUN = 50.0
 """A request that has not begun after T over this has missed, where no bound is on waiting: else a bound on TPOT calls
 an endless queue good."""
@@ -77,6 +82,9 @@ STEPS = 24
 PILOT_SEEDS, SLOPE_KNOWN, SLOPE_VAGUE, CLUMPS = 10, 0.35, 0.45, 3.0
 """The pilot ends with so many seeds, its slope known to this share of itself, and its misses in so many of them; of a
 slope that is vaguer than the third it needs more of the same seeds."""
+STEEP, SLOPE_STEEP = 1.0, 0.7
+"""Where the tolerance is so many logits, two rates that far apart lie on both sides of the goal for sure, and the slope
+may be this vague."""
 APART, FARTHEST, OF_SLOPE = 0.35, 0.07, 0.8
 """Rates of the final lie so many logits from the crossing, between the tolerance and the second in x, and at most the
 third in logits."""
@@ -84,22 +92,36 @@ FINAL = 16
 """Fewest runs of the final."""
 MOVED = 2.5
 """Where the answer lies so many distances from the rates of the final, the final counts as a pilot."""
-MOST_RUNS = 800
+MOST_RUNS = 1_500
+LOOKED = 1.3
+"""An interval of runs that were not planned beforehand is widened by this."""
+OTHERS = 0.1
+"""Conditions that cross their goals within this in x of the first may bind."""
+POINTS, OF_MISSES = 0.005, 0.05
+"""A flat curve is resolved too: where attainment at the answer is known to half a point, and to this share of the
+misses."""
+HALF_A_MISS = 0.3
+"""Of all votes, as which none counts."""
+CLUMP = 6.0
+"""Requests that miss together in one run, where there is no other run to tell."""
+GROWS_SURELY, TOO_HIGH = 0.05, (1.5, 3.0)
+"""A queue that keeps this share of what arrives grows, and one of a rate that is so many times too high should."""
 
 
 class SearchEnded(Exception):
     """No more runs can be made: the limit of requests or the budget is spent."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Best:
-    """What the search would answer now."""
+    """What the search would answer now: x and its interval, what binds, and the fall of its share per unit of x."""
 
-    rate: Root
+    x: float
     low: float
     high: float
-    line: Line
     key: ShareKey
+    goal: float
+    sharpness: float
 
     @property
     def half(self) -> float:
@@ -117,19 +139,26 @@ class HorizonSearch:
     alone_s: float = 0.0
     _least_s: float = 0.0
     _runs: dict[tuple[int, float], Trial] = field(default_factory=dict)
+    _overloaded: list[Trial] = field(default_factory=list)
     _sides: dict[float, bool] = field(default_factory=dict)
     _seed: int = 0
     _spent: int = 0
     _best: _Best | None = None
+    _needs: int | None = None
+    _final_seeds: list[int] = field(default_factory=list)
 
     def steps(self) -> SearchSteps:
         """Yields the runs to make and receives their results, fewer where no more can be made."""
         self._seed = self.spec.first_seed
         try:
             why = yield from self._search()
+            if isinstance(why, SearchResult):
+                return why
+            yield from self._overload()
         except SearchEnded:
+            self._best = self._so_far()
             why = "the search stopped at its limit."
-        return why if isinstance(why, SearchResult) else self._result(why)
+        return self._result(why)
 
     # ---- the four parts
 
@@ -137,8 +166,10 @@ class HorizonSearch:
         if (edge := (yield from self._alone())) is not None:
             return edge
         low, high = yield from self._bracket()
-        if low is None or high is None:
-            return "attainment hardly depends on the rate here." if high else "no rate tried is too high."
+        if high is None:
+            return "no rate tried is too high."
+        if low is None:
+            return f"attainment hardly depends on the rate: at {high:g} req/s it is below the goal too."
         self.horizon_s = self._horizon_at(math.sqrt(low * high))
         seeds, ends = self._fresh(SEEDS), (math.log(low), math.log(high))
         for more in (0, MORE):  # the same seeds at all rates: the slope is known early
@@ -146,7 +177,7 @@ class HorizonSearch:
             ends = yield from self._pair(*ends, seeds)
         while True:
             line = yield from self._pilot(ends, seeds)
-            if line is None or self._decided:
+            if line is None:
                 return None
             again = yield from self._final(line)
             if again is None:
@@ -211,55 +242,79 @@ class HorizonSearch:
     def _pilot(
         self, ends: tuple[float, float], seeds: list[int]
     ) -> Generator[list[TrialRequest], list[Trial], Line | None]:
-        """More seeds until the slope is known; None where the search has ended."""
+        """More seeds until the slope is known; None where the rate of --at is decided."""
         while True:
-            lines = self._lines(sum(ends) / 2, max(0.25, ends[1] - ends[0]))
+            lines = self._lines(sum(ends) / 2, max(SAME_LINE, ends[1] - ends[0]))
             line = min(lines.values(), key=lambda each: each.crossing, default=None)
-            inside = line is not None and self._inside(line)
-            if line is not None and inside and line.seeds >= 6:
-                self._keep(lines, line)
+            if line is not None and not self._inside(line):
+                line = None
+            if line is not None and line.seeds >= PILOT_SEEDS:
+                self._best = self._by_lines(lines)
                 if self._decided:
-                    return line
+                    return None
             if len(self._runs) > MOST_RUNS:
                 raise SearchEnded
-            if line is None or not inside or line.slope_error > SLOPE_VAGUE * line.slope:
+            vague = math.inf if line is None else line.slope_error / line.slope
+            steep = line is not None and line.slope * self.spec.tolerance > STEEP
+            if line is None or vague > (SLOPE_STEEP if steep else SLOPE_VAGUE):
                 seeds += self._fresh(max(2, len(seeds) // 2))
                 ends = yield from self._pair(*ends, seeds)
                 continue
-            known = line.slope_error < SLOPE_KNOWN * line.slope and line.clumps >= CLUMPS
+            self._needs = self._spent + self._cost(line, runs_needed(line, line.scatter, self.spec.tolerance, FINAL))
+            known = vague < (SLOPE_STEEP if steep else SLOPE_KNOWN) and line.clumps >= CLUMPS
             if line.seeds >= PILOT_SEEDS and known:
                 return line
-            yield from self._by_turns(line.crossing, self._apart(line), max(4, len(seeds) // 3))
+            yield from self._by_turns(line.crossing, self._apart(line), self._fresh(max(4, len(seeds) // 3)))
 
     def _final(self, line: Line) -> Generator[list[TrialRequest], list[Trial], tuple[float, float] | None]:
         """Fresh runs; None where they are the answer, else between which rates the search goes on."""
-        tolerance, center, apart = self.spec.tolerance, line.crossing, self._apart(line)
-        seeds: list[int] = []
+        tolerance, center, apart, before = self.spec.tolerance, line.crossing, self._apart(line), self._spent
+        self._final_seeds = []
         count = runs_needed(line, line.scatter, tolerance, FINAL)
         while True:
-            left = (self.spec.limit - self._spent) / (math.exp(center) * (self.horizon_s + self.settle_s))
-            cut = count - len(seeds) > left + 2
+            left = int((self.spec.limit - self._spent) / self._cost(line, 1))
+            missing = count - len(self._final_seeds)
+            cut = missing > left + 2
             if cut and left < 2:
                 raise SearchEnded
-            seeds += yield from self._by_turns(center, apart, max(2, min(count - len(seeds), int(left))))
-            lines = self._lines(center, max(0.25, 3 * apart))
+            more = max(2, min(missing, left))
+            fresh = self._fresh(more + more % 2)
+            self._final_seeds += fresh
+            yield from self._by_turns(center, apart, fresh)
+            lines = self._lines(center, max(SAME_LINE, 3 * apart))
             if not lines:
                 return center - apart, center + apart
             line = min(lines.values(), key=lambda each: each.crossing)
-            roots = {
-                c.key: self._root(each, c, seeds) for c, each in lines.items() if each.crossing < line.crossing + 0.1
-            }
-            key = min(roots, key=lambda k: roots[k].x)
-            best = roots[key]
-            lowest, highest = (min(r.x + sign * r.half for r in roots.values()) for sign in (-1, 1))
-            self._best = _Best(best, lowest, highest, line, key)
-            if self._decided or (self._best.half <= tolerance and not cut):
+            roots = self._roots(lines)
+            best = self._best = self._by_roots(lines, roots)
+            if self._decided or (self._enough and not cut):
                 return None
             if len(self._runs) > MOST_RUNS:
                 raise SearchEnded
             if abs(best.x - center) > MOVED * apart:
                 return best.x - apart, best.x + apart
-            count = max(int(1.25 * len(seeds)) + 1, runs_needed(line, best.scatter, tolerance, len(seeds)))
+            scatter = min(roots.values(), key=lambda each: each.x).scatter
+            needed = runs_needed(line, scatter, tolerance, len(self._final_seeds))
+            self._needs = before + self._cost(line, needed)
+            count = max(int(1.25 * len(self._final_seeds)) + 1, needed)
+
+    def _overload(self) -> Steps:
+        """Where no queue grew, a run or two at rates that are too high tell how many requests are served."""
+        for times in TOO_HIGH:
+            if self._best is None or self.stable_rps is not None:
+                return
+            rate_rps = plain(math.exp(self._best.x) * times)
+            span_s = max(PROBE_PART * self.horizon_s, ANSWERS / 3 * self.alone_s)
+            wanted, slo = self._objective(self.horizon_s)
+            try:
+                made = yield from self._made([self._request(self._fresh(1)[0], rate_rps, span_s, wanted, slo, None)])
+            except SearchEnded:  # it is beside the answer
+                return
+            self._overloaded += made
+
+    def _cost(self, line: Line, runs: int) -> int:
+        """Requests of so many runs near the crossing."""
+        return math.ceil(runs * math.exp(line.crossing) * (self.horizon_s + self.settle_s))
 
     # ---- rates and seeds
 
@@ -292,22 +347,17 @@ class HorizonSearch:
     def _away(self, x: float, seeds: Sequence[int]) -> Generator[list[TrialRequest], list[Trial], float]:
         """The least distance of a mean share from its goal in logits, of runs of these seeds; each is made once."""
         yield from self._runs_at([(seed, x) for seed in seeds])
-        rate_rps = plain(math.exp(x))
+        trials = [self._runs[seed, plain(math.exp(x))] for seed in seeds]
         distances = []
-        for condition in self._objective(self.horizon_s)[0]:
-            shares = [self._runs[seed, rate_rps].share(condition.key) for seed in seeds]
-            of = sum(s.of for s in shares)
-            each = [s.met / s.of for s in shares if s.of]
-            half = 0.3 / max(1, of)
-            mean = min(max(math.fsum(each) / len(each), half), 1 - half) if each else 1 - half
+        for condition in self._conditions:
+            shares, half = self._votes(condition, trials)
+            mean = min(max(math.fsum(shares) / len(shares), half), 1 - half) if shares else 1 - half
             distances.append(logit(mean) - logit(condition.goal))
         return min(distances)
 
-    def _by_turns(self, x: float, apart: float, count: int) -> Generator[list[TrialRequest], list[Trial], list[int]]:
-        """So many fresh seeds, by turns below and above a rate."""
-        seeds = self._fresh(count + count % 2)
-        yield from self._runs_at([(seed, x + (apart if i % 2 else -apart)) for i, seed in enumerate(seeds)])
-        return seeds
+    def _by_turns(self, x: float, apart: float, fresh: Sequence[int]) -> Steps:
+        """Fresh seeds by turns below and above a rate."""
+        yield from self._runs_at([(seed, x + (apart if i % 2 else -apart)) for i, seed in enumerate(fresh)])
 
     def _runs_at(self, wanted: Sequence[tuple[int, float]]) -> Steps:
         missing = [(seed, rate_rps) for seed, x in wanted if (seed, rate_rps := plain(math.exp(x))) not in self._runs]
@@ -343,10 +393,10 @@ class HorizonSearch:
     # ---- what is asked
 
     def _horizon_at(self, rate_rps: float) -> float:
-        """T, which is cut where the rate is high; rounded, because people are to repeat such runs."""
+        """T, which is cut where the rate is high."""
         if self.spec.horizon_s is not None:
             return self.spec.horizon_s
-        return float(math.ceil(max(min(self.horizon_s, ENOUGH / rate_rps), self._least_s)))
+        return _length_s(max(min(self.horizon_s, ENOUGH / rate_rps), self._least_s))
 
     def _objective(self, horizon_s: float) -> tuple[tuple[Condition, ...], Slo]:
         """What must hold, with the implied bound on waiting."""
@@ -359,36 +409,55 @@ class HorizonSearch:
 
     # ---- what the runs say
 
-    def _shares(self, key: ShareKey) -> tuple[Shares, list[Trial]]:
-        trials = [trial for trial in self._runs.values() if trial.share(key).of]
-        of = sum(trial.share(key).of for trial in trials)
-        drawn = self._drawn(trials)
+    @property
+    def _conditions(self) -> tuple[Condition, ...]:
+        """What the mean of the shares must reach; of windows, how many runs meet all of it by themselves."""
+        if self.spec.windows is not None:
+            return (Condition(JOINT, self.spec.windows),)
+        return self._objective(self.horizon_s)[0]
+
+    def _votes(self, condition: Condition, trials: Iterable[Trial]) -> tuple[list[float], float]:
+        """The share of each run that has one, and half a miss, beyond which no share counts."""
+        some = [(trial, share) for trial in trials if (share := trial.share(condition.key)).of]
+        if self.spec.windows is not None:
+            goals = self._objective(self.horizon_s)[0]
+            return [float(kept_all(trial.shares, goals)) for trial, _ in some], HALF_A_MISS / max(1, len(some))
+        return [s.met / s.of for _, s in some], HALF_A_MISS / max(1, sum(s.of for _, s in some))
+
+    def _shares(self, condition: Condition) -> Shares:
+        trials = [trial for trial in self._runs.values() if trial.share(condition.key).of]
+        shares, half = self._votes(condition, trials)
         return Shares(
-            seed=np.array([t.key.seed for t in trials]),
+            seed=np.array([t.key.seed for t in trials], int),
             x=np.log([t.key.rate_rps for t in trials]),
-            share=np.array([t.share(key).met / t.share(key).of for t in trials]),
-            controls=drawn - self._mean_drawn(),
-            half_a_miss=0.3 / max(1, of),
-        ), trials
+            share=np.array(shares),
+            controls=self._drawn(trials) - self._average()[0],
+            half_a_miss=half,
+        )
 
     def _drawn(self, trials: Sequence[Trial]) -> np.ndarray:
-        """(trials, 2) prompt and output tokens that each run drew, against the rate: the load by chance."""
-        seconds = np.array([t.key.rate_rps * (self.horizon_s + self.settle_s) for t in trials])
-        drawn = [t.quarters.drawn for t in trials if t.quarters is not None]
-        return np.array(drawn, float).reshape(-1, 2) / seconds[:, None]
+        """(trials, 4) the load of each run by chance: its requests against the rate, the prompt and output tokens of a
+        request, and the square of the first, because waiting grows faster than the load."""
+        seconds = np.array([t.key.rate_rps * self.horizon_s for t in trials])
+        quarters = [t.quarters for t in trials if t.quarters is not None]
+        came = np.array([q.of[JOINT].sum() for q in quarters])
+        tokens = np.array([q.drawn for q in quarters], float).reshape(-1, 2)
+        more = came / seconds - 1
+        return np.column_stack([more, tokens / np.maximum(1, came)[:, None], more**2])
 
-    def _of_seeds(self) -> np.ndarray:
-        """(seeds, 2) what each seed drew."""
-        return self._drawn(list({trial.key.seed: trial for trial in self._runs.values()}.values()))
-
-    def _mean_drawn(self) -> np.ndarray:
-        return np.asarray(self._of_seeds().mean(axis=0), float)
+    def _average(self) -> tuple[np.ndarray, np.ndarray]:
+        """(4,) what runs draw on average, and its variance (4, 4): over the seeds, except for what is known."""
+        drawn = self._drawn(list({trial.key.seed: trial for trial in self._runs.values()}.values()))
+        mean, variance = drawn.mean(axis=0), np.atleast_2d(np.cov(drawn.T)) / len(drawn)
+        if self.spec.mean_known:
+            mean[0], variance[0], variance[:, 0] = 0, 0, 0
+        return mean, variance
 
     def _lines(self, center: float, width: float) -> dict[Condition, Line]:
         """The line of each condition that has one."""
         lines = {}
-        for condition in self._objective(self.horizon_s)[0]:
-            shares, _ = self._shares(condition.key)
+        for condition in self._conditions:
+            shares = self._shares(condition)
             if len(shares) > 3 and (line := near(shares, condition.goal, center, width)) is not None:
                 lines[condition] = line
         return lines
@@ -397,20 +466,79 @@ class HorizonSearch:
         rates = [math.log(trial.key.rate_rps) for trial in self._runs.values()]
         return min(rates) - 0.02 <= line.crossing <= max(rates) + 0.02
 
-    def _root(self, line: Line, condition: Condition, seeds: Sequence[int]) -> Root:
-        shares, trials = self._shares(condition.key)
-        final = set(seeds)
-        drawn = self._of_seeds()
-        variance = np.cov(drawn.T) / len(drawn)
-        return root(line, shares.part(np.array([t.key.seed in final for t in trials])), variance)
-
-    def _keep(self, lines: dict[Condition, Line], line: Line) -> None:
-        """Take what the pilot says, where it says more than nothing."""
-        ends = [each.interval(1.3) for each in lines.values() if each.crossing < line.crossing + 0.1]
+    def _by_lines(self, lines: dict[Condition, Line]) -> _Best | None:
+        """What all runs say; None where their slope is not known."""
+        binding = min(lines, key=lambda c: lines[c].crossing)
+        line = lines[binding]
+        ends = [each.interval(LOOKED) for each in lines.values() if each.crossing < line.crossing + OTHERS]
         low, high = (min(end) for end in zip(*ends, strict=True))
-        if math.isfinite(low) and math.isfinite(high):
-            key = next(c.key for c, each in lines.items() if each is line)
-            self._best = _Best(Root(line.crossing, (high - low) / 2, line.scatter, line.seeds), low, high, line, key)
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return None
+        return _Best(line.crossing, low, high, binding.key, binding.goal, line.sharpness)
+
+    def _roots(self, lines: dict[Condition, Line]) -> dict[Condition, Root]:
+        """Where the final runs cross the goals, of each condition that may bind."""
+        first = min(line.crossing for line in lines.values())
+        variance, roots = self._average()[1], {}
+        for condition, line in lines.items():
+            if line.crossing < first + OTHERS:
+                shares = self._shares(condition)
+                final = shares.part(np.isin(shares.seed, self._final_seeds))
+                roots[condition] = root(line, final, variance)
+        return roots
+
+    def _by_roots(self, lines: dict[Condition, Line], roots: dict[Condition, Root]) -> _Best:
+        binding = min(roots, key=lambda c: roots[c].x)
+        low, high = (min(each.x + sign * each.half for each in roots.values()) for sign in (-1, 1))
+        return _Best(roots[binding].x, low, high, binding.key, binding.goal, lines[binding].sharpness)
+
+    def _so_far(self) -> _Best | None:
+        """What the runs say where the search is ended: the final ones where there are enough, else all on one line,
+        else the rates that surely met or missed the goal, or at least the outermost ones."""
+        by_rate = self._by_rate()
+        if not by_rate:
+            return None
+        low, high = (math.log(rate_rps) for rate_rps in (min(by_rate), max(by_rate)))
+        lines = self._lines((low + high) / 2, max(SAME_LINE, high - low))
+        final = {seed for seed, _ in self._runs}.intersection(self._final_seeds)
+        self._final_seeds = sorted(final)
+        if lines and len(final) >= FINAL // 2:
+            return self._by_roots(lines, self._roots(lines))
+        best = self._by_lines(lines) if lines else None
+        tried = [*by_rate, *self._sides]
+        if best is not None and math.log(min(tried)) <= best.low <= best.high <= math.log(max(tried)):
+            return best
+        return self._between(by_rate)
+
+    def _between(self, by_rate: dict[float, list[Trial]]) -> _Best | None:
+        met: list[float] = []
+        missed: list[float] = []
+        for rate_rps, trials in by_rate.items():
+            sides: list[float] = []
+            for condition in self._conditions:
+                shares, half = self._votes(condition, trials)
+                if shares:
+                    goal, n = condition.goal, len(shares)
+                    alike = goal * (1 - goal) * half / HALF_A_MISS
+                    spread = max(float(np.var(shares, ddof=1)) / n, alike) if n > 1 else CLUMP * alike
+                    away = float(np.mean(shares)) - goal
+                    sides.append(math.copysign(1, away) if abs(away) > student(max(2, n)) * math.sqrt(spread) else 0)
+            if side := min(sides, default=0.0):
+                (met if side > 0 else missed).append(math.log(rate_rps))
+        tried = [math.log(rate_rps) for rate_rps in (*by_rate, *self._sides)]
+        low = max((x for x in met if x < min(missed, default=math.inf)), default=min(tried))
+        high = min((x for x in missed if x > low), default=max(tried))
+        condition = self._conditions[0]
+        return _Best((low + high) / 2, low, high, condition.key, condition.goal, math.inf) if low < high else None
+
+    @property
+    def _enough(self) -> bool:
+        """Whether the interval is narrow enough, or attainment is known where it hardly depends on the rate."""
+        best = self._best
+        if best is None:
+            return False
+        known = min(POINTS, OF_MISSES * (1 - best.goal))
+        return best.half <= self.spec.tolerance or best.half * best.sharpness <= known
 
     @property
     def _decided(self) -> bool:
@@ -420,29 +548,66 @@ class HorizonSearch:
             return False
         return not self._best.low < math.log(at_rps) < self._best.high
 
+    @property
+    def stable_rps(self) -> float | None:
+        """How many requests are served per second where more come: the most of any rate at which requests under way
+        surely grew in the second half of the runs; None where they grew at none."""
+        by_rate = self._by_rate()
+        for trial in self._overloaded:
+            by_rate.setdefault(trial.key.rate_rps, []).append(trial)
+        served = []
+        for rate_rps, trials in by_rate.items():
+            quarters = [trial.quarters for trial in trials if trial.quarters is not None]
+            half_s = (trials[0].system_s - self.settle_s) / 2
+            grew = np.array([q.under_way[3] - q.under_way[1] for q in quarters]) / half_s
+            came = np.array([q.of[JOINT][2:].sum() for q in quarters]) / half_s
+            error = student(len(grew)) * float(grew.std(ddof=1)) / math.sqrt(len(grew)) if len(grew) > 1 else 0.0
+            least = GROWS_SURELY * rate_rps * (1 if len(grew) > 1 else 2)
+            if len(grew) and float(grew.mean()) > max(least, error):
+                served.append(float((came - grew).mean()))
+        return max(served, default=None)
+
+    def _near_runs(self, best: _Best) -> NearRuns | None:
+        """What runs at the answer looked like."""
+        trials: list[Trial] = []
+        for width in (FARTHEST, SAME_LINE):
+            if len(trials) < FINAL // 2:
+                trials = [t for t in self._runs.values() if abs(math.log(t.key.rate_rps) - best.x) <= width]
+        condition = next(c for c in self._objective(self.horizon_s)[0] if c.key == best.key)
+        trials = [t for t in trials if t.share(best.key).of and t.quarters is not None]
+        if not trials:
+            return None
+        shares = np.array([t.share(best.key).met / t.share(best.key).of for t in trials])
+        met, of = (np.array([part[best.key] for t in trials if (q := t.quarters) for part in (getattr(q, name),)])
+                   for name in ("met", "of"))  # fmt: skip
+        quarters = np.nanmean(np.where(of > 0, met / np.maximum(1, of), math.nan), axis=0)
+        return NearRuns(
+            runs=len(trials), quarters=tuple(quarters.tolist()), worst=float(shares.min()),
+            met=float((shares >= condition.goal).mean()), collapsed=float((shares < condition.goal / 2).mean()),
+        )  # fmt: skip
+
     def _result(self, why: str | None) -> SearchResult:
         best, by_rate = self._best, self._by_rate()
-        bracket = self._tried(by_rate)
-        lasting_s, runs = max(HORIZON_S, self._least_s), 0 if best is None else best.rate.runs
+        bracket, lasting_s = self._tried(by_rate), max(HORIZON_S, self._least_s)
+        runs = len(self._final_seeds) or len(self._runs)
         over = Horizon(self.horizon_s, self.settle_s, lasting_s, self.waits_s, runs)
         if best is None:
             return SearchResult(None, resolved=False, why=why, bracket=bracket, horizon=over)
-        resolved = best.half <= self.spec.tolerance
-        rate_rps = math.exp(best.rate.x)
         bounds: dict[ShareKey, Curve] = {}
         each: dict[ShareKey, Bracket] = {}
         for condition in self.spec.bounds:
-            shares, trials = self._shares(condition.key)
-            close = np.abs(shares.x - best.rate.x) < SAME_LINE
-            rates, sizes = np.exp(shares.x), np.array([trial.share(condition.key).of for trial in trials])
-            curve = fitted_curve(*(part[close].tolist() for part in (rates, shares.share, sizes)))
-            if curve is not None:
+            shares = [(t.key.rate_rps, t.share(condition.key)) for t in self._runs.values()]
+            close = [(r, s.met / s.of, s.of) for r, s in shares if s.of and abs(math.log(r) - best.x) < SAME_LINE]
+            rates, attained, sizes = ([part[i] for part in close] for i in range(3))
+            if close and (curve := fitted_curve(rates, attained, sizes)) is not None:
                 bounds[condition.key] = curve
-                each[condition.key] = Bracket(None, None, float(rates[close].min()), float(rates[close].max()))
-        knees = {trial.key.seed: best.rate.x for trial in self._runs.values()}
-        estimate = Estimate(rate_rps, math.exp(best.low), math.exp(best.high), knees, best.key, bounds)
+                each[condition.key] = Bracket(None, None, min(rates), max(rates))
+        knees = {trial.key.seed: best.x for trial in self._runs.values()}
+        rate_rps, low_rps, high_rps = (math.exp(x) for x in (best.x, best.low, best.high))
+        estimate = Estimate(rate_rps, low_rps, high_rps, knees, best.key, bounds)
         return SearchResult(
-            estimate, resolved, why=None if resolved else why, bounds=bounds, bracket=bracket, each=each, horizon=over
+            estimate, self._enough, why=None if self._enough else why, bounds=bounds, bracket=bracket, each=each,
+            needs=None if self._enough else self._needs, horizon=over, near=self._near_runs(best), stable_rps=self.stable_rps,
         )  # fmt: skip
 
     def _by_rate(self) -> dict[float, list[Trial]]:
@@ -456,8 +621,9 @@ class HorizonSearch:
         sides = dict(self._sides)
         for rate_rps, trials in by_rate.items():
             sides[rate_rps] = all(
-                math.fsum(t.share(c.key).met / max(1, t.share(c.key).of) for t in trials) >= c.goal * len(trials)
-                for c in self._objective(self.horizon_s)[0]
+                math.fsum(shares) >= c.goal * len(shares)
+                for c in self._conditions
+                for shares, _ in [self._votes(c, trials)]
             )
         rates = sorted(sides)
         low = max((rate for rate in rates if sides[rate]), default=None)
@@ -483,4 +649,9 @@ def longest_wait_s(wanted: Sequence[Condition], slo: Slo) -> float:
 def usual_s(wanted: Sequence[Condition], slo: Slo, rate_rps: float) -> float:
     """T of systems that are to be compared at a rate, where nothing says how long."""
     shortest_s = max(SHORTEST_S, WAITS * longest_wait_s(wanted, slo))
-    return float(math.ceil(max(min(HORIZON_S, ENOUGH / rate_rps), shortest_s)))
+    return _length_s(max(min(HORIZON_S, ENOUGH / rate_rps), shortest_s))
+
+
+def _length_s(needed_s: float) -> float:
+    """At least so long."""
+    return next((length_s for length_s in LENGTHS_S if length_s >= needed_s), 60.0 * math.ceil(needed_s / 60))

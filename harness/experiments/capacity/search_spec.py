@@ -65,7 +65,8 @@ class SearchSpec:
     `planned` requests has a trial that is `fixed`, simulated or a recording; others have as many as `budget_s` and the
     time of an answer ask for. At `alone_rps` requests do not meet; 0: one is sent after the other.
     A simulated search asks for runs of `horizon_s` (None: it says how long), of `limit` requests at most; `filling` is
-    not counted.
+    not counted. With `windows` so many of the runs have to meet the goal, each by itself, instead of their mean. With
+    `mean_known` runs of T have the rate times T requests on average.
     """
 
     slo: Slo
@@ -86,6 +87,8 @@ class SearchSpec:
     horizon_s: float | None = None
     limit: int = 0
     filling: Filling = field(default_factory=Filling)
+    windows: float | None = None
+    mean_known: bool = False
 
     @property
     def wanted(self) -> tuple[Condition, ...]:
@@ -168,6 +171,18 @@ class Horizon:
 
 
 @dataclass(frozen=True, slots=True)
+class NearRuns:
+    """What the runs over a horizon near the answer were like: mean attainment by quarter of the horizon, the worst run,
+    the share of runs that `met` the goal by themselves and that `collapsed`, below half of it."""
+
+    runs: int
+    quarters: tuple[float, ...]
+    worst: float
+    met: float
+    collapsed: float
+
+
+@dataclass(frozen=True, slots=True)
 class SearchResult:
     """The result of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
 
@@ -187,6 +202,9 @@ class SearchResult:
     needs: int | None = None
     """Requests that the tolerance takes in all, of a search over a horizon; None before the pilot has ended."""
     horizon: Horizon | None = None
+    near: NearRuns | None = None
+    stable_rps: float | None = None
+    """How many requests per second a simulated system serves where more come: it is stable below; None: not seen."""
 
     @property
     def answered(self) -> Estimate | None:
