@@ -61,6 +61,11 @@ class Queue:
         """The bound on waiting."""
         return Slo((Bound("ttft", self.bound_s),))
 
+    @property
+    def mean_known(self) -> bool:
+        """Whether runs have the rate times their length requests on average: gamma gaps begin with a request."""
+        return not self.arrivals.startswith("gamma")
+
     def arrive(self, rng: np.random.Generator, rate_rps: float, until_s: float) -> np.ndarray:
         """When requests are due."""
         if self.arrivals == "poisson" or self.arrivals.startswith("gamma"):
@@ -126,9 +131,7 @@ class Queue:
 
     def searched(self, seed: int, limit: int, tolerance: float = 0.03) -> tuple[HorizonSearch, SearchResult]:
         """One search."""
-        spec = SearchSpec(
-            self.slo, self.goal, "joint", 100, seed, tolerance, limit=limit, mean_known="gamma" not in self.arrivals
-        )
+        spec = SearchSpec(self.slo, self.goal, "joint", 100, seed, tolerance, limit=limit, mean_known=self.mean_known)
         search = HorizonSearch(spec)
         steps, made = search.steps(), None
         while True:
@@ -138,22 +141,29 @@ class Queue:
                 return search, end.value
 
     def truth(self, horizon_s: float, rate_rps: float, requests: int) -> tuple[float, float, float]:
-        """ln(rate) where the mean share crosses the goal, its standard error, and the slope in logits."""
-        x, seed, sent, shares = math.log(rate_rps), TRUTH_SEED, 0, []
+        """ln(rate) where the mean share crosses the goal, its standard error, and the slope in logits.
+
+        Where the mean number of requests is known, what it explains of the shares is taken off.
+        """
+        x, seed, sent, shares, more = math.log(rate_rps), TRUTH_SEED, 0, [], []
         for step in range(60):
             for seed in range(seed, seed + (40 if step < 8 else 150)):  # noqa: B020
                 pair = [self.waits(seed, math.exp(x + side), horizon_s)[1] <= self.bound_s for side in (-APART, APART)]
                 sent += sum(map(len, pair))
+                more.append(sum(map(len, pair)) / (2 * math.exp(x) * math.cosh(APART) * horizon_s) - 1)
                 shares.append([float(met.mean()) if len(met) else 1.0 for met in pair])
             seed += 1
-            mean = np.clip(np.mean(shares, axis=0), 1e-6, 1 - 1e-6)
+            share, load = np.array(shares), np.array(more) * self.mean_known
+            beta = (load - load.mean()) @ share / max(1e-12, float(((load - load.mean()) ** 2).sum()))
+            share = share - load[:, None] * beta
+            mean = np.clip(share.mean(axis=0), 1e-6, 1 - 1e-6)
             above, below = (logit(float(share)) - logit(self.goal) for share in mean)
             slope = max((above - below) / (2 * APART), 0.3)
             crossing = x - APART + above / slope
             if abs(crossing - x) > APART and step < 8:
-                x, shares = x + max(-0.2, min(0.2, crossing - x)), []
+                x, shares, more = x + max(-0.2, min(0.2, crossing - x)), [], []
                 continue
-            spread = float(np.mean(shares, axis=1).std(ddof=1))
+            spread = float(share.mean(axis=1).std(ddof=2))
             error = spread / math.sqrt(len(shares)) / (self.goal * (1 - self.goal) * slope)
             if sent > requests or (len(shares) >= 200 and error < 0.0015):
                 break
