@@ -69,10 +69,11 @@ class AtRate(HorizonSearch):
             found = self._judged(runs, wanted)
             if rough or spec.one_traffic or found.meets is not None:
                 return found
-            more = max(len(seeds) // 2, 2, len(runs))  # 1, 5, 10, 20, ... seeds
-            new = list(range(seeds[0] + len(runs), seeds[0] + len(runs) + more))
-            if self._spent + math.ceil(rate_rps * self.horizon_s) * len(new) > spec.limit:
+            affordable = int((spec.limit - self._spent) / (rate_rps * (self.horizon_s + self.settle_s)))
+            more = min(max(len(seeds) // 2, 2, len(runs)), affordable)  # 1, 5, 10, 20, ... seeds
+            if more < 1:
                 return found
+            new = list(range(seeds[0] + len(runs), seeds[0] + len(runs) + more))
 
     def rough(self) -> Generator[list[TrialRequest], list[Trial], tuple[float, int]]:
         """About the highest rate that meets the goals, between two short runs, and the requests that it took."""

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Elastic
+from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from harness.options import RunSpec
-from harness.runner.plan import Plan, plan
+from harness.runner.plan import load_workload
 from harness.spec import seconds
 
 FILLED = 0.99
@@ -49,15 +49,15 @@ class Filling:
         return max(self.least_s, float(lasts_s[np.searchsorted(under_way, FILLED * under_way[-1])]))
 
 
-def filling(spec: RunSpec, first: Plan) -> Filling:
-    """That of a spec; `first` is a plan of some of its requests. Raises UsageError for a warm-up that is no time."""
+def filling(spec: RunSpec, least_s: float = 0.0) -> Filling:
+    """That of the traffic of a spec, at least `least_s`. Raises UsageError for a warm-up that is no time."""
     if spec.warmup is not None:
         if spec.warmup.isdecimal() or spec.warmup == "mser5":
             raise UsageError("Runs over a horizon have no fixed number of requests; give --warmup as a time, or none.")
         return Filling(0.0 if spec.warmup == "none" else seconds(spec.warmup, "--warmup"))
-    least_s = first.backend.settles_s if isinstance(first.backend, Elastic) else 0.0
-    if first.schedule.table["session"].null_count == len(first.schedule):
-        return Filling(least_s)
-    drawn = plan(replace(spec, requests=DRAWN, duration=None)).schedule.table
+    loaded = load_workload(replace(spec, requests=DRAWN, duration=None), exact=True)
+    drawn = Schedule.draw(loaded.workload, seed=spec.seed, requests=DRAWN).table
     rows = drawn.filter(pc.is_valid(drawn["session"])).sort_by("id")
+    if not len(rows):
+        return Filling(least_s)
     return Filling(least_s, rows.select(["id", "session", "scheduled_s", "delay_s", "after"]).combine_chunks())

@@ -12,6 +12,7 @@ from harness import catalog, configs, registry
 from harness import options as configuration
 from harness.api import ReusableSimulator, Slo
 from harness.catalog import Shape
+from harness.data.schedule import Schedule
 from harness.errors import UsageError, no_such
 from harness.experiments import pool
 from harness.experiments.capacity.conditions import Definition, conditions
@@ -34,7 +35,7 @@ from harness.experiments.trial import own_rate, without_steps
 from harness.metrics.measure import metrics
 from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec, with_parts
-from harness.runner.plan import load_workload, make_backend, plan
+from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
 FEW_SEEDS, USUAL_SEEDS, MOST_SEEDS = 3, 8, 30
@@ -141,7 +142,6 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     spec = replace(without_steps(spec), slo=str(bounds))
     own_rps = own_rate(spec)
     recorded = loaded.timing == "recorded"
-    drawn = plan(spec if recorded else replace(spec, requests=100))
     rate_rps = own["rate"] if own["rate"] is not None or not recorded else own_rps
     objective = _objective(own, hardware)
     runs = recorded or objective.name == "latency"
@@ -182,8 +182,8 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         own_rps=own_rps,
         ratio=ratio_of(ratio),
         horizon_s=_horizon_s(bounds, rate_rps, own["conditions"]),
-        filling=Filling() if recorded else filling(spec, drawn),
-        recorded_requests=len(drawn.schedule) if recorded else None,
+        filling=Filling() if recorded else filling(spec),
+        recorded_requests=len(Schedule.draw(loaded.workload, seed=spec.seed)) if recorded else None,
         max_requests=own.get("max_requests"),
     )
 
