@@ -165,7 +165,7 @@ class Queue:
                 continue
             spread = float(share.mean(axis=1).std(ddof=2))
             error = spread / math.sqrt(len(shares)) / (self.goal * (1 - self.goal) * slope)
-            if sent > requests or (len(shares) >= 200 and error < 0.0015):
+            if sent > requests or (len(shares) >= 100 and error < 0.003):
                 break
         return crossing, error, slope
 

@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,8 +182,8 @@ def truth(setup: Setup, search: HorizonSearch, result: SearchResult, requests: i
             "truth_seeds": 20 * len(parts[0])}  # fmt: skip
 
 
-def row(number_: int, place: int, limit: int, truth_requests: int) -> dict[str, Any]:
-    """A search of a system, with its truth."""
+def rows(number_: int, place: int, limit: int, truth_requests: int) -> Iterator[dict[str, Any]]:
+    """A search of a system, then the same with its truth."""
     spec, goal, strata = drawn(number_)
     begun_s = time.process_time()
     fresh = replace(spec, seed=SEEDS_APART * (place + 1))
@@ -201,12 +201,13 @@ def row(number_: int, place: int, limit: int, truth_requests: int) -> dict[str, 
     begun_s = time.process_time()
     if (found := result.estimate) is not None and found.low_rps and found.high_rps:
         answer |= {"rate": found.rate_rps, "low": found.low_rps, "high": found.high_rps}
+        yield answer
         answer |= truth(setup, search, result, truth_requests)
     elif result.bracket.high is not None and not result.unreachable:  # the capacity is said to lie below
         seeds = range(TRUTH_SEED, TRUTH_SEED + 20)
         answer["below"] = result.bracket.high.rate_rps
         answer["away_there"] = away(setup, search, answer["below"], seeds)[0]
-    return answer | {"truth_cpu_s": time.process_time() - begun_s}
+    yield answer | {"truth_cpu_s": time.process_time() - begun_s}
 
 
 STRATA: Strata = {
@@ -227,20 +228,21 @@ def main() -> None:
     parser.add_argument("--truth", type=int, default=600_000)
     parser.add_argument("--only", help="numbers of systems, separated by commas")
     given = parser.parse_args()
-    answers = [json.loads(line) for line in given.file.read_text().splitlines()] if given.file.exists() else []
+    lines = given.file.read_text().splitlines() if given.file.exists() else []
+    answers = {(a["number"], a["place"]): a for a in map(json.loads, lines) if "truth_cpu_s" in a}
     numbers = [int(n) for n in given.only.split(",")] if given.only else range(given.first, given.first + given.systems)
-    done = {(answer["number"], answer["place"]) for answer in answers}
-    for number_, place in [(n, p) for n in numbers for p in range(given.searches) if (n, p) not in done]:
+    for key in [(n, p) for n in numbers for p in range(given.searches) if (n, p) not in answers]:
         try:
-            answers.append(row(number_, place, given.limit, given.truth))
+            for answer in rows(*key, given.limit, given.truth):
+                with given.file.open("a") as out:
+                    out.write(json.dumps(answer) + "\n")
+                answers[key] = answer
         except BenchError as error:
-            print(f"{number_}: {error}", flush=True)
+            print(f"{key[0]}: {error}", flush=True)
             continue
-        with given.file.open("a") as out:
-            out.write(json.dumps(answers[-1]) + "\n")
-        print(number_, judged(answers[-1]), answers[-1]["system"], flush=True)
-    tables([a for a in answers if a["state"] != "unreachable"], 12, STRATA)
-    print(f"no rate is low enough: {sum(a['state'] == 'unreachable' for a in answers)}")
+        print(key[0], judged(answer), answer["system"], flush=True)
+    tables([a for a in answers.values() if a["state"] != "unreachable"], 12, STRATA)
+    print(f"no rate is low enough: {sum(a['state'] == 'unreachable' for a in answers.values())}")
 
 
 if __name__ == "__main__":

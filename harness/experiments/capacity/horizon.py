@@ -48,7 +48,7 @@ HORIZON_S = 600.0
 ANSWERS, WAITS = 30.0, 33.0
 """T is at least so many times what a request takes by itself, and so many times the longest bound on waiting over the
 goal: a growing queue takes time to reach a bound of L seconds, so with goal g a run of T reads up to L / (g T) high."""
-SHORTEST_S, ENOUGH = 60.0, 6_000
+SHORTEST_S, ENOUGH = 60.0, 5_000
 """A run of a fast system is cut to about so many requests, and never below so many seconds."""
 LENGTHS_S = 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 450.0, 600.0
 """Where T is not asked for it is the next of these, or of whole minutes: people repeat such runs, and two searches of
@@ -70,8 +70,8 @@ CLOSE = 1.45
 """The bracket ends at this ratio of its ends."""
 ALMOST_NONE, HARDLY = 0.3, 0.004
 """Requests under way below which the rate falls faster, and below which attainment has no scale: the search ends."""
-SEEDS, MORE = 2, 2
-"""Seeds of the pilot at first, and how many come next."""
+SEEDS, MANY, MORE = 2, 3_000, 2
+"""Seeds of the pilot at first, where a run has fewer requests than the second; else one. So many come next."""
 MIDDLE = 0.3, 0.7
 """The next rate lies in this part of two that are on both sides of the goal."""
 NEAR, SAME_LINE, LOGITS = 0.03, 0.25, 1.0
@@ -79,7 +79,7 @@ NEAR, SAME_LINE, LOGITS = 0.03, 0.25, 1.0
 STEP, GROWS, LONGEST = 0.05, 1.6, 0.5
 """Where both lie on one side, the step in x to the next one: at least, by how much it grows, and at most."""
 STEPS = 24
-PILOT_SEEDS, SLOPE_KNOWN, SLOPE_VAGUE, CLUMPS = 10, 0.35, 0.45, 3.0
+PILOT_SEEDS, SLOPE_KNOWN, SLOPE_VAGUE, CLUMPS = 6, 0.35, 0.45, 3.0
 """The pilot ends with so many seeds, its slope known to this share of itself, and its misses in so many of them; of a
 slope that is vaguer than the third it needs more of the same seeds."""
 STEEP, SLOPE_STEEP = 1.0, 0.7
@@ -88,7 +88,7 @@ may be this vague."""
 APART, FARTHEST, OF_SLOPE = 0.35, 0.07, 0.8
 """Rates of the final lie so many logits from the crossing, between the tolerance and the second in x, and at most the
 third in logits."""
-FINAL = 16
+FINAL = 10
 """Fewest runs of the final."""
 MOVED = 2.5
 """Where the answer lies so many distances from the rates of the final, the final counts as a pilot."""
@@ -171,7 +171,8 @@ class HorizonSearch:
         if low is None:
             return f"attainment hardly depends on the rate: at {high:g} req/s it is below the goal too."
         self.horizon_s = self._horizon_at(math.sqrt(low * high))
-        seeds, ends = self._fresh(SEEDS), (math.log(low), math.log(high))
+        many = math.sqrt(low * high) * self.horizon_s >= MANY
+        seeds, ends = self._fresh(1 if many else SEEDS), (math.log(low), math.log(high))
         for more in (0, MORE):  # the same seeds at all rates: the slope is known early
             seeds += self._fresh(more)
             ends = yield from self._pair(*ends, seeds)
@@ -605,9 +606,10 @@ class HorizonSearch:
         knees = {trial.key.seed: best.x for trial in self._runs.values()}
         rate_rps, low_rps, high_rps = (math.exp(x) for x in (best.x, best.low, best.high))
         estimate = Estimate(rate_rps, low_rps, high_rps, knees, best.key, bounds)
+        resolved, near_runs = self._enough, self._near_runs(best)
         return SearchResult(
-            estimate, self._enough, why=None if self._enough else why, bounds=bounds, bracket=bracket, each=each,
-            needs=None if self._enough else self._needs, horizon=over, near=self._near_runs(best), stable_rps=self.stable_rps,
+            estimate, resolved, why=None if resolved else why, bounds=bounds, bracket=bracket, each=each, horizon=over,
+            needs=None if resolved else self._needs, near=near_runs, stable_rps=self.stable_rps,
         )  # fmt: skip
 
     def _by_rate(self) -> dict[float, list[Trial]]:
