@@ -171,8 +171,10 @@ class HorizonSearch:
         if low is None:
             return f"attainment hardly depends on the rate: at {high:g} req/s it is below the goal too."
         self.horizon_s = self._horizon_at(math.sqrt(low * high))
-        many = math.sqrt(low * high) * self.horizon_s >= MANY
-        seeds, ends = self._fresh(1 if many else SEEDS), (math.log(low), math.log(high))
+        few = 1 if math.sqrt(low * high) * self.horizon_s >= MANY else SEEDS
+        if self.spec.windows is not None:  # fewer runs cannot show that so many meet the goal
+            few = math.ceil(1 / (2 - 2 * self.spec.windows))
+        seeds, ends = self._fresh(few), (math.log(low), math.log(high))
         for more in (0, MORE):  # the same seeds at all rates: the slope is known early
             seeds += self._fresh(more)
             ends = yield from self._pair(*ends, seeds)
