@@ -423,7 +423,7 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "see latencies and stages around it", command
     if info.clock == "wall":
         return "give the search more time, with the same --out", f"{rerun(info)} --budget 30min"
-    if info.over_horizon and info.cost and not info.cost.trials:  # the goal is within the noise of requests one by one
+    if info.over_horizon and info.cost and not info.cost.probes:  # the goal is within the noise of requests one by one
         goal = min(info.searched_goals)
         return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
     if info.over_horizon:

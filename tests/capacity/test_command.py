@@ -64,7 +64,7 @@ def test_a_goal_that_no_rate_reaches_is_reported_as_unreachable(bench):
 
 
 def test_a_limit_that_is_reached_forecasts_nothing_before_there_is_a_bracket(bench):
-    """A number from chains that are too short would be printed, or a forecast of the next chain as that of the search:
+    """A number from runs that are too few would be printed, or a forecast of the next step as that of the search:
     the command that is advised failed three times, each time for a few requests more."""
     code, out, _ = bench(*SIM, "--max-requests", "3000", "--tolerance", "1%", "--format", "json")
     (answer,) = json.loads(out)["answers"]
@@ -96,7 +96,7 @@ def test_the_command_that_is_advised_searches_with_the_same_tolerance(bench):
 
 
 def test_a_goal_in_the_noise_without_load_leads_to_another_goal_and_not_to_more_seeds(bench):
-    """The same words would come back after twice the seeds: chains have no number of seeds, and none was begun."""
+    """The same words would come back after ten times as many requests."""
     _, out, _ = bench(*SIM, "--slo", "ttft=0.194", "--goal", "90%")
 
     assert "even without load attainment is hardly the goal" in " ".join(out.split())

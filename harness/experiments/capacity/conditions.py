@@ -119,6 +119,14 @@ def missed_unloaded(share: Share, goal: float) -> str:
     )
 
 
+def hardly_met(joint: Share, goal: float) -> str:
+    """Why it is not decided whether any rate is low enough, where requests one by one meet about the goal."""
+    return (
+        f"even without load attainment is hardly the goal ({joint.met / max(1, joint.of):.1%}; goal: {100 * goal:.4g}%), "
+        "so whether any rate is low enough is not decided; set a slightly higher or lower goal."
+    )
+
+
 def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
     """Whether a trial that is over keeps its conditions."""
     found = {share.key: share for share in shares}

@@ -21,7 +21,7 @@ from typing import TypeAlias
 import numpy as np
 
 from harness.api import Bound, Slo
-from harness.experiments.capacity.conditions import Condition, conditions, kept_all, missed_unloaded
+from harness.experiments.capacity.conditions import Condition, conditions, hardly_met, kept_all, missed_unloaded
 from harness.experiments.capacity.search_spec import (
     Bracket,
     Estimate,
@@ -58,8 +58,8 @@ NOT_BEGUN = 50.0
 an endless queue good."""
 WAITING = ("ttft", "e2e", "scheduling_delay")
 """Metrics whose bounds limit how long a request waits."""
-ALONE = 200
-"""Requests one by one."""
+ALONE = 200, 3000
+"""Requests one by one; the second number where the first does not tell whether the goal can be met at all."""
 SURE = 3.3
 """Standard errors of independent requests that show that the goal is missed without load."""
 FIRST = 2.0
@@ -189,22 +189,26 @@ class HorizonSearch:
 
     def _alone(self) -> Generator[list[TrialRequest], list[Trial], SearchResult | None]:
         spec = self.spec
-        made = yield [TrialRequest(Key(spec.first_seed, 0.0, ALONE), spec.wanted)]
-        if not made:
-            raise SearchEnded
-        alone = made[0]
-        self._spent += alone.requests
-        if not alone.e2e_s:
-            return SearchResult(None, resolved=False, why="no request was answered.")
-        self.alone_s, self.settle_s = alone.e2e_s, spec.filling.seconds(alone.e2e_s)
-        self._least_s = max(SHORTEST_S, ANSWERS * alone.e2e_s, WAITS * longest_wait_s(spec.wanted, spec.slo))
-        self.horizon_s = spec.horizon_s or max(HORIZON_S, self._least_s)
-        shares = {share.key: share for share in alone.shares}
-        for condition in spec.bounds:
-            share, goal = shares[condition.key], condition.goal
-            if share.met < goal * share.of - SURE * math.sqrt(goal * (1 - goal) * share.of):
-                return SearchResult(None, resolved=True, unreachable=True, why=missed_unloaded(share, goal))
-        return None
+        for count in ALONE:
+            made = yield [TrialRequest(Key(spec.first_seed, 0.0, count), spec.wanted)]
+            if not made:
+                raise SearchEnded
+            alone = made[0]
+            self._spent += alone.requests
+            if not alone.e2e_s:
+                return SearchResult(None, resolved=False, why="no request was answered.")
+            self.alone_s, self.settle_s = alone.e2e_s, spec.filling.seconds(alone.e2e_s)
+            self._least_s = max(SHORTEST_S, ANSWERS * alone.e2e_s, WAITS * longest_wait_s(spec.wanted, spec.slo))
+            self.horizon_s = spec.horizon_s or max(HORIZON_S, self._least_s)
+            away = min(_errors_above(alone, condition) for condition in spec.wanted)
+            if away > 1:
+                return None
+            if away < -SURE:
+                missed = min(spec.bounds, key=lambda bound: _errors_above(alone, bound))
+                return SearchResult(
+                    None, resolved=True, unreachable=True, why=missed_unloaded(alone.share(missed.key), missed.goal)
+                )
+        return SearchResult(None, resolved=False, why=hardly_met(alone.shares[0], spec.goal))
 
     def _bracket(self) -> Generator[list[TrialRequest], list[Trial], tuple[float | None, float | None]]:
         rate_rps = self.spec.from_rps or FIRST / self.alone_s
@@ -659,3 +663,10 @@ def usual_s(wanted: Sequence[Condition], slo: Slo, rate_rps: float) -> float:
 def _length_s(needed_s: float) -> float:
     """At least so long."""
     return next((length_s for length_s in LENGTHS_S if length_s >= needed_s), 60.0 * math.ceil(needed_s / 60))
+
+
+def _errors_above(alone: Trial, condition: Condition) -> float:
+    """By how many standard errors of independent requests the share is above its goal."""
+    share, goal = alone.share(condition.key), condition.goal
+    error = math.sqrt(max(goal * (1 - goal), 1e-4) / max(1, share.of))
+    return (share.met / max(1, share.of) - goal) / error
