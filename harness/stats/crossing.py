@@ -36,6 +36,8 @@ FEWEST_SEEDS, PER_CONTROL = 3, 8
 """Seeds of a line, and how many there must be for each control, the first of which count first."""
 FLATTEST, STEEPEST = 0.1, 600.0
 """Slopes outside of these are noise."""
+PLANNED = 0.9
+"""What the errors of slopes and `INFLATE` add to a planned half interval, usually."""
 NEWTON_STEPS, WINDOWS, HALVINGS = 100, 5, 60
 
 
@@ -92,16 +94,26 @@ class Line:
         return self.goal * (1 - self.goal) * self.slope
 
     def interval(self, inflate: float = INFLATE) -> tuple[float, float]:
-        """The x at which the line is within its error of the goal (Fieller); infinite where the slope is not known."""
+        """The x at which the line is within its error of the goal (Fieller).
+
+        Where the slope may be none it is that of the slope found, widened by its error; infinite where the error is
+        larger than the slope.
+        """
         q = (student(self.degrees + 1) * inflate) ** 2
         level, slope, v = self._theta[0] - logit(self.goal), self._theta[1], self._covariance
         a = slope**2 - q * v[1, 1]
         b = 2 * (level * slope - q * v[0, 1])
         under = b * b - 4 * a * (level**2 - q * v[0, 0])
-        if a <= 0 or under < 0:
-            return -math.inf, math.inf
-        ends = (self._middle + (-b + sign * math.sqrt(under)) / (2 * a) for sign in (-1, 1))
         wider = math.sqrt(max(1.0, CLUMPS / self.clumps))
+        if a > 0 and under >= 0:
+            ends = [self._middle + (-b + sign * math.sqrt(under)) / (2 * a) for sign in (-1, 1)]
+        elif self.slope_error < self.slope:
+            away = self.crossing - self._middle
+            error = math.sqrt(max(0.0, v[0, 0] + 2 * away * v[0, 1] + away**2 * v[1, 1])) / self.slope
+            half = math.sqrt(q) * error * (1 + self.slope_error / self.slope)
+            ends = [self.crossing - half, self.crossing + half]
+        else:
+            return -math.inf, math.inf
         low, high = (self.crossing + wider * (end - self.crossing) for end in ends)
         return low, high
 
@@ -213,7 +225,7 @@ def root(line: Line, runs: Shares, drawn_variance: Floats) -> Root:
         x = (low + high) / 2
         expected = _logistic(target - line.slope * (runs.x - x))
         low, high = (x, high) if float((share - expected).sum()) > 0 else (low, x)
-    scatter = float((share - expected).std(ddof=1 + np.count_nonzero(line.beta)))
+    scatter = float((share - expected).std(ddof=1 + int(np.count_nonzero(line.beta))))
     falls = float((expected * (1 - expected)).mean()) * line.slope
     error = math.sqrt(scatter**2 / n + float(line.beta @ drawn_variance @ line.beta)) / falls
     away = abs(x - middle) * line.slope_error / line.slope
@@ -226,7 +238,7 @@ def runs_needed(line: Line, scatter: float, tolerance: float, fewest: int) -> in
     """Runs that give a root whose half interval is the tolerance in x; at least one miss a run on average."""
     n = fewest
     for _ in range(3):
-        half = 1.1 * student(max(4, n)) * scatter / (line.sharpness * tolerance)
+        half = PLANNED * student(max(4, n)) * scatter / (line.sharpness * tolerance)
         n = max(fewest, math.ceil(1 / (1 - line.goal)), math.ceil(half**2))
     return n
 

@@ -36,7 +36,7 @@ from harness.experiments.capacity.search_spec import (
 )
 from harness.experiments.capacity.trials import Key, Trial
 from harness.metrics.objective import JOINT, ShareKey
-from harness.stats.crossing import Line, Root, Shares, near, root, runs_needed
+from harness.stats.crossing import FEWEST_SEEDS, Line, Root, Shares, near, root, runs_needed
 from harness.stats.curves import Curve, logit
 from harness.stats.curves import fit as fitted_curve
 from harness.stats.seeds import student
@@ -74,24 +74,28 @@ SEEDS, MANY, MORE = 2, 3_000, 2
 """Seeds of the pilot at first, where a run has fewer requests than the second; else one. So many come next."""
 MIDDLE = 0.3, 0.7
 """The next rate lies in this part of two that are on both sides of the goal."""
-NEAR, SAME_LINE, LOGITS = 0.03, 0.25, 1.0
+NEAR, SAME_LINE, LOGITS = 0.08, 0.25, 1.5
 """Two rates on both sides are near enough within the first in x, or the second and so many logits of the goal."""
-STEP, GROWS, LONGEST = 0.05, 1.6, 0.5
+STEP, GROWS, LONGEST = 0.1, 1.6, 0.5
 """Where both lie on one side, the step in x to the next one: at least, by how much it grows, and at most."""
 STEPS = 24
 PILOT_SEEDS, SLOPE_KNOWN, SLOPE_VAGUE, CLUMPS = 6, 0.35, 0.45, 3.0
 """The pilot ends with so many seeds, its slope known to this share of itself, and its misses in so many of them; of a
 slope that is vaguer than the third it needs more of the same seeds."""
-STEEP, SLOPE_STEEP = 1.0, 0.7
-"""Where the tolerance is so many logits, two rates that far apart lie on both sides of the goal for sure, and the slope
-may be this vague."""
-APART, FARTHEST, OF_SLOPE = 0.35, 0.07, 0.8
-"""Rates of the final lie so many logits from the crossing, between the tolerance and the second in x, and at most the
-third in logits."""
+STEEP, PATIENCE, SLOPE_STEEP = 1.0, 0.4, 0.7
+"""Where the tolerance is so many logits, two rates that far apart lie on both sides of the goal for sure; there, and
+when this part of the limit is spent, the slope may be as vague as the last."""
+APART, NEAREST, FARTHEST, OF_SLOPE = 0.35, 0.03, 0.07, 0.8
+"""Rates of the final lie so many logits from the crossing, between the second (or the tolerance) and the third in x,
+and at most the fourth in logits."""
 FINAL = 10
 """Fewest runs of the final."""
+WIDE = 0.15
+"""While the slope is vague, fresh seeds lie one logit from the crossing, and at most so far in x."""
 MOVED = 2.5
 """Where the answer lies so many distances from the rates of the final, the final counts as a pilot."""
+MARGIN, MOST_MORE = 1.05, 3
+"""A final that was too short is planned with this margin, and grows at most so many times: its width is not known."""
 MOST_RUNS = 1_500
 LOOKED = 1.3
 """An interval of runs that were not planned beforehand is widened by this."""
@@ -102,8 +106,6 @@ POINTS, OF_MISSES = 0.005, 0.05
 misses."""
 HALF_A_MISS = 0.3
 """Of all votes, as which none counts."""
-CLUMP = 6.0
-"""Requests that miss together in one run, where there is no other run to tell."""
 GROWS_SURELY, TOO_HIGH = 0.05, (1.5, 3.0)
 """A queue that keeps this share of what arrives grows, and one of a rate that is so many times too high should."""
 
@@ -253,9 +255,8 @@ class HorizonSearch:
         while True:
             lines = self._lines(sum(ends) / 2, max(SAME_LINE, ends[1] - ends[0]))
             line = min(lines.values(), key=lambda each: each.crossing, default=None)
-            if line is not None and not self._inside(line):
-                line = None
-            if line is not None and line.seeds >= PILOT_SEEDS:
+            inside = line is not None and self._inside(line)
+            if line is not None and inside and line.seeds >= PILOT_SEEDS:
                 self._best = self._by_lines(lines)
                 if self._decided:
                     return None
@@ -263,13 +264,20 @@ class HorizonSearch:
                 raise SearchEnded
             vague = math.inf if line is None else line.slope_error / line.slope
             steep = line is not None and line.slope * self.spec.tolerance > STEEP
-            if line is None or vague > (SLOPE_STEEP if steep else SLOPE_VAGUE):
+            enough = SLOPE_STEEP if steep or self._spent > PATIENCE * self.spec.limit else SLOPE_KNOWN
+            if line is None or (line.seeds < PILOT_SEEDS and (not inside or vague > SLOPE_VAGUE)):
                 seeds += self._fresh(max(2, len(seeds) // 2))
                 ends = yield from self._pair(*ends, seeds)
                 continue
+            if not inside or vague > max(enough, SLOPE_VAGUE):
+                # more common seeds at old and new rates would cost more than fresh ones, which have controls
+                wide = min(max(1 / line.slope, NEAREST), WIDE)
+                x = min(max(line.crossing, ends[0] - wide), ends[1] + wide)
+                yield from self._by_turns(x, wide, self._fresh(max(4, line.seeds // 2)))
+                ends = min(ends[0], x - wide), max(ends[1], x + wide)
+                continue
             self._needs = self._spent + self._cost(line, runs_needed(line, line.scatter, self.spec.tolerance, FINAL))
-            known = vague < (SLOPE_STEEP if steep else SLOPE_KNOWN) and line.clumps >= CLUMPS
-            if line.seeds >= PILOT_SEEDS and known:
+            if line.seeds >= PILOT_SEEDS and vague < enough and line.clumps >= CLUMPS:
                 return line
             yield from self._by_turns(line.crossing, self._apart(line), self._fresh(max(4, len(seeds) // 3)))
 
@@ -298,12 +306,15 @@ class HorizonSearch:
                 return None
             if len(self._runs) > MOST_RUNS:
                 raise SearchEnded
-            if abs(best.x - center) > MOVED * apart:
+            moved = abs(best.x - center) / apart
+            if moved > MOVED:
                 return best.x - apart, best.x + apart
-            scatter = min(roots.values(), key=lambda each: each.x).scatter
-            needed = runs_needed(line, scatter, tolerance, len(self._final_seeds))
+            if moved > 1:  # an error of the slope counts by how far away the runs are
+                center = best.x
+            done = len(self._final_seeds)
+            needed = math.ceil(MARGIN * done * (best.half / tolerance) ** 2)
             self._needs = before + self._cost(line, needed)
-            count = max(int(1.25 * len(self._final_seeds)) + 1, needed)
+            count = min(max(int(1.25 * done) + 1, needed), MOST_MORE * done)
 
     def _overload(self) -> Steps:
         """Where no queue grew, a run or two at rates that are too high tell how many requests are served."""
@@ -330,7 +341,6 @@ class HorizonSearch:
     ) -> Generator[list[TrialRequest], list[Trial], tuple[float, float]]:
         """Two rates on both sides of where the mean share of these seeds, common at all rates, crosses the goal."""
         above, below, step = (yield from self._away(low, seeds)), (yield from self._away(high, seeds)), STEP
-        step = max(step, high - low)
         for _ in range(STEPS):
             if above < 0:
                 high, below, low = low, above, low - step
@@ -375,11 +385,17 @@ class HorizonSearch:
     def _made(self, requests: list[TrialRequest]) -> Generator[list[TrialRequest], list[Trial], list[Trial]]:
         if not requests:
             return []
-        if self._spent > self.spec.limit:
+        wanted, planned = len(requests), self._spent
+        for place, request in enumerate(requests):
+            planned += request.key.planned
+            if planned > self.spec.limit:
+                requests = requests[:place]
+                break
+        if not requests:
             raise SearchEnded
         made = yield requests
         self._spent += sum(trial.requests for trial in made)
-        if len(made) < len(requests):
+        if len(made) < wanted:
             self._runs.update(((t.key.seed, t.key.rate_rps), t) for t in made if t.key.goal is None)
             raise SearchEnded
         return made
@@ -395,7 +411,7 @@ class HorizonSearch:
         return list(range(self._seed - count, self._seed))
 
     def _apart(self, line: Line) -> float:
-        return min(max(APART / line.slope, min(self.spec.tolerance, NEAR)), FARTHEST, OF_SLOPE / line.slope)
+        return min(max(APART / line.slope, min(self.spec.tolerance, NEAREST)), FARTHEST, OF_SLOPE / line.slope)
 
     # ---- what is asked
 
@@ -527,7 +543,7 @@ class HorizonSearch:
                 if shares:
                     goal, n = condition.goal, len(shares)
                     alike = goal * (1 - goal) * half / HALF_A_MISS
-                    spread = max(float(np.var(shares, ddof=1)) / n, alike) if n > 1 else CLUMP * alike
+                    spread = max(float(np.var(shares, ddof=1)) / n, alike) if n >= FEWEST_SEEDS else math.inf
                     away = float(np.mean(shares)) - goal
                     sides.append(math.copysign(1, away) if abs(away) > student(max(2, n)) * math.sqrt(spread) else 0)
             if side := min(sides, default=0.0):
