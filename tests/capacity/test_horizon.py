@@ -1,6 +1,5 @@
 """The search over a horizon, on runs of a queue: one server, first come first served, Poisson arrivals."""
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
