@@ -379,23 +379,21 @@ class HorizonSearch:
     def _runs_at(self, wanted: Sequence[tuple[int, float]]) -> Steps:
         missing = [(seed, rate_rps) for seed, x in wanted if (seed, rate_rps := plain(math.exp(x))) not in self._runs]
         goals, slo = self._objective(self.horizon_s)
-        made = yield from self._made([self._request(s, r, self.horizon_s, goals, slo, None) for s, r in missing])
+        requests = [self._request(s, r, self.horizon_s, goals, slo, None) for s, r in missing]
+        left = self.spec.limit - self._spent - np.cumsum([request.key.planned for request in requests])
+        made = yield from self._made(requests[: int((left >= 0).sum())])
         self._runs.update(((trial.key.seed, trial.key.rate_rps), trial) for trial in made)
+        if len(made) < len(requests):
+            raise SearchEnded
 
     def _made(self, requests: list[TrialRequest]) -> Generator[list[TrialRequest], list[Trial], list[Trial]]:
         if not requests:
             return []
-        wanted, planned = len(requests), self._spent
-        for place, request in enumerate(requests):
-            planned += request.key.planned
-            if planned > self.spec.limit:
-                requests = requests[:place]
-                break
-        if not requests:
+        if self._spent > self.spec.limit:
             raise SearchEnded
         made = yield requests
         self._spent += sum(trial.requests for trial in made)
-        if len(made) < wanted:
+        if len(made) < len(requests):
             self._runs.update(((t.key.seed, t.key.rate_rps), t) for t in made if t.key.goal is None)
             raise SearchEnded
         return made
