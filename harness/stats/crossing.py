@@ -26,7 +26,7 @@ from harness.stats.seeds import student
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-INFLATE = 1.06
+INFLATE = 1.1
 """Of Student's t, because the width is looked at more than once."""
 CLUMPS = 8.0
 """Misses that lie in fewer runs than this make a mean that is skewed: its interval is widened."""
