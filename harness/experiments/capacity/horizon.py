@@ -469,7 +469,8 @@ class HorizonSearch:
     def _average(self) -> tuple[np.ndarray, np.ndarray]:
         """(4,) what runs draw on average, and its variance (4, 4): over the seeds, except for what is known."""
         drawn = self._drawn(list({trial.key.seed: trial for trial in self._runs.values()}.values()))
-        mean, variance = drawn.mean(axis=0), np.atleast_2d(np.cov(drawn.T)) / len(drawn)
+        mean, k = drawn.mean(axis=0), drawn.shape[1]
+        variance = np.cov(drawn.T) / len(drawn) if len(drawn) > 1 else np.zeros((k, k))
         if self.spec.mean_known:
             mean[0], variance[0], variance[:, 0] = 0, 0, 0
         return mean, variance
