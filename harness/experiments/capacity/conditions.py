@@ -121,9 +121,10 @@ def missed_unloaded(share: Share, goal: float) -> str:
 
 def hardly_met(joint: Share, goal: float) -> str:
     """Why it is not decided whether any rate is low enough, where requests one by one meet about the goal."""
+    attained = f"{joint.met / max(1, joint.of):.1%}; goal: {100 * goal:.4g}%"
     return (
-        f"even without load attainment is hardly the goal ({joint.met / max(1, joint.of):.1%}; goal: {100 * goal:.4g}%), "
-        "so whether any rate is low enough is not decided; set a slightly higher or lower goal."
+        f"even without load attainment is hardly the goal ({attained}), so whether any rate is low enough is not decided; "
+        "set a slightly higher or lower goal."
     )
 
 

@@ -161,7 +161,9 @@ def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
         spec = replace(spec, requests=None, duration=None)
         requests = requests_of(spec, "virtual")
         least_s = first.backend.settles_s if isinstance(first.backend, Elastic) else 0.0
-        return Setup(spec, settings, first, own_rps, requests, recorded, objective, False, filling=filling(spec, least_s))
+        return Setup(
+            spec, settings, first, own_rps, requests, recorded, objective, False, filling=filling(spec, least_s)
+        )
     if settings.horizon_s is not None:
         raise UsageError("--horizon is for drawn traffic on a simulator; a recording lasts as long as it is.")
     spec = replace(spec, warmup=spec.warmup or "mser5")
