@@ -283,6 +283,7 @@ def capacity(
     at: float | None = None,
     rate_from: float | None = None,
     horizon: float | str | None = None,
+    windows: float | str | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
     wait: float | str | None = None,
@@ -301,7 +302,16 @@ def capacity(
     )
     most = None if max_requests is None else values.count(max_requests, "max_requests")
     search = settings(
-        goals, definition, _text(tolerance), _text(max_seeds), _text(budget), at_rps, from_rps, most, _text(horizon)
+        goals,
+        definition,
+        _text(tolerance),
+        _text(max_seeds),
+        _text(budget),
+        at_rps,
+        from_rps,
+        most,
+        _text(horizon),
+        _text(windows),
     )
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))

@@ -68,6 +68,8 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
 )  # fmt: skip
 @option("--horizon", metavar="TIME", group=SEARCH, help="Simulated: how long the runs last over which the SLO is to be "
         "met. Default: 10min, longer where a queue needs it to reach the SLO, shorter for fast systems.")  # fmt: skip
+@option("--windows", metavar="SHARE", group=SEARCH, help="Simulated: so many of the runs have to meet the goal by "
+        "themselves, such as 95%. Default: their mean has to.")  # fmt: skip
 @option("--tolerance", metavar="SHARE", group=SEARCH, help="Target half-width of the interval. Default: 3%; wall "
         "clock: 5%.")  # fmt: skip
 @option("--max-seeds", metavar="N", group=SEARCH, help="Maximum number of seeds on a wall clock. Default: 20.")
@@ -84,7 +86,8 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
 @config
 def command(
     goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,
-    max_requests: int | None, at: float | None, rate_from: float | None, horizon: str | None, workers: int | None,
+    max_requests: int | None, at: float | None, rate_from: float | None, horizon: str | None,
+    windows: str | None, workers: int | None,
     config: str | None, out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None,
     wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
@@ -103,7 +106,7 @@ def command(
     from harness.options import run_spec
     from harness.runner.remote.ready import await_servers
 
-    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, max_requests, horizon)
+    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, max_requests, horizon, windows)
     file = configs.read(config) if config is not None else None
     line = given(options)
     spec = run_spec(line, file.given if file else None)

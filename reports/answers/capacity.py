@@ -39,6 +39,8 @@ FLOOR_SHARE = 0.1
 """Of a bound that the client's error may be, before it limits a search."""
 MOST_ROWS = 200
 """Rows of the table of trials; all of them are in trials.parquet."""
+LIMITED = 1.05
+"""A capacity within this of what the system serves is limited by its throughput."""
 CHECKED_BY, FRESH = 30, 100_000
 """Seeds of the sweep that checks an answer, and from which on: none of those of the search."""
 SWEEP_RATES = 7
@@ -105,7 +107,8 @@ def _mark(info: CapacityAnswer) -> tuple[str, bool | None]:
 def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
     """One line: the rate with its interval, the bracket where there is no estimate, or that there is no such rate."""
     over = "" if one.horizon is None else f" over {_span(one.horizon.horizon_s)}"
-    start = f"Capacity{over} at {percent(one.goal)}"
+    windows = "" if info.windows is None else f" in {percent(info.windows)} of the runs"
+    start = f"Capacity{over} at {percent(one.goal)}{windows}"
     unresolved = ", unresolved" if one.state == "unresolved" else ""
     if one.state == "unreachable":
         return f"{start}: 0 req/s, no rate is low enough"
@@ -180,6 +183,17 @@ def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterato
     """What the runs over a horizon were, and the command that checks the answer."""
     settled = f", after {_span(over.settle_s)} that fill the system" if over.settle_s else ", from an idle start"
     yield f"Of {over.runs} runs of {_span(over.horizon_s)} each{settled}."
+    if (near := one.near) is not None:
+        quarters = ", ".join(f"{100 * share:.3g}" for share in near.quarters)
+        falls = near.quarters[-1] < near.quarters[0] - (1 - one.goal) / 2
+        yield (
+            f"By quarter of these runs {quarters} % met the SLO{': still falling, longer runs have less' if falls else ''}; "
+            f"in the worst run {_format.share(near.worst)}; {near.met:.0%} of the runs met the goal by themselves"
+            f"{f', {near.collapsed:.0%} collapsed' if near.collapsed else ''}."
+        )
+    if (stable_rps := one.stable_rps) is not None and one.capacity_rps:
+        limit = "the throughput is the limit" if stable_rps < LIMITED * one.capacity_rps else "the SLO is the limit"
+        yield f"Where more come it serves {_format.number(stable_rps, 3)} req/s: {limit}."
     if over.horizon_s < over.lasting_s:
         yield f"An upper bound for longer runs: a queue takes time to fill (--horizon {over.lasting_s:.6g}s)."
     if over.waits_s is not None:
@@ -443,6 +457,7 @@ def rerun(info: CapacityAnswer, **more: str) -> str:
     limit = info.max_requests
     own["max-requests"] = None if limit is None or (info.over_horizon and limit == MAX_REQUESTS) else str(limit)
     own["horizon"] = None if info.horizon_s is None else f"{info.horizon_s:.6g}s"
+    own["windows"] = None if info.windows is None else percent(info.windows)
     default = [] if info.spec.get("seed") else ["seed"]
     if info.over_horizon or info.run.fixed is False:  # naming the default number would fix it
         default.append("requests")

@@ -19,6 +19,7 @@ from harness.experiments.capacity.capacity_json import (
     RateBracket,
     RatePoint,
     RateVerdict,
+    RunsNear,
     SearchCost,
 )
 from harness.experiments.capacity.conditions import MAX_REQUESTS, exit_code
@@ -116,6 +117,8 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
         knees={} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
         at=at,
         horizon=None if found.horizon is None else HorizonRuns(**asdict(found.horizon)),
+        near=None if found.near is None else RunsNear(**{**asdict(found.near), "quarters": list(found.near.quarters)}),
+        stable_rps=found.stable_rps,
     )
 
 

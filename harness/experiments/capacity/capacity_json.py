@@ -60,8 +60,20 @@ class HorizonRuns(Part, frozen=True, kw_only=True):
     runs: Count = 0
 
 
+class RunsNear(Part, frozen=True, kw_only=True):
+    """What runs near the capacity were like: mean attainment by quarter of the horizon, the worst run, the share of
+    runs that `met` the goal by themselves, and that `collapsed`, below half of it."""
+
+    runs: Count
+    quarters: list[Share]
+    worst: Share
+    met: Share
+    collapsed: Share
+
+
 class GoalCapacity(Part, frozen=True, kw_only=True):
-    """The capacity at a goal, in requests per second, with its 95% interval; over a `horizon` on a simulator.
+    """The capacity at a goal, in requests per second, with its 95% interval; over a `horizon` on a simulator,
+    which serves `stable_rps` where more requests come (None: not seen).
 
     `knees` are ln(capacity) by seed, whose mean is ln(capacity): jackknife pseudo-values, or what each run tells.
     `sides`: of earlier versions, the interval is that between two rates on both sides of the goal. `why` says what
@@ -86,6 +98,8 @@ class GoalCapacity(Part, frozen=True, kw_only=True):
     knees: dict[str, Number] = field(default_factory=dict)
     at: RateVerdict | None = None
     horizon: HorizonRuns | None = None
+    near: RunsNear | None = None
+    stable_rps: Positive | None = None
 
     @property
     def bracket_rps(self) -> tuple[Positive | None, Positive | None]:
@@ -157,6 +171,7 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     invalid: list[str] = field(default_factory=list)
     over_horizon: bool = False
     horizon_s: Positive | None = None
+    windows: Share | None = None
     chains: bool = False
     curve_of: Text = None
     curve: list[RatePoint] = field(default_factory=list)

@@ -123,8 +123,8 @@ def hardly_met(joint: Share, goal: float) -> str:
     """Why it is not decided whether any rate is low enough, where requests one by one meet about the goal."""
     attained = f"{joint.met / max(1, joint.of):.1%}; goal: {100 * goal:.4g}%"
     return (
-        f"even without load attainment is hardly the goal ({attained}), so whether any rate is low enough is not decided; "
-        "set a slightly higher or lower goal."
+        f"even without load attainment is hardly the goal ({attained}), so whether any rate is low enough is not "
+        "decided; set a slightly higher or lower goal."
     )
 
 
@@ -193,6 +193,8 @@ class Settings:
     """Of the whole search."""
     horizon_s: float | None = None
     """How long a simulated run lasts; None: the search says how long."""
+    windows: float | None = None
+    """Of simulated runs, so many have to meet the goal, each by itself; None: their mean has to."""
 
     def tolerance_of(self, clock: str) -> float:
         """Half of the interval, as a share of the capacity, that ends the search."""
@@ -209,11 +211,14 @@ def settings(
     rate_from: float | None,
     max_requests: int | None = None,
     horizon: str | None = None,
+    windows: str | None = None,
 ) -> Settings:
     """The settings of the options of a command line. Raises UsageError."""
     found = Settings(at_rps=at, from_rps=rate_from, max_requests=max_requests)
     if horizon is not None:
         found = replace(found, horizon_s=_time(horizon, "--horizon"))
+    if windows is not None:
+        found = replace(found, windows=_goal_share(windows, "windows"))
     if goal is not None:
         goals = tuple(sorted({_goal_share(part, "goal") for part in goal.split(",")}))
         found = replace(found, goals=goals)

@@ -134,6 +134,8 @@ class Setup:
             budget_s=self.budget_s,
             alone_rps=self.alone_rps,
             horizon_s=self.settings.horizon_s,
+            windows=self.settings.windows,
+            mean_known=self.filling.sessions is None and self.planned.loaded.arrivals_text == "poisson",
             limit=self.settings.max_requests or MAX_REQUESTS,
             filling=self.filling,
         )
@@ -164,8 +166,9 @@ def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
         return Setup(
             spec, settings, first, own_rps, requests, recorded, objective, False, filling=filling(spec, least_s)
         )
-    if settings.horizon_s is not None:
-        raise UsageError("--horizon is for drawn traffic on a simulator; a recording lasts as long as it is.")
+    for option, value in (("--horizon", settings.horizon_s), ("--windows", settings.windows)):
+        if value is not None:
+            raise UsageError(f"{option} is for drawn traffic on a simulator; leave it out.")
     spec = replace(spec, warmup=spec.warmup or "mser5")
     requests = len(first.schedule) if recorded else requests_of(spec, "virtual" if first.virtual else "wall")
     if (spec.warmup or "").isdecimal() and not recorded:

@@ -80,6 +80,7 @@ def search_options(setup: Setup) -> Facts:
         },
         "over_horizon": setup.over_horizon,
         "horizon_s": setup.settings.horizon_s,
+        "windows": setup.settings.windows,
         **({} if setup.planned.virtual else {"host": setup.host}),
     }
     return {name: cleaned(value, setup.planned.redact) for name, value in info.items()}
@@ -88,4 +89,4 @@ def search_options(setup: Setup) -> Facts:
 def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Trials are only those of one system under one traffic; goals, tolerance and limits may change."""
     folder.check_same(before, now, free={"goal", "requests"} if now["over_horizon"] else {"goal"})
-    folder.check_same(before, now, "definition", "horizon_s", groups={})
+    folder.check_same(before, now, "definition", "horizon_s", "windows", groups={})
