@@ -27,17 +27,20 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 INFLATE = 1.1
-"""Of Student's t, because the width is looked at more than once."""
+"""Of Student's t, because the width is looked at more than once: two or three times in a search. At 1.06 93 % of
+intervals held on queues 0 to 79 of tests/perf/capacity_queues.py."""
 CLUMPS = 8.0
 """Misses that lie in fewer runs than this make a mean that is skewed: its interval is widened."""
 WINDOW, NARROWEST, WIDEST = 1.1, 0.03, 0.5
-"""Runs within so much of the goal in logits, and within these distances in x, are near enough to lie on one line."""
+"""Runs within so much of the goal in logits, and within these distances in x, are near enough to lie on one line. With
+0.2 a flat curve was read off two runs, and an answer was 15 % off."""
 FEWEST_SEEDS, PER_CONTROL = 3, 8
 """Seeds of a line, and how many there must be for each control, the first of which count first."""
 FLATTEST, STEEPEST = 0.1, 600.0
 """Slopes outside of these are noise."""
 PLANNED = 0.9
-"""What the errors of slopes and `INFLATE` add to a planned half interval, usually."""
+"""Part of the half interval that runs are planned for at first: scatter and slope of few seeds say too much as often as
+too little, and runs that were not needed are lost, while missing ones are added. With 1.2 finals took a fifth more."""
 NEWTON_STEPS, WINDOWS, HALVINGS = 100, 5, 60
 
 

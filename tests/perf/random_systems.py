@@ -203,7 +203,7 @@ def rows(number_: int, place: int, limit: int, truth_requests: int) -> Iterator[
         answer |= {"rate": found.rate_rps, "low": found.low_rps, "high": found.high_rps}
         yield answer
         answer |= truth(setup, search, result, truth_requests)
-    elif result.bracket.high is not None and not result.unreachable:  # the capacity is said to lie below
+    elif result.bracket.high is not None and not result.unreachable:  # the capacity lies below
         seeds = range(TRUTH_SEED, TRUTH_SEED + 20)
         answer["below"] = result.bracket.high.rate_rps
         answer["away_there"] = away(setup, search, answer["below"], seeds)[0]
