@@ -186,8 +186,9 @@ def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterato
     if (near := one.near) is not None:
         quarters = ", ".join(f"{100 * share:.3g}" for share in near.quarters)
         falls = near.quarters[-1] < near.quarters[0] - (1 - one.goal) / 2
+        falling = ": still falling, longer runs have less" if falls else ""
         yield (
-            f"By quarter of these runs {quarters} % met the SLO{': still falling, longer runs have less' if falls else ''}; "
+            f"By quarter of these runs {quarters} % met the SLO{falling}; "
             f"in the worst run {_format.share(near.worst)}; {near.met:.0%} of the runs met the goal by themselves"
             f"{f', {near.collapsed:.0%} collapsed' if near.collapsed else ''}."
         )
