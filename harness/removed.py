@@ -34,8 +34,8 @@ REMOVED = {
     ("figure", "real_error_rate"): "'--figure real_curves' shows measured beside simulated, and the table their error",
     ("option of bench theory", "--KEY"): "parameters stand with the name of the form, and --over varies them",
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",
-    ("option", "--max-rate"): "'bench place' searches each deployment in the steady state, to --max-requests",
-    ("option", "--width"): "'bench place' searches each deployment in the steady state, to --max-requests",
+    ("option", "--max-rate"): "'bench place' simulates each deployment over a horizon, within --max-requests",
+    ("option", "--width"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     **{
         ("option", f"--{name}"): f"write it as an argument of the backend, '--backend sim:{name}={example}'"
         for name, example in ARGUMENTS.items()

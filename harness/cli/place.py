@@ -104,8 +104,8 @@ Exit codes
         help="Find the cheapest deployment for this total request rate. Default: the best rate per GPU; "
         "of a trace: its own rate.")  # fmt: skip
 @option("--requests", type=COUNT, metavar="N", group=SEARCH,
-        help="Requests of a run, where traffic has no steady state, or of a trace.")  # fmt: skip
-@max_requests("400,000 for each deployment in the steady state")
+        help="Requests of a run under --objective latency, or of a trace.")  # fmt: skip
+@max_requests("400,000 for each deployment")
 @option("--seeds", type=COUNT, metavar="N", group=SEARCH,
         help="Seeds behind an interval. Default: 8.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
@@ -122,7 +122,7 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     colocated or with disaggregated prefill and decode, on which GPUs. With --rate the cheapest that meets the SLO at
     that rate, else the one with the highest rate per GPU (or per cost, or per watt).
 
-    Deployments are simulated in the steady state, with several seeds. What is recommended was run as a whole.
+    Deployments are simulated over 10 minutes (less at high rates), with several seeds. What is recommended was run as a whole.
     """
     from pathlib import Path
 

@@ -25,7 +25,7 @@ _TAKEN = {"gpu": None, "cost": "per hour", "power": "watts", "latency": None}
 _DEFINITIONS = (
     ("(tp, pp)", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
     ("P, D", "a replica that prefills only, and one that decodes only"),
-    ("meets the SLO", "the share of all requests in the steady state at the requested rate"),
+    ("meets the SLO", "the mean share of requests over runs at the requested rate"),
     ("rate per GPU", "the highest rate at which enough requests meet the SLO, over the GPUs of the unit"),
     ("interval", "holds the mean over all traffic of this kind with 95%, by Student's t over the seeds"),
     (">=", "no rate was shown to be too high; the rate is the highest that was tried"),

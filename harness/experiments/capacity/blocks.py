@@ -8,8 +8,7 @@ On a wall clock a trial is a block of traffic at one rate, and the budget is a p
 3. blocks by turns below and above the best guess, as long as answers and the budget ask for, until the time is over or
    the interval narrow.
 
-The interval is that of `harness.stats.knee`. The same search serves simulated runs that cannot be chains; a recording
-is one traffic, so its two sides are the answer.
+The interval is that of `harness.stats.knee`. A recording is one traffic, so its two sides are the answer.
 """
 
 from __future__ import annotations
@@ -124,7 +123,7 @@ class _Blocks:
         if not alone:
             return SearchResult(None, resolved=False, why="the budget was spent before the first trial was over.")
         self._alone_s = self._e2e_s = alone[0].e2e_s or 0.0
-        self._more_s = 0.0 if spec.virtual else min(MOST_MORE_S, alone[0].more_s)
+        self._more_s = min(MOST_MORE_S, alone[0].more_s)
         if not self._e2e_s:
             return SearchResult(None, resolved=False, why="no request was answered in time.")
         few = alone[0].key.rate_rps * self._e2e_s < MEET and not alone[0].late
@@ -175,9 +174,6 @@ class _Blocks:
             if low is None and 0 < room_s < RAMP_REQUESTS / rate_rps:  # as far down as the budget holds
                 rate_rps = plain(min(NEXT * high if high else math.inf, MARGIN * RAMP_REQUESTS / room_s))
             requests = max(RAMP_REQUESTS, math.ceil(RAMP_ANSWERS * self._e2e_s * rate_rps))
-            # Note: a shorter one is over before its queue has filled, and would count as evidence all the same
-            if spec.virtual:
-                requests = max(requests, spec.planned)
             if rate_rps > MOST_RPS:
                 break
             if requests / rate_rps > room_s:
@@ -222,7 +218,7 @@ class _Blocks:
     def _block(self, rate_rps: float, sd: float) -> TrialRequest | None:
         """A block at a rate, shorter than it should be where the budget is about to end; None where it is over."""
         spec, e2e_s = self._spec, self._e2e_s
-        if spec.virtual or spec.fixed:
+        if spec.fixed:
             return TrialRequest(self._key(rate_rps, spec.planned))
         room_s = self._left_s() - e2e_s - self._more_s
         settle_s = SETTLE * e2e_s

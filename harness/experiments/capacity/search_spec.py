@@ -79,7 +79,6 @@ class SearchSpec:
     at_rps: float | None = None
     from_rps: float | None = None
     own_rps: float = 1.0
-    virtual: bool = True
     one_traffic: bool = False
     fixed: bool = False
     budget_s: float | None = None
