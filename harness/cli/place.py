@@ -122,7 +122,8 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     colocated or with disaggregated prefill and decode, on which GPUs. With --rate the cheapest that meets the SLO at
     that rate, else the one with the highest rate per GPU (or per cost, or per watt).
 
-    Deployments are simulated over 10 minutes (less at high rates), with several seeds. What is recommended was run as a whole.
+    Deployments are simulated over 10 minutes (less at high rates), with several seeds. What is recommended was run as
+    a whole.
     """
     from pathlib import Path
 

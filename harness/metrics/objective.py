@@ -150,12 +150,6 @@ class ObjectiveCounts:
         for each in scored.bounds:
             self._add(each.bound, part, *each.counts(table))
 
-    def add_missed(self, part: int) -> None:
-        """Count a request of which nothing is known but that it missed every bound."""
-        keys: tuple[ShareKey, ...] = (JOINT, *self._slo.bounds)
-        for key in keys:
-            self._add(key, np.array([part]), np.zeros(1, bool), np.ones(1, bool))
-
     def _add(self, key: ShareKey, part: Counts, met: Counts | Mask, of: Counts | Mask) -> None:
         inside = part >= 0
         for total, weight in ((self.met, met), (self.of, of)):

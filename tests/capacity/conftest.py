@@ -67,7 +67,7 @@ class System:
     def searched(self, budget_s: float = 600.0, **aim):
         """What a search finds in that time."""
         spec = {"goal": 0.9, "definition": "joint", "planned": 660, "own_rps": 2.0, "tolerance": 0.05, **aim}
-        spec = {"virtual": False, "budget_s": None if math.isinf(budget_s) else budget_s, **spec}
+        spec = {"budget_s": None if math.isinf(budget_s) else budget_s, **spec}
         going = search(SearchSpec(slo=parse_slo("ttft=0.25"), **spec), lambda: budget_s - self.spent_s)
         wanted = next(going)
         while True:

@@ -201,7 +201,7 @@ class Clock:
         """The search."""
         spec = SearchSpec(
             replace(parse_slo("e2e=1"), goal=self.server.goal), self.server.goal, "joint", 660, first_seed=seed,
-            tolerance=0.05, virtual=False, budget_s=self.budget_s, from_rps=from_rps,
+            tolerance=0.05, budget_s=self.budget_s, from_rps=from_rps,
         )  # fmt: skip
         steps, made = search(spec, lambda: self.budget_s - self.spent_s), None
         while True:

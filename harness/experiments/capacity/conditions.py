@@ -166,7 +166,7 @@ def bounds_of(slo: Slo, goal: float) -> Iterator[Condition]:
 
 
 DEFINITIONS: tuple[Definition, ...] = ("joint", "separate", "sarathi")
-KEPT = {"virtual": 2000, "wall": 600}
+KEPT = 600
 """Requests of a trial after the warm-up cut, where nothing says how many: a run starts empty, so this belongs to the
 definition of a capacity (statistics of the harness, section 6)."""
 FOR_WARMUP = 1.1
@@ -262,9 +262,9 @@ def _time(text: str, option: str) -> float:
     return found
 
 
-def requests_of(spec: RunSpec, clock: str) -> int:
+def requests_of(spec: RunSpec) -> int:
     """Requests that a trial sends: the number given, or the usual number and a tenth more for the warm-up."""
-    return math.ceil(KEPT[clock] * FOR_WARMUP) if spec.requests is None else spec.requests
+    return math.ceil(KEPT * FOR_WARMUP) if spec.requests is None else spec.requests
 
 
 def exit_code(states: Sequence[str], verdicts: Sequence[str]) -> int:

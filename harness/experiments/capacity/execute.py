@@ -128,7 +128,6 @@ class Setup:
             from_rps=self.settings.from_rps,
             at_rps=self.settings.at_rps,
             own_rps=self.own_rps,
-            virtual=self.planned.virtual,
             one_traffic=self.recorded,
             fixed=self.fixed,
             budget_s=self.budget_s,
@@ -161,16 +160,15 @@ def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
                 "say how long with --horizon, and limit the whole search with --max-requests."
             )
         spec = replace(spec, requests=None, duration=None)
-        requests = requests_of(spec, "virtual")
         least_s = first.backend.settles_s if isinstance(first.backend, Elastic) else 0.0
         return Setup(
-            spec, settings, first, own_rps, requests, recorded, objective, False, filling=filling(spec, least_s)
+            spec, settings, first, own_rps, 0, recorded, objective, fixed=False, filling=filling(spec, least_s)
         )
     for option, value in (("--horizon", settings.horizon_s), ("--windows", settings.windows)):
         if value is not None:
             raise UsageError(f"{option} is for drawn traffic on a simulator; leave it out.")
     spec = replace(spec, warmup=spec.warmup or "mser5")
-    requests = len(first.schedule) if recorded else requests_of(spec, "virtual" if first.virtual else "wall")
+    requests = len(first.schedule) if recorded else requests_of(spec)
     if (spec.warmup or "").isdecimal() and not recorded:
         check_leaves(spec.warmup, plan(replace(spec, requests=requests)).schedule)
     spec = replace(spec, requests=None if recorded else requests)
