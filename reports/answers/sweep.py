@@ -515,7 +515,7 @@ def _capacity(info: SweepAnswer) -> str | None:
     plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
     options = {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))}
     if info.clock == "virtual" and not options.get("trace"):  # runs last as long as the horizon
-        counted = str(options.get("warmup") or "").isdecimal()
+        counted = str(options.get("warmup") or "").isdecimal() or options.get("warmup") == "mser5"
         options |= {"requests": None, **({"warmup": None} if counted else {})}
     return command("capacity", options)
 
