@@ -22,7 +22,7 @@ LIMIT = 400_000
 """Requests that may be spent on the question."""
 CLUMP, SURE = 6.0, 4.0
 """One run tells a miss by so many standard errors, where so many requests miss together."""
-LOOKS = 1.3
+INTERIM = 1.3
 """Wider than an interval must be what decides, because it is looked at more than once."""
 
 
@@ -99,6 +99,6 @@ class AtRate(HorizonSearch):
             meets = False if mean < goal - SURE * math.sqrt(CLUMP) * error else None
             return Attained(meets, mean, None, None, str(condition.key), self._spent, by_seed)
         half = student(n) * max(error, float(np.std([*by_seed.values()], ddof=1)) / math.sqrt(n))
-        meets = True if mean - LOOKS * half >= goal else False if mean + LOOKS * half < goal else None
+        meets = True if mean - INTERIM * half >= goal else False if mean + INTERIM * half < goal else None
         low, high = max(0.0, mean - half), min(1.0, mean + half)
         return Attained(meets, mean, low, high, str(condition.key), self._spent, by_seed)
