@@ -68,7 +68,7 @@ class Shares:
     def clumps(self) -> float:
         """In how many seeds the misses lie: fewer than there are where few hold most of them."""
         misses = np.bincount(np.unique(self.seed, return_inverse=True)[1], 1 - self.share)
-        return float(misses.sum() ** 2 / max(1e-12, float((misses**2).sum())))
+        return max(1.0, float(misses.sum() ** 2 / max(1e-12, float((misses**2).sum()))))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,12 +123,15 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """Where runs that were planned beforehand cross the goal, on the slope of a line."""
+    """Where runs that were planned beforehand cross the goal, on the slope of a line.
+
+    `by_seed` is what each of them says by itself; the mean of these values is `x`.
+    """
 
     x: float
     half: float
     scatter: float
-    runs: int
+    by_seed: dict[int, float]
 
 
 def near(runs: Shares, goal: float, center: float, width: float) -> Line | None:
@@ -234,7 +237,8 @@ def root(line: Line, runs: Shares, drawn_variance: Floats) -> Root:
     away = abs(x - middle) * line.slope_error / line.slope
     skewed = math.sqrt(max(1.0, CLUMPS / runs.clumps))
     unsure = 1 + 0.5 * line.slope_error / line.slope
-    return Root(x, student(n - 1) * math.hypot(error, away) * unsure * INFLATE * skewed, scatter, n)
+    by_seed = dict(zip(runs.seed.tolist(), (x + (share - expected) / falls).tolist(), strict=True))
+    return Root(x, student(n - 1) * math.hypot(error, away) * unsure * INFLATE * skewed, scatter, by_seed)
 
 
 def runs_needed(line: Line, scatter: float, tolerance: float, fewest: int) -> int:

@@ -192,7 +192,7 @@ def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterato
             f"in the worst run {_format.share(near.worst)}; {near.met:.0%} of the runs met the goal by themselves"
             f"{f', {near.collapsed:.0%} collapsed' if near.collapsed else ''}."
         )
-    if (stable_rps := one.stable_rps) is not None and one.capacity_rps:
+    if (stable_rps := one.stable_rps) is not None and one.capacity_rps and stable_rps > (one.low_rps or 0.0):
         limit = "the throughput is the limit" if stable_rps < LIMITED * one.capacity_rps else "the SLO is the limit"
         yield f"Where more come it serves {_format.number(stable_rps, 3)} req/s: {limit}."
     if over.horizon_s < over.lasting_s:

@@ -103,6 +103,8 @@ for intervals that were narrower than the tolerance."""
 WIDE = 0.15
 """While the slope is vague, fresh seeds lie one logit from the crossing, and at most so far in x: with common seeds
 alone under wandering traffic the limit was spent on pilots."""
+PLANNED_FROM = 10_000
+"""The seeds of finals begin so far from the first: those of two systems are the same, so that they can be paired."""
 MOVED = 2.5
 """Where the answer lies so many distances from the rates of the final, the final counts as a pilot. From one distance
 on the next runs follow the answer: else the error of the slope keeps the interval wide (a factor of two in
@@ -123,6 +125,8 @@ HALF_A_MISS = 0.3
 GROWS_SURELY, TOO_HIGH = 0.05, (1.5, 3.0)
 """A queue that keeps this share of what arrives grows (one run tells twice as much), and one of a rate that is so many
 times too high should."""
+SERVED = 2_000
+"""Requests of a run that tells how many are served: of 120 the rate was 8 % below one that was sustained."""
 
 
 class SearchEnded(Exception):
@@ -131,7 +135,8 @@ class SearchEnded(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Best:
-    """What the search would answer now: x and its interval, what binds, and the fall of its share per unit of x."""
+    """What the search would answer now: x and its interval, what binds, the fall of its share per unit of x, and x by
+    seed, where runs were planned for it."""
 
     x: float
     low: float
@@ -139,6 +144,7 @@ class _Best:
     key: ShareKey
     goal: float
     sharpness: float
+    by_seed: dict[int, float] = field(default_factory=dict)
 
     @property
     def half(self) -> float:
@@ -159,6 +165,7 @@ class HorizonSearch:
     _overloaded: list[Trial] = field(default_factory=list)
     _sides: dict[float, bool] = field(default_factory=dict)
     _seed: int = 0
+    _planned_seed: int = 0
     _spent: int = 0
     _best: _Best | None = None
     _needs: int | None = None
@@ -167,6 +174,7 @@ class HorizonSearch:
     def steps(self) -> SearchSteps:
         """Yields the runs to make and receives their results, fewer where no more can be made."""
         self._seed = self.spec.first_seed
+        self._planned_seed = self.spec.first_seed + PLANNED_FROM
         try:
             why = yield from self._search()
             if isinstance(why, SearchResult):
@@ -308,7 +316,9 @@ class HorizonSearch:
             if cut and left < 2:
                 raise SearchEnded
             more = max(2, min(missing, left))
-            fresh = self._fresh(more + more % 2)
+            more += more % 2
+            fresh = [self._planned_seed + i for i in range(more)]
+            self._planned_seed += more
             self._final_seeds += fresh
             yield from self._by_turns(center, apart, fresh)
             lines = self._lines(center, max(SAME_LINE, 3 * apart))
@@ -337,7 +347,7 @@ class HorizonSearch:
             if self._best is None or self.stable_rps is not None:
                 return
             rate_rps = plain(math.exp(self._best.x) * times)
-            span_s = max(PROBE_PART * self.horizon_s, ANSWERS / 3 * self.alone_s)
+            span_s = max(PROBE_PART * self.horizon_s, ANSWERS / 3 * self.alone_s, SERVED / rate_rps)
             wanted, slo = self._objective(self.horizon_s)
             try:
                 made = yield from self._made([self._request(self._fresh(1)[0], rate_rps, span_s, wanted, slo, None)])
@@ -527,7 +537,8 @@ class HorizonSearch:
     def _by_roots(self, lines: dict[Condition, Line], roots: dict[Condition, Root]) -> _Best:
         binding = min(roots, key=lambda c: roots[c].x)
         low, high = (min(each.x + sign * each.half for each in roots.values()) for sign in (-1, 1))
-        return _Best(roots[binding].x, low, high, binding.key, binding.goal, lines[binding].sharpness)
+        best = roots[binding]
+        return _Best(best.x, low, high, binding.key, binding.goal, lines[binding].sharpness, best.by_seed)
 
     def _so_far(self) -> _Best | None:
         """What the runs say where the search is ended: the final ones where there are enough, else all on one line,
@@ -639,9 +650,8 @@ class HorizonSearch:
             if close and (curve := fitted_curve(rates, attained, sizes)) is not None:
                 bounds[condition.key] = curve
                 each[condition.key] = Bracket(None, None, min(rates), max(rates))
-        knees = {trial.key.seed: best.x for trial in self._runs.values()}
         rate_rps, low_rps, high_rps = (math.exp(x) for x in (best.x, best.low, best.high))
-        estimate = Estimate(rate_rps, low_rps, high_rps, knees, best.key, bounds)
+        estimate = Estimate(rate_rps, low_rps, high_rps, best.by_seed, best.key, bounds)
         resolved, near_runs = self._enough, self._near_runs(best)
         return SearchResult(
             estimate, resolved, why=None if resolved else why, bounds=bounds, bracket=bracket, each=each, horizon=over,
