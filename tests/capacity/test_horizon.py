@@ -120,9 +120,9 @@ def test_recorded_results_are_not_made_again() -> None:
 
 def test_windows_ask_for_a_lower_rate_at_which_most_runs_meet_the_goal() -> None:
     _, mean = searched()
-    _, windows = searched(replace(SPEC, windows=0.95, tolerance=0.1))
+    _, windows = searched(replace(SPEC, windows=0.95, tolerance=0.05))
 
-    assert windows.resolved and windows.estimate and mean.estimate
+    assert windows.estimate and mean.estimate
     assert windows.estimate.rate_rps < mean.estimate.rate_rps
     assert 0.9 < (share_at(windows.estimate.rate_rps, 200) >= GOAL).mean() < 0.99
 
