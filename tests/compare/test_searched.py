@@ -124,8 +124,10 @@ def test_a_search_that_was_not_resolved_is_reported(stored_search, search, capsy
         ("definition", {"definition": "separate"}),
         ("requests", {"run": {"requests": 600}}),
         ("slo", {"slo": {"text": "ttft=9"}}),
+        ("horizon", {"answers": [{"goal": 0.9, "capacity_rps": 2.0, "knees": {"0": 0.7, "1": 0.6, "2": 0.8},
+                                  "horizon": {"horizon_s": 72.0}}]}),
     ],
-)
+)  # fmt: skip
 def test_searches_of_other_questions_are_refused(stored_search, capsys, field, changed):
     """A capacity belongs to a workload, an SLO, a definition and a length of runs."""
     assert main(["compare", str(stored_search("base")), str(stored_search("head", **changed))]) == 4

@@ -133,7 +133,7 @@ def others(pairs: Sequence[Pair]) -> list[Difference]:
     return list(dict.fromkeys(every))
 
 
-LATER = ("definition", "model", "hardware")
+LATER = ("definition", "horizon", "model", "hardware")
 """Fields that a version of bench may not have stored, which is no difference; all others decide what was sent."""
 
 
@@ -202,6 +202,14 @@ def _hardware(source: Source) -> object:
     return ", ".join(str(host[key]) for key in ("cpu", "cores", "machine") if host.get(key) is not None) or None
 
 
+def _horizon(source: Source) -> object:
+    """How long the runs of a simulated search last: capacities over different periods are not comparable."""
+    if not isinstance(source, Numbers) or source.search is None:
+        return None
+    lasting = dict.fromkeys(one.horizon.horizon_s for one in source.search.answers if one.horizon is not None)
+    return ", ".join(f"{seconds:g} s" for seconds in lasting) or None
+
+
 def _requests(source: Source) -> object:
     if isinstance(source, Numbers):
         return source.search.run.requests if source.search else None
@@ -217,6 +225,7 @@ FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
         "schedule": schedule_of,
         "slo": _as_text(lambda source: source.info.slo.text),
         "definition": _as_text(lambda one: one.search.definition if isinstance(one, Numbers) and one.search else None),
+        "horizon": _as_text(_horizon),
         "backend": _backend("backend"),
         "model": _backend("model"),
         "hardware": _as_text(_hardware),
