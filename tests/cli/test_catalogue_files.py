@@ -89,7 +89,7 @@ def test_place_searches_on_a_gpu_of_a_file(tmp_path: Path) -> None:
     code = main([
         "place", "--gpus", "1", "--hardware", str(gpu), "--latency", f"roofline:model={model}", "--rate", "1",
         "--workload", "fixed:prompt=64,output=8", "--slo", "ttft=10,tpot=10", "--algorithm", "vllm++",
-        "--max-requests", "100", "--out", str(tmp_path / "out"),
+        "--max-requests", "3000", "--out", str(tmp_path / "out"),
     ])  # fmt: skip
 
     best = json.loads((tmp_path / "out" / "place.json").read_text())["best"][0]

@@ -60,6 +60,8 @@ class AtRate(HorizonSearch):
         wanted, slo = self._objective(self.horizon_s)
         runs: list[Trial] = []
         new = list(seeds[:1])
+        if self._spent > spec.limit:
+            return Attained(None, 0.0, None, None, "not run: --max-requests is too low", self._spent)
         while True:
             runs += yield from self._made(
                 [TrialRequest(Key(seed, rate_rps, spec.planned), wanted, slo=slo) for seed in new]
