@@ -29,7 +29,7 @@ LINES = [
     "compare --trend series",
     "report run",
     "report curve.json",
-    "reproduce S22 --quiet --out made",
+    "reproduce S22.a --quiet --out made",
     "trace info trace.csv",
     "trace check trace.csv",
     "trace convert trace.csv -o made.parquet",

@@ -17,7 +17,7 @@ from harness.errors import UsageError, no_such
 from harness.experiments import pool
 from harness.experiments.capacity.conditions import Definition, conditions
 from harness.experiments.capacity.filling import Filling, filling
-from harness.experiments.capacity.horizon import HORIZON_S, usual_s
+from harness.experiments.capacity.horizon import SHORTEST_S, usual_s
 from harness.experiments.place.systems import (
     ALGORITHMS,
     OBJECTIVES,
@@ -57,7 +57,7 @@ class PlaceOptions:
     own_rps: float
     ratio: tuple[int, int] | None = None
     """Prefill to decode replicas; None: any."""
-    horizon_s: float = HORIZON_S
+    horizon_s: float = SHORTEST_S
     """How long the runs of every deployment last."""
     filling: Filling = field(default_factory=Filling)
     recorded_requests: int | None = None
@@ -189,9 +189,8 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
 
 
 def _horizon_s(slo: Slo, rate_rps: float | None, definition: Definition) -> float:
-    if rate_rps is None:
-        return HORIZON_S
-    return usual_s(conditions(slo, slo.goal, definition), slo, rate_rps)
+    """One for all deployments; without a rate the shortest that a queue allows, because any may be fast."""
+    return usual_s(conditions(slo, slo.goal, definition), slo, math.inf if rate_rps is None else rate_rps)
 
 
 def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
