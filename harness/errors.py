@@ -2,6 +2,7 @@
 
     BenchError                 exit 3   something the user can act on went wrong
     ├── UsageError             exit 2   the command line, a spec, a configuration or an input file is wrong
+    │   └── NothingDue                  no request is due in the time that a run lasts
     ├── BackendError           exit 3   the system under test, or the model it needs, failed
     │   └── NotReady                    it is not there yet, is loading, or limits requests: --wait waits for it
     ├── NotValid               exit 4   the run (or a pair of runs) proves nothing, and the reason
@@ -41,6 +42,10 @@ class UsageError(BenchError):
     """The command line, a spec, a configuration or an input file is wrong."""
 
     exit_code = 2
+
+
+class NothingDue(UsageError):
+    """No request is due in the time that a run lasts."""
 
 
 class BackendError(BenchError):

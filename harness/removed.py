@@ -34,6 +34,10 @@ REMOVED = {
     ("figure", "real_error_rate"): "'--figure real_curves' shows measured beside simulated, and the table their error",
     ("option of bench theory", "--KEY"): "parameters stand with the name of the form, and --over varies them",
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",
+    (
+        "option",
+        "--max-seeds",
+    ): "'bench capacity' takes as many seeds as --tolerance, --budget, --max-requests ask for",
     ("option", "--max-rate"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     ("option", "--width"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     **{

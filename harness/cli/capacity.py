@@ -72,7 +72,6 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
         "themselves, such as 95%. Default: their mean has to.")  # fmt: skip
 @option("--tolerance", metavar="SHARE", group=SEARCH, help="Target half-width of the interval. Default: 3%; wall "
         "clock: 5%.")  # fmt: skip
-@option("--max-seeds", metavar="N", group=SEARCH, help="Maximum number of seeds on a wall clock. Default: 20.")
 @option("--budget", metavar="TIME", group=SEARCH, help="Time limit; the interval may stay wider than --tolerance. "
         "Default: 10min on a wall clock.")  # fmt: skip
 @max_requests("1,000,000; on a wall clock none")
@@ -85,7 +84,7 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
 @result_options
 @config
 def command(
-    goal: str | None, definition: str | None, tolerance: str | None, max_seeds: str | None, budget: str | None,
+    goal: str | None, definition: str | None, tolerance: str | None, budget: str | None,
     max_requests: int | None, at: float | None, rate_from: float | None, horizon: str | None,
     windows: str | None, workers: int | None,
     config: str | None, out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None,
@@ -106,7 +105,7 @@ def command(
     from harness.options import run_spec
     from harness.runner.remote.ready import await_servers
 
-    search = settings(goal, definition, tolerance, max_seeds, budget, at, rate_from, max_requests, horizon, windows)
+    search = settings(goal, definition, tolerance, budget, at, rate_from, max_requests, horizon, windows)
     file = configs.read(config) if config is not None else None
     line = given(options)
     spec = run_spec(line, file.given if file else None)

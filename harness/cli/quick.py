@@ -99,7 +99,7 @@ def command(
     begun_s = time.monotonic() - STARTED_S
     tell = _terminal.nothing if quiet else _terminal.note
     limit_s = None if budget is None else seconds(budget, "--budget")
-    search = settings(goal, None, None, None, None, None, None, max_requests)
+    search = settings(goal, None, None, None, None, None, max_requests)
     called_s = time.monotonic()
 
     def find_server() -> discover.Found | None:

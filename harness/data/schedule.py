@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from harness import untrusted
 from harness.api import Request, Workload
 from harness.data.records import SCHEDULE, compact, extra_of
-from harness.errors import UsageError
+from harness.errors import NothingDue, UsageError
 
 ENDLESS = 10_000_000
 """A workload that passes this many requests without being cut is taken for endless."""
@@ -66,7 +66,7 @@ class Schedule:
         if not rows:
             if duration_s is None:
                 raise UsageError("The workload holds no request.")
-            raise UsageError(
+            raise NothingDue(
                 f"No request is due in the first {duration_s:g} s; give a longer --duration, or a workload a higher "
                 "--rate."
             )

@@ -47,7 +47,6 @@ SWEEP_RATES = 7
 """Rates of the sweep that is advised, each the same ratio above the one below it."""
 _MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
 _STATES = {"resolved": True, "unreachable": False}
-_MAX_SEEDS = re.compile(r"--max-seeds (\d+)")
 _MAX_REQUESTS = re.compile(r"--(?:max-)?requests (\d+)")  # earlier versions stored it without max
 
 
@@ -430,8 +429,6 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "remedy the cause, then go on with the same --out", rerun(info)
     if all(one.state == "unreachable" for one in results):
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
-    if seeds := [int(found[1]) for one in results if (found := _MAX_SEEDS.search(one.needs or ""))]:
-        return "decide what is open, with the same --out", f"{rerun(info)} --max-seeds {max(seeds)}"
     if limits := [int(found[1]) for one in results if (found := _MAX_REQUESTS.search(one.needs or ""))]:
         return "decide what is open, with the same --out", rerun(info, **{"max-requests": str(max(limits))})
     if command := around(info):
@@ -444,7 +441,7 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
     if info.over_horizon:
         more = str(10 * (info.max_requests or MAX_REQUESTS))
         return "give the search more requests, with the same --out", rerun(info, **{"max-requests": more})
-    return "give the search more seeds, with the same --out", f"{rerun(info)} --max-seeds 40"
+    return "begin at another rate, with the same --out", f"{rerun(info)} --rate-from 1"
 
 
 def rerun(info: CapacityAnswer, **more: str) -> str:

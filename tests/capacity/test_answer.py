@@ -223,7 +223,7 @@ def test_trials_that_were_left_out_are_counted(searched):
 
 def answered(found, at_rps=None, spec=SPEC):
     """The answer of a search that found this, with its notes and warnings."""
-    info = answer(set_up(spec, Settings(max_seeds=6, at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
+    info = answer(set_up(spec, Settings(at_rps=at_rps)), [(0.9, found)], Ledger(None), 0.0)
     (one,) = info.answers
     warnings = (f"{warning.message} {warning.remedy}" for warning in pages.document(info).warnings)
     return info, one, " ".join([*capacity.notes(info, one), *warnings])

@@ -126,3 +126,12 @@ def test_a_time_that_is_over_as_the_trial_ends_is_no_bug():
     live.stop(at_once=True)
 
     assert ["stop"] == stops
+
+
+def test_a_run_in_which_nothing_is_due_is_empty():
+    """At a low rate a search ended in 'No request is due in the first 600 s; give a longer --duration'."""
+    key = Key(3, 0.0001, 1)
+    tried = simulated(Task(SPEC, own_rate(SPEC), SLO, key, conditions(SLO, 0.9, "joint"), horizon_s=60.0))
+
+    assert (0, 0) == (tried.requests, tried.kept)
+    assert {0} == {share.of for share in tried.shares}

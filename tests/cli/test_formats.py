@@ -21,7 +21,7 @@ SIM = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --quiet --no-ht
 LINES = [
     f"run {SIM} --requests 40 --out made",
     f"sweep {SIM} --rate 1,2 --seeds 1 --requests 20 --workers 1 --out made",
-    f"capacity {SIM} --max-requests 100 --max-seeds 5 --tolerance 50% --workers 1",
+    f"capacity {SIM} --max-requests 100 --tolerance 50% --workers 1",
     "agents --trace chats.parquet --backend sim --slo p90:tpot=0.0001 --horizon 60s --workers 1 --quiet",
     "place --gpus 2 --algorithm low --slo ttft=0.2,tpot=0.1 --max-requests 500 --workers 1 --quiet",
     "slo run --scale 0.5:2:x2",

@@ -19,7 +19,7 @@ import schemas
 TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
 COMMANDS = {
     "sweep": f"sweep {TRAFFIC} --rate 1,40 --seeds 2 --fail-under 0.9",
-    "capacity": f"capacity {TRAFFIC} --max-seeds 5".replace("--requests 40", "--max-requests 4000"),
+    "capacity": f"capacity {TRAFFIC}".replace("--requests 40", "--max-requests 4000"),
     "agents": "agents --trace chats.parquet --backend sim --slo p90:tpot=0.02 --horizon 5min --workers 1",
     "theory": "theory chunking",
     "reproduce": "reproduce S22.a",

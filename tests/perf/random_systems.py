@@ -187,7 +187,7 @@ def rows(number_: int, place: int, limit: int, truth_requests: int) -> Iterator[
     spec, goal, strata = drawn(number_)
     begun_s = time.process_time()
     fresh = replace(spec, seed=SEEDS_APART * (place + 1))
-    setup = set_up(fresh, settings(f"{goal:g}", None, None, None, None, None, None, limit))
+    setup = set_up(fresh, settings(f"{goal:g}", None, None, None, None, None, limit))
     search, result = searched(setup, goal)
     answer: dict[str, Any] = {
         "number": number_, "place": place, "system": _text(spec), "slo": spec.slo, "goal": goal, "strata": strata,

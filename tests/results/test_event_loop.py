@@ -134,7 +134,7 @@ def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
         "slo": lambda: harness.run(fail_under=0.9, **sim),
         "over": lambda: harness.sweep(**{**sim, "rate": None}),
         "policy": lambda: harness.run(policy="vllm-v0,sarathi", **sim),
-        "seeds": lambda: harness.capacity(max_seeds=2, slo="ttft=1", backend="sim"),
+        "seeds": lambda: harness.capacity(horizon="0s", slo="ttft=1", backend="sim"),
         "run": lambda: harness.load(tmp_path / "run" / "none"),
         "gate": lambda: harness.compare(tmp_path / "run", tmp_path / "run", gate="ttft=5%=6"),
         "wait": lambda: harness.run(wait="2s", **sim),

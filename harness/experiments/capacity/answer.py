@@ -185,19 +185,15 @@ def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
         return None
     tolerance = setup.settings.tolerance_of(setup.clock)
     if half is None:
-        more = setup.settings.max_seeds * 2
-        what = "time with --budget" if setup.budget_s is not None else f"seeds with --max-seeds {more}"
-        return f"more trials: allow more {what}."
+        return "more trials: allow more time with --budget."
     if half <= tolerance:
         return None
     factor = (half / tolerance) ** 2
     if factor > MOST_NEEDED:
         return "another SLO or goal: near this one attainment hardly depends on the rate."
     aim = f"for +-{100 * tolerance:.3g}%"
-    if (budget_s := setup.budget_s) is not None:
-        return f"about {budget_s * factor / 60:.0f} minutes {aim} (--budget); a wider --tolerance takes less."
-    seeds = math.ceil(setup.settings.max_seeds * factor)
-    return f"about {seeds} seeds of {setup.requests:,} requests {aim} (--max-seeds {seeds})."
+    assert setup.budget_s is not None  # under a wall clock it has a default
+    return f"about {setup.budget_s * factor / 60:.0f} minutes {aim} (--budget); a wider --tolerance takes less."
 
 
 def _whole(setup: Setup) -> bool:

@@ -142,8 +142,6 @@ class _Blocks:
                 return self._found(None)
             if len(self._made) >= FIRST_LOOK and here is not None and here.half_width <= spec.tolerance:
                 return self._found(None)
-            if len(self._made) >= spec.max_seeds and math.isinf(self._left_s()):
-                return self._found(f"{spec.max_seeds} seeds were not enough.")
             step = min(FARTHEST, max(NEAREST, APART * found.sd))
             least_rps, most_rps = self._sides()
             middle_rps = max(found.rate_rps, least_rps * math.exp(step - FARTHEST))

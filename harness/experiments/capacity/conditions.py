@@ -171,7 +171,6 @@ KEPT = 600
 definition of a capacity (statistics of the harness, section 6)."""
 FOR_WARMUP = 1.1
 TOLERANCE = {"virtual": 0.03, "wall": 0.05}
-MOST_SEEDS = 20
 MAX_REQUESTS = 1_000_000
 """Requests that a search over a horizon may simulate, where --max-requests does not say how many."""
 BUDGET_S = 600.0
@@ -185,7 +184,6 @@ class Settings:
     goals: tuple[float, ...] = (0.9,)
     definition: Definition = "joint"
     tolerance: float | None = None
-    max_seeds: int = MOST_SEEDS
     budget_s: float | None = None
     at_rps: float | None = None
     from_rps: float | None = None
@@ -205,7 +203,6 @@ def settings(
     goal: str | None,
     definition: str | None,
     tolerance: str | None,
-    max_seeds: str | None,
     budget: str | None,
     at: float | None,
     rate_from: float | None,
@@ -226,8 +223,6 @@ def settings(
         found = replace(found, definition=_definition(definition))
     if tolerance is not None:
         found = replace(found, tolerance=_goal_share(tolerance, "tolerance"))
-    if max_seeds is not None:
-        found = replace(found, max_seeds=_seeds(max_seeds))
     if budget is not None:
         found = replace(found, budget_s=_time(budget, "--budget"))
     return found
@@ -246,13 +241,6 @@ def _definition(text: str) -> Definition:
         if known == text.strip().lower():
             return known
     raise no_such("definition of capacity", text, DEFINITIONS)
-
-
-def _seeds(text: str) -> int:
-    found = check.count(text, "--max-seeds")
-    if found < 5:
-        raise UsageError(f"--max-seeds must be 5 or more, got {found}: fewer seeds give no interval.")
-    return found
 
 
 def _time(text: str, option: str) -> float:

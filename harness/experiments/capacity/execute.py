@@ -21,7 +21,7 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import BUDGET_S, MAX_REQUESTS, Settings, requests_of, under
 from harness.experiments.capacity.filling import Filling, filling
 from harness.experiments.capacity.horizon import HorizonSearch
-from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest, answered
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import (
     Key,
@@ -124,7 +124,6 @@ class Setup:
             planned=self.requests,
             first_seed=self.spec.seed,
             tolerance=self.settings.tolerance_of(self.clock),
-            max_seeds=self.settings.max_seeds,
             from_rps=self.settings.from_rps,
             at_rps=self.settings.at_rps,
             own_rps=self.own_rps,
@@ -261,22 +260,11 @@ def _search_goal(setup: Setup, place: int, runner: TrialRunner) -> SearchResult:
         return search(setup.search_spec(goals[place - 1]), left_s, blocks)
 
     try:
-        found = _run_steps(new_search(), runner)
+        found = answered(new_search(), runner.run)
     except KeyboardInterrupt:  # between two trials: search again with those that are done
         runner.budget.interrupted = True
-        found = _run_steps(new_search(), runner)
+        found = answered(new_search(), runner.run)
     return found if found.resolved or runner.limit is None else replace(found, why=runner.limit)
-
-
-def _run_steps(steps: SearchSteps, runner: TrialRunner) -> SearchResult:
-    made: list[Trial] | None = None
-    while True:
-        try:
-            wanted = steps.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
-        except StopIteration as end:
-            found: SearchResult = end.value
-            return found
-        made = runner.run(wanted)
 
 
 @dataclass(slots=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.api import Slo
 from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from harness.experiments.capacity.trials import Key, Trial
 
 CONFIDENCE = 0.95
+
+Answer = TypeVar("Answer")
 
 SearchSteps = Generator["list[TrialRequest]", "list[Trial]", "SearchResult"]
 
@@ -75,7 +77,6 @@ class SearchSpec:
     planned: int
     first_seed: int = 0
     tolerance: float = 0.03
-    max_seeds: int = 20
     at_rps: float | None = None
     from_rps: float | None = None
     own_rps: float = 1.0
@@ -224,6 +225,20 @@ def sustained(rate_rps: float, found: Estimate, bracket: Bracket) -> bool | None
     side = bracket.side_of(rate_rps)
     outside = rate_rps <= found.low_rps if side else rate_rps >= found.high_rps
     return side if outside else None
+
+
+def answered(
+    steps: Generator[list[TrialRequest], list[Trial], Answer], make: Callable[[list[TrialRequest]], list[Trial]]
+) -> Answer:
+    """Make the trials that a search asks for until it has its answer."""
+    made: list[Trial] | None = None
+    while True:
+        try:
+            wanted = steps.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
+        except StopIteration as end:
+            found: Answer = end.value
+            return found
+        made = make(wanted)
 
 
 def plain(rate_rps: float) -> float:

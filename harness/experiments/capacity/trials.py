@@ -26,7 +26,7 @@ from harness.data.records import to_table
 from harness.data.run_json import RunInfo
 from harness.data.storage import write_parquet
 from harness.data.warmup_cut import kept
-from harness.errors import BackendError, NotValid, Unresolved, UsageError
+from harness.errors import BackendError, NothingDue, NotValid, Unresolved, UsageError
 from harness.experiments import trial
 from harness.experiments.capacity.conditions import Condition, Share, missed, shares, sure_misses, with_typical
 from harness.experiments.trial import at_rate, without_steps
@@ -210,11 +210,16 @@ def simulated(task: Task) -> Trial:
     if task.key.rate_rps == 0:
         return concluded(task, _alone(task), None, begun_s)
     watch = None if task.key.goal is None else Watch(task)
-    made = trial.simulate(task.run, watch)
+    try:
+        table = trial.simulate(task.run, watch).table
+    except NothingDue:
+        if task.horizon_s is None:
+            raise
+        table = to_table([])  # at a low rate a run may have no request, and says nothing
     passed = None if watch is None else watch.passed
     if task.horizon_s is None:
-        return concluded(task, made.table, passed, begun_s)
-    return over_horizon(task, made.table, passed, begun_s)
+        return concluded(task, table, passed, begun_s)
+    return over_horizon(task, table, passed, begun_s)
 
 
 def _alone(task: Task) -> pa.Table:

@@ -237,6 +237,8 @@ def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
             given |= {"rate": f"{options.rate_rps:g}", "requests": CONFIRMED_BY, "seed": options.seeds[-1] + 1}
         else:
             given |= {"scale": f"compress:{options.rate_rps / options.own_rps:g}"}
+    elif options.recorded_requests is None:
+        given["horizon"] = f"{options.horizon_s:g}s"  # of a fast system it would be another
     if given.get("goal") == 0.9:
         del given["goal"]
     return f"bench {name} " + " ".join(f"--{option} {shlex.quote(str(value))}" for option, value in given.items())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
 
 from harness import registry
 from harness.api import Slo
@@ -17,14 +16,12 @@ from harness.experiments import trial
 from harness.experiments.capacity.at_rate import LIMIT, AtRate, Attained
 from harness.experiments.capacity.conditions import Settings, shares
 from harness.experiments.capacity.execute import run_search, set_up
-from harness.experiments.capacity.search_spec import SearchSpec, TrialRequest
+from harness.experiments.capacity.search_spec import Answer, SearchSpec, TrialRequest, answered
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Trial, simulated, task_of
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Deployment
 from harness.stats.seeds import spread
-
-Answer = TypeVar("Answer")
 
 TOLERANCE = 0.05
 """Half of the interval of a capacity, as a share of it."""
@@ -56,15 +53,8 @@ class Question:
 
     def answer(self, steps: Generator[list[TrialRequest], list[Trial], Answer]) -> Answer:
         """Make the runs that a search asks for, in this process, until it has its answer."""
-        options, made = self.options, None
-        spec = replace(options.of(self.deployment), requests=None)
-        while True:
-            try:
-                wanted = steps.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
-            except StopIteration as end:
-                found: Answer = end.value
-                return found
-            made = [simulated(task_of(want, spec, options.own_rps, self.slo)) for want in wanted]
+        own_rps, spec = self.options.own_rps, replace(self.options.of(self.deployment), requests=None)
+        return answered(steps, lambda wanted: [simulated(task_of(want, spec, own_rps, self.slo)) for want in wanted])
 
 
 @dataclass(frozen=True, slots=True)
