@@ -1,12 +1,16 @@
 """`bench capacity` as a user meets it."""
 
 import json
+import shlex
 
 import pytest
 
 from harness.cli import main
+from harness.data import codec
+from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.store import TABLE
 from harness.experiments.capacity.trials import Ledger
+from reports.answers.capacity import check
 
 SIM = ["--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet"]
 QUICK = [*SIM, "--tolerance", "25%"]
@@ -102,6 +106,19 @@ def test_a_goal_in_the_noise_without_load_leads_to_another_goal_and_not_to_more_
     assert "even without load attainment is hardly the goal" in " ".join(out.split())
     assert "--goal 85%" in out
     assert "--max-requests" not in out.rpartition("next")[2]
+
+
+def test_the_command_that_checks_an_answer_runs_and_finds_the_goal(bench, capsys):
+    """A capacity that its own check contradicts, or a check that ends in wrong usage."""
+    _, out, _ = bench(*SIM, "--horizon", "60s", "--tolerance", "10%", "--slo", "tpot=0.1", "--lengths",
+                      "fixed:prompt=300,output=30", "--format", "json")  # fmt: skip
+    info = codec.of(CapacityAnswer, json.loads(out))
+    command = check(info, info.answers[0])
+    assert 0 == main([*shlex.split(command)[1:], "--seeds", "8", "--quiet", "--no-html", "--format", "json"])
+    (point,) = json.loads(capsys.readouterr().out)["points"]
+
+    assert "ttft=" in command  # no bound is on waiting, so a request that has not begun is a miss
+    assert abs(point["attainment"]["mean"] - 0.9) < 0.06
 
 
 @pytest.mark.nightly
