@@ -40,6 +40,10 @@ REMOVED = {
     ): "'bench capacity' takes as many seeds as --tolerance, --budget, --max-requests ask for",
     ("option", "--max-rate"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     ("option", "--width"): "'bench place' simulates each deployment over a horizon, within --max-requests",
+    (
+        "option",
+        "--refine",
+    ): "'bench capacity' searches the rate that meets the goal; '--rate 2:3:0.1' adds points to the same --out",
     **{
         ("option", f"--{name}"): f"write it as an argument of the backend, '--backend sim:{name}={example}'"
         for name, example in ARGUMENTS.items()

@@ -239,9 +239,9 @@ def sweep(
     over: Mapping[str, Sequence[object] | str] | None = None,
     seeds: int | Sequence[int] | None = None,
     goal: float | Sequence[float] | None = None,
-    refine: float | str | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
+    pool: str = "processes",
     wait: float | str | None = None,
     **options: Option,
 ) -> AnswerResult:
@@ -262,12 +262,11 @@ def sweep(
         swept,
         seeds=_text(seeds),
         goals=None if goal is None else _listed(goal, ","),
-        refine=_text(refine),
     )
     _await_servers([task.spec for task in planned.tasks], wait)
     folder = new_folder(planned.home) if out is None else Path(out)
     command = _call("sweep", {"rate": rate, "over": over, "seeds": seeds, **options})
-    info = run_sweep(planned, folder, workers=workers, command=command, render=rendered.render)
+    info = run_sweep(planned, folder, workers=workers, pool_name=pool, command=command, render=rendered.render)
     return AnswerResult(info, folder)
 
 
@@ -285,6 +284,7 @@ def capacity(
     windows: float | str | None = None,
     out: str | Path | None = None,
     workers: int | None = None,
+    pool: str = "processes",
     wait: float | str | None = None,
     **options: Option,
 ) -> AnswerResult:
@@ -314,7 +314,7 @@ def capacity(
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
     _await_servers([setup.spec], wait)
-    info = run_search(setup, store, workers=workers)
+    info = run_search(setup, store, workers=workers, pool_name=pool)
     return AnswerResult(info, store.path)
 
 

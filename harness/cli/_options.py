@@ -226,8 +226,16 @@ metrics_port = option(
     help="While it runs, serve metrics in Prometheus' format there; on 127.0.0.1 without HOST, port 0: a free one.",
 )  # fmt: skip
 workers = option(
-    "--workers", type=COUNT, metavar="N", group="Search", help="sim: parallel processes. Default: one per core."
+    "--workers", type=COUNT, metavar="N", group="Search", help="sim: trials at a time. Default: one per core."
 )
+
+
+def workers_and_pool(function: F) -> F:
+    """--workers and --pool: how many simulated trials there are at a time, and where."""
+    return workers(
+        option("--pool", "pool_name", default="processes", show_default=True, metavar="NAME", group="Search",
+               help="sim: processes, ray (a cluster on this machine), or ray:ADDRESS (a running one).")(function)
+    )  # fmt: skip
 
 
 def out(help: str) -> Callable[[F], F]:  # noqa: A002  # the word of click

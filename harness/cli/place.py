@@ -19,7 +19,7 @@ from harness.cli._options import (
     out,
     quiet,
     run_options,
-    workers,
+    workers_and_pool,
 )  # fmt: skip
 from harness.options import OBJECTIVES, OPTIONS
 
@@ -29,7 +29,7 @@ _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "w
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
 OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "ratio", "goal", "conditions",
-       "requests", "max_requests", "seeds", "seed", "workers", "where")  # fmt: skip
+       "requests", "max_requests", "seeds", "seed")  # fmt: skip
 _EPILOG = """
 \b
 Examples
@@ -109,15 +109,16 @@ Exit codes
 @option("--seeds", type=COUNT, metavar="N", group=SEARCH,
         help="Seeds behind an interval. Default: 8.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
-@workers
-@option("--pool", "where", default="processes", show_default=True, metavar="NAME", group=SEARCH,
-        help="processes, ray (a cluster on this machine), or ray:ADDRESS (a running one).")  # fmt: skip
+@workers_and_pool
 @out("Store the answer and report.html here; rerun the command to resume.")
 @formats
 @no_html
 @quiet
 @config
-def command(form: str, config: str | None, out: str | None, no_html: bool, quiet: bool, **options: Any) -> int:
+def command(
+    form: str, config: str | None, out: str | None, no_html: bool, quiet: bool, workers: int | None, pool_name: str,
+    **options: Any,
+) -> int:  # fmt: skip
     """Search the deployment of a model on a cluster: how many replicas of which tensor and pipeline parallelism,
     colocated or with disaggregated prefill and decode, on which GPUs. With --rate the cheapest that meets the SLO at
     that rate, else the one with the highest rate per GPU (or per cost, or per watt).
@@ -128,13 +129,14 @@ def command(form: str, config: str | None, out: str | None, no_html: bool, quiet
     from pathlib import Path
 
     from harness.cli import _terminal
+    from harness.experiments import pool
     from harness.experiments.place.execute import run_placement
-    from harness.experiments.place.settings import opened, place_options
+    from harness.experiments.place.settings import place_options
     from harness.experiments.place.store import Store
 
     own = {name: options.pop(name) for name in OWN}
     search = place_options(given(options), config, own)
     store = Store(None if out is None else Path(out))
-    with opened(own["where"], own["workers"]) as processes:
+    with pool.of(workers, pool_name) as processes:
         info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

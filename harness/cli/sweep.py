@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from harness.cli._options import (
-    COUNT,
     SEED,
     GroupedCommand,
     config,
@@ -16,6 +15,7 @@ from harness.cli._options import (
     run_options,
     server_url,
     wait,
+    workers_and_pool,
 )
 
 SWEEP = "Sweep"
@@ -65,9 +65,6 @@ Rerun the command with the same --out to resume; values and seeds may be added.
         help="Runs per point, seeds from --seed on, or a list. Default: 5 in simulated time, else 1.")  # fmt: skip
 @option("--seed", metavar="N", type=SEED, group=SWEEP, help="First seed of --seeds N. Default: 0.")
 @option("--goal", metavar="LIST", group=SWEEP, help="Shares of requests that must meet the SLO. Default: 0.9.")
-@option("--refine", metavar="SHARE", group=SWEEP,
-        help="Add rates where a goal is crossed, until they are this near (5%), or none. "
-             "Default: 5% in simulated time, else none.")  # fmt: skip
 @run_options(
     without=("rate", "goal", "seed"),
     requests={"help": "Requests of a run. Default: 2,200 in simulated time, else the preset's or the whole trace."},
@@ -76,12 +73,12 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 )
 @wait
 @out("Folder of the sweep, new or to resume. Default: a new one in bench-runs.")
-@option("--workers", metavar="N", type=COUNT, group=SWEEP, help="Concurrent simulated runs. Default: one per core.")
+@workers_and_pool
 @result_options
 @config
 def command(
-    rate: str | None, over: tuple[str, ...], seeds: str | None, goal: str | None, refine: str | None,
-    config: str | None, out: str | None, workers: int | None, form: str, no_html: bool, quiet: bool,
+    rate: str | None, over: tuple[str, ...], seeds: str | None, goal: str | None,
+    config: str | None, out: str | None, workers: int | None, pool_name: str, form: str, no_html: bool, quiet: bool,
     metrics_port: tuple[str, int] | None, wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Run a workload at several rates, or over the values of any option, and report SLO attainment at each.
@@ -101,12 +98,14 @@ def command(
 
     file = configs.read(config).given if config is not None else None
     swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]
-    sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal, refine=refine)
+    sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal)
     say = _terminal.nothing if quiet else _terminal.note
     await_servers([task.spec for task in sweep.tasks], wait, say)
     folder = new_folder(sweep.home) if out is None else Path(out)
     with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
-        info = run_sweep(sweep, folder, workers=workers, display=display, say=say, render=rendered.render)
+        info = run_sweep(
+            sweep, folder, workers=workers, pool_name=pool_name, display=display, say=say, render=rendered.render
+        )
     _terminal.show(form, info)
     if not no_html and rendered.write_answer_page(info, folder, _terminal.complain) is not None:
         say(f"report: {rendered.answer_path(folder)}")

@@ -17,7 +17,7 @@ from multiprocessing.context import ForkServerContext
 from typing import Protocol, TypeVar
 
 from harness import registry, termination
-from harness.errors import Crashed
+from harness.errors import Crashed, UsageError, no_such
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -112,10 +112,25 @@ _NO_WORD = "ignore:resource_tracker:UserWarning"
 """What it clears away after this process was killed is of no interest to the user."""
 
 
-def of(workers: int | None = None) -> Pool:
-    """Processes, as many as there are cores; this process alone where there is one, or one is requested."""
+PROCESSES = "processes"
+
+
+def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = True) -> Pool:
+    """Return the pool of that name: processes of this machine, as many as there are cores, or Ray.
+
+    It is this process alone where there is one core or one is requested, and under a wall clock. Raises UsageError.
+    """
+    known, _, address = name.partition(":")
+    if known not in (PROCESSES, "ray") or (address and known != "ray"):
+        raise no_such("pool", name, (PROCESSES, "ray"), "Or ray:ADDRESS for a cluster that runs.")
+    if known == "ray" and not virtual:
+        raise UsageError(f"--pool {name} is for simulated trials, and these run on a wall clock; leave it out.")
+    if known == "ray":
+        from harness.experiments.pool_ray import Ray  # Ray is an extra
+
+        return Ray(address or None, workers if address else workers or cores())
     count = workers or cores()
-    return Here() if count == 1 else Processes(count)
+    return Here() if count == 1 or not virtual else Processes(count)
 
 
 def cores() -> int:

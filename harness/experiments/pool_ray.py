@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from harness.errors import BackendError, Crashed, UsageError
-from harness.experiments import pool
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -36,7 +35,7 @@ class Ray:
     def _begin(self, address: str | None, workers: int | None) -> None:
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
         paths = os.pathsep.join(path for path in sys.path if path)  # workers find bench where this process does
-        here = {"num_cpus": workers or pool.cores(), "runtime_env": {"env_vars": {"PYTHONPATH": paths}}, **quiet}
+        here = {"num_cpus": workers, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}, **quiet}
         elsewhere = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
         try:
             self._ray.init(**(here if address is None else elsewhere))

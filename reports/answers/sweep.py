@@ -15,7 +15,6 @@ from harness.data.codec import encode
 from harness.data.run_json import RunInfo, Workload
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.axes import RATE
-from harness.experiments.sweep.plan import REFINED
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics.measure import headline, metrics
 from harness.metrics.objective import meets
@@ -48,8 +47,6 @@ SYSTEMS_NAMED = 6
 PERCENTILES = ("p50", "p90", "p99")
 _ALWAYS = ("attainment", "goodput (req/s)")
 """Columns that stay where they have nothing to show."""
-_REFINED = (None, REFINED)
-"""--refine unless it is given, in real and in simulated time."""
 _ENDED = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED", "failed": "BACKEND FAILED"}
 _JUDGED = {0: ("MET AT EVERY POINT", True), 1: ("NOT MET AT EVERY POINT", False), 5: ("NOT DECIDED", None)}
 
@@ -501,7 +498,6 @@ def _repeat(info: SweepAnswer) -> str:
         "seed": seeds[0] or None if counted else None,
         "fail-under": info.fail_under,
         "goal": ",".join(map(percent, info.goals)),
-        "refine": None if info.refine == _REFINED[info.clock == "virtual"] else info.refine or "none",
     }
     over = [f"--over {shlex.quote(f'{clean(n)}={clean(_listed(v), None)}')}" for n, v in axes.items() if n != RATE]
     return " ".join([command("sweep", {**info.spec, **own}), *over])

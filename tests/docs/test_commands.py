@@ -72,7 +72,7 @@ def shortened(line: str) -> str:
         return f"{re.sub(' --max-requests [0-9]+', '', line)} --max-requests 2000 --workers 1"
     if not line.startswith("bench sweep"):
         return line
-    return f"{re.sub(' --(requests|seeds) [0-9]+', '', line)} --requests 200 --seeds 2 --refine none --workers 1"
+    return f"{re.sub(' --(requests|seeds) [0-9]+', '', line)} --requests 200 --seeds 2 --workers 1"
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def test_one_command_measures_the_example_on_engine_and_simulator(installed, tmp
         installed, tmp_path,
         "harness", "sweep", "--over", "backend=engine,sim", "--over", f"policy={NAME},sarathi", "--rate", "20",
         "--workload", "uniform:prompt_max_tokens=64,output_max_tokens=8", "--requests", "12", "--slo", "ttft=5,tpot=1",
-        "--refine", "none", "--calibrate", "off", "--out", "both",
+        "--calibrate", "off", "--out", "both",
     )  # fmt: skip
 
     assert done.returncode in (0, 4), done.stderr

@@ -65,7 +65,7 @@ def test_a_script_without_a_guard_can_sweep(tmp_path: Path) -> None:
     script.write_text(
         "import harness\n"
         f"options = {TRAFFIC!r}\n"
-        "few = dict(seeds=1, requests=40, refine='none', warmup='none', workers=2)\n"
+        "few = dict(seeds=1, requests=40, warmup='none', workers=2)\n"
         "curve = harness.sweep(**options, **few, rate=[1, 2], out='curve')\n"
         "print(len(curve.frame()))\n"
     )

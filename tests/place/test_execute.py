@@ -16,7 +16,7 @@ from harness.experiments import answers, pool
 from harness.experiments.place.answer import stored_options
 from harness.experiments.place.execute import run_placement
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.settings import PlaceOptions, opened, place_options
+from harness.experiments.place.settings import PlaceOptions, place_options
 from harness.experiments.place.store import Store
 from harness.options import Given
 from reports.answers import place
@@ -38,7 +38,7 @@ def test_every_pool_gives_the_same_answer() -> None:
     small = placement()
     here = run_placement(small, Store(None), pool.Here())
 
-    with opened("processes", 2) as processes:
+    with pool.of(2) as processes:
         apart = run_placement(small, Store(None), processes)
 
     assert without_time(here) == without_time(apart)
@@ -53,7 +53,7 @@ def test_every_pool_gives_the_same_answer() -> None:
 def test_a_cluster_of_ray_gives_the_same_answer() -> None:
     """A search on a cluster would place another system than a laptop; and an error must come back as itself."""
     small = placement()
-    with opened("ray", 2) as cluster:
+    with pool.of(2, "ray") as cluster:
         apart = run_placement(small, Store(None), cluster)
         with pytest.raises(UsageError, match="is not a number"):
             list(cluster.map(fails, ["one"]))
@@ -69,7 +69,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     """A user without Ray would see an import error."""
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'goodput-bench\[ray\]'"):
-        opened("ray", None)
+        pool.of(None, "ray")
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +84,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(__import__("sys").modules, "ray", NoCluster())
     with pytest.raises(BackendError, match=r"Ray at .10\.0\.0\.1:6379. does not answer: no node answers"):
-        opened("ray:10.0.0.1:6379", None)
+        pool.of(None, "ray:10.0.0.1:6379")
 
 
 def test_a_rerun_resumes_a_search(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from harness.cli import main
 Sweep = Callable[..., dict[str, Any]]
 
 QUICK = ("--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet",
-         "--no-html", "--refine", "none")  # fmt: skip
+         "--no-html")  # fmt: skip
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
-"""Rates that a sweep adds where a goal is crossed, and what it says of two systems over their common seeds."""
+"""What a sweep says of two systems over their common seeds, and of points beyond saturation."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -8,77 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.experiments.sweep.axes import axis
-from harness.experiments.sweep.plan import plan_sweep
-from harness.options import Given
+from harness.cli import main
 from harness.stats.seeds import half_width, jackknife
 
 Sweep = Callable[..., dict[str, Any]]
-Refused = Callable[..., str]
-
-COARSE = ("--rate", "1,4", "--requests", "150", "--seeds", "2")
-
-
-def rates(info: dict[str, Any]) -> list[float]:
-    return [point["values"]["rate"] for point in info["points"]]
-
-
-def test_rates_are_added_until_the_crossing_is_near_enough(sweep: Sweep) -> None:
-    """The knee would lie somewhere between two points of a coarse sweep."""
-    coarse = sweep(*COARSE)
-    fine = sweep(*COARSE, "--refine", "20%", out="fine")
-    (crossing,) = fine["crossings"]
-    low, high = crossing["between"]
-
-    assert [1, 4] == rates(coarse)
-    assert coarse["added"] == []
-    assert sorted(rates(fine)) == rates(fine)
-    assert high / low <= 1.2
-    assert low <= crossing["at"] <= high
-    assert len(fine["added"]) == len(fine["points"]) - 2 <= 4
-    assert fine["runs"]["done"] == 2 * len(fine["points"])
-
-
-def test_rates_are_added_for_the_system_that_crosses(sweep: Sweep) -> None:
-    """A system without a crossing would be run at rates that say nothing of it."""
-    info = sweep(*COARSE, "--over", "policy=vllm-v0|sarathi:budget=256", "--over", "slo-scale=0.8,1", "--refine", "40%")
-
-    assert {one["policy"] for one in info["added"]} == {"vllm-v0"}
-    assert all({"rate", "policy"} == one.keys() for one in info["added"])
-    for one in info["added"]:
-        of = [point["values"] for point in info["points"] if point["values"]["rate"] == one["rate"]]
-        assert [0.8, 1] == [values["slo-scale"] for values in of]
-
-
-def test_added_rates_stay_when_a_sweep_goes_on(sweep: Sweep, tmp_path: Path) -> None:
-    """A resumed sweep would forget its runs near the knee, or make other ones."""
-    first = sweep(*COARSE, "--refine", "40%")
-    written = (tmp_path / "sweep" / "sweep.json").read_bytes()
-    sweep(*COARSE, "--refine", "40%")
-    again = (tmp_path / "sweep" / "sweep.json").read_bytes()
-    plain = sweep(*COARSE[:-1], "3")
-
-    assert first["added"]
-    assert again == written
-    assert plain["added"] == first["added"]
-    assert plain["runs"]["done"] == 3 * len(first["points"])
-
-
-def test_real_time_adds_no_rates_by_itself() -> None:
-    """A sweep of a rented server would take twice as long as planned."""
-    over = [axis("rate", "50,60")]
-    planned = [plan_sweep(Given({"backend": backend}), None, over).refine for backend in ("null", "sim")]
-    given = plan_sweep(Given({"backend": "null"}), None, over, refine="10%")
-
-    assert [None, 0.05] == planned
-    assert given.refine == 0.1
-
-
-@pytest.mark.parametrize("text", ["0", "much", "-5%"])
-def test_wrong_refine_is_one_sentence(refused: Refused, text: str) -> None:
-    assert f"--refine must be a share above 0, such as 5%, or none, got '{text}'." == refused(
-        "--rate", "1,2", "--refine", text
-    )
 
 
 def test_systems_are_compared_seed_by_seed(sweep: Sweep) -> None:
@@ -117,3 +51,21 @@ def test_saturated_points_are_named(sweep: Sweep) -> None:
 
     assert "saturated" in info["printed"]
     assert any("Saturated from 12 req/s on" in text for text in info["warnings"])
+
+
+def test_rates_that_earlier_versions_added_are_read_and_kept(
+    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The runs between the points of a stored sweep would vanish from its curve, and be lost when it goes on."""
+    line = ("--requests", "60", "--seeds", "1")
+    sweep("--rate", "1,2,4", *line)
+    file = tmp_path / "sweep" / "sweep.json"
+    stored = json.loads(file.read_text())
+    axes = [{"name": "rate", "values": [1, 4]}]
+    file.write_text(json.dumps({**stored, "axes": axes, "refine": 0.05, "added": [{"rate": 2}], "state": "running"}))
+
+    assert 0 == main(["report", str(tmp_path / "sweep"), "--format", "json"])
+    assert [1, 2, 4] == [point["values"]["rate"] for point in json.loads(capsys.readouterr().out)["points"]]
+    sweep("--rate", "1,4", *line, code=2)
+    again = sweep("--rate", "1,2,4", *line)
+    assert 3 == again["runs"]["done"]

@@ -1,5 +1,6 @@
 """The pool of trials: every item has its answer, and no worker outlives the command."""
 
+import importlib.util
 import os
 import resource
 import signal
@@ -11,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+import harness
+from harness.cli import main
 from harness.errors import Crashed, UsageError
 from harness.experiments import pool
 
@@ -32,9 +35,41 @@ def ended_with_1(_: int) -> int:
     os._exit(1)
 
 
+def killed_once(file: str) -> str:
+    if not Path(file).exists():
+        Path(file).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return file
+
+
 def endless(file: str) -> None:
     Path(file).write_text(str(os.getpid()))
     time.sleep(600)
+
+
+@pytest.mark.nightly
+@pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'goodput-bench[ray]'"
+)
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_search_on_ray_is_that_of_this_machine_and_survives_a_worker(tmp_path: Path) -> None:
+    """A node that is lost would change the capacity, or end the search."""
+    options = {"backend": "sim", "latency": "abc:distserve", "tolerance": "30%", "max_requests": 9000, "horizon": "60s"}
+    with pool.of(2, "ray") as cluster:
+        assert [str(tmp_path / "mark")] == [answer for _, answer in cluster.map(killed_once, [str(tmp_path / "mark")])]
+        found = [harness.capacity(**options, workers=2, pool=name).answer.answers for name in ("ray", "processes")]
+
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("command", ["capacity", "sweep --rate 1", "agents --workload coding-agent"])
+def test_a_pool_is_for_simulated_trials(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A server would be measured from another machine than the one that asks."""
+    line = [*command.split(), "--backend", "null", "--pool", "ray", "--quiet", "--out", str(tmp_path / "out")]
+
+    assert 2 == main(line)
+    assert "--pool ray is for simulated trials" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -187,23 +187,25 @@ def run_search(
     out: Path | None,
     *,
     workers: int | None = None,
+    pool_name: str = pool.PROCESSES,
     tell: Callable[[str], None] = lambda _: None,
     display: Display = QUIET,
 ) -> AgentsAnswer:
     """Search every tier. Ctrl-C, a backend that fails and a trial that is not valid twice end it with the results so
     far; where no trial had ended they raise Interrupted, BackendError or NotValid."""
-    if out is None:
-        return _run(setup, None, [], workers, tell, display)
-    folder = _folder(out)
-    with folder.opened() as before:
-        return _run(setup, out, _stored(folder, before, setup), workers, tell, display)
+    with pool.of(workers, pool_name, virtual=setup.first.virtual) as processes:
+        if out is None:
+            return _run(setup, None, [], processes, tell, display)
+        folder = _folder(out)
+        with folder.opened() as before:
+            return _run(setup, out, _stored(folder, before, setup), processes, tell, display)
 
 
 def _run(
     setup: Setup,
     out: Path | None,
     trials: list[AgentTrial],
-    workers: int | None,
+    processes: pool.Pool,
     tell: Callable[[str], None],
     display: Display,
 ) -> AgentsAnswer:
@@ -218,32 +220,29 @@ def _run(
         return info
 
     save("running")
-    with pool.of(workers if setup.first.virtual else 1) as processes:
-        try:
-            while failed is None and (keys := next_keys(setup.tiers, trials, setup.options)):
-                next_s = 0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)
-                if setup.budget_s is not None and time.monotonic() - begun_s + next_s > setup.budget_s * 1.05:
-                    break
-                if setup.max_requests is not None and (sent := _sent(setup, trials, keys)) > setup.max_requests:
-                    tell(
-                        f"The next trials would make it {sent:,.0f} requests; --max-requests is {setup.max_requests:,}."
-                    )
-                    break
-                tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
-                try:
-                    for one in _made(setup, tasks, processes, out, tell, display):
-                        trials.append(one)
-                        tell(_line(one))
-                        save("running")
-                except NotValid as error:  # of a wall clock, where there is one trial at a time
-                    invalid.append(str(error))
-                    tell(f"{error} It is {'not repeated again' if keys == doubtful else 'repeated'}.")
-                    failed, doubtful = error if keys == doubtful else None, keys
-        except KeyboardInterrupt:
-            interrupted = True
-        except BackendError as error:
-            failed = error
-            invalid.append(str(error))
+    try:
+        while failed is None and (keys := next_keys(setup.tiers, trials, setup.options)):
+            next_s = 0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)
+            if setup.budget_s is not None and time.monotonic() - begun_s + next_s > setup.budget_s * 1.05:
+                break
+            if setup.max_requests is not None and (sent := _sent(setup, trials, keys)) > setup.max_requests:
+                tell(f"The next trials would make it {sent:,.0f} requests; --max-requests is {setup.max_requests:,}.")
+                break
+            tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
+            try:
+                for one in _made(setup, tasks, processes, out, tell, display):
+                    trials.append(one)
+                    tell(_line(one))
+                    save("running")
+            except NotValid as error:  # of a wall clock, where there is one trial at a time
+                invalid.append(str(error))
+                tell(f"{error} It is {'not repeated again' if keys == doubtful else 'repeated'}.")
+                failed, doubtful = error if keys == doubtful else None, keys
+    except KeyboardInterrupt:
+        interrupted = True
+    except BackendError as error:
+        failed = error
+        invalid.append(str(error))
     if failed is not None and not trials:
         raise failed
     if interrupted and not trials:

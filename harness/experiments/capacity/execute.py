@@ -196,6 +196,7 @@ def run_search(
     make: TrialFactory | None = None,
     *,
     workers: int | None = None,
+    pool_name: str = pool.PROCESSES,
     tell: Callable[[str], None] = lambda _: None,
     display: Display = QUIET,
 ) -> CapacityAnswer:
@@ -211,8 +212,11 @@ def run_search(
             tell(f"warning: {wrong}")
     elif make is None:
         tell_load(setup, tell)
-    count = workers if setup.planned.virtual else 1
-    with store.opened(setup), tempfile.TemporaryDirectory() as folder, pool.of(count) as processes:
+    with (
+        pool.of(workers, pool_name, virtual=setup.planned.virtual) as processes,
+        store.opened(setup),
+        tempfile.TemporaryDirectory() as folder,
+    ):
         if make is None and setup.planned.virtual:
             make = SimulatedTrials(processes)
         elif make is None:

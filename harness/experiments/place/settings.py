@@ -14,7 +14,6 @@ from harness.api import ReusableSimulator, Slo
 from harness.catalog import Shape
 from harness.data.schedule import Schedule
 from harness.errors import UsageError, no_such
-from harness.experiments import pool
 from harness.experiments.capacity.conditions import Definition, conditions
 from harness.experiments.capacity.filling import Filling, filling
 from harness.experiments.capacity.horizon import SHORTEST_S, usual_s
@@ -122,7 +121,6 @@ def hardware_of(text: str) -> tuple[str, ...]:
 WORKLOAD = "distserve-fig1"
 """The example of DistServe: 512 tokens in and 64 out."""
 
-POOLS = ("processes", "ray")
 CONDITIONS: tuple[Definition, ...] = ("joint", "separate")
 
 
@@ -204,18 +202,6 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     workload = spec.workload if named or spec.trace is not None else WORKLOAD
     timed = None if spec.latency is None else registry.system_in(spec.latency).get("model")
     return replace(spec, workload=workload, model=spec.model or timed or "opt-13b", hardware=None)
-
-
-def opened(text: str, count: int | None) -> pool.Pool:
-    """The pool of that name: processes of this machine, or Ray. Raises UsageError."""
-    name, _, address = text.partition(":")
-    if name not in POOLS or (address and name != "ray"):
-        raise no_such("pool", text, POOLS, "Or ray:ADDRESS for a cluster that runs.")
-    if name == "processes":
-        return pool.of(count)
-    from harness.experiments.pool_ray import Ray  # Ray is an extra
-
-    return Ray(address or None, count)
 
 
 def _objective(own: Mapping[str, Any], hardware: tuple[str, ...]) -> Objective:

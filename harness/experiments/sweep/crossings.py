@@ -1,4 +1,4 @@
-"""Where the curves of a sweep cross their goals, how systems compare there, and which rates to add near by.
+"""Where the curves of a sweep cross their goals, and how systems compare there.
 
 Intervals are over seeds, which all systems have in common: a seed is left out of every point at once (jackknife), and
 differences are taken seed by seed, so what one draw of the traffic does to both systems cancels.
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypeAlias
 
-from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, Values, plain
+from harness.experiments.sweep.axes import RATE, RESCORED, SCALE
 from harness.experiments.sweep.sweep_json import (
     Crossing,
     SweepAnswer,
@@ -25,9 +25,6 @@ Line: TypeAlias = Sequence[SweepPoint]
 
 MOST_SYSTEMS = 8
 """Systems of which each is compared with each of the others."""
-
-MOST_ADDED = 8
-"""Rates that are added for a system."""
 
 
 def compared(info: SweepAnswer) -> SweepAnswer:
@@ -171,27 +168,3 @@ def _differences(points: Sequence[SweepPoint]) -> Iterator[SystemDifference]:
 
 def _system(point: SweepPoint) -> dict[str, object]:
     return {name: value for name, value in point.values.items() if name not in (RATE, *RESCORED)}
-
-
-def to_add(info: SweepAnswer, within: float) -> list[Values]:
-    """A point in the middle of each crossing whose ends are further apart than `within`, without axes that only score.
-
-    Empty where all are near enough, or a system has all the points that it may have.
-    """
-    found: dict[Values, None] = {}
-    there = {(_rate(point.values[RATE]), *_system(point).items()) for point in info.points if RATE in point.values}
-    for crossing in info.crossings:
-        if crossing.along != RATE or crossing.between is None:
-            continue
-        low, high = crossing.between
-        system = {name: value for name, value in crossing.where.items() if name not in RESCORED}
-        middle = _rate(f"{math.sqrt(low * high):.3g}")
-        added = sum(one.items() >= system.items() for one in info.added)
-        if high / low > 1 + within and added < MOST_ADDED and (middle, *system.items()) not in there:
-            names = [axis.name for axis in info.axes if axis.name not in RESCORED]
-            found[tuple((name, middle if name == RATE else plain(str(system[name]))) for name in names)] = None
-    return list(found)
-
-
-def _rate(value: object) -> str:
-    return plain(str(value))

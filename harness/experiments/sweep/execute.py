@@ -21,8 +21,7 @@ from harness.errors import BackendError, Interrupted, UsageError
 from harness.experiments import pool
 from harness.experiments.folder import ExperimentFolder
 from harness.experiments.sweep.answer import answer
-from harness.experiments.sweep.axes import Layout, Values, added_points, point_folder
-from harness.experiments.sweep.crossings import to_add
+from harness.experiments.sweep.axes import RATE, Layout
 from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
@@ -115,33 +114,30 @@ RUNNING: Mapping[str, Any] = {
 
 
 @contextmanager
-def opened(out: Path, sweep: Sweep) -> Iterator[Sweep]:
+def opened(out: Path, sweep: Sweep) -> Iterator[None]:
     """The folder, made or found with the same plan in it, and locked against a second sweep while the body runs.
 
-    Gives the sweep with the points that were added there. More values and more seeds may have been given since. Raises
-    UsageError, having changed nothing, for a folder that holds anything else, another sweep, or one that is running.
+    More values and more seeds may have been given since. Raises UsageError, having changed nothing, for a folder that
+    holds anything else, another sweep, or one that is running.
     """
     folder = _folder(out)
     with folder.opened() as before:
         if before is not None:
             _check_same(folder, before, sweep.stored)
-            sweep = sweep.adding(added_points(before))
-        _write_plan(out, sweep)
-        yield sweep
+        folder.write({**sweep.stored, **RUNNING, "runs": {"planned": len(sweep.tasks), "done": 0}})
+        yield
 
 
 def _folder(out: Path) -> ExperimentFolder:
     return ExperimentFolder(out, "sweep", "sweep")
 
 
-def _write_plan(out: Path, sweep: Sweep) -> None:
-    _folder(out).write({**sweep.stored, **RUNNING, "runs": {"planned": len(sweep.tasks), "done": 0}})
-
-
 def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Runs of two sweeps in one curve would be no curve; values and seeds may be added."""
     folder.check_same(before, now, "clock")
-    old = {axis["name"]: axis["values"] for axis in before.get("axes") or []} | {"seeds": before.get("seeds") or []}
+    old = {axis["name"]: [*axis["values"]] for axis in before.get("axes") or []} | {"seeds": before.get("seeds") or []}
+    for point in before.get("added") or ():  # of an earlier version
+        old[RATE].append(point[RATE])
     new = {axis["name"]: axis["values"] for axis in now["axes"]} | {"seeds": now["seeds"]}
     if list(old) != list(new):
         raise folder.other("axes", ", ".join([*old][:-1]) or None, ", ".join([*new][:-1]) or None)
@@ -156,7 +152,7 @@ def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mappin
 
 @dataclass(slots=True)
 class _Outcome:
-    """The sweep with the points that were added, the results of the runs so far, and how it ended."""
+    """The sweep, the results of the runs so far, and how it ended."""
 
     sweep: Sweep
     results: dict[str, RunResult] = field(default_factory=dict)
@@ -170,21 +166,23 @@ def run_sweep(
     *,
     command: str | None = None,
     workers: int | None = None,
+    pool_name: str = pool.PROCESSES,
     display: Display = QUIET,
     say: Callable[[str], None] = lambda _: None,
     render: Callable[[SweepAnswer, str], str] | None = None,
 ) -> SweepAnswer:
     """Execute what is not done yet, and write and return sweep.json.
 
-    Simulated runs go several at a time, one for each of `workers` (None: one per core); those in real time one after
+    Simulated runs go several at a time, `workers` of them in the pool of that name; those in real time one after
     another. Ctrl-C and a backend that fails end it with an answer from what is there. `render` gives the answer as csv
     and as markdown, to be written beside it. Raises UsageError for a folder that holds anything else, BackendError
     where not a single run was made, Interrupted where none had ended.
     """
-    with opened(out, sweep) as whole:
-        outcome = _Outcome(whole)
+    count = workers if len(sweep.tasks) > 1 else 1
+    with pool.of(count, pool_name, virtual=sweep.virtual) as processes, opened(out, sweep):
+        outcome = _Outcome(sweep)
         try:
-            _execute(outcome, out, command or shlex.join(["bench", *sys.argv[1:]]), workers, display, say)
+            _execute(outcome, out, command or shlex.join(["bench", *sys.argv[1:]]), processes, display, say)
         except (KeyboardInterrupt, Interrupted):
             outcome.state = "interrupted"
         except BackendError as error:
@@ -204,40 +202,28 @@ def run_sweep(
 
 
 def _execute(
-    outcome: _Outcome, out: Path, command: str, workers: int | None, display: Display, say: Callable[[str], None]
+    outcome: _Outcome, out: Path, command: str, processes: pool.Pool, display: Display, say: Callable[[str], None]
 ) -> None:
-    """Every run that is not done yet, then those at the rates that are added, until one ends before its time."""
-    virtual, refine = outcome.sweep.virtual, outcome.sweep.refine
-    several = virtual and workers != 1 and len(outcome.sweep.tasks) > 1
-    with pool.of(workers) if several else pool.Here() as made, tempfile.TemporaryDirectory() as folder:
-        shared = Path(folder, "probe.json")
-        more: list[Values] | None = None
-        while more is None or more:
-            tasks = [task for task in outcome.sweep.tasks if task.folder not in outcome.results]
-            orders = [Order(task, str(out), command, QUIET if virtual else display, shared) for task in tasks]
-            kept = {order.task.folder for order in orders if finished(order.path)}
-            runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {len(kept)} of them there already' * bool(kept)}"
-            points = len(outcome.sweep.layout.points)
-            if more is None:
-                say(f"{points} point{'s' * (points != 1)}, {runs}; into {out}")
-            else:
-                say(f"near where the goal is crossed: {'; '.join(point_folder(p)[7:] for p in more)}; {runs}")
-            if not _made(made, orders, outcome, kept, display, say) or refine is None:
-                return
-            more = to_add(answer(outcome.sweep.stored, outcome.results, "running"), refine)
-            outcome.sweep = outcome.sweep.adding(more)
-            _write_plan(out, outcome.sweep)
+    """Execute every run that is not done yet, until one ends before its time; finished ones are read alone."""
+    virtual = outcome.sweep.virtual
+    with tempfile.TemporaryDirectory() as folder:
+        shared, shown_by = Path(folder, "probe.json"), QUIET if virtual else display
+        orders = [Order(task, str(out), command, shown_by, shared) for task in outcome.sweep.tasks]
+        kept = {order.task.folder for order in orders if finished(order.path)}
+        runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {len(kept)} of them there already' * bool(kept)}"
+        points = len(outcome.sweep.layout.points)
+        say(f"{points} point{'s' * (points != 1)}, {runs}; into {out}")
+        _made(processes, orders, outcome, kept, display, say)
 
 
 def _made(
-    made: pool.Pool,
+    processes: pool.Pool,
     orders: list[Order],
     outcome: _Outcome,
     kept: Collection[str],
     display: Display,
     say: Callable[[str], None],
-) -> bool:
-    """Whether all of these runs ended as they should. Those that are `kept` are read alone."""
+) -> None:
     virtual = outcome.sweep.virtual
     left = [order.task for order in orders if order.task.folder not in kept]
     timed = not virtual and all(task.sending_s is not None for task in left)
@@ -245,18 +231,17 @@ def _made(
     progress = Progress(len(orders), len(kept), sum(work.values()), timed)
     with shown(progress, quiet=display.quiet or not virtual):
         announced = orders if virtual else _announced(orders, progress, say)
-        for order, result in made.map(execute_order, announced):
+        for order, result in processes.map(execute_order, announced):
             outcome.results[order.task.folder] = result
             if result.ended != "finished":
                 outcome.state = "failed" if result.ended == "failed" else "interrupted"
                 outcome.error = result.error
-                return False
+                return
             if order.task.folder in work:
                 progress.add(work[order.task.folder])
             if termination.received():
                 outcome.state = "interrupted"
-                return False
-    return True
+                return
 
 
 def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str], None]) -> Iterator[Order]:

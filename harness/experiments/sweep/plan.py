@@ -24,7 +24,6 @@ from harness.experiments.sweep.axes import (
     point_folder,
     points,
     run_folder,
-    valued,
     values,
 )
 from harness.experiments.trial import at_rate, own_rate
@@ -37,9 +36,6 @@ WARMUP = "mser5"
 
 SIMULATED = 2200
 """Requests of a simulated run where nothing limits it: the warm-up cut leaves about 2,000 of them."""
-
-REFINED = 0.05
-"""How far apart the ends of a crossing may be in simulated time: about what five seeds can tell."""
 
 SEEDS = 5
 """Seeds of a simulated point: the fewest that give an interval. One in real time, and where no seed moves anything."""
@@ -63,8 +59,7 @@ class Task:
 class Sweep:
     """A sweep that can begin. `stored` is its plan as sweep.json holds it; tasks go seed by seed.
 
-    `home` is its folder unless another one is given. `refine` is how near the ends of a crossing are to be, None where
-    no rates are added; `systems` are the specs at the other axes, with the traffic's own rate.
+    `home` is its folder unless another one is given.
     """
 
     stored: Mapping[str, Any]
@@ -72,23 +67,6 @@ class Sweep:
     tasks: tuple[Task, ...]
     virtual: bool
     home: Path
-    refine: float | None
-    systems: Mapping[Values, RunSpec]
-    first: Plan
-
-    def adding(self, added: Sequence[Values]) -> Sweep:
-        """The same with more points, each another rate of a system that is there; those that are there already stay."""
-        known = {task.folder.rpartition("/")[0] for task in self.tasks}
-        new = [values for values in added if point_folder(values) not in known]
-        more = [{name: valued(text) for name, text in values} for values in new]
-        stored = {**self.stored, "added": [*self.stored["added"], *more]}
-        layout = Layout.restored(stored)
-        specs = {values: at_rate(self.systems[_system(values)], float(dict(values)[RATE])) for values in new}
-        return replace(self, stored=stored, layout=layout, tasks=(*self.tasks, *_tasks(specs, layout, self.first)))
-
-
-def _system(point: Values) -> Values:
-    return tuple(value for value in point if value[0] != RATE)
 
 
 def plan_sweep(
@@ -98,12 +76,11 @@ def plan_sweep(
     *,
     seeds: str | None = None,
     goals: str | None = None,
-    refine: str | None = None,
 ) -> Sweep:
     """The sweep over `axes` of the run that the options ask for.
 
-    `seeds` is how many, counted from the seed of the options, or a list; `goals` a list of shares; `refine` a share or
-    none. Raises UsageError for whatever is wrong at any point.
+    `seeds` is how many, counted from the seed of the options, or a list; `goals` a list of shares. Raises UsageError
+    for whatever is wrong at any point.
     """
     if not axes and seeds is None:
         raise UsageError(
@@ -118,11 +95,9 @@ def plan_sweep(
     for point, spec in specs.items():
         if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
             specs[point] = replace(spec, requests=SIMULATED)  # a simulated run is long enough for its tail
-    systems = {_system(point): spec for point, spec in specs.items()}
     specs = _rated(specs)
     checked = _checked(specs, axes)
     first = checked[0]
-    near = None if refine == "none" or (refine is None and not virtual) else _near(refine)
     fixed = False
     if virtual and first.recorded:  # a recording that no seed moves: all simulated runs of a point are one
         other = plan(replace(first.spec, seed=first.spec.seed + 1))
@@ -141,24 +116,13 @@ def plan_sweep(
         "clock": "virtual" if virtual else "wall",
         "fixed": fixed,
         "axes": [a.stored for a in axes],
-        "refine": near,
-        "added": [],
         "seeds": list(numbers),
         "goals": list(wanted),
         "fail_under": fail_under,
     }
     folder = default_folder(first)
     home = folder.with_name(f"sweep-{folder.name}")
-    return Sweep(stored, layout, tuple(_tasks(specs, layout, first)), virtual, home, near, systems, first)
-
-
-def _near(refine: str | None) -> float:
-    if refine is None:
-        return REFINED
-    try:
-        return check.share(refine, "--refine")
-    except UsageError:
-        raise UsageError(f"--refine must be a share above 0, such as 5%, or none, got '{refine}'.") from None
+    return Sweep(stored, layout, tuple(_tasks(specs, layout, first)), virtual, home)
 
 
 def _spec(options: Mapping[str, object], file: Given | None, point: Values, goal: float) -> RunSpec:

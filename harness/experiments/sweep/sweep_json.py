@@ -139,7 +139,7 @@ class RunCount(Part, frozen=True):
 
 
 class SweepAnswer(Document, frozen=True, kw_only=True):
-    """sweep.json. `refine` is how near the ends of a crossing are to be, None where no rates are added to the axes."""
+    """sweep.json. Earlier versions `added` points between those of the axes, where a goal was crossed."""
 
     schema: int = 1
     kind: Literal["sweep"] = "sweep"
@@ -150,7 +150,6 @@ class SweepAnswer(Document, frozen=True, kw_only=True):
     clock: Text
     fixed: bool = False
     axes: list[SweepAxis]
-    refine: Number | None = None
     added: list[Facts] = field(default_factory=list)
     seeds: list[int]
     goals: list[Share]
