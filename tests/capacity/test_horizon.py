@@ -164,6 +164,23 @@ def test_where_attainment_does_not_depend_on_the_rate_the_capacity_is_below_the_
     assert "attainment hardly depends on the rate" in (result.why or "")
 
 
+def test_no_rate_is_tried_at_which_runs_are_almost_empty() -> None:
+    """Where a lucky short run met the goal, the search went on down to 1e-25 req/s, in runs without a request."""
+    tried = []
+
+    def make(request: TrialRequest) -> Trial:
+        trial, probe = queue(request), request.key.goal is not None
+        tried.append(request.key.rate_rps)
+        if request.horizon_s is None or (probe and request.key.rate_rps < 0.1):
+            return trial
+        return replace(trial, shares=tuple(replace(s, met=int(0.8 * s.of)) for s in trial.shares))
+
+    _, result = searched(make=make)
+
+    assert not result.resolved and "a longer --horizon tries lower ones" in (result.why or "")
+    assert min(rate for rate in tried if rate) * HORIZON_S > 1
+
+
 def test_a_rate_far_from_the_answer_is_decided_early() -> None:
     whole, _ = searched()
     search, result = searched(replace(SPEC, at_rps=1.0))
@@ -177,3 +194,10 @@ def test_runs_of_fast_systems_are_cut_to_lengths_that_people_repeat() -> None:
                for rate in (1.0, 9.0, 17.0, 30.0, 50.0, 1e4)}  # fmt: skip
 
     assert lengths == {600.0, 300.0, 180.0, 120.0, 60.0}
+
+
+def test_runs_of_slow_systems_last_until_some_requests_came() -> None:
+    """In 10 minutes none or one comes at 0.001 req/s: the mean of such shares says nothing."""
+    search = HorizonSearch(replace(SPEC, horizon_s=None), horizon_s=600.0, _least_s=60.0)
+
+    assert [600.0, 1_020.0, 30_000.0] == [search._horizon_at(rate) for rate in (0.06, 0.03, 0.001)]

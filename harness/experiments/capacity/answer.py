@@ -95,8 +95,9 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
     untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
     decided = at is not None and at.verdict != "unresolved"
     binding = None if estimate is None else estimate.binding
-    if estimate is not None and binding == JOINT and found.bounds:  # of these the one that fewest requests keep
-        binding = min(found.bounds.items(), key=lambda pair: pair[1].at(estimate.rate_rps))[0]
+    if estimate is not None and binding == JOINT:  # of these the one that fewest requests keep, where that is known
+        attained = {key: share.at(estimate.rate_rps) for key, share in found.bounds.items()}
+        binding = min(attained, key=attained.__getitem__, default=None)
     if estimate is None and not setup.over_horizon and found.bracket.high is not None:
         binding = _missed_most(setup.search_spec(goal), ledger, found.bracket.high.rate_rps)
     return GoalCapacity(

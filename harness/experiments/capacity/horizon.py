@@ -54,6 +54,10 @@ goal: a growing queue takes time to reach a bound of L seconds, so with goal g a
 SHORTEST_S, ENOUGH = 60.0, 5_000
 """A run of a fast system is cut to about so many requests, and never below so many seconds: runs of 60 s read up to 29
 % above those of 10 minutes, runs of 150 s up to 10 %. Cost is that of `FINAL`."""
+FEWEST = 30.0, 2.0
+"""A run of a slow system lasts until about so many requests came, where nothing says T; where T is given, rates at which
+a run has fewer than the second are not tried: of almost empty runs the mean of shares says nothing, and the search
+went from 0.001 to 1e-25 req/s."""
 LENGTHS_S = 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 450.0, 600.0
 """Where nothing says T it is the next of these, or of whole minutes: people repeat such runs, and two searches of
 one system mean the same."""
@@ -130,7 +134,7 @@ SERVED = 2_000
 
 
 class SearchEnded(Exception):
-    """No more runs can be made: the limit of requests or the budget is spent."""
+    """No more runs can be made: the limit of requests or the budget is spent, or it says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +184,9 @@ class HorizonSearch:
             if isinstance(why, SearchResult):
                 return why
             yield from self._overload()
-        except SearchEnded:
+        except SearchEnded as end:
             self._best = self._so_far()
-            why = "the search stopped at its limit."
+            why = str(end) or "the search stopped at its limit."
         return self._result(why)
 
     # ---- the four parts
@@ -426,6 +430,11 @@ class HorizonSearch:
     def _request(
         self, seed: int, rate_rps: float, span_s: float, wanted: tuple[Condition, ...], slo: Slo, goal: float | None
     ) -> TrialRequest:
+        if rate_rps * span_s < FEWEST[1]:
+            raise SearchEnded(
+                f"the goal is missed at all rates at which a run of {span_s:g} s has {FEWEST[1]:.0f} requests or "
+                "more; a longer --horizon tries lower ones."
+            )
         planned = math.ceil(rate_rps * (self.settle_s + span_s))
         return TrialRequest(Key(seed, rate_rps, planned, goal), wanted, self.settle_s, span_s, slo)
 
@@ -442,7 +451,7 @@ class HorizonSearch:
         """T, which is cut where the rate is high."""
         if self.spec.horizon_s is not None:
             return self.spec.horizon_s
-        return _length_s(max(min(self.horizon_s, ENOUGH / rate_rps), self._least_s))
+        return _cut_s(self.horizon_s, rate_rps, self._least_s)
 
     def _objective(self, horizon_s: float) -> tuple[tuple[Condition, ...], Slo]:
         """What must hold, with the implied bound on waiting."""
@@ -697,7 +706,12 @@ def longest_wait_s(wanted: Sequence[Condition], slo: Slo) -> float:
 def usual_s(wanted: Sequence[Condition], slo: Slo, rate_rps: float) -> float:
     """T of systems that are to be compared at a rate, where nothing says how long."""
     shortest_s = max(SHORTEST_S, WAITS * longest_wait_s(wanted, slo))
-    return _length_s(max(min(HORIZON_S, ENOUGH / rate_rps), shortest_s))
+    return _cut_s(HORIZON_S, rate_rps, shortest_s)
+
+
+def _cut_s(usual_s: float, rate_rps: float, shortest_s: float) -> float:
+    """T at a rate: cut where many requests come, longer where few do."""
+    return _length_s(max(min(usual_s, ENOUGH / rate_rps), FEWEST[0] / rate_rps, shortest_s))
 
 
 def _length_s(needed_s: float) -> float:
