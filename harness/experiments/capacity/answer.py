@@ -97,7 +97,8 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
     binding = None if estimate is None else estimate.binding
     if estimate is not None and binding == JOINT:  # of these the one that fewest requests keep, where that is known
         attained = {key: share.at(estimate.rate_rps) for key, share in found.bounds.items()}
-        binding = min(attained, key=attained.__getitem__, default=None)
+        fewest = min(attained, key=attained.__getitem__, default=None)
+        binding = fewest
     if estimate is None and not setup.over_horizon and found.bracket.high is not None:
         binding = _missed_most(setup.search_spec(goal), ledger, found.bracket.high.rate_rps)
     return GoalCapacity(
