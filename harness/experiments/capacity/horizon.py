@@ -55,9 +55,9 @@ SHORTEST_S, ENOUGH = 60.0, 5_000
 """A run of a fast system is cut to about so many requests, and never below so many seconds: runs of 60 s read up to 29
 % above those of 10 minutes, runs of 150 s up to 10 %. Cost is that of `FINAL`."""
 FEWEST = 30.0, 2.0
-"""A run of a slow system lasts until about so many requests came, where nothing says T; where T is given, rates at which
-a run has fewer than the second are not tried: of almost empty runs the mean of shares says nothing, and the search
-went from 0.001 to 1e-25 req/s."""
+"""A run of a slow system lasts until about so many requests came, where nothing says T. Where T is given, rates at
+which a run has fewer than the second are not tried: the mean share of almost empty runs says nothing, and a search
+went down to 1e-25 req/s."""
 LENGTHS_S = 60.0, 90.0, 120.0, 180.0, 240.0, 300.0, 450.0, 600.0
 """Where nothing says T it is the next of these, or of whole minutes: people repeat such runs, and two searches of
 one system mean the same."""
