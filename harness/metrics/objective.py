@@ -361,13 +361,18 @@ class _Run:
         return self._scored(bound, self.applies(bound), limit_s)
 
     def score_own(self) -> list[BoundScore]:
-        """The bounds that only requests themselves bring along."""
-        found = []
+        """The bounds that requests bring along where the SLO has none for them: no bound on the metric, or no class."""
+        scored = []
         for metric in BROUGHT:
-            own = self.seen.own(metric)
-            if own is not None and not any(b.metric == metric and b.percentile is None for b in self.slo.bounds):
-                found.append(self._scored(Bound(metric, float("inf")), ~np.isnan(own), own))
-        return found
+            if (own := self.seen.own(metric)) is None:
+                continue
+            applies = ~np.isnan(own)
+            for bound in self.slo.bounds:
+                if bound.metric == metric and bound.percentile is None:
+                    applies &= ~self.applies(bound)
+            if applies.any():
+                scored.append(self._scored(Bound(metric, float("inf")), applies, own))
+        return scored
 
     def _scored(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> BoundScore:
         met = self._met(bound, applies, limit_s)

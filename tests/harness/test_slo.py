@@ -156,6 +156,17 @@ def test_a_request_may_bring_its_own_bound(table):
     ]
 
 
+def test_a_bound_for_one_class_leaves_the_others_to_their_own(table):
+    """`ttft@long=2` would let every other request pass, whatever bound it brings along."""
+    own_s = [9.0, 0.6, None, 0.4]
+    rows = table(4, tag=["long", None, None, "short"], tokens=[[1.0], [1.5], [9.0], [3.5]], slo_ttft_s=own_s)
+    scored = score(rows, parse_slo("ttft@long=2"))
+
+    assert [True, True, True, False] == scored.met.tolist()
+    assert [("ttft@long=2", 1), ("ttft (per request)", 2)] == [(str(b.bound), b.applies.sum()) for b in scored.bounds]
+    assert 2 == len(score(rows, parse_slo("ttft@long=2,ttft=5")).bounds)
+
+
 def test_a_pooled_metric_binds_the_largest_gap_of_each_request(table):
     """One long stall would hide among the gaps of others."""
     rows = table(2, tokens=[[0.1, 0.2, 0.9], [1.1, 1.2, 1.3]])
