@@ -1,10 +1,10 @@
 """How errors of a simulator are written: the name and unit of a metric, the size of an error, the verdict."""
 
-from harness.experiments.validate.answer import TargetRow, ValidationRow
+from harness.experiments.validate.answer import Target, Validation
 from reports._format import clean
 
 
-def verdict(one: ValidationRow) -> str:
+def verdict(one: Validation) -> str:
     """How a comparison came out, with what was obtained and its limit for each target that decides it."""
     targets = one.targets
     missed = [target for target in targets if not target.holds]
@@ -32,6 +32,6 @@ def size(number: float, unit: str, *, signed: bool = False) -> str:
     return f"{text}%" if unit == "%" else f"{text} points"
 
 
-def limit(row: TargetRow, number: float) -> str:
+def limit(row: Target, number: float) -> str:
     """A limit, or what was obtained: a factor, points or a percentage, as the target says."""
     return f"{number:.2f} times" if "factor" in row.how else size(number, unit(row.metric))

@@ -11,7 +11,7 @@ from harness.cli._options import BOUNDS, formats
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from harness.experiments.validate import Validation
+    from harness.experiments.validate.answer import Validation
 
 _EPILOG = """
 \b

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.codec import encode
-from harness.experiments.validate.answer import ErrorRow, PairRow, TargetRow, ValidateAnswer, ValidationRow
+from harness.experiments.validate.answer import Errors, Pair, Target, ValidateAnswer, Validation
 from reports import _format, figures
 from reports._format import clean
 from reports._validated import limit, name, size, unit, verdict
@@ -61,7 +61,7 @@ def document(info: ValidateAnswer, path: Path | None = None) -> Document:
     )
 
 
-def _tables(one: ValidationRow, most: int) -> Iterator[Table]:
+def _tables(one: Validation, most: int) -> Iterator[Table]:
     if one.targets:
         heads: tuple[str, ...] = (
             "metric",
@@ -85,7 +85,7 @@ def _tables(one: ValidationRow, most: int) -> Iterator[Table]:
         yield Table(f"measured and simulated{more}", heads, tuple(map(_pair, pairs)), 2)
 
 
-def _target(row: TargetRow) -> tuple[str | Cell, ...]:
+def _target(row: Target) -> tuple[str | Cell, ...]:
     return (
         name(row.metric),
         clean(row.how, 60),
@@ -96,7 +96,7 @@ def _target(row: TargetRow) -> tuple[str | Cell, ...]:
     )
 
 
-def _error(row: ErrorRow) -> tuple[str, ...]:
+def _error(row: Errors) -> tuple[str, ...]:
     return (
         name(row.metric),
         clean(row.worst, 60),
@@ -109,7 +109,7 @@ def _error(row: ErrorRow) -> tuple[str, ...]:
     )
 
 
-def _pair(pair: PairRow) -> tuple[str, ...]:
+def _pair(pair: Pair) -> tuple[str, ...]:
     metric = pair.metric
     sides = (pair.measured, pair.simulated)
     return (

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from harness.experiments.validate.answer import PairRow, ValidationRow
+from harness.experiments.validate.answer import Pair, Validation
 from reports import _validated as wording
 from reports._format import in_figure
 from reports.figures import style
@@ -32,20 +32,20 @@ def look_of(place: int) -> Look:
     return _STYLES[slot]._replace(dash=other.dash, symbol=other.symbol)
 
 
-def _by(pairs: Sequence[PairRow], key: str) -> dict[str, list[PairRow]]:
-    found: dict[str, list[PairRow]] = {}
+def _by(pairs: Sequence[Pair], key: str) -> dict[str, list[Pair]]:
+    found: dict[str, list[Pair]] = {}
     for pair in pairs:
         found.setdefault(wording.unit(pair.metric) if key == "unit" else getattr(pair, key), []).append(pair)
     return found
 
 
-def _at_rates(one: ValidationRow) -> list[PairRow]:
+def _at_rates(one: Validation) -> list[Pair]:
     """The pairs that have a rate; none where that is the same for all."""
     pairs = [pair for pair in one.pairs if pair.x is not None]
     return pairs if len({pair.x for pair in pairs}) > 1 else []
 
 
-def _notes(pairs: Sequence[PairRow], drawn: int) -> list[str]:
+def _notes(pairs: Sequence[Pair], drawn: int) -> list[str]:
     seen = any(pair.calibrated for pair in pairs)
     return [
         "Hollow marks were seen by the calibration and are not scored." if seen else "",
@@ -53,7 +53,7 @@ def _notes(pairs: Sequence[PairRow], drawn: int) -> list[str]:
     ]
 
 
-def real_curves(one: ValidationRow) -> go.Figure | str:
+def real_curves(one: Validation) -> go.Figure | str:
     """Each metric against the rate: measured with marks and solid lines, simulated hollow and dashed."""
     pairs = _at_rates(one)
     if not pairs:
@@ -83,7 +83,7 @@ def real_curves(one: ValidationRow) -> go.Figure | str:
     ])  # fmt: skip
 
 
-def real_plane(one: ValidationRow) -> go.Figure | str:
+def real_plane(one: Validation) -> go.Figure | str:
     """Simulated against measured seconds, a mark for each run and metric, with the diagonal where both agree."""
     pairs = [
         pair for pair in one.pairs if not pair.metric.endswith("_pct") and pair.measured > 0 and pair.simulated > 0

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.experiments.validate import Pair, Validation
-from harness.experiments.validate.answer import MEAN, WORSE_HALF, target
+from harness.experiments.validate.answer import MEAN, WORSE_HALF, Pair, Validation, target, validation
 from published import served, zero_shot
 from published.served import Row
 
@@ -30,7 +29,7 @@ def validate(data: Path) -> Validation:
         for i, row in enumerate(rows)
         for name, measured_s, ratio in (("ttft", row.ttft_s, scored.ttft[i]), ("tpot", row.tpot_s, scored.tpot[i]))
     ]
-    return Validation(
+    return validation(
         "aic-e2e",
         "dense models and mixtures of experts at fixed concurrency, three engines",
         (

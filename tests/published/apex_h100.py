@@ -17,8 +17,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from harness.errors import UsageError
-from harness.experiments.validate import Validation, measured_runs
-from harness.experiments.validate.answer import MEAN
+from harness.experiments.validate import measured_runs
+from harness.experiments.validate.answer import MEAN, Validation
 from harness.experiments.validate.simulated import Times, Traffic
 from harness.spec import Spec
 from published import form

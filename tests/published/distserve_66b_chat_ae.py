@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from harness.experiments.validate import Validation, measured_runs
-from harness.experiments.validate.answer import LARGEST
+from harness.experiments.validate import measured_runs
+from harness.experiments.validate.answer import LARGEST, Validation
 from harness.experiments.validate.simulated import Ints, Traffic
 from published import form
 

@@ -18,8 +18,18 @@ import pyarrow.parquet as pq
 
 from backends.systems import distserve
 from harness.errors import UsageError
-from harness.experiments.validate import Pair, Target, Validation, measured_runs
-from harness.experiments.validate.answer import FACTOR, RMSE, errors, scored, target
+from harness.experiments.validate import measured_runs
+from harness.experiments.validate.answer import (
+    FACTOR,
+    RMSE,
+    Pair,
+    Target,
+    Validation,
+    errors,
+    scored,
+    target,
+    validation,
+)
 from harness.experiments.validate.measured_runs import LeftOut
 from harness.experiments.validate.simulated import Floats, Traffic
 from published import form
@@ -77,7 +87,7 @@ def validate(data: Path) -> Validation:
     peer = [*peer_of(curves)]
     lowest = {name: _lowest(runs) for name, runs in curves.items()}
     targets, beside = _targets(pairs, peer, lowest)
-    return Validation(
+    return validation(
         name="distserve-a100",
         title="OPT-13B, ShareGPT, A100-80G: vLLM and DistServe, attainment and latencies at each rate",
         setting=(RULE, *beside),

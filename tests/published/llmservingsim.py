@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from harness import catalog
-from harness.experiments.validate import Validation, measured_runs, measurements, simulated
-from harness.experiments.validate.answer import MEAN
+from harness.experiments.validate import measured_runs, measurements, simulated
+from harness.experiments.validate.answer import MEAN, Validation
 from published import form
 
 RUN = "profiles/llmservingsim_vllm_requests.parquet"

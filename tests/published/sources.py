@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import UsageError, no_such
-from harness.experiments.validate import Validation
+from harness.experiments.validate.answer import Validation
 from published import aic_e2e, apex_h100, distserve_66b_chat_ae, distserve_a100, llmservingsim
 
 SOURCES: dict[str, Callable[[Path], Validation]] = {

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness.experiments.validate import Pair
+from harness.experiments.validate.answer import Pair
 from harness.experiments.validate.simulated import Traffic
 from published import distserve_a100
 from published.distserve_a100 import Seen

@@ -1,16 +1,15 @@
 """`bench validate --against`: pairs, errors, targets, and how they are shown."""
 
-import dataclasses
 import math
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from harness.cli import main, validate
 from harness.errors import UsageError
-from harness.experiments.validate import Pair, Target, Validation
 from harness.experiments.validate import answer as validate_answer
-from harness.experiments.validate.answer import ValidateAnswer, ValidationRow
+from harness.experiments.validate.answer import Pair, Target, ValidateAnswer, Validation, validation
 from reports import answers as pages
 from reports import figures
 from reports.answers import validate as validate_report
@@ -30,7 +29,7 @@ def answer(limit: float) -> ValidateAnswer:
     """The answer of one comparison with a limit on the mean error of TTFT."""
     targets = (validate_answer.target(PAIRS, "ttft_s", validate_answer.MEAN, limit, "another <b>simulator</b>: 40 %"),)
     return validate_answer.answer(
-        [Validation("made", "A made-up server", ("Nothing is real.",), PAIRS, targets)], "bench ..."
+        [validation("made", "A made-up server", ("Nothing is real.",), PAIRS, targets)], "bench ..."
     )
 
 
@@ -40,7 +39,7 @@ def test_errors_leave_out_what_the_calibration_saw() -> None:
 
     assert (2, 1) == (times.pairs, times.calibrated)
     assert pytest.approx((12.5, -7.5, 20.0)) == (times.mean, times.bias, times.largest)
-    assert "fast" == times.worst.setting
+    assert "fast" == times.worst
     assert pytest.approx((3.5, -0.5, math.sqrt(12.5))) == (shares.mean, shares.bias, shares.rmse)
 
 
@@ -109,14 +108,14 @@ def test_a_published_sentence_wraps_and_a_short_cell_does_not() -> None:
 
 def test_figures_say_why_they_are_not_drawn() -> None:
     """An empty axis would look like no error."""
-    one = row_of([dataclasses.replace(PAIRS[3], x=None)])
+    one = row_of([structs.replace(PAIRS[3], x=None)])
 
     assert [NO_RATES, NO_TIMES] == [row.draw(one) for row in figures.of("validate").values()]
 
 
-def row_of(pairs: list[Pair]) -> ValidationRow:
+def row_of(pairs: list[Pair]) -> Validation:
     """The row of a comparison without targets."""
-    return validate_answer.answer([Validation("", "", (), tuple(pairs), ())], "").validations[0]
+    return validate_answer.answer([validation("", "", (), tuple(pairs), ())], "").validations[0]
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_the_same_system_gives_the_same_times(tmp_path: Path) -> None:
     found = measured_runs.validate(path, SLOW)
 
     assert wanted == [pair.metric for pair in found.pairs]
-    assert pytest.approx(0.0, abs=1e-12) == max(abs(pair.error) for pair in found.pairs)
+    assert pytest.approx(0.0, abs=1e-10) == max(abs(pair.error) for pair in found.pairs)
     assert ("server", "server", 100.0) == (found.name, found.title, found.pairs[-1].measured)
     assert f"Simulated by {SLOW}." == found.setting[-1]
 
@@ -86,7 +86,7 @@ def test_runs_are_compared_by_their_own_backends(tmp_path: Path) -> None:
     assert (True, 1.0, "vllm") == (pairs["a", "itl_mean_s"].calibrated, pairs["a", "itl_mean_s"].x, "vllm")
     assert pytest.approx(0.02) == pairs["a", "itl_mean_s"].simulated
     assert not pairs["b", "ttft_mean_s"].calibrated
-    assert (1, 100 * abs(pairs["b", "ttft_mean_s"].error)) == (target.pairs, target.obtained)
+    assert (1, abs(pairs["b", "ttft_mean_s"].error)) == (target.pairs, target.obtained)
     assert "another simulator: 40 %" == target.published
 
 
@@ -219,7 +219,7 @@ def test_a_table_that_a_fit_takes_is_validated_as_it_is(tmp_path: Path) -> None:
     found = measured_runs.validate(path, "sim:policy=vllm-v0,latency=linear:base_s=0.02")
 
     assert {"at-1", "at-3", "at-5"} == {pair.setting for pair in found.pairs}
-    assert max(abs(pair.error) for pair in found.pairs) < 1e-6
+    assert max(abs(pair.error) for pair in found.pairs) < 1e-4
 
 
 def test_each_run_is_scored_by_a_fit_to_the_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,8 +230,8 @@ def test_each_run_is_scored_by_a_fit_to_the_others(tmp_path: Path, capsys: pytes
 
     found = measured_runs.validate(path, "sim:policy=vllm-v0", left_out=LeftOut("linear"))
     assert not any(pair.calibrated for pair in found.pairs)
-    assert max(abs(pair.error) for pair in found.pairs) < 0.2
-    assert np.mean([abs(pair.error) for pair in found.pairs]) < 0.05
+    assert max(abs(pair.error) for pair in found.pairs) < 20
+    assert np.mean([abs(pair.error) for pair in found.pairs]) < 5
 
 
 def test_measurements_of_a_toml_file_are_fitted_as_those_of_its_table(tmp_path: Path) -> None:

@@ -5,103 +5,14 @@ How far simulated numbers are from measured ones, over the pairs that the calibr
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Literal
 
 from msgspec import field
+from msgspec.structs import force_setattr
 
 from harness.data.codec import Count, Document, Facts, Number, Part
 from harness.data.host import versions
 from harness.errors import UsageError
-from harness.experiments.validate import Pair, Target, Validation
-
-
-class PairRow(Part, frozen=True, kw_only=True):
-    """A measured and a simulated number, and their error: in percent, or in points of a percentage."""
-
-    setting: str
-    metric: str
-    measured: Number
-    simulated: Number
-    calibrated: bool
-    x: Number | None
-    curve: str
-    error: Number
-
-
-class TargetRow(Part, frozen=True, kw_only=True):
-    """A limit on the errors of a metric, what was obtained, and whether it holds."""
-
-    metric: str
-    how: str
-    limit: Number
-    obtained: Number
-    published: str
-    pairs: Count | None = None
-    holds: bool
-
-
-class ErrorRow(Part, frozen=True, kw_only=True):
-    """The errors of a metric, in `unit`: of how many pairs, and the setting of the largest."""
-
-    metric: str
-    pairs: Count
-    calibrated: Count
-    mean: Number
-    bias: Number
-    rmse: Number
-    largest: Number
-    worst: str
-    unit: str
-
-
-class ValidationRow(Part, frozen=True, kw_only=True):
-    """One comparison with measurements."""
-
-    name: str
-    title: str
-    setting: list[str]
-    targets: list[TargetRow]
-    errors: list[ErrorRow]
-    pairs: list[PairRow]
-
-
-class ValidateAnswer(Document, frozen=True, kw_only=True):
-    """What `bench validate --against` writes; exit code 1 where a target is missed."""
-
-    schema: int = 1
-    kind: Literal["validate"] = "validate"
-    versions: Facts = field(default_factory=dict)
-    exit_code: int = 0
-    command: str
-    validations: list[ValidationRow]
-
-
-def answer(found: Sequence[Validation], command: str) -> ValidateAnswer:
-    """The answer of these comparisons."""
-    missed = any(not target.holds for one in found for target in one.targets)
-    return ValidateAnswer(
-        versions=dict(versions()),
-        exit_code=int(missed),
-        command=command,
-        validations=[
-            ValidationRow(
-                name=one.name,
-                title=one.title,
-                setting=list(one.setting),
-                targets=[TargetRow(**asdict(target), holds=target.holds) for target in one.targets],
-                errors=[
-                    ErrorRow(**{**asdict(row), "worst": row.worst.setting}, unit="points" if in_points(metric) else "%")
-                    for metric in metrics(one.pairs)
-                    if scored(one.pairs, metric)
-                    for row in [errors(one.pairs, metric)]
-                ],
-                pairs=[PairRow(**asdict(pair), error=percent(pair)) for pair in one.pairs],
-            )
-            for one in found
-        ],
-    )
-
 
 MEAN = "mean error in percent"
 WORST = "largest error in percent"
@@ -114,32 +25,116 @@ WORSE_HALF = "worse half"
 """What a constant that fits one half of the settings by chance does not hold for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """The errors of one metric: relative ones in percent, those of a percentage in points.
+class Pair(Part, frozen=True):
+    """One measured number beside the simulated one, in the unit that the metric's name ends with (`ttft_mean_s`).
 
-    `mean` is of their sizes, `bias` of the errors themselves, `rmse` their root mean square; `worst` is the pair with
-    the largest. `calibrated` more pairs were seen by the calibration and are left out.
+    A metric is in seconds (`_s`) or in percent (`_pct`). `setting` names the run; `x` is its place on the axis of the
+    `curve` of that name (requests per second), if there is one. `calibrated` tells that the number was seen by the
+    calibration: such pairs are shown, and never scored. `error` is in percent, or in points of a percentage.
+    """
+
+    setting: str
+    metric: str
+    measured: Number
+    simulated: Number
+    calibrated: bool = False
+    x: Number | None = None
+    curve: str = ""
+    error: Number = math.nan
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.error):
+            points = in_points(self.metric)
+            error = self.simulated - self.measured if points else 100 * (self.simulated / self.measured - 1)
+            force_setattr(self, "error", error)
+
+
+class Target(Part, frozen=True):
+    """A limit on the error over all scored pairs of a metric, and whether it holds.
+
+    `how` says what is averaged (`mean relative error`, `RMSE in points`), `limit` and `obtained` are in the same unit;
+    `published` is what another simulator was found to reach, as a sentence; `pairs` is over how many pairs it is, where
+    that is not over all that are scored.
     """
 
     metric: str
-    pairs: int
-    calibrated: int
-    mean: float
-    bias: float
-    rmse: float
-    largest: float
-    worst: Pair
+    how: str
+    limit: Number
+    obtained: Number
+    published: str = ""
+    pairs: Count | None = None
+    holds: bool = False
+
+    def __post_init__(self) -> None:
+        force_setattr(self, "holds", self.obtained <= self.limit)
+
+
+class Errors(Part, frozen=True, kw_only=True):
+    """The errors of one metric, in `unit`: relative ones in percent, those of a percentage in points.
+
+    `mean` is of their sizes, `bias` of the errors themselves, `rmse` their root mean square; `worst` is the setting
+    with the largest. `calibrated` more pairs were seen by the calibration and are left out.
+    """
+
+    metric: str
+    pairs: Count
+    calibrated: Count
+    mean: Number
+    bias: Number
+    rmse: Number
+    largest: Number
+    worst: str
+    unit: str
+
+
+class Validation(Part, frozen=True, kw_only=True):
+    """What came of one comparison: `setting` are sentences on system, calibration and data."""
+
+    name: str
+    title: str
+    setting: list[str]
+    targets: list[Target]
+    errors: list[Errors]
+    pairs: list[Pair]
+
+
+class ValidateAnswer(Document, frozen=True, kw_only=True):
+    """What `bench validate --against` writes; exit code 1 where a target is missed."""
+
+    schema: int = 1
+    kind: Literal["validate"] = "validate"
+    versions: Facts = field(default_factory=dict)
+    exit_code: int = 0
+    command: str
+    validations: list[Validation]
+
+
+def answer(validations: Sequence[Validation], command: str) -> ValidateAnswer:
+    """Return the answer of these comparisons."""
+    missed = any(not target.holds for each in validations for target in each.targets)
+    return ValidateAnswer(
+        versions=dict(versions()), exit_code=int(missed), command=command, validations=list(validations)
+    )
+
+
+def validation(
+    name: str, title: str, setting: Iterable[str], pairs: Iterable[Pair], targets: Iterable[Target]
+) -> Validation:
+    """Return a comparison with the errors of each of its metrics."""
+    every = list(pairs)
+    return Validation(
+        name=name,
+        title=title,
+        setting=list(setting),
+        targets=list(targets),
+        errors=[errors(every, metric) for metric in metrics(every) if scored(every, metric)],
+        pairs=every,
+    )
 
 
 def in_points(metric: str) -> bool:
     """Whether the errors of a metric are points of a percentage, not relative."""
     return metric.endswith("_pct")
-
-
-def percent(pair: Pair) -> float:
-    """The error of a pair in percent, or in points."""
-    return pair.error if in_points(pair.metric) else 100 * pair.error
 
 
 def covers(metric: str, one: str) -> bool:
@@ -157,7 +152,7 @@ def errors(pairs: Sequence[Pair], metric: str) -> Errors:
     found = scored(pairs, metric)
     if not found:
         raise UsageError(f"No measurement of {metric} is left to score: the calibration has seen all of them.")
-    sizes = [percent(pair) for pair in found]
+    sizes = [pair.error for pair in found]
     worst = max(found, key=lambda pair: abs(pair.error))
     return Errors(
         metric=metric,
@@ -167,7 +162,8 @@ def errors(pairs: Sequence[Pair], metric: str) -> Errors:
         bias=sum(sizes) / len(sizes),
         rmse=math.sqrt(sum(size * size for size in sizes) / len(sizes)),
         largest=max(map(abs, sizes)),
-        worst=worst,
+        worst=worst.setting,
+        unit="points" if in_points(metric) else "%",
     )
 
 

@@ -12,8 +12,7 @@ from harness.api import Slo
 from harness.errors import BenchError, UsageError
 from harness.experiments.fit import requests
 from harness.experiments.fit.kv_size import fit_with_kv, with_kv
-from harness.experiments.validate import Pair, Validation
-from harness.experiments.validate.answer import target
+from harness.experiments.validate.answer import Pair, Validation, target, validation
 from harness.experiments.validate.measurements import (
     METRIC,
     QUANTILES,
@@ -63,12 +62,12 @@ def validate(
     setting = held.setting if backend is None else (*held.setting, f"Simulated by {backend}.")
     if left_out is not None:
         setting = (*setting, f"Each {left_out.by} is simulated with a model '{left_out.latency}' fitted on all others.")
-    targets = tuple(
+    targets = [
         target([pair for pair in pairs if not one.runs or pair.setting in one.runs], one.metric, one.how, one.limit,
                one.published)
         for one in limits
-    )  # fmt: skip
-    return Validation(held.name, held.title, setting, tuple(pairs), targets)
+    ]  # fmt: skip
+    return validation(held.name, held.title, setting, pairs, targets)
 
 
 def _of_table(path: Path) -> Deployment:

@@ -17,8 +17,7 @@ from harness.data.records import to_table
 from harness.data.schedule import requests_of
 from harness.errors import BenchError, UsageError
 from harness.experiments.rescore.reading import Source, sources
-from harness.experiments.validate import Pair, Validation
-from harness.experiments.validate.answer import LARGEST, target
+from harness.experiments.validate.answer import LARGEST, Pair, Validation, target, validation
 from harness.metrics.objective import Seen, parse_slo, restored_slo, score
 from harness.spec import parse
 
@@ -38,12 +37,12 @@ def validate(paths: Sequence[str], backend: str, bounds: str | None) -> Validati
     pairs = [pair for source in found for pair in _pairs(source, backend, requested)]
     shares = list(dict.fromkeys(pair.metric for pair in pairs if pair.metric.endswith("_pct")))
     names = {str(source.info.backend.get("backend", "a system")) for source in found}
-    return Validation(
+    return validation(
         name="stored runs",
         title=f"{len(found)} run{'s' * (len(found) != 1)} of {' and '.join(sorted(names))}, simulated by {backend}",
-        setting=tuple(_setting(found)),
-        pairs=tuple(pairs),
-        targets=tuple(target(pairs, metric, LARGEST, POINTS, PUBLISHED) for metric in shares),
+        setting=_setting(found),
+        pairs=pairs,
+        targets=[target(pairs, metric, LARGEST, POINTS, PUBLISHED) for metric in shares],
     )
 
 
