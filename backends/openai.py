@@ -23,10 +23,10 @@ from msgspec import Meta
 from backends.client import stamps, target
 from backends.client.body import Api, Builder, RequestFormat, sound_headers
 from backends.client.capabilities import Capabilities, Mode, Shared  # harness.spec reads the annotations of fields
+from backends.client.counting import Recount, ServerTokenizer, local
 from backends.client.message import Answer
 from backends.client.pool import ConnectionPool, Route, Target
 from backends.client.reading import Reader
-from backends.client.recount import Recount, ServerTokenizer, local
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
 from backends.client.target import Limits, allow_open_files
 from harness.api import (

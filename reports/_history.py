@@ -1,6 +1,6 @@
 """How a nightly series is written: values, dates, levels and changes."""
 
-from harness.experiments.compare.trend_json import Step, TrendMetric
+from harness.experiments.compare.compare_json import Step, TrendMetric
 from reports._format import clean, in_unit, number, unit_of, with_unit
 
 MOST_DRAWN = 1000

@@ -16,10 +16,9 @@ from harness.data.folder import new_folder
 from harness.errors import NotValid, UsageError, no_such
 from harness.experiments.compare import gates, pair_log, refusals
 from harness.experiments.compare.answer import Settings
-from harness.experiments.compare.compare_json import CompareAnswer, GateRow
+from harness.experiments.compare.compare_json import CompareAnswer, GateRow, TrendAnswer
 from harness.experiments.compare.pair_log import WARMUP, Command
 from harness.experiments.compare.runner import Judge, Made, check_enough, run_pairs
-from harness.experiments.compare.trend_json import TrendAnswer
 from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec, run_spec
 from harness.runner.plan import make_backend, plan

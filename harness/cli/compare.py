@@ -29,9 +29,8 @@ from harness.values import is_url, share
 if TYPE_CHECKING:
     from harness.cli._compare import Files
     from harness.experiments.compare.answer import Settings
-    from harness.experiments.compare.compare_json import CompareAnswer
+    from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
     from harness.experiments.compare.runner import Judge
-    from harness.experiments.compare.trend_json import TrendAnswer
     from harness.options import Given
 
 DECIDING = ("gate", "alpha", "allow_different")

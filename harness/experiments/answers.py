@@ -10,8 +10,7 @@ from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
 from harness.experiments.agents.agents_json import AgentsAnswer
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.compare.compare_json import CompareAnswer
-from harness.experiments.compare.trend_json import TrendAnswer
+from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
 from harness.experiments.fit.fit_json import FitAnswer
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.reproduce import ReproduceAnswer

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from harness.experiments.compare.compare_json import RunValue, TrendAnswer, TrendMetric, TrendSeries
 from harness.experiments.compare.history import METRICS
-from harness.experiments.compare.trend_json import RunValue, TrendAnswer, TrendMetric, TrendSeries
 from harness.stats.watch import Rule
 from reports import figures
 from reports._format import clean, number, option

@@ -32,7 +32,7 @@ SUBJECTS: dict[Subject, str] = {
     "cluster": "a harness.data.folder.Run of replicas with roles, failures, or a router that acts",
     "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
     "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
-    "trend": "a harness.experiments.compare.trend_json.TrendAnswer, and how many runs of each series to draw",
+    "trend": "a harness.experiments.compare.compare_json.TrendAnswer, and how many runs of each series to draw",
     "validate": "one comparison of the answer of `bench validate --against`: its name, pairs, errors and targets",
     "place": "the answer of `bench place` as place.json has it",
     "agents": "the answer of `bench agents` as agents.json has it",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.experiments.compare.trend_json import RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
+from harness.experiments.compare.compare_json import RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
 from reports._history import MOST_DRAWN, format_night, format_step

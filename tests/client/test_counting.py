@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.client.counting import count, share
+from backends.client.counting import Recount, count, local, share
 from backends.client.framing import Event, Stream, follow, take
-from backends.client.recount import Recount, local
 from harness.api import CountedBy
 from harness.errors import BackendError, UsageError
 

@@ -11,7 +11,7 @@ from msgspec import structs
 from harness.data.run_json import RunInfo, Verdict
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.compare import answer, gates, pairing, verdict, warnings
+from harness.experiments.compare import answer, gates, pairing, verdict, wording
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.compare_json import CachedShares, ComparedPair, GateRow
 from harness.experiments.compare.pairing import Matched, Numbers, Pair
@@ -277,7 +277,7 @@ def test_a_warm_cache_on_one_side_is_reported(pairs):
     """A prefix cache that the first run filled makes the second one look fast."""
     info = compared(pairs())
     warm = structs.replace(info.pairs[0], cached=CachedShares(0.0, 0.5))
-    found = warnings.found(info.change(pairs=[warm, *info.pairs[1:]]), Matched(()))
+    found = wording.warnings(info.change(pairs=[warm, *info.pairs[1:]]), Matched(()))
 
     assert "cached-tokens" in {each.code for each in found}
 

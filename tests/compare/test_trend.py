@@ -10,9 +10,9 @@ import pytest
 
 from harness.data.codec import encode
 from harness.errors import UsageError
+from harness.experiments.compare.compare_json import ChangedRun, FactChange
 from harness.experiments.compare.history import ACCEPTED, accept
 from harness.experiments.compare.trend import trend
-from harness.experiments.compare.trend_json import ChangedRun, FactChange
 from reports.answers.trend import document, rows
 from reports.document import markdown, text
 

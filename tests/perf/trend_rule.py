@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from harness.experiments.compare.compare_json import TrendMetric
 from harness.experiments.compare.history import METRICS, NightlyRun
 from harness.experiments.compare.trend import MetricHistory, Span
-from harness.experiments.compare.trend_json import TrendMetric
 
 NOISES = ("iid", "ar 0.5", "ar 0.8", "t2", "outliers", "weekend", "sine", "two machines")
 SDS = (0.01, 0.02, 0.04)

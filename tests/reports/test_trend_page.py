@@ -12,9 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from harness.cli import main
+from harness.experiments.compare.compare_json import TrendAnswer
 from harness.experiments.compare.history import accept
 from harness.experiments.compare.trend import trend
-from harness.experiments.compare.trend_json import TrendAnswer
 from reports import answers as pages
 from reports import figures
 from reports.answers import trend as trend_report

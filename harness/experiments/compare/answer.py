@@ -11,7 +11,7 @@ from harness.data import host
 from harness.data.codec import Facts, alike, encode, inner
 from harness.data.folder import Run
 from harness.errors import no_such
-from harness.experiments.compare import gates, lengths, refusals, verdict, warnings, wording
+from harness.experiments.compare import gates, lengths, refusals, verdict, wording
 from harness.experiments.compare.compare_json import (
     CachedShares,
     CompareAnswer,
@@ -115,7 +115,7 @@ def compare(
         allowed_differences=[refusals.refusal(each) for each in differing if each.field in settings.allowed],
         notes=list(notes),
     )
-    info = info.change(warnings=list(warnings.found(info, matched)), exit_code=EXIT_CODES[info.verdict])
+    info = info.change(warnings=list(wording.warnings(info, matched)), exit_code=EXIT_CODES[info.verdict])
     return info.change(text=wording.sentence(info))
 
 

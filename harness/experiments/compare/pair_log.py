@@ -15,14 +15,19 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+from msgspec import structs
+
 from harness.data import host
+from harness.data.codec import encode
 from harness.errors import UsageError
+from harness.experiments.compare.compare_json import ComparedPair
 from harness.experiments.folder import ExperimentFolder
 from harness.ipc import python
 from harness.options import RunSpec
@@ -32,35 +37,16 @@ FILE = f"{KIND}.json"
 SIDES = ("base", "head")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One attempt at a pair; `order` is AB where base ran first. Paths are below the folder of the comparison.
-
-    An `unusual` one could be used, but was unlike the other pairs, and another took its place.
-    """
-
-    pair: int
-    seed: int
-    order: str
-    base_run: str
-    head_run: str
-    schedule_hash: str | None
-    valid: bool
-    repeated: bool
-    why: str | None
-    exact: bool
-    base_s: float
-    head_s: float
-    unusual: bool = False
-
-
 @dataclass(slots=True)
 class PairLog:
-    """What `pairs.json` of a folder holds; every change is on disk when its method returns."""
+    """What `pairs.json` of a folder holds; every change is on disk when its method returns.
+
+    Paths in `rows` are below the folder.
+    """
 
     out: Path
     about: Mapping[str, Any]
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ComparedPair] = field(default_factory=list)
     interim: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -83,11 +69,11 @@ class PairLog:
         return ExperimentFolder(self.out, KIND, "comparison", "compare")
 
     @property
-    def complete(self) -> list[Row]:
+    def complete(self) -> list[ComparedPair]:
         """The valid pairs, one row each, in order."""
         return sorted((row for row in self.rows if row.valid), key=lambda row: row.pair)
 
-    def attempts(self, pair: int) -> list[Row]:
+    def attempts(self, pair: int) -> list[ComparedPair]:
         """All attempts at a pair so far."""
         return [row for row in self.rows if row.pair == pair]
 
@@ -105,12 +91,12 @@ class PairLog:
         path.mkdir(parents=True)
         return path
 
-    def add(self, row: Row) -> None:
+    def add(self, row: ComparedPair) -> None:
         """Enter an attempt that has ended; a valid one takes the place of a valid one before."""
         if row.valid:
             why = "unlike the other pairs; made again"
             self.rows = [
-                replace(old, valid=False, unusual=True, why=why) if old.valid and old.pair == row.pair else old
+                structs.replace(old, valid=False, unusual=True, why=why) if old.valid and old.pair == row.pair else old
                 for old in self.rows
             ]
         self.rows.append(row)
@@ -132,12 +118,12 @@ class PairLog:
 
     def seconds(self) -> float | None:
         """Mean time of a run so far; None before the first pair."""
-        return sum(row.base_s + row.head_s for row in self.rows) / (2 * len(self.rows)) if self.rows else None
+        return sum((row.base_s or 0.0) + (row.head_s or 0.0) for row in self.rows) / (2 * len(self.rows) or 1) or None
 
     def _take(self, kept: Mapping[str, Any]) -> None:
         try:
             about = {name: kept["about"][name] for name in self.about}
-            self.rows = [Row(**row) for row in kept["pairs"]]
+            self.rows = msgspec.convert(kept["pairs"], list[ComparedPair])
             self.interim, self.notes = [int(n) for n in kept["looks"]], [str(n) for n in kept["notes"]]
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(
@@ -168,7 +154,7 @@ class PairLog:
             "about": self.about,
             "looks": self.interim,
             "notes": self.notes,
-            "pairs": [asdict(row) for row in self.rows],
+            "pairs": [encode(row) for row in self.rows],
         }
         self._folder.write(kept)
 

@@ -17,9 +17,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
+
+from msgspec import structs
 
 from harness import termination
 from harness.data.storage import locked
@@ -27,7 +29,7 @@ from harness.errors import BackendError, Crashed, Interrupted, NotValid, UsageEr
 from harness.experiments.compare import outcomes, verdict
 from harness.experiments.compare.compare_json import ComparedPair
 from harness.experiments.compare.outcomes import RunOutcome
-from harness.experiments.compare.pair_log import SIDES, Command, PairLog, Row
+from harness.experiments.compare.pair_log import SIDES, Command, PairLog
 from harness.stats.paired import ALPHA, LEAST_PAIRS
 
 Folders: TypeAlias = "list[tuple[Path, Path]]"
@@ -138,7 +140,7 @@ class _Pairs:
             row, found = self._attempt(pair)
             if row is None:
                 return None
-            check_enough(self.wanted, exact=row.exact)
+            check_enough(self.wanted, exact=bool(row.exact))
             in_vain = 0 if row.valid or again else in_vain + 1
             invalid = found.state in _UNUSABLE
             if in_vain and (found.exact or in_vain >= (INVALID if invalid else ATTEMPTS)):
@@ -180,7 +182,7 @@ class _Pairs:
         pairs = (self.log.complete[place].pair for place in found.unusual)
         return next((pair for pair in pairs if not self.log.was_made_again(pair)), None)
 
-    def _attempt(self, pair: int) -> tuple[Row | None, RunOutcome]:
+    def _attempt(self, pair: int) -> tuple[ComparedPair | None, RunOutcome]:
         """Both runs of a pair, entered in the log; None where it was interrupted, and then nothing is entered."""
         seed, repeated = self.first_seed + pair - 1, bool(self.log.attempts(pair))
         folder = self.log.folder(pair, seed)
@@ -229,11 +231,11 @@ class _Pairs:
         found: dict[int, RunOutcome],
         took_s: list[float],
         folder: Path,
-    ) -> tuple[Row, RunOutcome]:
+    ) -> tuple[ComparedPair, RunOutcome]:
         """The row of an attempt, now in the log, and the run that decided it."""
         bad = next((side for side in order if side in found and found[side].state != "good"), None)
         paths = [found[side].path if side in found else folder / SIDES[side] for side in (0, 1)]
-        row = Row(
+        row = ComparedPair(
             pair=pair,
             seed=seed,
             order="AB" if order == (0, 1) else "BA",
@@ -252,7 +254,7 @@ class _Pairs:
         self._remark(row, found, last)
         return row, last
 
-    def _remark(self, row: Row, found: dict[int, RunOutcome], last: RunOutcome) -> None:
+    def _remark(self, row: ComparedPair, found: dict[int, RunOutcome], last: RunOutcome) -> None:
         """Notes on a pair that its numbers do not show."""
         if not row.valid:
             most = INVALID if last.state in _UNUSABLE else ATTEMPTS
@@ -313,19 +315,16 @@ def _made(log: PairLog, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
     return Made(
         out=log.out,
         folders=_folders(log),
-        attempts=[_attempt(row, log.out) for row in log.rows],
+        attempts=[
+            structs.replace(row, base_run=str(log.out / row.base_run), head_run=str(log.out / row.head_run))
+            for row in log.rows
+        ],
         interim=sorted(log.interim),
         alpha=alpha,
         notes=notes,
         exit_code=code,
         same=same,
     )
-
-
-def _attempt(row: Row, out: Path) -> ComparedPair:
-    """A row of the log with whole paths."""
-    runs = {"base_run": str(out / row.base_run), "head_run": str(out / row.head_run)}
-    return ComparedPair(**{**asdict(row), **runs})
 
 
 def count(pairs: int) -> str:

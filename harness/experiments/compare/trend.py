@@ -12,8 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from harness.data import host
-from harness.experiments.compare.history import METRICS, OUTPUT_TOKENS, Metric, NightlyRun, accepted_places, read
-from harness.experiments.compare.trend_json import (
+from harness.experiments.compare.compare_json import (
     AcceptedRun,
     ChangedRun,
     FactChange,
@@ -26,6 +25,7 @@ from harness.experiments.compare.trend_json import (
     TrendSeries,
     TrendState,
 )
+from harness.experiments.compare.history import METRICS, OUTPUT_TOKENS, Metric, NightlyRun, accepted_places, read
 from harness.stats.watch import EXACT, Judged, Rule, Watch, watch
 
 NOISY = 0.03

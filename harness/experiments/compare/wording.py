@@ -1,11 +1,42 @@
-"""The verdict of a comparison as one sentence."""
+"""The sentences of a comparison: its verdict, and what a reader must know beside it, each with a remedy."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
-from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair, GateRow, Row
+from harness.data.run_json import Warned
+from harness.experiments.compare import gates, lengths, verdict
+from harness.experiments.compare.compare_json import CachedShares, CompareAnswer, ComparedPair, GateRow, Row
+from harness.experiments.compare.pairing import Matched, Numbers
 
 MOST_PCT = 1000
 """A change beyond this is printed as more than this."""
+CACHED = 0.01
+"""Difference of the shares of cached prompt tokens above which a warning is given [ours]."""
+
+FLIPS = 7
+"""Pairs from which on a test by sign flips can reach p = 0.01 at all."""
+
+
+REMEDIES: Mapping[str, str] = {
+    "unpaired": "run the other side with the same traffic and seed",
+    "allowed-difference": "part of what is shown may come from that",
+    "overloaded": "compare at a lower rate, or compare capacities (bench capacity on both sides)",
+    "late-requests": "quiet the machine, or send from another one",
+    "cached-tokens": "a warm cache favours who runs second; start both sides with the same cache, or salt the contents",
+    "ttft-from-sending": "compare runs of bench, or files that hold scheduled times",
+    "unresolved": "the capacities of its seeds count all the same; give it more seeds",
+    "not-measured": "see which requests failed in these runs, and whether their streams were held back",
+    "output-lengths": "make more pairs, or let both sides take ignore_eos for equal lengths",
+    "percentile-missed": "a bound on a percentile decides no default gate; name one, such as --gate p99:itl=2%:5%",
+    "rows-differ": "see the first request and the first step that differ",
+    "less-load": "a slower head may be that work; compare at a rate that both sides serve",
+    "outlier": "look at what else ran on the machine; the pair counts all the same",
+    "tests-disagree": "the losses are not normal, or the difference is at the edge; make more pairs",
+}
+"""Each code, and the remedy of its warnings."""
+
+Message: TypeAlias = tuple[str, str]
+"""A code, and what must be known."""
 
 
 def sentence(info: CompareAnswer) -> str:
@@ -166,3 +197,96 @@ _SENTENCES = {
     "refused": _refused,
     "invalid": _invalid,
 }
+
+
+def warnings(info: CompareAnswer, matched: Matched) -> Iterator[Warned]:
+    """The warnings of an answer that has its rows."""
+    messages = (*_of_pairing(info, matched), *_of_runs(info, matched), *_of_rows(info), *_of_gates(info))
+    return (Warned(code=code, message=message, remedy=REMEDIES[code]) for code, message in messages)
+
+
+def _of_pairing(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
+    """Runs and seeds of one side alone, and what was allowed to differ."""
+    refused = any(stop.field == "runs" for stop in info.refused)
+    for side, every in (("base", matched.alone_base), ("head", matched.alone_head)):
+        alone = [run for run in every if not isinstance(run, Numbers)]
+        if alone and not (side == "base" and refused):
+            names = ", ".join(f"'{run.path}'" for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
+            yield "unpaired", f"{len(alone)} of the runs of the {side} found no partner of the same schedule: {names}"
+        if seeds := [str(run.seed) for run in every if isinstance(run, Numbers)]:
+            yield "unpaired", f"seeds that only the {side} has are left out: {', '.join(seeds)}"
+    for each in info.allowed_differences:
+        yield "allowed-difference", f"compared although {each.message}"
+
+
+def _of_runs(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
+    """Overload, caches that helped one side, TTFT counted from sending, and searches without their tolerance."""
+    sides = [run for pair in matched.pairs for run in (pair.base, pair.head)]
+    runs = [run for run in sides if not isinstance(run, Numbers)]
+    if count := sum(run.info.verdict.grew for run in runs):
+        text = f"the queue grew all through {count} of {len(runs)} runs: their latencies tell how long the run was"
+        yield "overloaded", text
+    valid = {pair.base_run for pair in info.pairs if pair.valid}
+    if late := sum(gates.late_alone(pair) for pair in matched.pairs if str(pair.base.path) in valid):
+        text = (
+            f"requests of {late} of {len(matched.pairs)} pairs left late; they decide no gate, counted from when they "
+            "were due or from when they were sent"
+        )
+        yield "late-requests", text
+    for pair in info.pairs:
+        shares = pair.cached or CachedShares()
+        base, head = shares.base, shares.head
+        if base is not None and head is not None and abs(head - base) > CACHED:
+            text = f"{base:.0%} of the prompt tokens came from a cache in the base, {head:.0%} in the head"
+            yield "cached-tokens", f"pair {pair.pair}: {text}"
+    if any("scheduled_s" in run.info.source.missing for run in runs):
+        text = "the files do not tell when requests were due, so TTFT counts from sending and hides a late client"
+        yield "ttft-from-sending", text
+    searches = {str(run.path): run.search for run in sides if isinstance(run, Numbers) and run.search is not None}
+    for path, search in searches.items():
+        if any(answer.state == "unresolved" for answer in search.answers):
+            yield "unresolved", f"the search in '{path}' did not reach its tolerance"
+
+
+def _of_rows(info: CompareAnswer) -> Iterator[Message]:
+    """What could not be measured, lengths, bounds on percentiles (no default gate is on them), rows that differ."""
+    for gate in info.gates:
+        if missing := len(gate.losses) - gate.pairs:
+            yield "not-measured", f"{gate.label} could not be compared in {missing} of {len(gate.losses)} pairs"
+    for length in info.output_lengths:
+        if (message := lengths.warning(length)) is not None:
+            yield "output-lengths", message
+    for name in dict.fromkeys(row.metric for row in info.shown if row.metric.startswith(gates.MISSED)):
+        rows = [row.values for row in info.shown if row.metric == name]
+        base, head = (
+            [value for values in rows for value in values.on(side) if value is not None] for side in ("base", "head")
+        )
+        if sum(base) or sum(head):
+            text = (
+                f"the bound {name.removeprefix(gates.MISSED)} is missed in {sum(base):.0f} of {len(base)} runs of the "
+                f"base and in {sum(head):.0f} of {len(head)} of the head"
+            )
+            yield "percentile-missed", text
+    exact = info.exact
+    if exact and not exact.identical and all(row.verdict == "equivalent" for row in info.gates):
+        yield "rows-differ", "no gated metric is different, but the runs are not the same"
+
+
+def _of_gates(info: CompareAnswer) -> Iterator[Message]:
+    """Less load, and of real runs pairs that are still unlike the others and two tests that disagree."""
+    for row in info.gates:
+        if row.metric == "failed" and row.verdict == "improved" and row.change_pct is not None:
+            text = f"{-row.change_pct:.3g} points fewer requests failed in the head: it did more work"
+            yield "less-load", text
+    paired = info.gates if info.mode == "paired" else []
+    for row in paired:
+        for place in verdict.unusual([row]):
+            text = f"{row.label}: pair {place + 1} is unlike the others; another process was probably running"
+            yield "outlier", text
+    for row in paired:
+        flips, p, alpha = row.p_signflip, row.p_mean, info.alpha
+        if flips is None or p is None or row.pairs < FLIPS or 2.0**-row.pairs > alpha:
+            continue
+        if (flips <= alpha) != (p <= alpha):
+            text = f"{row.label}: p is {p:.3g} by t and {flips:.3g} by sign flips, on different sides of {alpha:g}"
+            yield "tests-disagree", text
