@@ -217,7 +217,7 @@ class ControlClient:
         return response
 
     def _fill(self, response: ProbeResponse, body: bytes, arrivals: list[tuple[int, float]]) -> None:
-        response.streamed = body.lstrip().startswith((b"data:", b":", b"event:", b"id:"))
+        response.streamed = framing.is_stream(body)
         if response.status == 200 and response.streamed:
             stream = response.stream = framing.follow(framing.events(body), whole=not response.cut)
             tokens = counting.count(stream).which

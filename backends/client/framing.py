@@ -1,6 +1,7 @@
 """Where an answer ends: the least that must be known of HTTP/1.1 while it arrives, so that its connection gets free.
 
-Reads of a chunked body are looked at only when one of them may hold the last chunk; all else is read after the answer.
+Reads of a chunked body are looked at only when one of them may hold the last chunk; after the answer the same walk
+gives its head and what each read brought of its body.
 
 Server-sent events of a whole body: bytes in, events out, each with the place of the byte that completed it.
 
@@ -15,7 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -28,6 +30,7 @@ from backends.client.target import HEAD_BYTES
 
 if TYPE_CHECKING:
     from backends.client.capabilities import UsageForm
+    from backends.client.message import Answer
 
 
 Body = Literal["head", "none", "length", "chunked", "close"]
@@ -35,6 +38,10 @@ LATER = 64
 """So many reads of a chunked body may wait to be walked: it bounds the work when the last chunk comes."""
 DIGITS = 18
 """Of the longest length; a server that promises more promises no number."""
+ANY_BYTES = 1 << 30
+"""Of the head of a whole answer, whose bytes were counted as they came."""
+COMPRESSED = (b"gzip", b"x-gzip", b"deflate")
+"""Codings of a proxy that compresses although the request asks for none."""
 _HEAD_END = b"\r\n\r\n"
 _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]", b"\rdata: [DONE]", b"\rdata:[DONE]")
 
@@ -48,13 +55,17 @@ class Framing:
 
     `body` says how the answer is framed (`head` until that is known), `status` is its HTTP status, `events` whether it
     is a stream of events, `keep` whether the connection can be used again, `done` whether all of it has come.
+    `content` is what it gathers the body of the newest read in; None while an answer is under way, to be quick.
     """
 
-    __slots__ = ("_fed", "_head_bytes", "_left", "_line", "_pending", "_trailer", "body", "done", "events", "keep",
-                 "quiet", "status")  # fmt: skip
+    __slots__ = ("_fed", "_head_bytes", "_left", "_line", "_pending", "_trailer", "body", "content", "done", "events",
+                 "fields", "keep", "quiet", "reason", "status")  # fmt: skip
 
-    def __init__(self, head_bytes: int = HEAD_BYTES) -> None:
+    def __init__(self, head_bytes: int = HEAD_BYTES, *, content: list[bytes] | None = None) -> None:
         self._head_bytes = head_bytes
+        self.content = content
+        self.reason = b""
+        self.fields: Mapping[bytes, bytes] = {}
         self.body: Body = "head"
         self.status: int | None = None
         self.events = False
@@ -79,6 +90,8 @@ class Framing:
         """Look at the reads that are new; True when the answer is complete. Raises BadFraming."""
         while self._fed < len(reads):
             if self.quiet and not (self._left or self._line or self._trailer) and is_chunk(reads[self._fed]):
+                if self.content is not None:
+                    self.content.append(reads[self._fed].partition(b"\r\n")[2][:-2])
                 self._fed += 1  # Note: most reads of a stream of events are one chunk each
                 continue
             self._feed(reads[self._fed], reads[self._fed - 1] if self._fed else b"\n")
@@ -94,6 +107,8 @@ class Framing:
             self._chunks(data)
         elif self.body == "length":
             self._length(data)
+        elif self.content is not None:
+            self.content.append(data)
         elif self.body == "close":
             self.done = says_done(data, before)  # nothing follows, and a connection without a length is of no more use
 
@@ -124,11 +139,11 @@ class Framing:
         status = int(words[1])
         if 100 <= status < 200 and status != 101:
             return False
-        self.status = status
-        self._frame(_fields(lines[1:]), one=words[0] != b"HTTP/1.0")
+        self.status, self.reason, self.fields = status, b"".join(words[2:]), _fields(lines[1:])
+        self._frame(self.fields, one=words[0] != b"HTTP/1.0")
         return True
 
-    def _frame(self, fields: dict[bytes, bytes], one: bool) -> None:
+    def _frame(self, fields: Mapping[bytes, bytes], one: bool) -> None:
         self.events = b"event-stream" in fields.get(b"content-type", b"").lower()
         connection = fields.get(b"connection", b"").lower()
         self.keep = b"close" not in connection if one else b"keep-alive" in connection
@@ -149,6 +164,8 @@ class Framing:
             self.body, self.keep = "close", False
 
     def _length(self, data: bytes) -> None:
+        if self.content is not None:
+            self.content.append(data[: self._left])
         self._left -= len(data)
         self.done = self._left <= 0
         if self._left < 0:
@@ -157,6 +174,8 @@ class Framing:
     def _chunks(self, data: bytes) -> None:
         """Walk from chunk to chunk (RFC 9112, 7.1); the last one has no bytes, and trailers may follow it."""
         at, size, left = self._left, len(data), 0
+        if self.content is not None:
+            self.content.append(data[: max(0, at - 2)])
         if at >= size:
             self._left = at - size
             return
@@ -174,6 +193,8 @@ class Framing:
                 self._line = b""
             else:
                 left = self._chunk_line(line)
+            if self.content is not None:
+                self.content.append(data[at : at + max(0, left - 2)])
             at += left
         self._left = max(0, at - size) if left else 0
         if at < size and self.done:
@@ -197,6 +218,65 @@ class Framing:
             return length + 2
         self._trailer = True
         return 0
+
+
+@dataclass(slots=True)
+class Message:
+    """`pieces[i]` of the body came with read `reads[i]`. `cut`: fewer bytes than the framing promises.
+
+    `fault` is an error of the framing: a body shorter than its length, or bytes that are not HTTP.
+    `status` is None when no whole head came. `headers` have names in lower case.
+    """
+
+    status: int | None = None
+    reason: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    pieces: list[bytes] = field(default_factory=list)
+    reads: list[int] = field(default_factory=list)
+    cut: bool = False
+    fault: str | None = None
+
+
+def message_of(answer: Answer) -> Message:
+    """Return the HTTP message in the reads of an answer, as far as they go. Interim responses (1xx) are skipped."""
+    content: list[bytes] = []
+    reads: list[bytes] = []
+    framing, parsed, unpack = Framing(ANY_BYTES, content=content), Message(), None
+    for index, data in enumerate(answer.data):
+        reads.append(data)
+        try:
+            framing.take(reads)
+        except BadFraming as error:
+            parsed.fault = f"the answer {error}"
+        piece = b"".join(content)
+        content.clear()
+        if piece and framing.fields.get(b"content-encoding", b"").lower() in COMPRESSED:
+            unpack = unpack or zlib.decompressobj(zlib.MAX_WBITS | 32)  # by its head gzip or zlib
+            try:
+                piece = unpack.decompress(piece)
+            except zlib.error as error:
+                piece, parsed.fault = b"", f"the body cannot be decompressed: {error}"
+        if piece:
+            parsed.pieces.append(piece)
+            parsed.reads.append(index)
+        if framing.done or parsed.fault is not None:
+            break
+    headers = {_text(name): _text(value) for name, value in framing.fields.items()}
+    parsed.status, parsed.reason, parsed.headers = framing.status, _text(framing.reason), headers
+    if not framing.done and parsed.fault is None and answer.how not in ("timeout", "cancelled", "oversized"):
+        parsed.cut = framing.body == "chunked"
+        parsed.fault = "the body is shorter than its length" if framing.body == "length" else None
+    return parsed
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def is_stream(body: bytes) -> bool:
+    """Whether a body begins like a stream of events."""
+    start = body[:64].removeprefix(_MARK).lstrip()
+    return start.startswith((b"data:", b":", b"event:", b"id:", b"retry:"))
 
 
 def is_chunk(data: bytes) -> bool:

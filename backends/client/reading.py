@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
-from backends.client import counting, framing
-from backends.client import message as client_message
+from backends.client import counting, framing, message
 from backends.client.counting import Counted
-from backends.client.framing import Stream
-from backends.client.message import Message, message
+from backends.client.framing import Message, Stream
 from backends.client.secrets import FOREIGN_MOST, Redaction
 from backends.client.stamps import held_back
 from harness.api import Ended, Exchange, Request, Status, TokenEvent
@@ -58,7 +56,7 @@ class Reader:
 
     def _parse(self, answer: Answer) -> _ParsedAnswer:
         """Token events and end of an answer."""
-        head = message(answer)
+        head = framing.message_of(answer)
         body = b"".join(head.pieces)
         ends = list(accumulate(map(len, head.pieces)))
         if head.status != 200:
@@ -136,19 +134,16 @@ class _ParsedAnswer:
 
 def _is_stream(headers: Mapping[str, str], body: bytes) -> bool:
     """By the content type, or by how the body begins where a server names another type."""
-    if "event-stream" in headers.get("Content-Type", "").lower():
-        return True
-    start = body[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
-    return start.startswith((b"data:", b":", b"event:", b"id:", b"retry:"))
+    return "event-stream" in headers.get("content-type", "").lower() or framing.is_stream(body)
 
 
 def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool, foreign: Callable[[str], str]) -> Stream:
     """One JSON object as a stream of one event; `foreign` makes words of the server fit to be shown."""
     found = framing.Stream()
-    kind = foreign(head.headers.get("Content-Type", "no content type"))
+    kind = foreign(head.headers.get("content-type", "no content type"))
     ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
     chunk = framing.decoded(body) if ended else None
-    if chunk is not None and (error := client_message.error_text(chunk)) is not None:
+    if chunk is not None and (error := message.error_text(chunk)) is not None:
         found.fault = foreign(error)
     elif ended and streamed:
         found.fault = f"the server does not stream: it answered with {kind}; use stream=false"
@@ -177,16 +172,16 @@ def _http_error(head: Message, body: bytes, foreign: Callable[[str], str]) -> st
     """Status and the server's own error message."""
     chunk = framing.decoded(body) or {}
     words = (
-        client_message.error_text(chunk)
+        message.error_text(chunk)
         or chunk.get("message")
         or chunk.get("detail")
         or body[:FOREIGN_MOST].decode(errors="replace")
     )
     parts = [f"HTTP {head.status} {foreign(head.reason)}".rstrip()]
-    if (after := head.headers.get("Retry-After")) is not None:
+    if (after := head.headers.get("retry-after")) is not None:
         parts.append(f"(Retry-After {foreign(after)})")
     if 300 <= (head.status or 0) < 400:
-        parts.append(f"(redirects are not followed; it points to {foreign(head.headers.get('Location', 'nowhere'))})")
+        parts.append(f"(redirects are not followed; it points to {foreign(head.headers.get('location', 'nowhere'))})")
     return " ".join(parts) + (f": {foreign(str(words))}" if words else "")
 
 
@@ -222,7 +217,7 @@ def _ended(
         error=error,
         sent_s=answer.sent_s,
         prompt_tokens_server=usage.prompt,
-        cached_tokens=usage.cached if usage.cached is not None else client_message.whole(stream.timings.get("cache_n")),
+        cached_tokens=usage.cached if usage.cached is not None else message.whole(stream.timings.get("cache_n")),
         unseen_tokens=counted.unseen or None,
         exchange=_exchange(answer, parsed, counted, shared, held),
     )
@@ -251,12 +246,10 @@ def _exchange(
         first_event_s=stamp(stream.first_event),
         first_content_s=stamp(stream.first_answer),
         reasoning_tokens=stream.usage.reasoning,
-        server_queue_s=client_message.seconds(stream.metrics.get("queue_time_ms")),
-        server_ttft_s=client_message.seconds(stream.metrics.get("time_to_first_token_ms")),
-        server_prefill_s=client_message.seconds(stream.timings.get("prompt_ms")),
-        server_decode_s=client_message.seconds(
-            stream.timings.get("predicted_ms", stream.metrics.get("generation_time_ms"))
-        ),
+        server_queue_s=message.seconds(stream.metrics.get("queue_time_ms")),
+        server_ttft_s=message.seconds(stream.metrics.get("time_to_first_token_ms")),
+        server_prefill_s=message.seconds(stream.timings.get("prompt_ms")),
+        server_decode_s=message.seconds(stream.timings.get("predicted_ms", stream.metrics.get("generation_time_ms"))),
         reads=len(answer.data),
         read_lag_s=max(0.0, *lags) if lags else None,
         shared_events=shared,

@@ -135,7 +135,7 @@ def test_an_error_shows_a_line_of_80_characters_of_the_server_without_the_key() 
         ("failed", (), "no way"),
         ("closed", (), "without an answer"),
         ("closed", (b"HTTP/1.1 200",), "before its answer was complete"),
-        ("closed", (b"SSH-2.0-OpenSSH\r\n",), "malformed HTTP"),
+        ("closed", (b"SSH-2.0-OpenSSH\r\n",), "does not begin like an HTTP/1.1 answer"),
     ],
 )
 def test_no_answer_at_all_is_an_error_that_says_why(how: How, data: Sequence[bytes], message: str) -> None:
