@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -253,22 +253,60 @@ def sound_headers(headers: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str]
     return headers
 
 
-WITHOUT: Mapping[str, Callable[[RequestFormat], RequestFormat | None]] = {
-    "continuous_usage_stats": lambda ask: (
-        replace(ask, continuous_usage=False) if ask.stream and ask.include_usage and ask.continuous_usage else None
-    ),
-    "ignore_eos": lambda ask: replace(ask, ignore_eos=False) if ask.ignore_eos else None,
-    "min_tokens": lambda ask: replace(ask, min_tokens=False) if ask.min_tokens else None,
-    "generation_config": lambda ask: replace(ask, generation_config=False) if ask.generation_config else None,
-    "max_completion_tokens": lambda ask: (
-        replace(ask, length_field="max_tokens") if ask.length == "max_completion_tokens" else None
-    ),
-    "include_usage": lambda ask: replace(ask, include_usage=False) if ask.stream and ask.include_usage else None,
-    "seed": lambda ask: replace(ask, seed=None) if ask.seed is not None else None,
-    "stop": lambda ask: replace(ask, stop=()) if ask.stop else None,
-    "top_p": lambda ask: replace(ask, top_p=None) if ask.top_p is not None else None,
-    "temperature": lambda ask: replace(ask, temperature=None) if ask.temperature is not None else None,
-}
-"""The request format without a field; None where the field is not sent. The least important field comes first."""
+@dataclass(frozen=True, slots=True)
+class OptionalField:
+    """A field that a server may refuse: the `attribute` of the format that sends it unless it is `off`.
+
+    It is sent only with those in `needs`. `cost` is the effect of leaving it out, where there is one; an `extension` is
+    none of OpenAI's fields; `instead` is the field that asks for the same in another way.
+    """
+
+    name: str
+    attribute: str
+    off: object
+    cost: str = ""
+    needs: tuple[str, ...] = ()
+    extension: bool = False
+    instead: str = ""
+
+    def is_sent(self, ask: RequestFormat) -> bool:
+        """Return whether requests of this format have it."""
+        value = ask.length if self.attribute == "length_field" else getattr(ask, self.attribute)
+        return value != self.off and all(getattr(ask, name) for name in self.needs)
+
+    def without(self, ask: RequestFormat) -> RequestFormat:
+        """Return the format without it."""
+        return changed(ask, self.attribute, self.off)
+
+
+def changed(ask: RequestFormat, attribute: str, value: Any) -> RequestFormat:
+    """Return the format with another value of an attribute."""
+    return replace(ask, **{attribute: value})
+
+
+_SHORTER = "answers may be shorter than requested"
+FIELDS: Mapping[str, OptionalField] = {
+    each.name: each
+    for each in (
+        OptionalField(
+            "continuous_usage_stats", "continuous_usage", False,
+            "tokens are attributed to events by the length of their text", ("stream", "include_usage"), extension=True,
+        ),
+        OptionalField("ignore_eos", "ignore_eos", False, _SHORTER, extension=True, instead="min_tokens"),
+        OptionalField("min_tokens", "min_tokens", False, _SHORTER, extension=True, instead="generation_config"),
+        OptionalField("generation_config", "generation_config", False, _SHORTER, extension=True),
+        OptionalField("max_completion_tokens", "length_field", "max_tokens"),
+        OptionalField(
+            "include_usage", "include_usage", False,
+            "the server reports no token counts: a tokenizer after the run, or the number of events, is used",
+            ("stream",),
+        ),
+        OptionalField("seed", "seed", None, "answers differ from run to run"),
+        OptionalField("stop", "stop", (), "answers do not end at the texts named"),
+        OptionalField("top_p", "top_p", None, "the server samples from its own share of the tokens"),
+        OptionalField("temperature", "temperature", None, "the server samples at its own temperature"),
+    )
+}  # fmt: skip
+"""The fields that can be left out, the least important first."""
 
 SPELLING = {"include_usage": "(include_usage|stream_options)"}

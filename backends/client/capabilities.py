@@ -9,27 +9,13 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from backends.client.body import RequestFormat
+from backends.client.body import FIELDS, RequestFormat
 from harness.data.storage import write_json
 from harness.errors import UsageError
 
 Mode = Literal["off", "short", "full"]
 UsageForm = Literal["every chunk", "a chunk of its own", "the finish chunk", "after the finish", "the answer"]
 TokenizeForm = Literal["prompt", "content"]
-
-COSTS: Mapping[str, str] = {
-    "continuous_usage_stats": "tokens are attributed to events by the length of their text",
-    "include_usage": "the server reports no token counts: a tokenizer after the run, or the number of events, is used",
-    "ignore_eos": "answers may be shorter than requested",
-    "min_tokens": "answers may be shorter than requested",
-    "generation_config": "answers may be shorter than requested",
-    "temperature": "the server samples at its own temperature",
-    "top_p": "the server samples from its own share of the tokens",
-    "seed": "answers differ from run to run",
-    "stop": "answers do not end at the texts named",
-    "token ids": "prompts are sent as text, so their lengths in tokens may differ from the plan",
-}
-"""The effect of leaving out a field that a server refuses."""
 
 
 class Sent(NamedTuple):
@@ -111,20 +97,8 @@ class Capabilities:
 
 def accepted(ask: RequestFormat) -> list[str]:
     """The fields beyond model, prompt and stream that are sent."""
-    named = {
-        ask.length: True,
-        "include_usage": ask.stream and ask.include_usage,
-        "continuous_usage_stats": ask.stream and ask.include_usage and ask.continuous_usage,
-        "ignore_eos": ask.ignore_eos,
-        "min_tokens": ask.min_tokens,
-        "generation_config": ask.generation_config,
-        "temperature": ask.temperature is not None,
-        "top_p": ask.top_p is not None,
-        "seed": ask.seed is not None,
-        "stop": bool(ask.stop),
-        **dict.fromkeys(ask.extra, True),
-    }
-    return [name for name, sent in named.items() if sent]
+    fields = (field.name for field in FIELDS.values() if field.is_sent(ask))
+    return list(dict.fromkeys([ask.length, *fields, *ask.extra]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backends.client import counting, message
-from backends.client.body import PATHS, SPELLING, WITHOUT, Builder, RequestFormat
-from backends.client.capabilities import COSTS, Capabilities, Dropped, Lesson, Mode, TokenizeForm, UsageForm
+from backends.client.body import FIELDS, PATHS, SPELLING, Builder, RequestFormat, changed
+from backends.client.capabilities import Capabilities, Dropped, Lesson, Mode, TokenizeForm, UsageForm
 from backends.client.control import ControlClient, ProbeResponse
 from backends.client.discover import model_of
 from backends.client.secrets import Redaction
@@ -106,6 +106,7 @@ def _assumed(ask: RequestFormat, content: Content) -> Capabilities:
 
 _ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
 
+_AS_TEXT = "prompts are sent as text, so their lengths in tokens may differ from the plan"
 _IDS_IN_CHAT = "Chat accepts text messages, not token ids; use api=completions or prompt=text."
 _NO_TEXT = (
     "This content has no text, and chat accepts only text; give --content calibrated, "
@@ -199,7 +200,7 @@ class _Prober:
             return True
         if response.status not in (400, 422, 500):
             return False
-        sent = [name for name, without in WITHOUT.items() if without(self.ask) is not None]
+        sent = [name for name, optional in FIELDS.items() if optional.is_sent(self.ask)]
         named = [name for name in sent if re.search(rf"\b{SPELLING.get(name, name)}\b", words)]
         if "continuous_usage_stats" in sent and "include_usage" in named and "include_usage" not in words:
             named = ["continuous_usage_stats"]  # the error names stream_options: perhaps only this part of it
@@ -221,32 +222,28 @@ class _Prober:
         if self.bare:
             return self.ask.prompt == "ids" and self._to_text()
         self.bare = True
-        ask = replace(self.ask, length_field="max_tokens", continuous_usage=False, ignore_eos=False, min_tokens=False,
-                      generation_config=False)  # fmt: skip
-        extensions = ("continuous_usage_stats", "ignore_eos", "min_tokens", "generation_config")
-        gone = [name for name in extensions if WITHOUT[name](self.ask) is not None]
-        self.dropped += [Dropped(name, COSTS[name]) for name in gone]
-        changed, self.ask = ask != self.ask, ask
+        extensions = [optional for optional in FIELDS.values() if optional.extension]
+        gone = [optional.name for optional in extensions if optional.is_sent(self.ask)]
+        self.dropped += [Dropped(name, FIELDS[name].cost) for name in gone]
+        before = self.ask
+        for optional in (*extensions, FIELDS["max_completion_tokens"]):
+            self.ask = optional.without(self.ask)
         if gone:
             self.warnings.append(
                 f"the server refuses the request (status {response.status}) and does not name a field, so "
                 f"{', '.join(gone)} are not sent; --probe full finds out which of them it takes"
             )
-        return changed
+        return self.ask != before
 
     def _drop(self, name: str) -> None:
-        without = WITHOUT[name](self.ask)
-        if without is None:
+        optional = FIELDS[name]
+        if not optional.is_sent(self.ask):
             return
-        if name == "max_completion_tokens":
-            self.ask = without
-            return
-        self.dropped.append(Dropped(name, COSTS[name]))
-        if name == "ignore_eos":
-            without = replace(without, min_tokens=True)
-        if name == "min_tokens" and not without.ignore_eos:
-            without = replace(without, generation_config=True)
-        self.ask = without
+        self.ask = optional.without(self.ask)
+        if optional.cost:
+            self.dropped.append(Dropped(name, optional.cost))
+        if optional.instead and not self.ask.ignore_eos:
+            self.ask = changed(self.ask, optional.instead, True)
 
     def _to_text(self) -> bool:
         if not isinstance(self.content, TextContent):
@@ -254,7 +251,7 @@ class _Prober:
                 "The server does not accept token ids, and this content has no text; give --content calibrated or "
                 "--content text:tokenizer=PATH."
             )
-        self.dropped.append(Dropped("token ids", COSTS["token ids"]))
+        self.dropped.append(Dropped("token ids", _AS_TEXT))
         self.ask = replace(self.ask, prompt="text")
         return True
 

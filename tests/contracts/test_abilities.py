@@ -28,7 +28,7 @@ from backends.serving.plugins import (
 from backends.serving.routing import OrderedRouter, RequiringRouter
 from backends.sim import Sim
 from harness import api, registry
-from harness.experiments.imports._foreign import FilesReader
+from harness.experiments.imports import FilesReader
 from workloads.catalog import load
 from workloads.mixed import Deadline
 from workloads.readers._requests import MappedReader, TextReader

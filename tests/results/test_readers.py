@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from harness import registry
-from harness.experiments.imports._foreign import documents
+from harness.experiments.imports import documents
 
 FILES = Path(__file__).resolve().parents[1] / "golden" / "results"
 WRITTEN = sorted(p for p in FILES.rglob("*.json*") if p.suffix in (".json", ".jsonl"))
