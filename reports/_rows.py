@@ -16,7 +16,7 @@ from harness.data.folder import Run
 from harness.data.run_json import Described, RunInfo, ScoredBound, Summary
 from harness.metrics.measure import ended_well, first_last, in_summary, metrics
 from harness.metrics.summary import describe, summarize
-from harness.validity.answer_warnings import tokens_text
+from harness.validity.client_warnings import tokens_text
 from harness.validity.remote import of_held_back
 from reports import _data, _format, _sending
 from reports._format import Error, clean, errors

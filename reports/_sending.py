@@ -15,7 +15,7 @@ from harness.data.folder import Run
 from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo, Sender
 from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
-from harness.validity import answer_warnings
+from harness.validity import client_warnings
 from harness.validity.remote import (
     column,
     floor_of,
@@ -413,10 +413,10 @@ def _connections(run: Run) -> Iterator[str]:
 
 
 def _answers(run: Run) -> Iterator[str]:
-    per_event = answer_warnings.tokens_per_event(run.requests)
+    per_event = client_warnings.tokens_per_event(run.requests)
     if np.isfinite(per_event):
         yield f"{_format.number(per_event)} tokens per event"
-    short = answer_warnings.short_answers(run.requests)
+    short = client_warnings.short_answers(run.requests)
     if short:
         yield f"{_format.share(short)} shorter than requested"
     planned, counted = (column(run.requests, name) for name in ("prompt_tokens", "prompt_tokens_server"))
@@ -430,10 +430,10 @@ def _answers(run: Run) -> Iterator[str]:
 
 
 def _first(run: Run) -> Iterator[str]:
-    before_s, after_s = answer_warnings.first_gaps_s(run)
-    if before_s > answer_warnings.APART_S:
+    before_s, after_s = client_warnings.first_gaps_s(run)
+    if before_s > client_warnings.APART_S:
         yield f"{_format.seconds(before_s)} before the first token (median)"
-    if after_s > answer_warnings.APART_S:
+    if after_s > client_warnings.APART_S:
         yield f"first text of the answer {_format.seconds(after_s)} after the first token (median)"
 
 

@@ -40,8 +40,8 @@ from harness.runner.transport import StreamingTransport
 from harness.runner.virtual import Interruptible, Stop, drive_virtual, no_collection, quiet_process
 from harness.runner.wall import WallDriver
 from harness.spec import parse
-from harness.validity import warmup
-from harness.validity.answer_warnings import HELD_BACK
+from harness.validity import steady_state
+from harness.validity.client_warnings import HELD_BACK
 from harness.validity.conclude import conclude
 from harness.validity.remote import undecided
 from harness.validity.work_done import exceeded
@@ -104,7 +104,7 @@ def execute(
     if path is not None:
         check_free(path, force=force)
     planned = plan(spec, repeats=repeats)
-    warmup.check_leaves(spec.warmup, planned.schedule)
+    steady_state.check_leaves(spec.warmup, planned.schedule)
     # once for all runs of a command: the first of them makes the file that they share; a search says it itself
     first = watch is None and not (shared is not None and shared.exists())
     if first and not planned.virtual and (load := busy(host())) is not None:

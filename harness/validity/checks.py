@@ -4,7 +4,6 @@ A check that failed makes the run not valid (exit code 4); a warning does not; `
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -16,16 +15,15 @@ from harness.api import ENDED_WELL, RunWarning, Status
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Check, Cut, Fidelity, OutputLengths, RunInfo
-from harness.data.schedule import links
 from harness.data.warmup_cut import kept
-from harness.metrics.measure import ended_well, first_last, succeeded
+from harness.metrics.measure import ended_well, succeeded
 from harness.metrics.quantiles import quantile
-from harness.validity import warmup, work_done
+from harness.validity import steady_state, work_done
 from harness.validity.fidelity import GAP_LAW, LATE_S
-from harness.validity.overload import overload
-from harness.validity.physics import CAUSALITY, LITTLE_S, RECORDS, TOKENS, broken, little
+from harness.validity.physics import CAUSALITY, LITTLE_S, RECORDS, TOKENS, impossible, little, without_record
 from harness.validity.remote import floors_s, ms
-from harness.validity.rules import Rule, applying, plural
+from harness.validity.rules import OVERLOAD, QUEUE_GREW, Rule, Verdict, applying, plural
+from harness.validity.steady_state import overload
 from harness.validity.work_done import BY_SERVER, LENGTHS
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -51,46 +49,8 @@ EMPTY: Status = "empty"
 LATENESS, ANSWERS, PACE = "lateness", "answers", "pace"
 """Names of the checks made here, as run.json lists them."""
 
-OVERLOAD, QUEUE_GREW = "overload", "queue-grew"
-"""Codes of the warnings of a growing queue, where the SLO was not met (or there is none) and where it was."""
-
 MIN_FOR_P99 = 100
 """Fewest values for which the 99th percentile is more than the largest value."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Valid, or not and why, by check; and what a reader must know in either case."""
-
-    valid: bool
-    reasons: list[RunWarning] = field(default_factory=list)
-    warnings: list[RunWarning] = field(default_factory=list)
-
-    @property
-    def overloaded(self) -> bool:
-        """Whether the queue grew all through the run, and the SLO was not met."""
-        return any(warning.code == OVERLOAD for warning in self.warnings)
-
-    @property
-    def queue_grew(self) -> bool:
-        """Whether the queue grew all through the run, be the SLO met or not."""
-        return any(warning.code in (OVERLOAD, QUEUE_GREW) for warning in self.warnings)
-
-    @property
-    def text(self) -> str:
-        """The verdict as it is printed."""
-        if not self.valid:
-            return "not valid: " + " ".join(sentences(self.reasons))
-        grown = next((warning.message for warning in self.warnings if warning.code == OVERLOAD), None)
-        if grown is not None or not self.warnings:
-            return grown or "valid"
-        codes, count = dict.fromkeys(warning.code for warning in self.warnings), len(self.warnings)
-        return f"valid, with {count} {plural(count, 'warning', 'warnings')} ({', '.join(codes)})"
-
-
-def sentences(reasons: Iterable[RunWarning]) -> list[str]:
-    """Reasons with their remedies, as sentences."""
-    return [r.message + (f" Remedy: {r.remedy}." if r.remedy else "") for r in reasons]
 
 
 def judge(
@@ -121,7 +81,7 @@ def judge(
     """
     if not len(requests):
         return Verdict(False, [RunWarning(RECORDS, "No request has a record, so nothing was measured.", _AGAIN)])
-    cut = cut or warmup.find(requests, None)
+    cut = cut or steady_state.find(requests, None)
     less = less_traffic(recorded, closed)
     late_s = np.zeros(0)
     if clock == "wall":
@@ -129,7 +89,7 @@ def judge(
         late_s = late_s[~np.isnan(late_s)]
     measured_table = kept(requests, cut)
     measured = int(succeeded(measured_table).sum())
-    unsent = len(_missing(requests, schedule)) if schedule is not None and interrupted else 0
+    unsent = len(without_record(requests, schedule)) if schedule is not None and interrupted else 0
     planned = 0 if schedule is None else len(schedule)
     too_late = float((late_s > TOO_LATE_S).mean()) if len(late_s) else 0.0
     late, p99_s = float((late_s > LATE_S).mean()) if len(late_s) else 0.0, quantile(late_s, 1 - LATE_SHARE)
@@ -156,7 +116,7 @@ def judge(
              f"the client was late by more than {1000 * LATE_S:.0f} ms for {late:.1%} of the requests (p99 "
              f"{1000 * p99_s:.1f} ms, max {1000 * late_s.max(initial=0.0):.1f} ms)",
              f"{less}, or give the client a processor of its own"),
-        *warmup.rules(cut),
+        *steady_state.rules(cut),
         *_overloaded(requests, less, met=met is True),
         Rule(failed, "failed",
              f"{failed:,} of {len(requests):,} requests failed ({kinds}); they miss the SLO and have no latency",
@@ -172,78 +132,7 @@ def judge(
     return Verdict(not reasons, reasons, [*warnings])
 
 
-def impossible(
-    requests: pa.Table,
-    schedule: pa.Table | None,
-    *,
-    interrupted: bool,
-    window_s: float | None,
-    as_requested: bool,
-    whole: Iterable[pa.Table] | None = None,
-) -> Iterator[RunWarning]:
-    """What cannot be true of a table of records and the schedule that was to be sent; arguments as those of `judge`."""
-    ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
-    if counts.max(initial=0) > 1:
-        message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
-        yield RunWarning(RECORDS, message, _LOST)
-    if schedule is not None and not interrupted:
-        yield from _unsent(requests, schedule, window_s)
-    yield from broken(requests, as_requested=as_requested, whole=whole)
-
-
 _AGAIN = "run it again, and check the output of the backend"
-_LOST = "the backend lost or duplicated records: fix it, or report the bug with the run folder"
-
-
-def _missing(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = np.setdiff1d(schedule["id"].to_numpy(), requests["request_id"].to_numpy())
-    return found
-
-
-def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[RunWarning]:
-    missing = _missing(requests, schedule)
-    if len(missing) and "after" in schedule.column_names:
-        missing = np.setdiff1d(missing, _after_given_up(requests, schedule, missing))
-    if len(missing) and window_s is not None:
-        missing = np.intersect1d(missing, schedule["id"].to_numpy()[due_times_s(requests, schedule) < window_s])
-    if len(missing):
-        message = (
-            f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}."
-        )
-        yield RunWarning(RECORDS, message, _LOST)
-
-
-def rows_of(requests: pa.Table, schedule: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """(requests,) the row of each request in the schedule, and whether it is there at all."""
-    ids, wanted = schedule["id"].to_numpy(), requests["request_id"].to_numpy()
-    order = np.argsort(ids, kind="stable")
-    row = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-    return row, ids[row] == wanted
-
-
-def due_times_s(requests: pa.Table, schedule: pa.Table) -> Floats:
-    """(rows,) when each request of the schedule was due; never, where an answer that it waits for has no record."""
-    last_s, ended_s = first_last(requests)[1], number(requests, "ended_s")
-    end_s = np.where(np.isnan(ended_s), np.where(np.isnan(last_s), number(requests, "scheduled_s"), last_s), ended_s)
-    row, known = rows_of(requests, schedule)
-    end_of = np.full(len(schedule) + 1, np.inf)  # of a row that is not there too
-    end_of[row[known]] = end_s[known]
-    due_s = number(schedule, "scheduled_s").copy()
-    child, parent = links(schedule)
-    np.maximum.at(due_s, child, end_of[parent] + number(schedule, "delay_s")[child])
-    return due_s
-
-
-def _after_given_up(requests: pa.Table, schedule: pa.Table, missing: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Ids of missing follow-ups of requests that were given up at the end of the run, after which nothing is sent."""
-    ids = schedule["id"].to_numpy()
-    given_up = np.isin(ids, requests["request_id"].to_numpy()[pc.equal(requests["status"], "timeout").to_numpy()])
-    lost = np.isin(ids, missing)
-    for child, parent in zip(*links(schedule), strict=True):  # a parent stands above its follow-ups
-        if lost[child] and parent < len(ids) and given_up[parent]:
-            given_up[child] = True
-    found: npt.NDArray[np.int64] = ids[given_up & lost]
-    return found
 
 
 def _unanswered(requests: pa.Table, ok: int, cut: Cut) -> Rule:

@@ -20,10 +20,11 @@ from harness.metrics.resources import limits_w, sides_of
 from harness.metrics.summary import of_run, summarize, vllm_keys
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
-from harness.validity import client_warnings, fidelity, server_metrics, warmup, work_done
-from harness.validity.checks import Verdict, checks, judge, late_steps, sentences
+from harness.validity import client_warnings, fidelity, server_metrics, steady_state, work_done
+from harness.validity.checks import checks, judge, late_steps
+from harness.validity.physics import rechecked
 from harness.validity.remote import is_remote, resolution
-from harness.validity.stored import rechecked
+from harness.validity.rules import Verdict, sentences
 from harness.validity.warnings import is_closed, run_warnings
 from harness.validity.work_done import failures
 
@@ -35,7 +36,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     where the workload is gone. `outcome` is None for a run that was killed: then it counts as interrupted.
     """
     rule = run.info.spec.get("warmup")
-    cut = warmup.find(run.requests, None if rule is None else str(rule))
+    cut = steady_state.find(run.requests, None if rule is None else str(rule))
     run = dataclasses.replace(run, info=run.info.change(warmup=cut))
     part = large.measured(run)
     measured, seen = part.requests, Seen(part.requests, None if part.whole is None else part.pieces)

@@ -1,21 +1,31 @@
-"""What must hold in every table of records, whatever the system: conservation, causality, order, Little's law."""
+"""What must hold in every table of records, whatever the system: conservation, causality, order, Little's law.
+
+The tables of stored runs are looked at again when they are read: those changed or damaged since prove nothing.
+"""
 
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET, structs
 
 from harness.api import RunWarning, Status
+from harness.data.folder import Run
 from harness.data.lists import Lists, first, gap_lists, last, lists, number, pieces, streamed_tokens
+from harness.data.run_json import Ending
+from harness.data.schedule import digest, links
+from harness.data.warmup_cut import kept
 from harness.metrics.measure import first_last, succeeded
+from harness.validity.rules import sentences
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 CLOCK_S = 1e-6
 """Stamps of two clocks of one machine (event loop, kernel) may differ by this much; causality allows for it."""
@@ -25,6 +35,11 @@ LITTLE = 1e-9
 
 RECORDS, TOKENS, CAUSALITY, LITTLE_S = "records", "tokens", "causality", "littles-law"
 """Names of the checks, as run.json lists them."""
+
+_LOST = "the backend lost or duplicated records: fix it, or report the bug with the run folder"
+_MEMO = "what cannot be true of the stored tables"
+
+_REMEDY = "the files are not as the run wrote them: restore them, or run it again"
 
 
 def broken(
@@ -171,3 +186,146 @@ _REMEDIES = {
     CAUSALITY: f"{_BACKEND}; on two clocks, keep them from being set while measuring",
     LITTLE_S: _BACKEND,
 }
+
+
+def impossible(
+    requests: pa.Table,
+    schedule: pa.Table | None,
+    *,
+    interrupted: bool,
+    window_s: float | None,
+    as_requested: bool,
+    whole: Iterable[pa.Table] | None = None,
+) -> Iterator[RunWarning]:
+    """What cannot be true of a table of records and the schedule that was to be sent; arguments as those of `judge`."""
+    ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
+    if counts.max(initial=0) > 1:
+        message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
+        yield RunWarning(RECORDS, message, _LOST)
+    if schedule is not None and not interrupted:
+        yield from _unsent(requests, schedule, window_s)
+    yield from broken(requests, as_requested=as_requested, whole=whole)
+
+
+def without_record(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
+    """Return the ids of scheduled requests that have no record."""
+    found: npt.NDArray[np.int64] = np.setdiff1d(schedule["id"].to_numpy(), requests["request_id"].to_numpy())
+    return found
+
+
+def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[RunWarning]:
+    missing = without_record(requests, schedule)
+    if len(missing) and "after" in schedule.column_names:
+        missing = np.setdiff1d(missing, _after_given_up(requests, schedule, missing))
+    if len(missing) and window_s is not None:
+        missing = np.intersect1d(missing, schedule["id"].to_numpy()[due_times_s(requests, schedule) < window_s])
+    if len(missing):
+        message = (
+            f"{len(missing):,} of {len(schedule):,} scheduled requests have no record, first request {missing[0]}."
+        )
+        yield RunWarning(RECORDS, message, _LOST)
+
+
+def rows_of(requests: pa.Table, schedule: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """(requests,) the row of each request in the schedule, and whether it is there at all."""
+    ids, wanted = schedule["id"].to_numpy(), requests["request_id"].to_numpy()
+    order = np.argsort(ids, kind="stable")
+    row = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
+    return row, ids[row] == wanted
+
+
+def due_times_s(requests: pa.Table, schedule: pa.Table) -> Floats:
+    """(rows,) when each request of the schedule was due; never, where an answer that it waits for has no record."""
+    last_s, ended_s = first_last(requests)[1], number(requests, "ended_s")
+    end_s = np.where(np.isnan(ended_s), np.where(np.isnan(last_s), number(requests, "scheduled_s"), last_s), ended_s)
+    row, known = rows_of(requests, schedule)
+    end_of = np.full(len(schedule) + 1, np.inf)  # of a row that is not there too
+    end_of[row[known]] = end_s[known]
+    due_s = number(schedule, "scheduled_s").copy()
+    child, parent = links(schedule)
+    np.maximum.at(due_s, child, end_of[parent] + number(schedule, "delay_s")[child])
+    return due_s
+
+
+def _after_given_up(requests: pa.Table, schedule: pa.Table, missing: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Ids of missing follow-ups of requests that were given up at the end of the run, after which nothing is sent."""
+    ids = schedule["id"].to_numpy()
+    given_up = np.isin(ids, requests["request_id"].to_numpy()[pc.equal(requests["status"], "timeout").to_numpy()])
+    lost = np.isin(ids, missing)
+    for child, parent in zip(*links(schedule), strict=True):  # a parent stands above its follow-ups
+        if lost[child] and parent < len(ids) and given_up[parent]:
+            given_up[child] = True
+    found: npt.NDArray[np.int64] = ids[given_up & lost]
+    return found
+
+
+def rechecked(run: Run) -> Run:
+    """The run, not valid where its tables cannot be true, or are not of the schedule that its run.json names.
+
+    They are read once for a run, with all tokens; what was found at the end of the run is not repeated.
+    """
+    if _MEMO not in run.memo:
+        run.memo[_MEMO] = _found(run)
+    info, found = run.info, run.memo[_MEMO]
+    new = [each for each in found if not any(text.startswith(each.message) for text in info.verdict.reasons)]
+    if not new:
+        return run
+    reasons = [*info.verdict.reasons, *sentences(new)]
+    verdict = structs.replace(info.verdict, valid=False, reasons=reasons, text=f"not valid: {' '.join(reasons)}")
+    checks = info.checks if info.checks is UNSET else [
+        structs.replace(check, state="failed", text=each.message, remedy=_REMEDY)
+        if (each := next((each for each in new if each.code == check.check), None)) is not None
+        else check
+        for check in info.checks
+    ]  # fmt: skip
+    made = replace(run, info=info.change(verdict=verdict, checks=checks))
+    made.memo[_MEMO] = found
+    return made
+
+
+def _found(run: Run) -> list[RunWarning]:
+    """What is impossible, with the remedy for files that were sound when they were written."""
+    info, schedule = run.info, run.schedule
+    found: list[RunWarning] = []
+    if schedule is not None and info.schedule.sha256 not in (None, sha256 := digest(schedule)):
+        text = f"its hash is {sha256[:12]}, and {info.schedule.sha256[:12]} in run.json"
+        found.append(RunWarning(RECORDS, f"schedule.parquet is not what the run was to send: {text}."))
+        schedule = None
+    ended = info.outcome.ended if isinstance(info.outcome, Ending) else None
+    window_s = info.spec.get("duration")
+    found += impossible(
+        run.requests,
+        schedule,
+        interrupted=not run.complete or ended not in (None, "finished"),
+        window_s=window_s if isinstance(window_s, int | float) else None,
+        as_requested=run.http is None,
+        whole=run.pieces(),
+    )
+    if schedule is not None:
+        found += _not_as_scheduled(run.requests, schedule)
+    return [replace(each, remedy=_REMEDY) for each in [*found, *_not_as_counted(run)]]
+
+
+def _not_as_scheduled(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWarning]:
+    row, known = rows_of(requests, schedule)
+    scheduled_s, planned_s = number(requests, "scheduled_s"), number(schedule, "scheduled_s")[row]
+    waits = pc.list_value_length(schedule["after"]).to_numpy()[row] > 0  # for an answer, which may come later
+    sent = ~np.isnan(number(requests, "sent_s"))
+    early = scheduled_s < np.where(waits & sent, due_times_s(requests, schedule)[row] - CLOCK_S, planned_s)
+    bad = ~known | early | (~waits & (scheduled_s > planned_s))
+    for ours, theirs in (("prompt_tokens", "prompt_tokens"), ("output_tokens_asked", "output_tokens")):
+        bad |= number(requests, ours) != number(schedule, theirs)[row]
+    if bad.any():
+        text = "Each record is that of a scheduled request (id, time, tokens of prompt and output)"
+        yield RunWarning(RECORDS, f"{text}: not so for {which(requests, bad)}.")
+
+
+def _not_as_counted(run: Run) -> Iterator[RunWarning]:
+    counted = {status: count for status, count in run.info.summary.status.items() if count}
+    ends = kept(run.requests.select(["scheduled_s", "status"]), run.info.warmup)["status"].value_counts().to_pylist()
+    there = {row["values"]: row["counts"] for row in ends}
+    if counted and counted != there:
+        text, other = (
+            ", ".join(f"{count:,} {status}" for status, count in sorted(each.items())) for each in (counted, there)
+        )
+        yield RunWarning(RECORDS, f"run.json counts {text}, and requests.parquet has {other or 'no request'}.")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.data.records import to_table
-from harness.validity.overload import overload
+from harness.validity.steady_state import overload
 
 
 @pytest.fixture(scope="module")

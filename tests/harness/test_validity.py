@@ -7,7 +7,7 @@ from harness.api import Request
 from harness.cli._names import glossary
 from harness.data.records import schedule_chunk, scheduled_table, to_table
 from harness.data.schedule import Schedule
-from harness.validity import warmup
+from harness.validity import steady_state
 from harness.validity.checks import LATE_S, LATE_SHARE, TOO_LATE_S, TOO_LATE_SHARE, judge
 
 
@@ -185,7 +185,7 @@ def test_a_run_without_one_good_answer_is_not_valid(run):
 def test_good_answers_before_the_cut_alone_are_not_valid(run):
     """A server that broke after its warm-up would be reported as one that never answered, or pass."""
     rows, schedule = run(status=lambda i: "ok" if i < 50 else "error")
-    found = judge(rows, schedule, cut=warmup.find(rows, "50"))
+    found = judge(rows, schedule, cut=steady_state.find(rows, "50"))
 
     assert "No request after the warm-up ended well, so nothing was measured." in messages(found)
 

@@ -8,7 +8,7 @@ from harness.data.records import to_table
 from harness.data.schedule import Schedule
 from harness.data.warmup_cut import kept
 from harness.errors import UsageError
-from harness.validity import warmup
+from harness.validity import steady_state
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def test_a_start_that_is_slower_is_left_out(lasting):
     """The first answers of a cold server would stand in every percentile."""
     rng = np.random.default_rng(0)
     e2e_s = np.concatenate([np.linspace(9, 1, 40), rng.uniform(0.9, 1.1, 460)])
-    cut = warmup.find(lasting(e2e_s), "mser5")
+    cut = steady_state.find(lasting(e2e_s), "mser5")
 
     assert 35 <= cut.requests <= 50
     assert cut.requests == 500 - len(kept(lasting(e2e_s), cut))
@@ -33,7 +33,7 @@ def test_a_start_that_is_slower_is_left_out(lasting):
 
 def test_nothing_is_cut_before_the_system_has_filled(lasting):
     """A system with answers of 20 s is measured while it is still half empty."""
-    cut = warmup.find(lasting(np.full(300, 20.0)), "mser5")
+    cut = steady_state.find(lasting(np.full(300, 20.0)), "mser5")
 
     assert (20.0, 20) == (cut.at_s, cut.requests)
 
@@ -42,10 +42,10 @@ def test_a_cut_can_be_named(lasting):
     """`--warmup 30s` and `--warmup 200` would mean something else than they say."""
     table = lasting(np.ones(300))
 
-    assert (30.0, 30) == (warmup.find(table, "30s").at_s, warmup.find(table, "30s").requests)
-    assert (200.0, 200) == (warmup.find(table, "200").at_s, warmup.find(table, "200").requests)
-    assert 0 == warmup.find(table, "none").requests == warmup.find(table, None).requests
-    assert 1 == len(kept(table, warmup.find(table, "1000s")))
+    assert (30.0, 30) == (steady_state.find(table, "30s").at_s, steady_state.find(table, "30s").requests)
+    assert (200.0, 200) == (steady_state.find(table, "200").at_s, steady_state.find(table, "200").requests)
+    assert 0 == steady_state.find(table, "none").requests == steady_state.find(table, None).requests
+    assert 1 == len(kept(table, steady_state.find(table, "1000s")))
 
 
 @pytest.mark.parametrize(
@@ -69,10 +69,10 @@ def test_a_cut_that_leaves_nothing_is_refused_before_the_run(traffic, rule):
     schedule = Schedule.draw(traffic(), seed=0, requests=60)
 
     with pytest.raises(UsageError, match=r"leaves nothing of the .* to measure; cut less, or send more"):
-        warmup.check_leaves(rule, schedule)
+        steady_state.check_leaves(rule, schedule)
 
 
 @pytest.mark.parametrize("rule", [None, "none", "mser5", "59", "1s"])
 def test_a_cut_that_leaves_something_is_taken(traffic, rule):
     """Good options would be refused."""
-    warmup.check_leaves(rule, Schedule.draw(traffic(), seed=0, requests=60))
+    steady_state.check_leaves(rule, Schedule.draw(traffic(), seed=0, requests=60))

@@ -26,7 +26,7 @@ from harness.experiments.capacity.conditions import Share, sure_misses
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
 from harness.experiments.capacity.trials import CLUMP, FAR, PART, SETTLE, Trial, answered_rps, arrived_rps, dispersion
 from harness.metrics.objective import JOINT, parse_slo
-from harness.validity.overload import grown
+from harness.validity.steady_state import grown
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -27,7 +27,7 @@ from harness.metrics.objective import parse_slo, score
 from harness.options import RunSpec
 from harness.stats.seeds import spread
 from harness.stats.within_run import FEWEST, FEWEST_MISSES, MOST_ALIKE, Blocks, Resampled, autocorrelation
-from harness.validity.overload import overload
+from harness.validity.steady_state import overload
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Held: TypeAlias = tuple[bool, bool]

@@ -32,7 +32,7 @@ from harness.experiments import trial
 from harness.metrics import measure
 from harness.metrics.objective import parse_slo, score
 from harness.stats.curves import logit
-from harness.validity import overload, warmup
+from harness.validity import steady_state
 
 BELOW, ABOVE = 0.97, 1.15
 LENGTHS = {BELOW: (300, 1000, 3000), ABOVE: (300, 1000, 3000, 10_000)}
@@ -125,9 +125,9 @@ class Drawn:
                 for seed in range(seeds if factor == BELOW else 2 if requests < 10_000 else 1):
                     own = SEEDS_OF_RUNS + 1000 * self.number + 10 * seed + requests % 7
                     table = self.run(factor * base_rps, requests, own)
-                    cut = warmup.find(table, "mser5")
+                    cut = steady_state.find(table, "mser5")
                     scored = score(kept(table, cut), parse_slo(str(self.spec.slo)))
-                    grew = overload.overload(table) is not None
+                    grew = steady_state.overload(table) is not None
                     met = (scored.attainment or 0.0) >= self.goal
                     yield Judged(factor, requests, grew, bool(grew and not met), long_enough(table))
 
@@ -149,7 +149,7 @@ def long_enough(table: pa.Table) -> bool:
     counts = np.histogram(due_s[due_s <= until_s], 20)[0]
     spread = max(1.0, float(counts.var(ddof=1) / counts.mean())) + float(tokens.var() / tokens.mean() ** 2)
     chance = math.sqrt(arrivals * spread)
-    return bool((1 - 1 / ABOVE) * arrivals > (overload.GROWTH + 1.64) * chance and until_s > filled_s)
+    return bool((1 - 1 / ABOVE) * arrivals > (steady_state.GROWTH + 1.64) * chance and until_s > filled_s)
 
 
 def served_rps(table: pa.Table) -> float:

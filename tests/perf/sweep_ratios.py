@@ -24,7 +24,7 @@ from harness.metrics.objective import parse_slo, score
 from harness.options import RunSpec
 from harness.stats.curves import crossing
 from harness.stats.seeds import jackknife
-from harness.validity import warmup
+from harness.validity import steady_state
 
 AWAY = (0.8, 0.9, 0.97, 1.03, 1.12, 1.25)
 DRAWS = 300
@@ -34,7 +34,9 @@ STEPS = 16
 def attained(spec: RunSpec, rate_rps: float, seed: int) -> float:
     """Attainment of one seed at one rate, after the cut of its warm-up."""
     trial = simulate(replace(spec, rate=rate_rps, seed=seed))
-    kept = trial.table.filter(pc.greater_equal(trial.table["scheduled_s"], warmup.find(trial.table, "mser5").at_s))
+    kept = trial.table.filter(
+        pc.greater_equal(trial.table["scheduled_s"], steady_state.find(trial.table, "mser5").at_s)
+    )
     return float(score(kept, parse_slo(spec.slo or "")).attainment)
 
 

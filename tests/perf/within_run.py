@@ -21,7 +21,7 @@ from harness.metrics import measure
 from harness.metrics.objective import parse_slo, score
 from harness.options import RunSpec
 from harness.stats.within_run import within
-from harness.validity import overload, warmup
+from harness.validity import steady_state
 
 SLO = "ttft=0.25,tpot=0.1"
 QUANTITIES = ("attainment", "ttft mean", "ttft p99", "tpot mean", "tpot p99")
@@ -49,9 +49,9 @@ def spec_of(rate_rps: float, seed: int, requests: int, arrivals: str) -> RunSpec
 def look(spec: RunSpec) -> Seen:
     """Simulate a run and compute its intervals."""
     table = trial.simulate(spec).table
-    cut = warmup.find(table, "mser5")
+    cut = steady_state.find(table, "mser5")
     measured = kept(table, cut)
-    grown = overload.overload(table) is not None
+    grown = steady_state.overload(table) is not None
     info = encode(within(measured, parse_slo(SLO), overloaded=grown))
     ttft_s, tpot_s = (measure.per_request(measure.metrics()[name], measured) for name in ("ttft", "tpot"))
     values = [score(measured, parse_slo(SLO)).attainment]

@@ -5,7 +5,7 @@ import pytest
 
 from harness.experiments import pool, trial
 from harness.options import RunSpec
-from harness.validity import overload
+from harness.validity import steady_state
 
 CAPACITY_RPS = 2.1
 """Rate at which 90 % of the chats on OPT-13B and one A100 keep ttft=0.25,tpot=0.1."""
@@ -22,7 +22,7 @@ def marked(given):
         workload="chatbot", backend="sim", latency="abc:distserve", policy="vllm-v0", rate=rate_rps, requests=2200,
         seed=seed,
     )  # fmt: skip
-    return overload.overload(trial.simulate(spec).table) is not None
+    return steady_state.overload(trial.simulate(spec).table) is not None
 
 
 @pytest.mark.nightly
@@ -45,4 +45,4 @@ def test_bursts_are_no_growing_queue(served_s, mark):
     for i, at_s in enumerate(due_s):
         end_s[i] = max(at_s, end_s[i - 1] if i else 0.0) + served_s
 
-    assert mark == (overload.grown(due_s, end_s, float(due_s[-1])) is not None)
+    assert mark == (steady_state.grown(due_s, end_s, float(due_s[-1])) is not None)

@@ -7,7 +7,7 @@ import pytest
 
 from harness.api import RequestRecord
 from harness.data.records import to_table
-from harness.validity import warmup
+from harness.validity import steady_state
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_the_cut_is_that_of_the_formula(answered, seed):
     n = int(rng.integers(150, 400))
     due_s = np.arange(n, dtype=float)
     e2e_s = 1 + rng.exponential(0.2, n) + 2 * np.exp(-np.arange(n) / rng.uniform(1, 12))
-    cut = warmup.find(answered(due_s, due_s + e2e_s / 2, due_s + e2e_s), "mser5")
+    cut = steady_state.find(answered(due_s, due_s + e2e_s / 2, due_s + e2e_s), "mser5")
     expected_s = max(5.0 * by_hand(e2e_s), float(np.quantile(e2e_s, 0.9)))
     stationary = expected_s < 5 * int(0.9 * (n // 5 // 2))
 
@@ -74,7 +74,7 @@ def test_the_cut_is_that_of_the_formula(answered, seed):
 @pytest.mark.parametrize(("load", "least", "most"), [(0.7, 0, 0), (0.85, 0, 0), (1.3, 30, 40)])
 def test_a_queue_that_grows_is_not_called_settled(queue, load, least, most):
     """The second half of a growing queue would pass for the steady state."""
-    found = [warmup.find(queue(load, 1000, seed), "mser5") for seed in range(40)]
+    found = [steady_state.find(queue(load, 1000, seed), "mser5") for seed in range(40)]
 
     assert least <= sum(not cut.stationary for cut in found) <= most
     assert all(cut.requests == 0 for cut in found if not cut.stationary)
@@ -83,7 +83,7 @@ def test_a_queue_that_grows_is_not_called_settled(queue, load, least, most):
 @pytest.mark.nightly
 def test_the_cut_of_a_settled_queue_is_short(queue):
     """Below the knee a rule that cuts a third of the run would throw away what was paid for."""
-    cuts = [warmup.find(queue(0.8, 2000, seed), "mser5").requests for seed in range(40)]
+    cuts = [steady_state.find(queue(0.8, 2000, seed), "mser5").requests for seed in range(40)]
 
     assert np.median(cuts) < 100
     assert max(cuts) <= 900

@@ -10,7 +10,7 @@ from harness.metrics import measure
 from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
 from harness.stats.within_run import Blocks, Resampled, autocorrelation, within
-from harness.validity import warmup
+from harness.validity import steady_state
 
 RUNS = 200
 LEAST = 0.85
@@ -79,7 +79,7 @@ def run_of(seed, rate_rps=1.0):
         seed=seed, slo="ttft=0.15,tpot=0.1",
     )  # fmt: skip
     table = trial.simulate(spec).table
-    measured = kept(table, warmup.find(table, "mser5"))
+    measured = kept(table, steady_state.find(table, "mser5"))
     found = within(measured, parse_slo(spec.slo))
     ttft_s = measure.per_request(measure.metrics()["ttft"], measured)
     return found, float(ttft_s.mean()), float((ttft_s <= 0.15).mean())

@@ -37,8 +37,8 @@ from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
 from harness.runner.run import RUNS, default_folder
-from harness.validity.checks import sentences
-from harness.validity.warmup import check_leaves
+from harness.validity.rules import sentences
+from harness.validity.steady_state import check_leaves
 from harness.validity.work_done import too_long
 
 BELOW_OWN = 4

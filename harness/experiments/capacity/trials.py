@@ -35,11 +35,11 @@ from harness.metrics.objective import JOINT, ObjectiveCounts, ShareKey, restored
 from harness.options import RunSpec
 from harness.runner.plan import plan
 from harness.runner.progress import QUIET, Display
-from harness.validity import warmup
-from harness.validity.answer_warnings import HELD_BACK
+from harness.validity import steady_state
 from harness.validity.checks import ANSWERS, LATENESS, decide_alike, failed_checks, from_sent
-from harness.validity.overload import overload
+from harness.validity.client_warnings import HELD_BACK
 from harness.validity.remote import of_held_back
+from harness.validity.steady_state import overload
 from harness.validity.work_done import failures
 
 if TYPE_CHECKING:
@@ -278,7 +278,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     """The result of a trial; `passed` is what its watch found before the end."""
     table = table.sort_by("request_id")
     probe = task.key.goal is not None or task.key.rate_rps == 0
-    cut = warmup.find(table, "none" if probe else task.run.warmup)
+    cut = steady_state.find(table, "none" if probe else task.run.warmup)
     measured = kept(table, cut)
     end_s = ended_s(table)
     e2e_s = end_s - number(table, "scheduled_s")

@@ -27,7 +27,7 @@ from harness.metrics.measure import metrics, per_request, succeeded
 from harness.metrics.objective import restored_slo
 from harness.metrics.summary import summarize
 from harness.stats.paired import Limits, steady_loss
-from harness.validity import warmup
+from harness.validity import steady_state
 from harness.validity.checks import LATENESS, Scores, decide_alike, failed_checks, from_sent
 
 Better = Literal["higher", "lower"]
@@ -329,7 +329,7 @@ def cached_share(source: Source, from_s: float) -> float | None:
 
 def _cut_s(run: Run, rule: str | None) -> float:
     if rule is not None:
-        return warmup.find(run.requests, rule).at_s
+        return steady_state.find(run.requests, rule).at_s
     return float(run.info.warmup.at_s) if run.info.warmup.requests else 0.0
 
 

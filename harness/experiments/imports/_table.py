@@ -28,8 +28,9 @@ from harness.metrics.measure import marked, missing
 from harness.metrics.objective import stored_slo
 from harness.metrics.summary import summarize, vllm_keys
 from harness.stats.within_run import within
-from harness.validity.checks import OVERLOAD, QUEUE_GREW, Verdict, judge
+from harness.validity.checks import judge
 from harness.validity.conclude import stored, warned
+from harness.validity.rules import OVERLOAD, QUEUE_GREW, Verdict
 from harness.validity.warnings import is_closed
 
 Json: TypeAlias = Mapping[str, Any]

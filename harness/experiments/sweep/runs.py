@@ -21,7 +21,7 @@ from harness.metrics.objective import Seen, meets, parse_slo, restored_slo
 from harness.metrics.summary import known, per_second_of
 from harness.runner.progress import QUIET, Display
 from harness.runner.run import execute
-from harness.validity.checks import OVERLOAD
+from harness.validity.rules import OVERLOAD
 from harness.validity.work_done import exceeded
 
 PARTS = ("mean", "p50", "p90", "p99")

@@ -1,0 +1,190 @@
+"""Whether a run is in its steady state: where its measured part begins, and whether its queue grew all through it.
+
+A system that starts empty is faster than one that serves. `none` cuts nothing, `30s` and `200` cut a time and a number
+of requests, `mser5` finds the cut.
+Source of MSER-5: K. P. White, M. J. Cobb, S. C. Spratt, "A comparison of five steady-state truncation heuristics for
+simulation", Winter Simulation Conference 2000.
+
+Where the queue grew all through a run, latencies depend on the length of the run, not on the system.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from harness.data.lists import first, lists, number, pieces
+from harness.data.run_json import Cut
+from harness.data.schedule import Schedule
+from harness.errors import UsageError
+from harness.metrics.measure import first_last, joined, succeeded
+from harness.metrics.quantiles import quantile
+from harness.validity.rules import Rule
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+BATCH = 5
+"""Requests in a batch of MSER-5."""
+
+FILLED = 0.9
+"""The cut of `mser5` is not before this quantile of E2E after the start: until then the system fills."""
+
+LAST_TENTH = 0.9
+"""A cut of `mser5` beyond this part of the first half of the requests, which is all it may take, is none."""
+
+GROWTH = 2.0
+"""Growth of the queue that is overload, in units of what its own fluctuation adds up to by chance."""
+
+WINDOWS = 20
+"""Parts of a run whose growth is compared. A queue that jumps in one or two of them has not grown all through."""
+
+FILLS = 0.1
+"""The first part of a run is not compared: until then no queue has formed."""
+
+MIN_REQUESTS = 30
+"""Fewest arrivals among which growth is distinguishable from chance."""
+
+
+def check_leaves(rule: str | None, schedule: Schedule) -> None:
+    """Raises UsageError for a cut that is given as a time or a number and leaves nothing of the schedule to measure."""
+    if rule is None or rule in ("none", "mser5"):
+        return
+    if rule.isdecimal() and int(rule) >= len(schedule):
+        there = f"{len(schedule):,} requests that are sent"
+    elif not rule.isdecimal() and not schedule.has_follow_ups and float(rule.removesuffix("s")) > _last_s(schedule):
+        there = f"{_last_s(schedule):.3g} s of sending"
+    else:
+        return
+    raise UsageError(
+        f"--warmup {rule} leaves nothing of the {there} to measure; cut less, or send more (--requests, --duration)."
+    )
+
+
+def _last_s(schedule: Schedule) -> float:
+    return float(schedule.table["scheduled_s"][-1].as_py())
+
+
+def rules(cut: Cut) -> Iterator[Rule]:
+    """The rule that a place to cut was found."""
+    yield Rule(
+        not cut.stationary, "not-stationary",
+        "the run never settled: its E2E still changed where at most half of the requests would have been left out, so "
+        f"{cut.rule} cut nothing",
+        "send more requests (--requests, --duration), lower the load, or name the cut (--warmup 30s)",
+    )  # fmt: skip
+
+
+def find(table: pa.Table, rule: str | None) -> Cut:
+    """The cut of a `requests` table by a rule that `harness.options.warmup_rule` gave; None cuts nothing."""
+    due_s = number(table, "scheduled_s")
+    if rule is None or rule == "none" or not len(due_s):
+        return Cut("none", 0.0, 0)
+    if rule == "mser5":
+        return _mser5(table, due_s)
+    if rule.isdecimal():
+        count = min(int(rule), len(due_s) - 1)
+        return _at(rule, float(np.sort(due_s)[count]), due_s)
+    return _at(rule, float(rule.removesuffix("s")), due_s)
+
+
+def _mser5(table: pa.Table, due_s: Floats) -> Cut:
+    """The cut that makes the mean E2E of what is left most certain; of requests that ended well."""
+    end_s = np.where(succeeded(table), first_last(table)[1], np.nan)
+    known = np.isfinite(end_s)
+    order = np.argsort(due_s[known], kind="stable")
+    started_s, e2e_s = due_s[known][order], (end_s - due_s)[known][order]
+    batches = len(e2e_s) // BATCH
+    if batches < 4:
+        return Cut("mser5", 0.0, 0)
+    means = e2e_s[: batches * BATCH].reshape(-1, BATCH).mean(axis=1)
+    filled_s = float(due_s.min()) + quantile(e2e_s, FILLED)
+    at_s = max(float(started_s[_least_error(means) * BATCH]), filled_s)
+    if at_s >= started_s[int(LAST_TENTH * (batches // 2)) * BATCH]:
+        return Cut("mser5", 0.0, 0, stationary=False)
+    return _at("mser5", at_s, due_s)
+
+
+def _least_error(means: Floats) -> int:
+    """The d in 0..m/2 that minimises sum over i >= d of (y_i - mean)^2 / (m - d)^2."""
+    m = len(means)
+    left = m - np.arange(m // 2 + 1)
+    total = np.cumsum(means[::-1])[::-1][: len(left)]
+    squares = np.cumsum(means[::-1] ** 2)[::-1][: len(left)]
+    return int(np.argmin((squares - total**2 / left) / left.astype(float) ** 2))
+
+
+def _at(rule: str, at_s: float, due_s: Floats) -> Cut:
+    """A cut at a time; at least the last request stays."""
+    at_s = min(at_s, float(due_s.max()))
+    return Cut(rule, at_s, int((due_s < at_s).sum()))
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """The queue grew by `requests` of the `arrivals` in `seconds`; the last third waited `waiting_s` (median)."""
+
+    requests: int
+    arrivals: int
+    seconds: float
+    waiting_s: float
+
+
+def overload(table: pa.Table) -> Overload | None:
+    """How the queue grew; None for a system that kept up, or too short a run to tell.
+
+    The queue at a time are the requests that are due and not yet being decoded: without their second token, so that a
+    queue between prefill and decode replicas counts too. Requests under way tell less: they also grow while a system
+    fills, which lasts as long as its longest answers. Requests that failed are left out: a system that turns them away
+    has no queue of them. After the last request that waits for no answer the load falls, so nothing is compared there.
+    """
+    started_s, due_s = started(table), number(table, "scheduled_s")
+    ok = succeeded(table) & np.isfinite(started_s)
+    opening = due_s[ok & (table["turn"].to_numpy() == 0)]
+    return grown(due_s[ok], started_s[ok], float(opening.max(initial=-math.inf)))
+
+
+def started(table: pa.Table) -> Floats:
+    """When the decode of each request had begun, (requests,) s: its second token, its first where no more is known."""
+    if "second_s" in table.column_names:  # of a thin table
+        first_s, second_s = first_last(table)[0], number(table, "second_s")
+        return np.where(np.isnan(second_s), first_s, second_s)
+    return joined((_started(piece) for piece in pieces(table)), len(table))
+
+
+def _started(piece: pa.Table) -> Floats:
+    rows = lists(piece, "token_s")
+    at_s = first(rows)
+    known = np.diff(rows.offsets) > 2  # of two times the second may be the last token of many
+    at_s[known] = rows.values[rows.offsets[:-1][known] + 1]
+    return at_s
+
+
+def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
+    """The same of when requests were due and began to be decoded, both (requests,), up to the last that opens a task.
+
+    The rule: over 20 equal parts of the time, the queue grows by more than twice the square root of the arrivals, which
+    is the scatter of independent ones, and by more than twice what its growth in one part scatters, times the square
+    root of 20: bursts and long requests make that larger, and a queue that comes and goes is in it.
+    """
+    if len(due_s) < MIN_REQUESTS:
+        return None
+    order = np.argsort(due_s, kind="stable")
+    due_s, started_s = due_s[order], started_s[order]
+    waited_s = started_s - due_s
+    waiting_s = float(np.median(waited_s[-(len(due_s) // 3) :]))
+    if due_s[0] == due_s[-1]:  # all at once: a queue where those behind wait longer
+        late = waiting_s > np.median(waited_s[: len(due_s) // 3])
+        return Overload(int((started_s > started_s.min()).sum()), len(due_s), 0.0, waiting_s) if late else None
+    from_s = float(due_s[0]) + FILLS * (until_s - float(due_s[0]))
+    arrivals = int(((due_s > from_s) & (due_s <= until_s)).sum())
+    if arrivals < MIN_REQUESTS:
+        return None
+    at_s = np.linspace(from_s, until_s, WINDOWS + 1)
+    queue = np.searchsorted(due_s, at_s, side="right") - np.searchsorted(np.sort(started_s), at_s, side="right")
+    growth = int(queue[-1] - queue[0])
+    chance = max(math.sqrt(arrivals), math.sqrt(WINDOWS) * float(np.diff(queue).std(ddof=1)))
+    return Overload(growth, arrivals, until_s - from_s, waiting_s) if growth > GROWTH * chance else None
