@@ -116,7 +116,7 @@
       box.style.height = `${height + more}px`;
       return Plotly.react(box, figure.data, figure.layout, { displayModeBar: false, responsive: false });
     };
-    box.dataset.drawn = "yes";
+    box.dataset.drawn = width;
     let done = put();
     const { _size: panels } = box._fullLayout;
     if (panels.w < width - 110) { // labels took more than was thought
@@ -133,36 +133,17 @@
     return done;
   }
 
-  // one figure at a time, so that the page can be read and used in between: first what is in view, then, idly, the rest
-  const idle = window.requestIdleCallback || ((next) => setTimeout(next, 50));
-  const inView = [], others = [];
-  let busy = false;
-  function drawSoon(box) {
-    inView.push(box);
-    if (!busy) setTimeout(drawNext);
-    busy = true;
-  }
-
-  function drawNext() {
-    const box = inView.shift() || others.shift();
-    try {
-      if (box && !box.dataset.drawn) draw(box);
-    } finally {
-      busy = inView.length + others.length > 0;
-      if (busy) inView.length ? setTimeout(drawNext) : idle(drawNext);
+  // in their order, with a moment for the reader between two of them
+  async function drawAll(wanted) {
+    for (const box of wanted) {
+      if (!box.dataset.drawn) draw(box);
+      await new Promise((next) => setTimeout(next));
     }
   }
 
   function redraw(all) {
     for (const box of boxes) if (all || box.dataset.drawn) draw(box);
   }
-
-  document.addEventListener("bench:figure", ({ detail: { key, change } }) => {
-    const figure = figures.get(key);
-    if (!figure) return;
-    change(figure);
-    boxes.filter((box) => box.dataset.figure === key && box.dataset.drawn).forEach(draw);
-  });
 
   async function unpacked(id) {
     const element = document.getElementById(id);
@@ -179,7 +160,7 @@
   // what is folded is drawn when it is opened, by hand or by a link to it
   for (const details of document.querySelectorAll("details.section")) {
     details.addEventListener("toggle", () => {
-      if (details.open && figures.size) boxes.filter((box) => details.contains(box) && !box.dataset.drawn).forEach(drawSoon);
+      if (details.open && figures.size) drawAll(boxes.filter((box) => details.contains(box)));
     });
   }
   function unfold() {
@@ -195,29 +176,12 @@
     const content = JSON.parse(data);
     content.figures.forEach((f) => figures.set(f.key, f));
     atNight = content.dark;
-    document.dispatchEvent(new CustomEvent("bench:content", { detail: content }));
     if (library !== null) {
       const script = document.createElement("script");
       script.nonce = nonce;
       script.textContent = library;
       document.head.append(script);
     }
-    const seen = new IntersectionObserver(
-      (entries) => {
-        for (const entry of entries) {
-          if (entry.isIntersecting) {
-            seen.unobserve(entry.target);
-            drawSoon(entry.target);
-          }
-        }
-      },
-      { rootMargin: "300px" },
-    );
-    boxes.forEach((box) => seen.observe(box));
-    idle(() => {
-      others.push(...boxes);
-      if (!busy) drawNext();
-    });
     document.querySelectorAll("[data-svg]").forEach((button) => {
       button.addEventListener("click", () => {
         const box = boxes.find((each) => each.dataset.figure === button.dataset.svg);
@@ -225,9 +189,11 @@
       });
     });
     let resized;
+    const refit = () => boxes.filter((box) => box.dataset.drawn && +box.dataset.drawn !== box.clientWidth).forEach(draw);
     addEventListener("resize", () => {
+      if (!resized) refit(); // at once, for a window that is made and then given its size; then when it is at rest
       clearTimeout(resized);
-      resized = setTimeout(() => redraw(false), 200);
+      resized = setTimeout(() => { resized = 0; refit(); }, 200);
     });
     dark.addEventListener("change", () => redraw(false));
     addEventListener("beforeprint", () => {
@@ -240,7 +206,21 @@
       document.querySelectorAll("details").forEach((d) => { d.open = d.dataset.was === "open"; });
       redraw(false);
     });
+    await drawAll(boxes);
   }
 
-  if (boxes.length) start().catch((error) => say(error.message));
+  // a page is loaded when its frames are: an open one holds that back until the figures stand on the page, so that a
+  // screenshot, a print or a saved copy that is taken of the loaded page has them
+  function whileLoading(work) {
+    const frame = document.createElement("iframe");
+    frame.hidden = true;
+    document.body.append(frame);
+    frame.contentDocument.open();
+    work.finally(() => {
+      frame.contentDocument.close();
+      frame.remove();
+    });
+  }
+
+  if (boxes.length) whileLoading(start().catch((error) => say(error.message)));
 })();

@@ -288,7 +288,7 @@ def browser() -> Iterator[Any]:
 def opened(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
     """Opens HTML text (or a file) and waits until every figure is drawn, unless `wait` is False.
 
-    `dark`, `js`, `width` and `height` are the reader's; figures out of view are drawn when there is nothing else to do.
+    `dark`, `js`, `width` and `height` are the reader's.
     """
     contexts = []
 
