@@ -27,8 +27,7 @@ from harness.api import (
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, build, parse, text_of
 from workloads._presets import Preset
-from workloads.arrivals._exact import Conditional
-from workloads.arrivals._expected import expected
+from workloads.arrivals._exact import Conditional, expected
 from workloads.arrivals.closed import Closed
 from workloads.clients import Clients
 from workloads.mixed import Mixed, Sessions

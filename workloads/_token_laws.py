@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.errors import UsageError
-from workloads.readers._servegen import Client, LengthHistogram
+from workloads._pool import Client, LengthHistogram
 
 PROMPT, OUTPUT = ("input_tokens", "text_tokens"), "output_tokens"
 """The fields of a law: of text pools and of multimodal ones, and of both."""

@@ -14,11 +14,10 @@ from harness.errors import UsageError
 from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
 from workloads.readers._collect import BEFORE, Block, Bounds, Collector, FallingStamps
-from workloads.readers._ordered import ordered
-from workloads.readers._requests import MappedReader, Reader, TextReader
+from workloads.readers._requests import MappedReader, Reader, TextReader, ordered
 from workloads.readers._sessions import Conversations
 from workloads.readers._source import Source
-from workloads.readers._stored import Texts, counting, recorded_texts, text_facts, with_places
+from workloads.readers._texts import Texts, counting, recorded_texts, text_facts, with_places
 from workloads.readers._usable import Clock, Unusable, implausible, parsed
 
 __all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]

@@ -15,7 +15,7 @@ from workloads import traces
 from workloads.arrivals._services import Component, LogRate
 from workloads.fit import _cox, _lengths, _rate, _sessions, _verdict, command
 from workloads.fit._cox import DispersionCurve
-from workloads.fit._stamps import gap_shape
+from workloads.fit._rate import gap_shape
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox
 

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import UsageError
 from workloads import replay, trace_rows, traces
-from workloads.fit import _chains, _laws, _whole, _whole_draw, _whole_quality, command
+from workloads.fit import _laws, _whole, _whole_draw, _whole_quality, command
 from workloads.fit._whole_quality import Curve, Reuse
 from workloads.fit.model import Model
 from workloads.trace_tools.cache import Lru
@@ -55,7 +55,7 @@ def unnamed(rows):
 
 
 def measured(trace, own_clocks=False):
-    return _whole.measure(_chains.of(trace), None if own_clocks else float(trace.at_s[-1]))
+    return _whole.measure(_whole.chains_of(trace), None if own_clocks else float(trace.at_s[-1]))
 
 
 def mean_of(law):
@@ -66,7 +66,7 @@ def mean_of(law):
 def test_sessions_are_found_by_the_deepest_block_that_came_before():
     """Two turns of one user would be two users, or all users one because of the system prompt."""
     lists = [[0, 1, 2], [0, 5, 6], [0, 1, 2, 3], [0, 5, 7], [0, 9], [0, 1, 2, 3, 4]] + [[0, 100 + i] for i in range(6)]
-    found = _chains.of(made([(float(i), None, ids) for i, ids in enumerate(lists)]))
+    found = _whole.chains_of(made([(float(i), None, ids) for i, ids in enumerate(lists)]))
 
     assert [3, 2, 1, 1, 1, 1, 1, 1, 1] == np.bincount(found.session).tolist()
     assert [0, 2, 5, 1, 3] == found.rows[:5].tolist()
@@ -77,7 +77,7 @@ def test_sessions_are_found_by_the_deepest_block_that_came_before():
 def test_sub_agents_do_not_come_between_the_turns_of_their_session():
     """A session would seem to restart whenever a sub-agent asks something."""
     rows = [(0.0, 7, [1, 2]), (1.0, 7, [8, 9]), (2.0, 7, [1, 2, 3]), (3.0, 4, [5])]
-    found = _chains.of(made(rows, agent=[None, "sub", None, None]))
+    found = _whole.chains_of(made(rows, agent=[None, "sub", None, None]))
 
     assert [3, 0, 2] == found.rows.tolist()
     assert [0, 0, 2] == found.kept.tolist()

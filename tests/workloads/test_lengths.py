@@ -16,8 +16,7 @@ from harness.errors import UsageError
 from harness.registry import find, make
 from workloads.lengths import longbench
 from workloads.lengths._empirical import load
-from workloads.lengths.builtin import Uniform
-from workloads.lengths.lognormal import Lognormal
+from workloads.lengths.builtin import Lognormal, Uniform
 
 EMPIRICAL = {
     "sharegpt:preparation=distserve": "sharegpt_distserve_opt",

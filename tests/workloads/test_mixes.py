@@ -15,8 +15,7 @@ from harness.metrics.objective import parse_slo
 from workloads import blend, catalog, mixed
 from workloads.arrivals.builtin import Constant, Poisson
 from workloads.blend import Blend
-from workloads.lengths.builtin import Fixed
-from workloads.lengths.lognormal import Lognormal
+from workloads.lengths.builtin import Fixed, Lognormal
 from workloads.mixed import Mixed
 from workloads.sessions.burstgpt import Burstgpt
 from workloads.sessions.compound import Compound

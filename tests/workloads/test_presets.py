@@ -19,8 +19,7 @@ from harness.options import RunSpec
 from harness.runner.plan import plan
 from workloads import _presets, catalog
 from workloads.blend import Blend
-from workloads.lengths.builtin import Normal
-from workloads.lengths.reasoning_in_budget import ReasoningInBudget
+from workloads.lengths.builtin import Normal, ReasoningInBudget
 from workloads.mix import copied, weights_of
 from workloads.mixed import Mixed
 from workloads.prefixes import Prefixes

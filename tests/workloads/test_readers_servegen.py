@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UsageError
-from workloads.readers._servegen import read_clients
+from workloads._pool import read_clients
 
 TRACE = "0,0,0,,0,0\r\n600,0.5,1.2,Gamma,0.7,2.8\r\n1200,0.25,2.0,Weibull,0.5,2\r\n"
 DATASET = {"0": {"input_tokens": "{5: 0.25, 9: 0.75}", "output_tokens": "{3: 1.0}"}, "21600": {"input_tokens": "{}"}}

@@ -18,7 +18,7 @@ from workloads.arrivals.builtin import Gamma, Poisson
 from workloads.content.tokens import Tokens
 from workloads.fit import command
 from workloads.lengths.builtin import Fixed as FixedLengths
-from workloads.lengths.lognormal import Lognormal
+from workloads.lengths.builtin import Lognormal
 from workloads.mixed import Mixed, Streams, Tasks, pairs_from
 from workloads.prefixes import Prefixes
 from workloads.sessions.builtin import Fixed, Geometric

@@ -4,15 +4,22 @@ The path of the rate is drawn as ever and divided by its own mean over the windo
 to a rate. Gaps along it are drawn until the count is within 1 % of the expected one: rejection sampling from the law
 of the process, given its path and its count. Source of the method: Devroye, Non-Uniform Random Variate Generation,
 1986, section II.3.
+
+What the arrivals of a run will show, its rate and the dispersion of its counts, comes from runs that are drawn with
+other seeds: a further one is between the k-th lowest and the k-th highest of n with probability 1 - 2 k / (n + 1),
+whatever the law (Wilks, Determination of Sample Sizes for Setting Tolerance Limits, 1941).
 """
 
+import heapq
 import math
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, takewhile
 from typing import Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
+from harness.api import Arrivals
+from harness.stats.arrivals import counts, spread
 from workloads.arrivals._operational import Piece, Stretch, chunks_along
 from workloads.arrivals._renewal import gamma
 
@@ -20,10 +27,13 @@ Mean = Literal["exact", "long-run"]
 LONGEST_S = 7200.0  # runs of minutes; over hours the changes of rate are what such arrivals are for
 CLOSE = 0.01  # of the requests
 MOST_DRAWS = 200  # of a window; then the closest is taken
-
-
 Path = Callable[[float, np.random.Generator], Iterator[Stretch]]
 """Endless stretches from a time (s) on; the first has a shape. Only the ratios of their rates matter."""
+
+DRAWN = ((2_000, 39, 2), (None, 19, 1))
+"""Up to so many arrivals of a run, so many are drawn, and the k-th of them bound nine of ten."""
+WIDTHS_S = (10.0, 60.0)
+"""Of the counts; fewer than 10 of them have no dispersion."""
 
 
 @runtime_checkable
@@ -110,3 +120,29 @@ def _drawn(stretches: list[Stretch], scale: float, expected: float, rng: np.rand
         if abs(len(best) - expected) <= max(CLOSE * expected, 0.5):
             break
     return best
+
+
+def expected(parts: Sequence[Arrivals], span_s: float, what: str) -> str:
+    """Rate (of `what`: req, sessions) and dispersion of 9 of 10 runs of `span_s` with these arrivals together."""
+    mean_rps = sum(part.mean_rate_rps for part in parts)
+    runs, k = next((runs, k) for most, runs, k in DRAWN if most is None or mean_rps * span_s <= most)
+    exact = all(isinstance(part, Conditional) and part.over_s is not None for part in parts)
+    rates: list[float] = []
+    spreads: dict[float, list[float]] = {width_s: [] for width_s in WIDTHS_S if width_s < span_s / 10}
+    for rng in np.random.default_rng(len(parts)).spawn(runs):
+        streams = [
+            part.times(own, 1) if isinstance(part, Conditional) else part.times(own)
+            for part, own in zip(parts, rng.spawn(len(parts)), strict=True)
+        ]
+        at_s = np.fromiter(takewhile(lambda t: t < span_s, heapq.merge(*streams)), float)
+        rates.append(len(at_s) / span_s)
+        for width_s, found in spreads.items():
+            found.append(spread(counts(at_s, width_s)) or 0.0)
+    low, high = (mean_rps * (1 - CLOSE), mean_rps * (1 + CLOSE)) if exact else _between(rates, k)
+    texts = [f"{a:.2g} to {b:.2g} in {w:g} s" for w, found in spreads.items() for a, b in [_between(found, k)]]
+    return f"{low:.3g} to {high:.3g} {what}/s" + (f", dispersion {', '.join(texts)}" if texts else "")
+
+
+def _between(values: list[float], k: int) -> tuple[float, float]:
+    ordered = sorted(values)
+    return ordered[k - 1], ordered[-k]

@@ -1,21 +1,27 @@
-"""Arrivals of one law each: independent gaps at one rate, or a rate that follows a few straight lines."""
+"""Arrivals of one law each: independent gaps at one rate, or a rate along straight lines, over the day, or in jumps."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, cycle
 from typing import Annotated, Literal
 
 import numpy as np
 from msgspec import Meta
 
 from harness.bounds import NotNegative, Positive, check
-from workloads.arrivals._path import AlongPath, Path, along, flat, levels
-from workloads.arrivals._renewal import AtRate, GapCv, gamma_cdf, times_from
+from harness.errors import UsageError
+from harness.spec import seconds
+from workloads._checks import DayHour, Weekday
+from workloads.arrivals._operational import Piece, times_along
+from workloads.arrivals._path import AlongPath, Path, along, flat, levels, rest_of
+from workloads.arrivals._renewal import AtRate, GapCv, gamma_cdf, gamma_gaps, times_from
 
 SMALLEST_SHAPE, LARGEST_SHAPE = 0.15, 1000.0
 """Of Weibull gaps; outside, the sums of float64 gaps lose the law."""
 DEFAULT_SHAPE = 0.7
+CHORDS = 288  # straight lines of 5 min for a day's sinusoid: off by at most 0.006% of its amplitude, the mean is exact
+WEEK = (1, 1, 1, 1, 1, 0, 0)  # Monday first; 0 is weekend
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,3 +304,189 @@ class Steps(AlongPath):
         if self.then == "repeat":
             return Path((), stairs)
         return Path(stairs, flat(math.inf, rates[-1]) if self.then == "hold" else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Diurnal(AtRate, AlongPath):
+    """Diurnal arrivals: a rate with a daily curve, and fewer requests on weekends.
+
+    A daily curve of the rate around its long-run mean `rate_rps` (requests per second).
+
+    Without `hours` the curve is 1 + a cos(2 pi (h - peak_h) / 24), h the hour of day, with a = (ratio - 1) /
+    (ratio + 1), so that `ratio` is peak rate by trough rate. With `hours`, relative rates joined by '/' (24 of them,
+    or any number from 2 on), each stands at the middle of its equal part of the day, joined by straight lines; then
+    `ratio` and `peak_h` are not used. Saturdays and Sundays have `weekend` times the rate of the other days. A run
+    begins at hour `start_h` of day `start_day` (0 is Monday). `period_s` is the length of a day in seconds: a shorter
+    one compresses the curve, not the gaps. Inside, gamma gaps of coefficient of variation `cv` in operational time
+    (the integral of the rate); cv = 1 is Poisson. Source: the daily curves of BurstGPT (KDD 2025, figure 4); time
+    change as in Daley and Vere-Jones, An Introduction to the Theory of Point Processes (2003), section 7.4.
+    """
+
+    rate_rps: Positive = 1.0
+    ratio: Annotated[float, Meta(ge=1, description="peak by trough")] = 4.0
+    peak_h: DayHour = 16.0
+    hours: str | None = None
+    weekend: NotNegative = 1.0
+    start_h: DayHour = 0.0
+    start_day: Weekday = 0
+    period_s: Positive = 86400.0
+    cv: GapCv = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.hours is not None and len(levels(self.hours, "hours")) < 2:
+            raise ValueError(f"hours must be at least 2 relative rates, such as 1/2/4/2, got '{self.hours}'.")
+
+    def _path(self) -> Path:
+        """The week (or the day, where all are alike), from its first hour on; before it what is left of the first."""
+        day = self._day()
+        days = [1.0] if self.weekend == 1 else [1.0 if weekday else self.weekend for weekday in WEEK]
+        scale = self.rate_rps / (math.fsum(days) / len(days))
+        cycle = tuple(Piece(d, scale * f * a, scale * f * b) for f in days for d, a, b, _ in day)
+        start_s = (self.start_day % len(days) + self.start_h / 24) * self.period_s
+        return Path(rest_of(cycle, start_s) if start_s else (), cycle)
+
+    def _day(self) -> tuple[Piece, ...]:
+        """A day with mean rate 1."""
+        if self.hours is None:
+            at = np.arange(CHORDS + 1) / CHORDS
+            swing = (self.ratio - 1) / (self.ratio + 1)
+            rates = 1 + swing * np.cos(2 * math.pi * (at - self.peak_h / 24))
+        else:
+            given = np.array(levels(self.hours, "hours"))
+            middles = (np.arange(len(given)) + 0.5) / len(given)
+            at = np.concatenate(([0.0], middles, [1.0]))
+            rates = np.interp(at, middles, given / given.mean(), period=1.0)
+        return along((self.period_s * at).tolist(), rates.tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class Mmpp(AtRate):
+    """MMPP arrivals: a Poisson process whose rate jumps at random between a few states.
+
+    A Markov-modulated Poisson process of long-run mean `rate_rps` requests per second.
+
+    State i has the relative rate `levels`[i] and lasts an exponential time of mean `dwells`[i] seconds (both joined by
+    '/', two states or more); then each of the other states is as likely as any. So state i has the share p_i =
+    dwells[i] / sum(dwells) of the time and the rate r_i = rate_rps levels[i] / sum_j p_j levels[j]. The first state is
+    drawn with those shares, so the process is stationary.
+
+    The index of dispersion of counts (`dispersion`) is 1 + (2 / rate_rps) int_0^T (1 - u/T) c(u) du, c being the
+    covariance of the rate; for two states it grows to 1 + 2 (r_1 - r_2)**2 p_1 p_2 tau / rate_rps with tau = 1 /
+    (1/dwell_1 + 1/dwell_2) seconds. Inside, gamma gaps of coefficient of variation `cv` in operational time; only
+    cv = 1 is Poisson, and only for it does the formula hold. The rate is random, so its gaps have no law to be tested
+    against. Source: Fischer and Meier-Hellstern, The Markov-modulated Poisson process (MMPP) cookbook, Performance
+    Evaluation 18 (1993).
+    """
+
+    rate_rps: Positive = 1.0
+    levels: str = "1/10"
+    dwells: str = "90s/10s"
+    cv: GapCv = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
+        states, times = len(levels(self.levels)), len(durations_s(self.dwells, "dwells"))
+        if states != times or states < 2:
+            raise ValueError(
+                f"levels and dwells must have one value for each of 2 or more states, got {states} and {times}."
+            )
+
+    @property
+    def shares(self) -> np.ndarray:
+        """(states,) share of the time."""
+        dwells_s = np.array(durations_s(self.dwells, "dwells"))
+        return np.asarray(dwells_s / dwells_s.sum())
+
+    @property
+    def rates_rps(self) -> np.ndarray:
+        """(states,) rate of each state, requests per second."""
+        relative = np.array(levels(self.levels))
+        return np.asarray(self.rate_rps * relative / (self.shares @ relative))
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        gaps, chain = rng.spawn(2)  # a stream each, so that another rate has the same states
+        return times_along(self._states(chain), gamma_gaps(gaps, self.cv))
+
+    def dispersion(self, width_s: float) -> float:
+        """Index of dispersion of counts in bins of `width_s` seconds (`math.inf`: its limit), for cv = 1.
+
+        The chain is reversible, so its generator has real eigenvalues -1/tau_k; c(u) is a sum of exp(-u / tau_k).
+        """
+        dwells_s = np.array(durations_s(self.dwells, "dwells"))
+        states = len(dwells_s)
+        generator = np.ones((states, states)) / (dwells_s[:, None] * (states - 1))
+        np.fill_diagonal(generator, -1 / dwells_s)
+        root = np.sqrt(self.shares)
+        falls, modes = np.linalg.eigh(root[:, None] * generator / root)
+        weights = ((root * self.rates_rps) @ modes)[:-1] ** 2  # the last mode, of eigenvalue 0, is the mean
+        taus_s = -1 / falls[:-1]
+        seen = 1.0 if math.isinf(width_s) else 1 + taus_s / width_s * np.expm1(-width_s / taus_s)
+        return float(1 + 2 / self.rate_rps * np.sum(weights * taus_s * seen))
+
+    def _states(self, rng: np.random.Generator) -> Iterator[Piece]:
+        rates, dwells_s = self.rates_rps.tolist(), durations_s(self.dwells, "dwells")
+        state = int(rng.choice(len(rates), p=self.shares))
+        while True:
+            yield Piece(rng.exponential(dwells_s[state]), rates[state], rates[state])
+            other = int(rng.integers(len(rates) - 1))
+            state = other + (other >= state)
+
+
+def durations_s(text: str, name: str) -> tuple[float, ...]:
+    """Durations in seconds, all > 0, written like '90s/5min'. Raises ValueError otherwise."""
+    try:
+        found = tuple(seconds(part, name) for part in text.split("/"))
+    except UsageError:
+        raise ValueError(f"{name} must be durations joined by '/', such as 90s/10s, got '{text}'.") from None
+    if not all(duration_s > 0 for duration_s in found):
+        raise ValueError(f"{name} must be > 0, got '{text}'.")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Onoff(AtRate):
+    """On/off arrivals: bursts at a steady rate, with silence between them.
+
+    Requests come for `on_s` seconds, then none for `off_s` seconds, and so on; the first are on.
+
+    `rate_rps` is the long-run mean in requests per second; while on, the rate is rate_rps (on_s + off_s) / on_s. With
+    `dwell` exponential (the default) both times are means of exponential laws, with fixed they are kept to the
+    second. Inside, gamma gaps of coefficient of variation `cv` in operational time: a gap under way stops while off
+    and goes on afterwards; cv = 1 is Poisson (the interrupted Poisson process). With exponential times and cv = 1 the
+    index of dispersion of counts grows to 1 + 2 rate_rps off_s**2 / (on_s + off_s). The law of the gaps is stated for
+    fixed times only, where the rate is known beforehand. Source: Kuczura, The Interrupted Poisson Process as an
+    Overflow Process, Bell System Technical Journal 52 (1973).
+    """
+
+    rate_rps: Positive = 1.0
+    on_s: Positive = 10.0
+    off_s: Positive = 30.0
+    dwell: Literal["exponential", "fixed"] = "exponential"
+    cv: GapCv = 1.0
+
+    @property
+    def on_rps(self) -> float:
+        """Rate while on, requests per second."""
+        return self.rate_rps * (self.on_s + self.off_s) / self.on_s
+
+    def times(self, rng: np.random.Generator) -> Iterator[float]:
+        if self.dwell == "fixed":
+            return self._path().times(rng, self.cv)
+        gaps, dwells = rng.spawn(2)  # a stream each, so that another rate has the same bursts
+        turns = cycle([(self.on_s, self.on_rps), (self.off_s, 0.0)])
+        pieces = (Piece(dwells.exponential(mean_s), rate_rps, rate_rps) for mean_s, rate_rps in turns)
+        return times_along(pieces, gamma_gaps(gaps, self.cv))
+
+    @property
+    def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Probability that a gap in operational time (mean 1) is at most its arguments; None for random times."""
+        return (lambda gaps: gamma_cdf(gaps, self.cv)) if self.dwell == "fixed" else None
+
+    @property
+    def operational_time(self) -> Callable[[np.ndarray], np.ndarray] | None:
+        """Arrivals expected from 0 to its arguments (s); None for random times."""
+        return self._path().operational_time if self.dwell == "fixed" else None
+
+    def _path(self) -> Path:
+        return Path((), flat(self.on_s, self.on_rps) + flat(self.off_s, 0.0))

@@ -8,7 +8,7 @@ import numpy as np
 from harness.api import Request
 from workloads.content.calibrated import Calibrated
 from workloads.content.tokens import Tokens
-from workloads.readers._stored import Prompts
+from workloads.readers._texts import Prompts
 
 
 @dataclass(frozen=True, slots=True)

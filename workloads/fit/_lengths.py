@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads.lengths._empirical import EDGES, Copula, Empirical, Marginal
-from workloads.lengths._measured import joint_of, side_of, tilt_of
+from workloads.lengths._empirical import EDGES, Copula, Empirical, Marginal, joint_of, side_of, tilt_of
 
 MOST_JOINT = 1_000_000  # rows that the rank correlation is measured on; of more, evenly spaced ones
 SPLIT = 100  # quantiles of a side, and one more at 99.9 %

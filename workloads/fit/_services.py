@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from harness.errors import UsageError
 from workloads import trace_rows
-from workloads.fit import _cox, _lengths, _profile, _rate, _sessions
+from workloads.fit import _cox, _lengths, _rate, _sessions
 from workloads.fit._cox import DispersionCurve
-from workloads.fit._stamps import LARGEST_SHAPE, SMALLEST_SHAPE, Stamps, gap_shape
+from workloads.fit._rate import LARGEST_SHAPE, SMALLEST_SHAPE, Stamps, gap_shape
 from workloads.fit._verdict import Renewal
 from workloads.fit.model import Service
 from workloads.fit.process import Cox, Process, RateTracking
@@ -137,9 +137,9 @@ def _process(tag: str | None, at_s: np.ndarray, work: Work) -> Process:
 
 def _random(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Cox:
     curve = DispersionCurve.of(stamps.at_s, stamps.least_s)
-    day = _profile.hourly(stamps.at_s)
-    week = _profile.weekly(stamps.at_s, day)
-    profile = _profile.variance(curve, day, week)
+    day = _rate.hourly(stamps.at_s)
+    week = _rate.weekly(stamps.at_s, day)
+    profile = _rate.day_variance(curve, day, week)
     fits = {shape: _cox.fit(curve, Renewal(shape), profile) for shape in (gaps.shape,)}
     if fits[gaps.shape].off_by > _cox.GOOD and stamps.gaps_known:
         # other shapes, where the gaps alone would give clearly more dispersion than the trace has, at any rate

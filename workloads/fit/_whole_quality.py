@@ -12,7 +12,7 @@ import pyarrow as pa
 from harness.stats import arrivals
 from workloads import session_replay
 from workloads.arrivals.closed import Closed
-from workloads.fit import _chains, _whole, _whole_draw
+from workloads.fit import _whole, _whole_draw
 from workloads.session_times import ThinkOnly
 from workloads.trace_tools.cache import Lru, distinct_blocks
 
@@ -75,7 +75,7 @@ def like(model: Model, trace: Trace, seed: int) -> Trace:
     """A draw as long as a trace: of as many seconds, or as many sessions where they have clocks of their own."""
     assert model.whole is not None
     if model.whole["own_clocks"]:
-        found = _chains.of(trace)
+        found = _whole.chains_of(trace)
         assert found is not None
         return _whole_draw.drawn(model, sessions=int(found.begins.sum()), seed=seed)
     drawn = _whole_draw.drawn(model, duration_s=float(trace.at_s[-1]), seed=seed)
@@ -90,7 +90,7 @@ def like(model: Model, trace: Trace, seed: int) -> Trace:
 
 def numbers(trace: Trace) -> dict[str, np.ndarray]:
     """Sorted turns, pauses (s), prompts and outputs (tokens) of the sessions of a trace without their sub-agents."""
-    found = _chains.of(trace)
+    found = _whole.chains_of(trace)
     assert found is not None
     named = {
         "turns": np.bincount(found.session),

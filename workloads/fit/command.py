@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from harness.errors import UsageError, no_such
 from workloads import traces, transforms
-from workloads.fit import _chains, _draw, _services, _verdict, _whole, quality
+from workloads.fit import _draw, _services, _verdict, _whole, quality
 from workloads.fit.model import Model, Service
 
 Mode = Literal["parametric", "rate-following"]
@@ -43,7 +43,7 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
     if "prefix_ids" in trace.table.column_names:
         blocks = pc.list_flatten(trace.table["prefix_ids"])  # of all prompts; the share that repeats an earlier one
         source["prefix_reuse"] = 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
-    chains, own_clocks = _chains.of(trace), traces.clock(trace.facts) == "session"
+    chains, own_clocks = _whole.chains_of(trace), traces.clock(trace.facts) == "session"
     whole = None if chains is None else _whole.measure(chains, None if own_clocks else float(trace.at_s[-1]))
     source |= {} if whole is None else {"whole_left_out": _left_out(trace, whole)}
     work.notes += dropped(services, source) if whole is None else left_out(source)

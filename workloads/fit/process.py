@@ -16,7 +16,7 @@ from harness.bounds import Positive, check
 from workloads.arrivals._operational import times_on_grid
 from workloads.arrivals._renewal import gamma_gaps
 from workloads.arrivals._services import STEPS, Component, LogRate
-from workloads.fit import _profile
+from workloads.fit import _rate
 
 ARRIVALS = 65_536  # turned into times together, about
 PER_MEMORY = 8  # steps of the rate in the shortest memory
@@ -45,7 +45,7 @@ class Cox:
         """Seconds for which a rate holds."""
         steps = [part.tau_s / PER_MEMORY for part in self.components if part.sd > 0]
         if self.hourly:
-            steps.append(_profile.HOUR_S / PER_HOUR)
+            steps.append(_rate.HOUR_S / PER_HOUR)
         return min(steps, default=1 / self.rate_rps)
 
     def times(self, rng: np.random.Generator, rate_rps: float | None = None) -> Iterator[np.ndarray]:
@@ -55,10 +55,10 @@ class Cox:
         return _along(self.step_s, rates, self.gap_shape, gaps_rng)
 
     def _rates(self, rng: np.random.Generator, rate_rps: float) -> Iterator[np.ndarray]:
-        mean = float(np.mean(_profile.factors(np.arange(168) * _profile.HOUR_S, self.hourly, self.weekly)))
+        mean = float(np.mean(_rate.day_factors(np.arange(168) * _rate.HOUR_S, self.hourly, self.weekly)))
         for block, factors in zip(count(), LogRate(self.components, self.step_s).factors(rng), strict=False):
             at_s = (block * STEPS + np.arange(STEPS)) * self.step_s
-            known = _profile.factors(at_s, self.hourly, self.weekly) / mean if self.hourly else 1.0
+            known = _rate.day_factors(at_s, self.hourly, self.weekly) / mean if self.hourly else 1.0
             yield rate_rps * factors * known
 
     def as_json(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from harness.metrics.quantiles import spearman
 from harness.stats import arrivals
 from workloads import transforms
 from workloads.fit import _draw, _lengths, _verdict, _whole_quality
-from workloads.fit._stamps import Stamps
+from workloads.fit._rate import Stamps
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model

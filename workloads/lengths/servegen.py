@@ -7,8 +7,7 @@ import numpy as np
 
 from workloads._pool import ClientPool, choose
 from workloads._token_laws import TokenLaws, counted
-
-CHUNK = 4096  # pairs drawn at once, whatever the caller takes
+from workloads.lengths._empirical import CHUNK
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from harness.errors import UsageError, no_such
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import may_be_timestamp, shown_columns
 from workloads.readers._collect import HEAD, Block, Floats, Ints
-from workloads.readers._requests import MORE, Requests, empty
+from workloads.readers._requests import MORE, Requests, of_rows
 
 UNITS: Mapping[str, float] = {
     "at": 1,
@@ -170,16 +171,9 @@ def requests(block: Block, given: str | None) -> Requests:
     unit = next(u for u in UNITS if u in found)
     stamp, prompt, output = found[unit], found["prompt"], found["output"]
     at, per_s, dated = _stamps(block, stamp, UNITS[unit])
-    prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
-    return Requests(
-        stamp,
-        at,
-        per_s,
-        prompt_tokens,
-        output_tokens,
-        dated=dated,
-        stated=given is not None and unit != "at",
-        drops=empty(prompt, prompt_tokens, output, output_tokens),
+    stated = given is not None and unit != "at"
+    return replace(
+        of_rows(block, stamp, prompt, output, at=at, per_s=per_s, dated=dated, stated=stated),
         session=block.names(found["session"], optional=True) if "session" in found else None,
         turn=block.tokens(found["turn"]) if "turn" in found else None,
         parent_row=_row_numbers(block, found["parent"]) if "parent" in found else None,

@@ -2,13 +2,18 @@
 
 Fields are those of OpenAI's API and of the extensions of vLLM and SGLang. Sources: API reference of
 platform.openai.com, and docs.vllm.ai, OpenAI-compatible server.
+
+The prompts of a trace stay in its files: they are read again one by one, by their places.
 """
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,24 +23,20 @@ from harness.errors import UsageError
 from workloads.content._tokens import open_tokenizer
 from workloads.readers import _cells
 from workloads.readers._collect import Block
-from workloads.readers._requests import Requests
+from workloads.readers._requests import Reader, Requests, TextReader
 
 BYTES = "bytes"
 BYTES_PER_TOKEN = 4
 """An estimate for English without a tokenizer: 'one token generally corresponds to ~4 characters of text'. Source:
 platform.openai.com/tokenizer."""
-
 ESTIMATED = f"none: {BYTES_PER_TOKEN} bytes of UTF-8 are taken for a token"
 """What a report says of the counts of `tokenizer=bytes`."""
-
 _ID_BITS = 59  # of the names of blocks, below those that bench makes itself
-
 DECIDED = frozenset(
     ("model", "stream", "stream_options", "n", "best_of", "max_tokens", "max_completion_tokens", "min_tokens",
      "ignore_eos")
 )  # fmt: skip
 """Fields that the run decides itself: the model, how answers are timed, and how long they are."""
-
 PASSED = frozenset(
     ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "response_format",
      "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar", "temperature", "top_p",
@@ -47,13 +48,14 @@ PASSED = frozenset(
      "mm_processor_kwargs")
 )  # fmt: skip
 """Fields beside the prompt that a record may hold and that are sent with it."""
-
 ANSWERS = ("max_completion_tokens", "max_tokens", "output_tokens", "max_new_tokens")
 """Fields of a record that tell how long an answer may be; `output_tokens` is that of vLLM's custom data sets."""
-
 PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
 Unit = Literal["s", "ms", "us"]
 Encode = Callable[[list[str]], list[Sequence[int]]]
+
+AT, SIZE, NUMBER = "text_at", "text_bytes", "text_number"
+"""Columns of a trace: the first byte of a row, counted through all files, its bytes, and the messages of its prompt."""
 
 
 def encoder(tokenizer: str | None) -> Encode | None:
@@ -225,3 +227,82 @@ def prompt_of(given: Any) -> dict[str, object]:
 def passed(row: Mapping[str, Any]) -> dict[str, object]:
     """The fields of a record that are sent with its prompt; those that are null are left out."""
     return {name: value for name, value in row.items() if name in PASSED and value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Files of a trace, one behind the other, and what makes the body of a request of one of their rows."""
+
+    files: tuple[Path, ...]
+    sizes: tuple[int, ...]  # bytes
+    body: Callable[[Mapping[str, Any], int], dict[str, object]]
+
+    def prompts(self, table: pa.Table, rows: np.ndarray | None = None) -> "Prompts":
+        """Those of the `rows` of a trace, in that order; of all without."""
+        names = [name for name in (AT, SIZE, NUMBER) if name in table.column_names]
+        columns = [np.asarray(table[name]) if rows is None else np.asarray(table[name])[rows] for name in names]
+        return Prompts(self, np.stack(columns, axis=1))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prompts:
+    """The body of request i: `places` (N, 2 or 3) has the columns AT, SIZE and NUMBER."""
+
+    texts: Texts
+    places: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def body(self, i: int) -> dict[str, object]:
+        """Raises ValueError where the file no longer holds what was read of it."""
+        at, size, number = (*self.places[i].tolist(), 0)[:3]
+        ends = list(accumulate(self.texts.sizes))
+        of = bisect_right(ends, at)
+        file = self.texts.files[of]
+        try:
+            with file.open("rb") as stream:
+                stream.seek(at - (ends[of] - self.texts.sizes[of]))
+                return self.texts.body(json.loads(stream.read(size)), number)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"'{file}' has changed since it was read ({type(error).__name__}).") from None
+
+
+def recorded_texts(file: Path, plain: tuple[Path, ...], reader: Reader) -> Texts:
+    """The texts of an open trace. Raises UsageError where it has none, or is packed."""
+    if not isinstance(reader, TextReader):
+        raise UsageError(f"--content recorded sends the prompts of a trace, and '{file}' holds no text, only lengths.")
+    if not plain:
+        raise UsageError(f"--content recorded reads '{file}' again request by request, so unpack it first.")
+    return Texts(plain, tuple(f.stat().st_size for f in plain), type(reader).body)
+
+
+def counting(reader: Reader) -> Reader:
+    """The reader, which estimates counts where it has no tokenizer."""
+    if not isinstance(reader, TextReader) or reader.tokenizer is not None:
+        return reader
+    return cast("Reader", replace(reader, tokenizer=BYTES))  # type: ignore[type-var]  # readers are dataclasses
+
+
+def text_facts(reader: Reader) -> dict[str, str]:
+    """Whether a trace holds the text of its prompts, and what counted their tokens, where nothing did."""
+    if not isinstance(reader, TextReader):
+        return {}
+    estimated = {"tokenizer": ESTIMATED} if reader.tokenizer == BYTES else {}
+    return {"prompts": "recorded", **estimated}
+
+
+def with_places(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Requests]]:
+    """The same with the columns of `Texts.prompts`; of the blocks nothing that holds text stays."""
+    for block, requests in rows:
+        assert block.places is not None  # plain files have them
+        at, size = (block.places() if requests.rows is None else block.places()[requests.rows]).T
+        more = {**requests.more, AT: pa.array(at), SIZE: pa.array(size)}
+        if requests.numbers is not None:
+            more[NUMBER] = pa.array(requests.numbers)
+        placed = replace(requests, more=more, expanded=True)
+        yield replace(block, cells=_gone, identity=placed.values, places=None), placed
+
+
+def _gone(column: str) -> Any:
+    raise AssertionError(f"the cells of {column} are read already")
