@@ -111,9 +111,9 @@ def check(file: str, form: str, **options: str | None) -> int:
 
     Exit code 0: clean, or only with known properties of its format; 1: anomalies found; 2: unreadable.
     """
-    from workloads.trace_tools import check as checked
+    from workloads.trace_tools.info import check as checked
 
-    facts = checked.of(file, **options)
+    facts = checked(file, **options)
     _show(form, "check", facts)
     return 1 if facts["odd"] else 0
 

@@ -324,6 +324,6 @@ def _drawn_scale(found: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
 
 
 def _drawn_plane(found: PlaneScore, goal: float) -> go.Figure | str:
-    from reports.figures import planes  # heavy
+    from reports.figures import scale  # heavy
 
-    return planes.of_answer(found, goal)
+    return scale.plane_of_answer(found, goal)

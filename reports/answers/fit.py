@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.data.codec import encode
 from harness.experiments.fit.fit_json import FitAnswer
-from harness.experiments.fit.kv_size import BLOCK_TOKENS
+from harness.experiments.fit.requests import BLOCK_TOKENS
 from reports._format import clean, quoted
 from reports._system import flat
 from reports.document import Command, Document, Finding, Notice, Section, Table

@@ -63,7 +63,7 @@ class Figure:
 
 FIGURES = (
     Figure("slo_scale", "run", "figures", "Attainment against SLO scale", "scale"),
-    Figure("slo_plane", "run", "figures", "Goodput over the bounds", "planes"),
+    Figure("slo_plane", "run", "figures", "Goodput over the bounds", "scale"),
     Figure("latency_cdf", "run", "figures", "Latency of the requests", "cdf"),
     Figure("itl_over_time", "run", "figures", "Gaps between tokens over the run", "timeline", True),
     Figure("latency_over_time", "run", "figures", "Time to first token over the run", "timeline", True),
@@ -71,7 +71,7 @@ FIGURES = (
     Figure("timeline", "run", "figures", "Batches, queue and memory over time", "timeline", True),
     Figure("misses", "run", "figures", "What made requests miss the SLO", "stages"),
     Figure("arrivals", "run", FIDELITY, "Planned and sent requests", "timeline", True),
-    Figure("burstiness", "run", FIDELITY, "How bursty the requests came", "bursts", True),
+    Figure("burstiness", "run", FIDELITY, "How bursty the requests came", "traffic", True),
     Figure("lengths", "run", FIDELITY, "Lengths requested and received", "cdf", True),
     Figure("cluster", "cluster", "figures", "Cluster", "cluster", True),
     Figure("attainment_rate", "study", "figures", "Attainment against rate", "curves"),
@@ -90,7 +90,7 @@ FIGURES = (
     Figure("trend", "trend", "series", "Judged metrics, night by night", "history"),
     Figure("real_curves", "validate", "figures", "Measured and simulated over the rate", "validate"),
     Figure("real_plane", "validate", "figures", "Simulated against measured", "validate"),
-    Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", "agents"),
+    Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", "search"),
     Figure("placed", "place", "figures", "Rate per GPU of each placement", "search"),
 )
 

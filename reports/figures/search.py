@@ -1,12 +1,15 @@
-"""Searches: the path of a search for a capacity, what each seed tells of it, and placements beside one another."""
+"""Searches: the path of a search for a capacity, placements beside one another, and shares by the number of agents."""
+
+from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
+from harness.experiments.agents.search import share_of
 from harness.experiments.place.place_json import PlaceAnswer, PlacedUnit
 from reports import _format
 from reports._format import in_figure
@@ -14,6 +17,11 @@ from reports.figures import style
 from reports.figures.style import Look
 from reports.study.capacity import LONE
 from reports.study.runs import Study
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from harness.experiments.agents.agents_json import AgentsAnswer
 
 Info = Mapping[str, Any]
 NO_TRIALS = (
@@ -23,13 +31,14 @@ NO_TRIALS = (
 NO_SEEDS = "There is no capacity of single seeds; bench capacity finds one where several seeds are tried."
 FEWEST = 3
 """Trials below which there is no path to see."""
-
 _TRIALS = {
     "probe: goal met": Look(style.GREEN, symbol="triangle-up-open"),
     "probe: goal missed": Look(style.VERMILLION, symbol="triangle-down-open"),
     "whole trial": Look(style.BLUE),
 }
 _GOALS = (Look(style.BLUE), Look(style.VERMILLION, "dash", "square"), Look(style.GREEN, "dashdot", "diamond"))
+
+NO_TRIAL = "No trial has ended yet."
 
 
 def search_path(study: Study) -> go.Figure | str:
@@ -141,7 +150,6 @@ def _together(drawn: go.Figure, one: Info, share: float, look: Look) -> str:
 NOTHING_PLACED = "No candidate was searched to its end; rerun the command to resume."
 MOST = 10
 """Candidates of each group that are drawn."""
-
 _PLACED = {
     "apart": ("prefill and decode apart (high)", Look(style.OCHRE, symbol="star")),
     "pair": ("pairs (low)", Look(style.BLUE)),
@@ -270,3 +278,27 @@ def _ends(group: Sequence[PlacedUnit], end: str, sign: int) -> Iterator[float]:
         value = one.low_per_gpu_rps if end == "low" else one.high_per_gpu_rps
         far = 0.0 if value is None else max(0.0, sign * (value - rate))
         yield far * one.value / rate if rate else 0.0
+
+
+def agents_share(info: AgentsAnswer) -> go.Figure | str:
+    """A line for each bound of the tiers over the number of agents, on a logarithmic axis; means over the seeds."""
+    numbers = sorted({trial.users for trial in info.trials})
+    if not numbers:
+        return NO_TRIAL
+    drawn = style.new()
+    texts = list(dict.fromkeys(share.text for trial in info.trials for share in trial.shares if share.text != "joint"))
+    every: list[float] = []
+    for text, look in zip(texts, style.SYSTEMS * len(texts), strict=False):
+        shares = []
+        for users in numbers:
+            found = [share_of(trial, text) for trial in info.trials if trial.users == users]
+            shares.append(100 * sum(one.met for one in found) / max(1, sum(one.of for one in found)))
+        every += shares
+        style.curve(drawn, numbers, shares, text, look, "%{x} agents: %{y:.1f}%", mode="lines+markers")
+    style.axes(drawn, style.log_axis("agents", numbers), style.share_axis("within the bound (%)", every))
+    for one in info.answers:
+        if one.agents is not None:
+            style.upright(drawn, one.agents, f"{_format.number(one.agents)} agents")
+    values = {one.tier: [f"{_format.number(one.agents)} agents"] for one in info.answers if one.agents is not None}
+    return style.done(drawn, style.finding(values or {"Agents": ["no interval"]}),
+                      ["Lines: means over the seeds. Upright: where a tier is crossed."])  # fmt: skip

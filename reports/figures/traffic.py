@@ -1,23 +1,41 @@
 """Traffic without a run: streams of arrivals and lengths as arrays, their rate over time, lengths and sessions.
 
-How bursty they are is in `bursts`, lengths alone in `cdf`.
+Lengths alone are in `cdf`.
+
+How bursty requests come, of a run and of traffic: the dispersion of their counts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
+from harness.data.folder import Run
 from harness.metrics.quantiles import spearman
+from harness.stats import arrivals
 from harness.stats import arrivals as stats_arrivals
-from reports import _format
+from reports import _data, _format
 from reports.figures import style
 from reports.figures.style import Look
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+
+MOST_WIDTH_BINS = 2_000_000
+"""Widths with more bins than this are not drawn: a month in tenths of a second would fill the memory."""
+FAR = 3.1
+"""Normal value from which a curve is outside Poisson's range: at one of a dozen widths, 95% is left by chance."""
+SHORT = "A dispersion curve needs arrivals over ten bins or more; take a longer stretch of the traffic."
+_STYLES = (Look(style.BLUE), Look(style.VERMILLION, "dot", "diamond"), Look(style.GREEN, "dash", "square"))
+_TOYS = (
+    Look(style.PURPLE, "longdash", "x", 1.5),
+    Look(style.PURPLE, "dashdot", "cross", 1.5),
+    Look(style.PURPLE, "longdashdot", "triangle-up", 1.5),
+    Look(style.PURPLE, "dot", "triangle-down", 1.5),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +189,6 @@ def span_text(seconds: float) -> str:
 
 MOST = 1200
 """Requests that are drawn."""
-
 PARTS = 20
 FEW = "Prompt against output needs ten requests or more."
 CONSTANT = "All prompts or all outputs have one length, so there is nothing to see in them together."
@@ -229,3 +246,149 @@ def turns(counts: Floats) -> go.Figure:
             f"mean {_format.number(float(counts.mean()))}", f"p50 {middle:,.0f}", f"p99 {high:,.0f}"
         ],
     }))  # fmt: skip
+
+
+class Curve(NamedTuple):
+    """A curve with its name: (widths,) indices of dispersion, NaN where unknown."""
+
+    name: str
+    widths_s: Floats
+    values: Floats
+
+    def known(self) -> "Curve":
+        """Where a log axis can show it."""
+        there = np.isfinite(self.values) & (self.values > 0)
+        return Curve(self.name, self.widths_s[there], self.values[there])
+
+
+def burstiness(run: Run) -> go.Figure | str:
+    """Dispersion curves of plan and sending on two log axes, with the range in which chance puts Poisson."""
+    if run.requests.num_rows == 0:
+        return _data.EMPTY
+    times = _data.sending(run)
+    named = [("planned", times.planned), ("sent", times.sent)]
+    if times.everything is not None:
+        named = [*([] if times.closed else named), ("sent, follow-ups included", times.everything)]
+    streams = [Stream(name, np.asarray(values, np.float64)) for name, values in named if len(values)]
+    if not streams:
+        return _data.EMPTY
+    tick_s = run.info.fidelity.tick_s
+    grain_s = None if tick_s is None else float(tick_s)
+    at = widths(streams[0].span_s, streams[0].arrivals, grain_s)
+    return dispersion([Curve(s.name, at, curve(s, at, grain_s)) for s in streams], streams[0].span_s)
+
+
+def dispersion_of(streams: Sequence[Stream], known: Curves, grain_s: float | None) -> go.Figure | str:
+    """The curves of the streams and those that the caller has, with the band of a fit and the toys."""
+    own = widths(max(s.span_s for s in streams), max(s.arrivals for s in streams), grain_s)
+    curves = [Curve(s.name, own, curve(s, own, grain_s)) for s in streams if s.arrivals]
+    if known.widths_s is not None and known.found is not None:
+        curves[:1] = [Curve(streams[0].name, known.widths_s, known.found)]
+    return dispersion(curves, streams[0].span_s, known)
+
+
+def dispersion(curves: Sequence[Curve], span_s: float, known: Curves | None = None) -> go.Figure | str:
+    """Log-log: the curves, Poisson at 1 with the range in which chance puts 95% of it, a fit's band, toys."""
+    known = known or Curves()
+    curves = [c for c in (c.known() for c in curves) if len(c.widths_s)]
+    if not curves:
+        return SHORT
+    drawn = style.new(420)
+    ends = [float(v) for c in curves for v in c.values]
+    at = np.unique(np.concatenate([c.widths_s for c in curves]))
+    _band(drawn, at, chance(at, span_s), "Poisson, 95%", style.GREY)
+    look = Look(style.GREY, "longdash", width=1.0)
+    style.curve(drawn, at, np.ones(len(at)), "Poisson is 1", look, None, mode="lines")
+    shown = list(zip(curves, _STYLES, strict=False))
+    if known.widths_s is not None:
+        if known.band is not None:
+            inside = np.isfinite(known.band.low) & np.isfinite(known.band.high) & (known.band.low > 0)
+            both = known.band.low[inside], known.band.high[inside]
+            _band(drawn, known.widths_s[inside], both, known.band.name, style.VERMILLION)
+            ends += [float(v) for end in both for v in end]
+        toys = [Curve(name, known.widths_s, values).known() for name, values in known.toys.items()]
+        shown = [*zip(toys, _TOYS, strict=False), *shown]
+    for one, look in shown:
+        style.curve(drawn, one.widths_s, one.values, one.name, look, "%{x:.4~r} s: %{y:.3r}", size=7)
+        ends += [float(v) for v in one.values]
+    style.axes(
+        drawn,
+        style.log_axis("width of the bins (s, log scale)", at),
+        style.log_axis("variance / mean of counts (log scale)", [*ends, 0.5, 2.0]),
+    )
+    note = f"The grey band holds 95% of Poisson processes of the same length ({span_text(span_s)})."
+    return style.done(drawn, dispersion_finding(curves, span_s), [note])
+
+
+def _band(drawn: go.Figure, at: Floats, ends: tuple[Floats, Floats], name: str, color: str) -> None:
+    style.band(drawn, at, ends, (f"{name}, lower end", name), color, showlegend=True)
+
+
+def widths(span_s: float, n: int, grain_s: float | None = None) -> Floats:
+    """1, 2, 5 of each decade: from a few arrivals' distance (or the grain of the stamps) to a tenth of the span."""
+    if span_s <= 0 or n < arrivals.MIN_BINS:
+        return np.zeros(0)
+    least = max(grain_s or 0.0, 0.2 * span_s / n, span_s / MOST_WIDTH_BINS)
+    most = span_s / arrivals.MIN_BINS
+    if grain_s:
+        tenfold = [grain_s * m * 10.0**e for e in range(9) for m in (1, 2, 5)]
+    else:
+        tenfold = [float(f"{m}e{e}") for e in range(-6, 8) for m in (1, 2, 5)]
+    return np.array([width for width in tenfold if least <= width * (1 + 1e-9) and width <= most])
+
+
+def curve(stream: Stream, widths_s: Floats, tick_s: float | None = None) -> Floats:
+    """(widths,) indices of dispersion of a stream; NaN where they are unknown."""
+    found = (stream.dispersion(float(width_s), tick_s) for width_s in widths_s)
+    return np.array([math.nan if value is None else value for value in found])
+
+
+def chance(widths_s: Floats, span_s: float, normal: float = 1.96) -> tuple[Floats, Floats]:
+    """Where 95% of the indices of dispersion of a Poisson process over `span_s` lie, per width.
+
+    With another `normal` it is the share of a normal law within so many standard deviations.
+    (bins - 1) times the index is nearly chi-square with bins - 1 degrees of freedom; its quantiles by Wilson and
+    Hilferty (PNAS 17, 1931), whose error is below the width of a line from 10 bins on.
+    """
+    free = np.maximum(span_s / widths_s - 1, 1.0)
+    portion = 2 / (9 * free)
+    low, high = (np.maximum(1 - portion + z * np.sqrt(portion), 0.05) ** 3 for z in (-normal, normal))
+    return low, high
+
+
+def dispersion_finding(curves: Sequence[Curve], span_s: float) -> str:
+    """What the first curve says of the traffic, and how far the others are from it."""
+    first = curves[0]
+    low, high = chance(first.widths_s, span_s, FAR)
+    above, below = first.values > high, first.values < low
+    (narrow, narrow_s), (wide, wide_s) = (
+        (_format.plain(float(first.values[i]), 3), span_text(float(first.widths_s[i]))) for i in (0, -1)
+    )
+    least, most = (_format.plain(float(v), 3) for v in (first.values.min(), first.values.max()))
+    # the curve at least doubles over its last decade, which a renewal process does at its first alone
+    decade = first.values[first.widths_s >= first.widths_s[-1] / 10.001]
+    rises = above[-1] and len(first.widths_s) > 3 and first.values[-1] > 2 * decade[0]
+    if not np.any(above | below):
+        found = ["as of a Poisson process at every width"]
+    elif rises:
+        found = [f"{wide} times Poisson's in {wide_s}", f"{narrow} times in {narrow_s}", "so the rate itself moves"]
+    elif not np.any(below):
+        found = [f"up to {most} times Poisson's", "no more so over long times, so the bursts are short"]
+    elif not np.any(above):
+        found = [f"less than Poisson's, down to {least} times"]
+    else:
+        found = [f"{least} to {most} times Poisson's, by the width of the bins"]
+    values = {"Variance of counts" if first.name == "arrivals" else f"Variance of counts as {first.name}": found}
+    for number, other in enumerate(curves[1:]):
+        distance = _distance(first, other) if number == 0 else math.nan
+        differs = "agrees with it" if distance < 0.1 else f"differs by a factor of {2**distance:.2g} in the mean"
+        up_to = f"up to {_format.plain(float(other.values.max()), 3)} times Poisson's" if number else ""
+        values[other.name] = [differs if math.isfinite(distance) else "", up_to]
+    return style.finding(values)
+
+
+def _distance(first: Curve, second: Curve) -> float:
+    """Mean distance of the logarithms (base 2) over the widths that both have."""
+    common = np.intersect1d(first.widths_s, second.widths_s)
+    pick = [np.isin(c.widths_s, common) for c in (first, second)]
+    return float(arrivals.curve_distance(second.values[pick[1]], first.values[pick[0]]))

@@ -17,7 +17,7 @@ from harness.errors import no_such
 from reports._format import clean, clean_line, in_figure
 from reports.answers import trace
 from reports.document import Block, Document, Figure, Markup, Section, html
-from reports.figures import bursts, cdf, traffic
+from reports.figures import cdf, traffic
 from reports.figures.traffic import Band, Curves, Rate, Stream
 
 KEYS = (
@@ -97,7 +97,7 @@ def _figures(given: Mapping[str, Any]) -> Iterator[Figure]:
         rate = Rate(in_figure(rate.get("name", "declared")), *(np.asarray(rate[key], float) for key in ("at_s", "rps")))
     arrivals = any(stream.arrivals for stream in streams)
     if arrivals or curves.widths_s is not None:
-        yield Figure("dispersion", "How bursty", partial(bursts.dispersion_of, streams, curves, grain_s))
+        yield Figure("dispersion", "How bursty", partial(traffic.dispersion_of, streams, curves, grain_s))
     if arrivals:
         yield Figure("rate", "Rate over time", partial(traffic.rate, streams, rate))
     if any(stream.prompt_tokens is not None for stream in streams):

@@ -9,8 +9,7 @@ from backends.sim import Sim
 from harness.api import Request
 from harness.cli import main
 from harness.experiments.fit import requests
-from harness.experiments.fit.kv_size import fit_with_kv
-from harness.experiments.fit.requests import Measured
+from harness.experiments.fit.requests import Measured, fit_with_kv
 from harness.experiments.validate.simulated import sent_again
 from harness.spec import parse
 

@@ -17,7 +17,7 @@ from harness.errors import UsageError
 from harness.experiments.fit.answer import FitOptions, from_steps
 from harness.experiments.fit.fit_json import FitAnswer
 from harness.experiments.fit.forms import System, fit
-from harness.experiments.fit.score import pieces, scores, split
+from harness.experiments.fit.solve import pieces, scores, split
 from harness.experiments.fit.steps import Rows, pairs_of_run, read
 from reports.answers import fit as report
 

@@ -17,8 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from backends.sim import Sim
 from harness.api import Request
-from harness.experiments.fit.kv_size import BLOCK_TOKENS, fit_with_kv
-from harness.experiments.fit.requests import Measured
+from harness.experiments.fit.requests import BLOCK_TOKENS, Measured, fit_with_kv
 from harness.spec import parse
 
 POLICIES = ("vllm-v0", "sarathi", "vllm-v1")

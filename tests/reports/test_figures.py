@@ -14,11 +14,10 @@ from harness.metrics.objective import parse_slo, score
 from harness.metrics.stages import joint
 from reports import _data, figures
 from reports.figures import style
-from reports.figures.bursts import burstiness
 from reports.figures.cdf import latency_cdf
-from reports.figures.planes import NONE, slo_plane
-from reports.figures.scale import slo_scale
+from reports.figures.scale import NONE, slo_plane, slo_scale
 from reports.figures.timeline import arrivals, timeline
+from reports.figures.traffic import burstiness
 
 MakeRun = Callable[..., Run]
 

@@ -20,8 +20,7 @@ from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _data, _format, _replay, figures
 from reports import answers as pages
 from reports.answers import sweep
-from reports.figures.planes import slo_plane
-from reports.figures.scale import slo_scale_rates
+from reports.figures.scale import slo_plane, slo_scale_rates
 from reports.study import Study, of_sweep
 
 MakeRun = Callable[..., Run]

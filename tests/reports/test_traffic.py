@@ -14,7 +14,7 @@ import pytest
 
 from harness.metrics.quantiles import spearman
 from reports import traffic
-from reports.figures import bursts, cdf
+from reports.figures import cdf
 from reports.figures import traffic as pictures
 from reports.figures.traffic import Curves, Stream
 
@@ -126,7 +126,7 @@ def test_the_curve_tells_a_moving_rate_from_varying_gaps() -> None:
     even = np.arange(0, 500, 0.7)
     traffics = {"moving": moving(), "gamma": gamma, "poisson": poisson(), "even": even}
     message = {
-        name: bursts.dispersion_of([Stream(name, times)], Curves(), None).layout.meta["finding"]  # type: ignore[union-attr]  # drawn
+        name: pictures.dispersion_of([Stream(name, times)], Curves(), None).layout.meta["finding"]  # type: ignore[union-attr]  # drawn
         for name, times in traffics.items()
     }
 
@@ -139,8 +139,8 @@ def test_the_curve_tells_a_moving_rate_from_varying_gaps() -> None:
 def test_chance_holds_nineteen_poisson_processes_of_twenty() -> None:
     """The grey band would accuse good Poisson processes, or let bad ones pass."""
     widths = np.array([1.0, 10.0, 50.0])
-    low, high = bursts.chance(widths, 600.0)
-    found = np.array([bursts.curve(Stream("", poisson(seed=s)), widths) for s in range(400)])
+    low, high = pictures.chance(widths, 600.0)
+    found = np.array([pictures.curve(Stream("", poisson(seed=s)), widths) for s in range(400)])
 
     inside = ((found > low) & (found < high)).mean(axis=0)
     assert np.all((inside > 0.92) & (inside < 0.98)), inside
@@ -152,8 +152,8 @@ def test_counts_give_the_curve_of_their_times() -> None:
     counts = np.bincount((times / 0.5).astype(int)).astype(float)
     widths = np.array([1.0, 10.0, 60.0])
 
-    expected = bursts.curve(Stream("", times), widths)
-    assert expected == pytest.approx(bursts.curve(Stream("", None, counts, 0.5), widths), rel=0.02)
+    expected = pictures.curve(Stream("", times), widths)
+    assert expected == pytest.approx(pictures.curve(Stream("", None, counts, 0.5), widths), rel=0.02)
 
 
 @pytest.mark.parametrize("stream", [Stream("a", moving()), Stream("a", None, np.bincount(moving().astype(int)), 1.0)])

@@ -6,7 +6,7 @@ import pytest
 
 from harness import catalog
 from harness.errors import UsageError
-from harness.experiments.theory.afd import MEMORY_SHARE, Decode, colocated, deployments, disaggregated
+from harness.experiments.theory.moe import MEMORY_SHARE, Decode, colocated, deployments, disaggregated
 
 A100, MIXTRAL = catalog.hardware("a100-80g"), catalog.model("mixtral-8x22b")
 DECODE = Decode(MIXTRAL, A100, 650, 0.15, 25e9)

@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 from harness.errors import UsageError
 from workloads import traces
-from workloads.trace_tools import check, info
+from workloads.trace_tools import info
 
 HEAD = "timestamp,prompt_tokens,output_tokens"
 EPOCH_S = 1_715_299_200
@@ -109,7 +109,7 @@ def test_an_implausible_rate_is_a_warning(tmp_path: Path, stamps: list[str], wor
     doubt = next(text for text in trace.facts["oddities"] if "--columns at_ms=timestamp" in text)
 
     assert words in doubt
-    assert doubt in check.of(str(tmp_path / "t.csv"))["odd"]
+    assert doubt in info.check(str(tmp_path / "t.csv"))["odd"]
 
 
 def test_one_far_stamp_takes_no_memory(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 from workloads import replay, traces
-from workloads.trace_tools import check
+from workloads.trace_tools import info
 
 START_NS = 1_767_225_600_000_000_000
 
@@ -73,7 +73,7 @@ def test_spans_in_the_order_of_their_ends_are_read_by_their_starts(tmp_path: Pat
     """The usual file of an exporter ended in exit 70, a bug: the row of the first fall was looked up among lines."""
     spans = [span(4, 1, "b", (7, 3)), span(0, 9, "a", (100, 20))]
     for file in (write(tmp_path, spans), write(tmp_path, *([one] for one in spans))):
-        trace, checked = traces.read(file), check.of(file)
+        trace, checked = traces.read(file), info.check(file)
 
         assert [100, 7] == trace.table["prompt_tokens"].to_pylist()
         assert [0.0, 4.0] == trace.table["at_s"].to_pylist()

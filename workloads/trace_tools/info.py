@@ -1,11 +1,9 @@
-"""What is in a trace: span, rate, lengths, burstiness, conversations, shared prefixes; as plain facts.
-
-Turns and think times of the conversations of a trace.
-"""
+"""What is in a trace: span, rate, lengths, burstiness, conversations, shared prefixes; and what is odd about it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +11,9 @@ import numpy as np
 from harness.errors import UsageError
 from harness.metrics.quantiles import quantiles, spearman
 from harness.stats import arrivals
-from workloads.trace_tools import cache
+from workloads import traces
+from workloads.readers import _known
+from workloads.trace_tools import cache, download
 from workloads.transforms import grain_s
 
 if TYPE_CHECKING:
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 
     from workloads.traces import Trace
 
-
 WIDTHS_S = (1.0, 10.0, 60.0, 300.0, 600.0, 1200.0, 3600.0, 21_600.0, 86_400.0)
 """Widths of the bins of the index of dispersion; those of which the trace has fewer than 10 are left out."""
-
 WINDOWS_S = (300.0, 1200.0)
 """Windows in which the spread of gaps is measured: rate changes between them do not count."""
-
 TICK_WIDTHS_S = (10.0, 30.0, 60.0, 300.0, 600.0, 1200.0, 3600.0, 21_600.0, 86_400.0)
 """The same for stamps on ticks, beside the tick itself; each is taken as the nearest number of whole ticks."""
-
 MOST_RANKED = 1_000_000
 """Rows whose rank correlation is taken; of more, an even sample."""
+
+COARSE_S = 0.01
+"""Stamps this coarse are shared by chance, so that equal rows are not odd."""
 
 
 def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
@@ -238,3 +237,61 @@ def series(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 def _at(values: np.ndarray, qs: tuple[float, ...]) -> dict[str, float]:
     found = quantiles(values.astype(np.float64), list(qs))
     return {"max" if q == 1 else f"p{100 * q:g}": value for q, value in zip(qs, found, strict=True)}
+
+
+def check(path: str, *, reader: str | None = None, columns: str | None = None) -> dict[str, Any]:
+    """`odd` and `notes` (sentences) about the trace, and how many rows and requests it has; in bounded memory.
+
+    Odd is an official name without the official hash, rows that are no requests, stamps that fall, and equal rows
+    under fine stamps; a note is what the format is known for: coarse stamps, rows equal under them, an idle head, long
+    gaps, rows in the order in which calls end. Raises UsageError for a file that cannot be read as a trace.
+    """
+    facts, disorder = _read(path, reader, columns)
+    digest = str(facts["sha256"])
+    official = download.known_as(digest)
+    doubts = []
+    if official is None or _known.known(digest) is not None:
+        # what name, hash and number of rows say against the file: invented rows go round under official names
+        doubts = _known.facts(Path(path), digest, int(str(facts["rows"])), whole=True)[1]
+    oddities = [str(text) for text in facts["oddities"]]
+    dropped = [text for text in oddities if " left out: " in text]
+    units = [str(text) for text in facts.get("doubts", [])]
+    duplicates = _duplicates(facts)
+    usual = disorder if "order" in facts else []
+    odd = [*([] if usual else disorder), *doubts, *units, *dropped, *duplicates]
+    hash_note = [f"SHA-256 {digest} is that of {'no known official file' if official is None else official}."]
+    rest = [text for text in oddities if text not in odd and not (duplicates and text.startswith("equal to "))]
+    return {
+        "file": path,
+        "sha256": digest,
+        "reader": facts["reader"],
+        "rows": facts["rows"],
+        "requests": facts["requests"],
+        "odd": odd,
+        "notes": [*hash_note, *usual, *rest],
+    }
+
+
+def _read(path: str, reader: str | None, columns: str | None) -> tuple[dict[str, Any], list[str]]:
+    """Facts of the whole file, and what keeps it from being read in its own order."""
+    try:
+        return _facts(traces.blocks(path, reader, columns=columns)), []
+    except UsageError as error:
+        try:
+            facts = _facts(traces.blocks(path, reader, columns=columns, sort=True))
+        except UsageError:
+            raise error from None  # order is not what is wrong with it
+        return facts, [f"{str(error).rstrip('.')}."]
+
+
+def _facts(blocks: traces.Blocks) -> dict[str, Any]:
+    for _ in blocks:
+        pass
+    return dict(blocks.facts)
+
+
+def _duplicates(facts: Mapping[str, object]) -> list[str]:
+    grain_s, count = facts["grain_s"], int(str(facts["duplicates"]))
+    if not count or (isinstance(grain_s, float) and grain_s >= COARSE_S):
+        return []
+    return [f"{count:,} rows are equal to another in every column, although stamps are fine; they are kept."]

@@ -21,9 +21,9 @@ from harness.experiments.fit import probe as probing
 from harness.experiments.fit import requests
 from harness.experiments.fit.fit_json import Constant, FitAnswer, Score
 from harness.experiments.fit.forms import Fitted, System, check, fit
-from harness.experiments.fit.kv_size import fit_with_kv, with_kv
 from harness.experiments.fit.probe import Probe
-from harness.experiments.fit.score import sample, scores, split
+from harness.experiments.fit.requests import fit_with_kv, with_kv
+from harness.experiments.fit.solve import sample, scores, split
 from harness.experiments.fit.steps import Rows, read
 from harness.spec import parse
 

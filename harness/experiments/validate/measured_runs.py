@@ -11,7 +11,7 @@ import numpy as np
 from harness.api import Slo
 from harness.errors import BenchError, UsageError
 from harness.experiments.fit import requests
-from harness.experiments.fit.kv_size import fit_with_kv, with_kv
+from harness.experiments.fit.requests import fit_with_kv, with_kv
 from harness.experiments.validate.answer import Pair, Validation, target, validation
 from harness.experiments.validate.measurements import (
     METRIC,

@@ -16,9 +16,8 @@ from harness.api import LatencyModel
 from harness.catalog import Shape
 from harness.errors import UsageError
 from harness.experiments.theory import batching, queueing, simulated
-from harness.experiments.theory.afd import Decode, colocated, deployments
 from harness.experiments.theory.attention import Decodes, LengthShape, lengths_of, share_needed
-from harness.experiments.theory.moe import ExpertMatrix, PingPong
+from harness.experiments.theory.moe import Decode, ExpertMatrix, PingPong, colocated, deployments
 from harness.experiments.theory.tables import Row
 from harness.experiments.theory.weights import Weights, marlin
 from harness.spec import link_bytes_per_s, parse
@@ -369,7 +368,7 @@ def experts(
     Source: DeepSeek-V3, arXiv 2412.19437, section 3.4; deepseek-ai/EPLB (placement); ai-dynamo/aiconfigurator (skew);
     Expert-as-a-Service, arXiv 2509.17863 (failures).
     """
-    from harness.experiments.theory.expert_load import ExpertUnit, failure, imbalance  # heavy
+    from harness.experiments.theory.moe import ExpertUnit, failure, imbalance  # heavy
 
     shape = Shape(tp, dp=dp, ep=tp * dp)
     unit = ExpertUnit(catalog.model(model), shape, redundant, shared, copies)
