@@ -29,6 +29,8 @@ REMOVED = {
     ("figure", "latency_cdf_rates"): "'--figure latency_rate' has p50, p90 and p99 at every rate",
     ("figure", "gaps"): "'--figure burstiness' shows the arrivals, and the checks of a run test the law of their gaps",
     ("figure", "capacity_plane"): "'bench slo FOLDER --slo A --slo B' finds the rate that each SLO allows",
+    ("figure", "knees"): "'--figure attainment_rate' shows the capacity and its interval",
+    ("figure", "sides_scale"): "'bench slo RUN --scale 0.25:4' scales the SLO of each run",
     ("figure", "pairs_scatter"): "'--figure forest' has a dot for each pair, and '--format json' its values",
     ("figure", "requests_paired"): "'--figure cdf_difference' shows which latencies changed; a table counts requests",
     ("figure", "real_error_rate"): "'--figure real_curves' shows measured beside simulated, and the table their error",

@@ -17,7 +17,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import Bound, Slo
 from harness.data.folder import read_info
 from harness.data.lists import number
 from harness.data.run_json import Cut
@@ -35,9 +34,6 @@ from reports._format import clean
 from reports._system import Facts
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-
-SCALES: Floats = np.unique(np.concatenate([np.geomspace(1 / 16, 16, 257), [1.0]]))
-"""SLO scales at which attainment is taken; 1 is among them."""
 
 TIMES_S: Floats = np.geomspace(1e-4, 1e4, 3201)
 """Latencies (s) at which shares are taken: 400 a decade, so that two of them are 0.6 % apart."""
@@ -64,28 +60,16 @@ LOOKED = 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Side:
-    """Shares of the requests of a run: within every bound, and within each, at `SCALES`; at or below `TIMES_S`.
-
-    `crossing` is the smallest scale at which the goal is reached, None where none does. A request that failed is within
-    nothing; one without a TPOT is not among those of TPOT.
-    """
-
-    attainment: Floats
-    bounds: Mapping[Bound, Floats]
-    crossing: float | None
-    within: Mapping[str, Floats]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Contrast:
     """Both sides of pair number `pair`, and the `requests` that are the same on both.
 
-    Of these `both`, only `base`, only `head` and `neither` met the SLO.
+    `within` has the shares of the requests of each side at or below `TIMES_S`: one that failed is never answered, one
+    without a TPOT is not among those of TPOT. Of the requests `both`, only `base`, only `head` and `neither` met the
+    SLO; without a bound on single requests nothing is `met`.
     """
 
     pair: int
-    sides: tuple[Side, Side]
+    within: tuple[Mapping[str, Floats], Mapping[str, Floats]]
     requests: int
     met: Mapping[str, int]
 
@@ -96,8 +80,7 @@ def contrast(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer
     objectives = [
         parse_slo(info.slo, goal=info.goal) if info.slo else restored_slo(source.info) for source in (base, head)
     ]
-    curves = [scale.curve(seen, slo, SCALES.tolist()) for seen, slo in zip(both, objectives, strict=True)]
-    sides = [_side(seen, slo, curve) for seen, slo, curve in zip(both, objectives, curves, strict=True)]
+    curves = [scale.curve(seen, slo, []) for seen, slo in zip(both, objectives, strict=True)]
     _, first, second = np.intersect1d(_ids(both[0]), _ids(both[1]), return_indices=True)
     base_met, head_met = curves[0].ratio[first] <= 1.0, curves[1].ratio[second] <= 1.0
     met = {
@@ -106,8 +89,8 @@ def contrast(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer
         "head": head_met & ~base_met,
         "neither": ~base_met & ~head_met,
     }
-    counts = {which: int(kept.sum()) for which, kept in met.items()}
-    return Contrast(pair.pair, (sides[0], sides[1]), len(first), counts)
+    counts = {which: int(kept.sum()) for which, kept in met.items()} if curves[0].bounds else {}
+    return Contrast(pair.pair, (_within(both[0]), _within(both[1])), len(first), counts)
 
 
 def _ids(seen: Seen) -> Floats:
@@ -125,17 +108,16 @@ def _from(table: pa.Table, cut_s: float) -> pa.Table:
     return table.filter(pc.greater_equal(table["scheduled_s"], cut_s))
 
 
-def _side(seen: Seen, slo: Slo, curve: scale.Curve) -> Side:
-    ok = seen.ok
-    within = {}
+def _within(seen: Seen) -> dict[str, Floats]:
+    shares = {}
     for metric in METRICS:
         values = seen.values(metric)
-        found = np.sort(values[ok & np.isfinite(values)])
-        count = len(found) + int((~ok).sum())
-        within[metric] = (
+        found = np.sort(values[seen.ok & np.isfinite(values)])
+        count = len(found) + int((~seen.ok).sum())
+        shares[metric] = (
             np.searchsorted(found, TIMES_S, side="right") / count if count else np.full(len(TIMES_S), np.nan)
         )
-    return Side(curve.attainment, curve.bounds, curve.crossing(slo.goal), within)
+    return shares
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -288,7 +288,7 @@ def _difference(each: Difference) -> tuple[str, str, str]:
 
 def _changed(found: Comparison) -> tuple[Table, ...]:
     """How many requests met the SLO on both sides, on one, on none; a row for each pair."""
-    if not (found.contrasts and found.contrasts[0].sides[0].bounds and found.info.same_requests):
+    if not (found.contrasts and found.contrasts[0].met and found.info.same_requests):
         return ()
     rows = [
         (f"pair {each.pair}", f"{each.requests:,}",

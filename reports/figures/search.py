@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,6 @@ from reports.study.capacity import LONE
 from reports.study.runs import Study
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from harness.experiments.agents.agents_json import AgentsAnswer
 
 Info = Mapping[str, Any]
@@ -28,7 +25,6 @@ NO_TRIALS = (
     "The trials of this search are not there; bench capacity --out DIR keeps them in DIR/trials.parquet, and this page "
     "has to lie beside it."
 )
-NO_SEEDS = "There is no capacity of single seeds; bench capacity finds one where several seeds are tried."
 FEWEST = 3
 """Trials below which there is no path to see."""
 _TRIALS = {
@@ -36,9 +32,27 @@ _TRIALS = {
     "probe: goal missed": Look(style.VERMILLION, symbol="triangle-down-open"),
     "whole trial": Look(style.BLUE),
 }
-_GOALS = (Look(style.BLUE), Look(style.VERMILLION, "dash", "square"), Look(style.GREEN, "dashdot", "diamond"))
 
 NO_TRIAL = "No trial has ended yet."
+NOTHING_PLACED = "No candidate was searched to its end; rerun the command to resume."
+MOST = 10
+"""Candidates of each group that are drawn."""
+_PLACED = {
+    "apart": ("prefill and decode apart (high)", Look(style.OCHRE, symbol="star")),
+    "pair": ("pairs (low)", Look(style.BLUE)),
+    "colocated": ("colocated (vllm++)", Look(style.VERMILLION, symbol="square")),
+}
+_HALVES = {
+    "prefill": ("prefill alone (high)", Look(style.GREEN, symbol="diamond")),
+    "decode": ("decode alone (high)", Look(style.PURPLE, symbol="triangle-up")),
+}
+_SIDES = {
+    True: ("meets the goal", Look(style.GREEN)),
+    None: ("not decided", Look(style.OCHRE, symbol="diamond")),
+    False: ("misses the goal", Look(style.VERMILLION, symbol="x")),
+}
+_ROW, _BETWEEN = 24, 84
+"""Pixels of a placement, and from one panel to the next."""
 
 
 def search_path(study: Study) -> go.Figure | str:
@@ -100,72 +114,6 @@ def kind(row: Info) -> str:
 def _trial(row: Info) -> str:
     met = "" if row["attainment"] is None else f"{_format.share(row['attainment'])} met, "
     return f"{met}seed {row['seed']}, {_format.count(row['requests'], 'request')}"
-
-
-def knees(study: Study) -> go.Figure | str:
-    """A mark per seed at the capacity that it tells, the estimate of all as a line, its interval as a band.
-
-    The values are jackknife pseudo-values of the search (`harness.experiments.capacity`): their mean is the capacity.
-    """
-    answers = [one for source in study.sources[:1] for one in source.get("answers") or []]
-    found = [(one, seeds) for one in answers if len(seeds := _seeds(one)) > 1]
-    if not found:
-        return NO_SEEDS
-    share, most = study.share(study.systems[0]), max(len(seeds) for _, seeds in found)
-    drawn = style.new(160 + 14 * most)
-    values = {}
-    for number, (one, seeds) in enumerate(found):
-        look, goal = _GOALS[number % len(_GOALS)], f"{_format.option(one['goal'] * 100)}%"
-        rates = [rate / share for rate in seeds.values()]
-        hover = "seed %{y}: %{x:.4g}"
-        style.curve(drawn, rates, list(seeds), f"goal {goal}", look, hover, mode="markers", size=9)
-        least, greatest = (_format.number(end) for end in (min(rates), max(rates)))
-        values[f"Capacity at {goal}"] = [f"{least} to {greatest} {study.rate_unit} by each of {len(rates)} seeds",
-                                         _together(drawn, one, share, look)]  # fmt: skip
-    y = style.axis("seed (number)", autorange="reversed", **style.whole(most))
-    style.axes(drawn, style.axis(f"capacity ({study.rate_unit})"), y)
-    bands = any(one["low_rps"] is not None for one, _ in found)
-    note = "The line is the capacity of all seeds together, the band its interval." if bands else ""
-    return style.done(drawn, style.finding(values), [note])
-
-
-def _seeds(one: Info) -> dict[int, float]:
-    """Requests per second by seed."""
-    return {int(seed): math.exp(knee) for seed, knee in (one.get("knees") or {}).items()}
-
-
-def _together(drawn: go.Figure, one: Info, share: float, look: Look) -> str:
-    """Draw the estimate of all seeds, if there is one; returns it as text."""
-    if not one["capacity_rps"]:
-        return ""
-    at = one["capacity_rps"] / share
-    drawn.add_vline(x=at, line=look._replace(width=1.5).line)
-    if one["low_rps"] is None or one["high_rps"] is None:
-        return f"{_format.number(at)} together"
-    low, high = one["low_rps"] / share, one["high_rps"] / share
-    drawn.add_vrect(x0=low, x1=high, fillcolor=style.faint(look.color), line_width=0, layer="below")
-    return f"{_format.number(at)} ({_format.number(low)} to {_format.number(high)}) together"
-
-
-NOTHING_PLACED = "No candidate was searched to its end; rerun the command to resume."
-MOST = 10
-"""Candidates of each group that are drawn."""
-_PLACED = {
-    "apart": ("prefill and decode apart (high)", Look(style.OCHRE, symbol="star")),
-    "pair": ("pairs (low)", Look(style.BLUE)),
-    "colocated": ("colocated (vllm++)", Look(style.VERMILLION, symbol="square")),
-}
-_HALVES = {
-    "prefill": ("prefill alone (high)", Look(style.GREEN, symbol="diamond")),
-    "decode": ("decode alone (high)", Look(style.PURPLE, symbol="triangle-up")),
-}
-_SIDES = {
-    True: ("meets the goal", Look(style.GREEN)),
-    None: ("not decided", Look(style.OCHRE, symbol="diamond")),
-    False: ("misses the goal", Look(style.VERMILLION, symbol="x")),
-}
-_ROW, _BETWEEN = 24, 84
-"""Pixels of a placement, and from one panel to the next."""
 
 
 def placed(info: PlaceAnswer) -> go.Figure | str:

@@ -15,7 +15,7 @@ from harness.stats.curves import crossing
 from harness.stats.seeds import LEAST_SEEDS, spread
 from reports import _data, _format
 from reports._format import clean, in_figure
-from reports.comparison import METRICS, SCALES, TIMES_S, Comparison, band
+from reports.comparison import METRICS, TIMES_S, Comparison, band
 from reports.figures import style
 from reports.figures.compare import label
 from reports.figures.style import Look
@@ -239,54 +239,6 @@ def _searches(comparison: Comparison) -> go.Figure | str:
     ])  # fmt: skip
 
 
-_LEAST, _FULL = 0.02, 0.999
-"""The curves are drawn from where one of them leaves 0 to where both have all but reached 1."""
-
-
-def sides_scale(comparison: Comparison) -> go.Figure | str:
-    """Share of requests that meet the SLO when every bound is multiplied by the scale, from the stored requests."""
-    contrasts, goal = comparison.contrasts, comparison.info.goal
-    if not contrasts:
-        return comparison.missing
-    if not contrasts[0].sides[0].bounds:
-        return style.UNBOUND
-    bands = [band([contrast.sides[place].attainment for contrast in contrasts]) for place in (0, 1)]
-    shown = _scales([each.mean for each in bands])
-    one, values, sides = int(np.searchsorted(SCALES, 1.0)), {}, {}
-    for place, (name, joint) in enumerate(zip(SIDES, bands, strict=True)):
-        # the scale from which on a side reaches the goal, the mean of its pairs; none where one of them never does
-        known = [at for contrast in contrasts if (at := contrast.sides[place].crossing) is not None]
-        at = float(np.mean(known)) if len(known) == len(contrasts) else None
-        ends = np.clip([joint.low[shown], joint.high[shown]], 0, 1) * 100 if joint.label else None
-        bounds = contrasts[0].sides[place].bounds
-        alone = {
-            str(bound): 100 * band([contrast.sides[place].bounds[bound] for contrast in contrasts]).mean[shown]
-            for bound in (bounds if len(bounds) > 1 else ())
-        }
-        drawn_at = at if at is not None and SCALES[shown[0]] <= at <= SCALES[shown[-1]] else None
-        sides[name] = Side(
-            SCALES[shown], 100 * joint.mean[shown], ends, alone=alone, crossing=(drawn_at, None, None)
-        )  # fmt: skip
-        reached = "at no scale" if at is None else f"from scale {_format.number(at)} on"
-        met = _format.share(float(joint.mean[one]), goal)
-        values[name] = [f"{met} met the SLO", f"{goal * 100:g}% {reached}"]
-    x_axis = style.log_axis("SLO scale (1 = the SLO of the comparison)", SCALES[shown])
-    drawn = _drawn(sides, goal, x_axis, bands[0].label, style.OF_SCALE)
-    style.upright(drawn, 1.0)
-    return style.done(drawn, style.finding(values), [
-        f"At {comparison.point}." if comparison.point else "", f"Bands: {bands[0].label}." if bands[0].label else ""
-    ])  # fmt: skip
-
-
-def _scales(means: list[np.ndarray]) -> np.ndarray:
-    """Which scales are drawn; 1/2 to 2 always."""
-    last = np.minimum(means[0].max(), means[1].max()) * _FULL
-    inside = (np.maximum(*means) >= _LEAST) & (np.minimum(*means) <= last)
-    inside |= (SCALES >= 0.5) & (SCALES <= 2.0)
-    places = np.flatnonzero(inside)
-    return np.arange(places[0], min(places[-1] + 2, len(SCALES)))
-
-
 _SPAN = (0.002, 0.998)
 """Between these shares of either side the curves are drawn."""
 
@@ -332,7 +284,7 @@ def cdf_difference(comparison: Comparison) -> go.Figure | str:
 
 def _within(comparison: Comparison, metric: str) -> tuple[np.ndarray, np.ndarray]:
     """(pairs, times) shares of the base and of the head."""
-    base, head = (np.stack([c.sides[place].within[metric] for c in comparison.contrasts]) for place in (0, 1))
+    base, head = (np.stack([c.within[place][metric] for c in comparison.contrasts]) for place in (0, 1))
     return base, head
 
 

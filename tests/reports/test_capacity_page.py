@@ -17,7 +17,7 @@ from harness.stats.seeds import capacity_by_seed
 from reports import answers as pages
 from reports.document import html
 from reports.figures import caption
-from reports.figures.search import NO_TRIALS, knees, search_path
+from reports.figures.search import NO_TRIALS, search_path
 from reports.study import Study, of_capacity
 
 SEARCH = [
@@ -101,15 +101,12 @@ def test_a_rerun_answers_what_the_search_has_answered_and_no_other_question(
     assert "holds a search with --slo" in capsys.readouterr().err
 
 
-def test_the_figures_tell_the_seeds_and_the_trials_that_were_made(info: Any, searched: Path) -> None:
+def test_the_path_tells_the_trials_that_were_made(info: Any, searched: Path) -> None:
     """The page would show another search than the one that was made."""
-    study = study_of(info, searched)
-    seeds, path = knees(study), search_path(study)
-    assert not isinstance(seeds, str)
+    path = search_path(study_of(info, searched))
     assert not isinstance(path, str)
     drawn = sum(len(trace.x) for trace in path.data if trace.name != "requests sent in all")
 
-    assert [one["seeds"] for one in info["answers"]] == [len(trace.x) for trace in seeds.data]
     assert f"requests sent: {info['cost']['requests']:,}" in path.layout.meta["finding"]
     assert info["cost"]["trials"] + info["cost"]["probes"] - 1 == drawn  # but for requests one by one
 
@@ -225,7 +222,7 @@ def test_the_page_draws_in_a_browser(opened: Any, searched: Path) -> None:
     page = opened(searched / "report.html", dark=True, width=500)
 
     page.untroubled()
-    assert {"attainment_rate", "knees", "search_path"} <= set(page.drawn())
+    assert {"attainment_rate", "search_path"} <= set(page.drawn())
 
 
 def test_a_damaged_answer_is_reported_in_a_sentence(

@@ -21,10 +21,10 @@ from harness.stats.curves import crossing
 from reports import answers as pages
 from reports import comparison, figures
 from reports.answers import compare
-from reports.comparison import SCALES, TIMES_S
+from reports.comparison import TIMES_S
 from reports.document import Table
 from reports.figures.compare import forest
-from reports.figures.sides import WEIGHT, cdf_difference, sides_rate, sides_scale
+from reports.figures.sides import WEIGHT, cdf_difference, sides_rate
 
 Comparison = comparison.Comparison
 SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--slo", "ttft=0.25,tpot=0.1",
@@ -164,26 +164,16 @@ def test_rates_are_divided_by_the_gpus_of_each_side(sweeps: Comparison) -> None:
     assert "The base has 1 GPU, the head 2 GPUs." in figures.caption(figure)
 
 
-def test_scale_one_is_the_attainment_of_the_answer(sweeps: Comparison) -> None:
-    """The curve from the stored requests would be of other requests than the verdict."""
+def test_requests_that_changed_sides_are_the_difference_of_the_answer(sweeps: Comparison) -> None:
+    """Requests of one side would be compared with others of the other side, or with others than the verdict's."""
     point = sweeps.info.pairs[sweeps.contrasts[0].pair - 1].point
     [row] = [row for row in sweeps.of_metric("attainment") if row.point == point]
-    one = int(np.flatnonzero(SCALES == 1.0)[0])
-    found = [np.mean([c.sides[side].attainment[one] for c in sweeps.contrasts]) for side in (0, 1)]
+    shares = [np.mean([(c.met["both"] + c.met[side]) / c.requests for c in sweeps.contrasts])
+              for side in ("base", "head")]  # fmt: skip
 
-    assert pytest.approx([row.base, row.head]) == found
-    assert f"At {sweeps.point}." in figures.caption(drawn(sides_scale, sweeps))
+    assert pytest.approx([row.base, row.head]) == shares
+    assert all(c.requests == sum(c.met.values()) for c in sweeps.contrasts)
     assert "where the attainment of the two sides differs most" in sweeps.point
-
-
-def test_requests_that_changed_sides_are_the_difference(sweeps: Comparison) -> None:
-    """Requests of one side would be compared with others of the other side."""
-    one = int(np.flatnonzero(SCALES == 1.0)[0])
-    found = {which: sum(c.met[which] for c in sweeps.contrasts) for which in ("both", "base", "head", "neither")}
-    base, head = (sum(c.sides[side].attainment[one] * c.requests for c in sweeps.contrasts) for side in (0, 1))
-
-    assert sum(c.requests for c in sweeps.contrasts) == sum(found.values())
-    assert pytest.approx(base - head) == found["base"] - found["head"]
 
 
 def test_shares_of_both_sides_are_exact(sweeps: Comparison) -> None:
@@ -193,7 +183,7 @@ def test_shares_of_both_sides_are_exact(sweeps: Comparison) -> None:
         curve = trace(figure, f"TTFT, {name}")
         at = int(np.argmin(np.abs(TIMES_S - curve.x[len(curve.x) // 2])))
 
-        share = np.mean([c.sides[side].within["ttft"][at] for c in sweeps.contrasts])
+        share = np.mean([c.within[side]["ttft"][at] for c in sweeps.contrasts])
         assert pytest.approx(100 * share) == curve.y[len(curve.x) // 2]
 
 
@@ -268,7 +258,7 @@ def test_another_run_in_the_place_is_not_taken_for_it(home: Path, tmp_path: Path
     found = comparison.of(info.change(pairs=[structs.replace(pair, **other) for pair in info.pairs]), tmp_path)
 
     assert () == found.contrasts
-    assert "put their folders where the comparison found them" in str(sides_scale(found))
+    assert "put their folders where the comparison found them" in str(cdf_difference(found))
 
 
 def searched(capacity_rps: float, gpus: int) -> CapacityAnswer:
