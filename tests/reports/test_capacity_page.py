@@ -131,7 +131,7 @@ def test_a_search_that_was_killed_shows_the_trials_it_made(changed: Any) -> None
     assert "NOT FINISHED" == sheet.mark
     assert "bench capacity" in sheet.warnings[0].remedy
     assert "whole, at " in html
-    assert "Capacity by seed" in html
+    assert "The search" in html
 
 
 def test_an_older_search_without_its_trials_keeps_its_curve(changed: Any) -> None:
