@@ -20,7 +20,7 @@ import numpy as np
 import make_coding_agent
 import make_tool_calling
 from workloads import traces
-from workloads.lengths._measured import joint_of, side_of, tilt_of
+from workloads.lengths._empirical import joint_of, side_of, tilt_of
 from workloads.lengths.servegen import Servegen
 
 FIGURES = Path(__file__).parents[1] / "workloads" / "lengths" / "figures"

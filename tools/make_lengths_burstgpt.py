@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from make_lengths import FIGURES, one_line_lists
-from workloads.lengths._measured import side_of, tilt_of
+from workloads.lengths._empirical import side_of, tilt_of
 
 NAME = "burstgpt_conversation"
 TEXTS = {
