@@ -20,11 +20,13 @@ from harness.catalog.facts import (
 )
 from harness.catalog.memory import (
     SEQS,
+    Errors,
     active_parameters,
     adapter_bytes,
     bits_of_kv,
     block_bytes,
     compared,
+    errors,
     expert_bytes,
     kv_bytes,
     kv_bytes_per_token,
@@ -45,8 +47,8 @@ from harness.catalog.tables import (
 )
 
 __all__ = [
-    "SEQS", "Compute", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape", "Window",
-    "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel", "compared", "expert_bytes",
-    "facts_of_files", "format_named", "formats", "gpus", "hardware", "is_file", "kv_bytes", "kv_bytes_per_token",
-    "kv_capacity_blocks", "model", "models", "parameters", "weight_bytes", "without_experts",
+    "SEQS", "Compute", "Errors", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape",
+    "Window", "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel", "compared", "errors",
+    "expert_bytes", "facts_of_files", "format_named", "formats", "gpus", "hardware", "is_file", "kv_bytes",
+    "kv_bytes_per_token", "kv_capacity_blocks", "model", "models", "parameters", "weight_bytes", "without_experts",
 ]  # fmt: skip

@@ -5,7 +5,9 @@ given, is that of every element instead, `weight_bits` that of the matrices of t
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from harness.catalog.facts import Hardware, Model, Shape
 from harness.catalog.tables import comparisons, format_named, gpus, hardware, model, models
@@ -88,6 +90,22 @@ def active_parameters(m: Model) -> int:
     return parameters(m) - m.routed_layers * idle
 
 
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """How far a latency model was from measurements: shares of the measured TTFT and TPOT, the largest of those of
+    several engines and formats; None where they were not compared."""
+
+    ttft: float | None
+    tpot: float | None
+
+
+def errors(latency: str, model_name: str, hardware_name: str) -> Errors:
+    """Those of the latency model of this name for the pair that `compared` tells of."""
+    pair = _nearest(latency, model_name, hardware_name)
+    row = {} if pair is None else _pairs(latency)[pair]
+    return Errors(row.get("ttft_error"), row.get("tpot_error"))
+
+
 def compared(latency: str, model_name: str, hardware_name: str) -> str:
     """How far the latency model of this name was from measurements, of this model and GPU or else of the nearest pair.
 
@@ -96,12 +114,27 @@ def compared(latency: str, model_name: str, hardware_name: str) -> str:
     """
     if latency == "file":
         return "your own fit; bench validate measures its error"
-    pairs = {(name, row["hardware"]): str(row["figures"]) for row in comparisons(latency) for name in row["models"]}
+    nearest = _nearest(latency, model_name, hardware_name)
+    if nearest is None:
+        return "not compared with measurements"
+    figures = str(_pairs(latency)[nearest]["figures"])
+    if nearest == (model_name, hardware_name):
+        return figures
+    return f"not compared with measurements for this model and GPU; nearest, {' on '.join(nearest)}: {figures}"
+
+
+def _pairs(latency: str) -> dict[tuple[str, str], Mapping[str, Any]]:
+    return {(name, row["hardware"]): row for row in comparisons(latency) for name in row["models"]}
+
+
+def _nearest(latency: str, model_name: str, hardware_name: str) -> tuple[str, str] | None:
+    """The model and GPU that were compared with measurements and are like these; None where none were."""
+    pairs = _pairs(latency)
     if (model_name, hardware_name) in pairs:
-        return pairs[model_name, hardware_name]
+        return model_name, hardware_name
     # a stored answer may name what this catalogue lacks, or a file of another machine
     if not pairs or model_name not in models() or hardware_name not in gpus():
-        return "not compared with measurements"
+        return None
     active, gpu = active_parameters(model(model_name)), hardware(hardware_name)
 
     def distance(pair: tuple[str, str]) -> float:
@@ -111,8 +144,7 @@ def compared(latency: str, model_name: str, hardware_name: str) -> str:
         gpus_apart = abs(math.log(bandwidths)) + abs(math.log(flops)) + 3 * of_another_maker
         return 4 * gpus_apart + abs(math.log(active_parameters(model(pair[0])) / active))
 
-    nearest = min(pairs, key=distance)
-    return f"not compared with measurements for this model and GPU; nearest, {' on '.join(nearest)}: {pairs[nearest]}"
+    return min(pairs, key=distance)
 
 
 def weight_bytes(

@@ -6,6 +6,7 @@ import click
 
 from harness.cli._options import (
     COUNT,
+    DURATION,
     RATE,
     SEED,
     SHARE,
@@ -29,7 +30,7 @@ _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "w
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
 OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "ratio", "goal", "conditions",
-       "requests", "max_requests", "seeds", "seed")  # fmt: skip
+       "requests", "budget", "max_requests", "seeds", "seed")  # fmt: skip
 _EPILOG = """
 \b
 Examples
@@ -105,7 +106,9 @@ Exit codes
         "of a trace: its own rate.")  # fmt: skip
 @option("--requests", type=COUNT, metavar="N", group=SEARCH,
         help="Requests of a run under --objective latency, or of a trace.")  # fmt: skip
-@max_requests("400,000 for each deployment")
+@option("--budget", type=DURATION, default="2min", show_default=True, metavar="TIME", group=SEARCH,
+        help="Time limit; the answer is the best until then.")  # fmt: skip
+@max_requests("150,000 for each deployment")
 @option("--seeds", type=COUNT, metavar="N", group=SEARCH,
         help="Seeds behind an interval. Default: 8.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
@@ -123,6 +126,7 @@ def command(
     colocated or with disaggregated prefill and decode, on which GPUs. With --rate the cheapest that meets the SLO at
     that rate, else the one with the highest rate per GPU (or per cost, or per watt).
 
+    A first answer comes within seconds, cheaper ones until the --budget is over; Ctrl-C prints the best so far.
     Deployments are simulated over 10 minutes (less at high rates), with several seeds. What is recommended was run as
     a whole.
     """

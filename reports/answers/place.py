@@ -18,10 +18,12 @@ from reports.document import Block, Command, Document, Figure, Finding, Notice, 
 RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
+MOST_NAMES = 8
+"""Names of what was left out for one reason."""
 _KINDS = {"colocated": "colocated replicas", "pair": "pairs", "prefill": "prefill alone", "decode": "decode alone"}
 _SHAPE = re.compile(r"\((\d+),(\d+)((?:,\w+=\d+)*)\)")
 _UNIT = ("deployment", "GPU", "GPUs", "req/s", "req/s per GPU")
-_TAKEN = {"gpu": None, "cost": "per hour", "power": "watts", "latency": None}
+_TAKEN = {"gpu": None, "cost": "$ per hour", "power": "watts", "latency": None}
 _DEFINITIONS = (
     ("(tp, pp)", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
     ("P, D", "a replica that prefills only, and one that decodes only"),
@@ -46,7 +48,7 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
         subtitle=conditions,
         mark=mark,
         good=good,
-        findings=(Finding(text, good, () if finished else (RESUME,)),),
+        findings=(Finding(text, good, () if finished else (RESUME,)), *_if_slower(info)),
         key_facts=(
             ("Workload", workload),
             *([("Planner", "DistServe's, as released")] if query.planner == "distserve_sim" else []),
@@ -87,7 +89,7 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
     if best.attainment is not None:
         share = f"{best.attainment:.1%} of requests meet the SLO{_share_interval(best)} at {best.rate_rps:g} req/s"
         money = "" if best.per_million_tokens is None else (
-            f"{_number(best.taken or 0)} per hour, {_number(best.per_million_tokens)} per million output tokens, "
+            f"${_number(best.taken or 0)} per hour, ${_number(best.per_million_tokens)} per million output tokens, "
         )  # fmt: skip
         start = start if info.state == "interrupted" else "Cheapest"
         return mark, True, f"{start}: {system}, {money}{share}."
@@ -97,8 +99,26 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
     return mark, True, f"{start}: {system}, {rate}."
 
 
+def _if_slower(info: PlaceAnswer) -> Iterator[Finding]:
+    """Whether the recommendation meets the SLO with the known error of the step times too, or what does."""
+    best = next(iter(info.best), None)
+    if best is None or best.holds is None or best.with_error is None:
+        return
+    errors = (("TTFT", best.ttft_error), ("TPOT", best.tpot_error))
+    longer = " and ".join(f"{name} {error:.0%}" for name, error in errors if error) + " longer"
+    why = "as far as simulated times were off on public results"
+    if best.holds:
+        yield Finding(f"It holds with {longer}, {why}: then {best.with_error:.1%} meet the SLO.", True)
+        return
+    sure = next((unit for unit in info.best if unit.holds), None)
+    instead = "No deployment that was run holds then." if sure is None else (
+        f"{_named(sure.name)} on {sure.gpus:,} x {clean(sure.hardware)} holds then ({sure.with_error or 0:.1%})."
+    )  # fmt: skip
+    yield Finding(f"With {longer}, {why}, only {best.with_error:.1%} meet the SLO. {instead}", False)
+
+
 def _cost(spent: PlaceCost) -> str:
-    left = f"; {spent.left} candidates left" if spent.left else ""
+    left = f"; {spent.left} cheaper ones that may meet the SLO were not run" if spent.left else ""
     trials = "" if spent.trials is None else f"{spent.trials:,} trials, "
     return (
         f"{spent.candidates:,} candidates, {trials}{spent.requests:,} requests, {_format.seconds(spent.wall_s)}{left}"
@@ -107,7 +127,7 @@ def _cost(spent: PlaceCost) -> str:
 
 def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
     if info.best:
-        yield Section("best", "Recommendation and runners-up", tuple(_best(info)))
+        yield Section("best", "Recommendation and alternatives", tuple(_best(info)))
     if on_page:
         unit = info.objective.unit
         title = None if info.objective.name == "gpu" else f"{unit[:1].upper()}{unit[1:]} of each placement"
@@ -121,14 +141,18 @@ def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for one in info.skipped:
         reasons.setdefault((clean(one.hardware), clean(one.reason, None)), []).append(_named(one.name))
-    skipped = tuple((", ".join(names), *of) for of, names in reasons.items())
+    skipped = tuple((_some(names), *of) for of, names in reasons.items())
     for key, heading, blocks in (
-        ("sides", "Fewest replicas of one kind", tuple(_sides(info))),
         ("candidates", "Candidates", candidates),
         ("skipped", "Left out", (Table("left out", ("tp,pp", "GPU", "reason"), skipped, 2, 1),) if skipped else ()),
     ):
         if blocks:
-            yield Section(key, heading, blocks, detail=key == "sides")
+            yield Section(key, heading, blocks)
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
@@ -140,7 +164,8 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
     if (head := _TAKEN[objective.name]) is not None:
         columns.append((head, [_number(one.taken or 0.0) for one in best]))
     if best[0].per_million_tokens is not None:
-        columns.append(("per 1M tokens", [_number(one.per_million_tokens or 0.0) for one in best]))
+        columns.append(("$ per 1M input", [_number(one.per_million_input_tokens or 0.0) for one in best]))
+        columns.append(("$ per 1M output", [_number(one.per_million_tokens or 0.0) for one in best]))
     if best[0].tpot_s is not None:
         columns.append(("TPOT", [_tpot(one) for one in best]))
         columns.append(("95% interval", [_tpot_interval(one, "{} to {}") or "-" for one in best]))
@@ -148,6 +173,8 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
     elif best[0].attainment is not None:
         columns.append(("meets the SLO", [f"{one.attainment or 0:.1%}" for one in best]))
         columns.append(("95% interval", [_share_interval(one, "{} to {}") for one in best]))
+        if any(one.with_error is not None for one in best):
+            columns.append(("if slower", ["-" if one.with_error is None else f"{one.with_error:.1%}" for one in best]))
     else:
         columns.append(("95% interval", [_interval(one) for one in best]))
         if objective.name != "gpu":
@@ -174,17 +201,6 @@ def _beside(first: BestUnit, one: BestUnit) -> str:
         more = one.taken / first.taken - 1
         return f"{more:+.0%} to pay" if more else "takes as much"
     return f"{one.value / first.value:.3g} times the value" if first.value else "-"
-
-
-def _sides(info: PlaceAnswer) -> Iterator[Table]:
-    """How many replicas of each kind may do at the requested rate."""
-    if info.sides:
-        rows = tuple(
-            (_named(one.name), clean(one.hardware), "too many" if one.fewest is None else f"{one.fewest:,}",
-             "-" if one.fewest is None else f"{one.fewest * one.gpus:,}")
-            for one in info.sides
-        )  # fmt: skip
-        yield Table(f"at {info.target_rps:g} req/s", ("replica", "GPU", "fewest", "GPUs"), rows, 2)
 
 
 def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:

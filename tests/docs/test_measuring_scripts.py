@@ -16,7 +16,7 @@ SMALLEST = {
     "false_alarms": "--comparisons 5 --seeds 2 --levels 3 --workers 1", "interim_analyses": "--draws 100",
     "interval_coverage": "--systems 1 --runs 6", "kv_sizes": "--servers 1",
     "length_comparison": "--systems 1 --comparisons 8", "one_run_interval": "--seeds 5 --workers 1",
-    "overload_random": "--systems 1 --seeds 1", "place_random": "--file x --questions 1 --small",
+    "overload_random": "--systems 1 --seeds 1", "place_questions": "--file x --questions 1 --budget 5",
     "random_systems": "--file x --systems 1 --searches 1 --truth 6000", "report_speed": "--requests 500",
     "rescoring": "--requests 1000", "schedule_drawing": "--sizes 0.001", "server_lateness": "--streams 5 --tokens 10",
     "served_beside_direct": "--requests 20 --pairs 1 --rate 20", "session_intervals": "--cases 1 --runs 2",

@@ -1,10 +1,12 @@
 """The enumeration of DistServe's algorithms, and that nothing is left out in silence."""
 
+from itertools import product
+
 import pytest
 
 from harness.catalog import Shape
 from harness.errors import UsageError
-from harness.experiments.place.systems import Cluster, Deployment, Group, space
+from harness.experiments.place.systems import Cluster, Deployment, Group, label, space
 
 
 def refused(shape: Shape) -> str | None:
@@ -14,28 +16,26 @@ def refused(shape: Shape) -> str | None:
 
 def test_pairs_of_13b_on_four_gpus() -> None:
     """A pair of the published search would never be tried: 9 of them fit on one node with 4 GPUs."""
-    here = space("opt-13b", "a100-80g", Cluster(1, 4), refused)
+    cluster = Cluster(1, 4)
+    shapes = space("opt-13b", "a100-80g", cluster, refused).shapes
 
-    found = {system.name for system in here.of("low", Cluster(1, 4))}
-
-    assert {f"P{p} D{d}" for p, d in (
-        ("(1,1)", "(1,1)"), ("(1,1)", "(1,2)"), ("(1,1)", "(2,1)"), ("(1,2)", "(1,1)"), ("(2,1)", "(1,1)"),
-        ("(1,2)", "(1,2)"), ("(1,2)", "(2,1)"), ("(2,1)", "(1,2)"), ("(2,1)", "(2,1)"),
-    )} == found  # fmt: skip
+    assert {"(1,1) (1,1)", "(1,1) (1,2)", "(1,1) (2,1)", "(1,2) (1,1)", "(2,1) (1,1)", "(1,2) (1,2)", "(1,2) (2,1)",
+            "(2,1) (1,2)", "(2,1) (2,1)"} == {
+        f"{label(prefill)} {label(decode)}"
+        for prefill, decode in product(shapes, shapes) if cluster.share_nodes(prefill, decode)
+    }  # fmt: skip
 
 
 def test_pipelines_over_nodes_keep_both_sides_on_each() -> None:
     """KV would have to leave its node, which algorithm 2 rules out; and the stages must still divide the layers."""
     cluster = Cluster(4, 8)
-    here = space("opt-66b", "a100-80g", cluster, lambda _: None)
+    assert {Shape(4, 4), Shape(2, 8)} <= {*space("opt-66b", "a100-80g", cluster, lambda _: None).shapes}
 
-    found = {system.name: system for system in here.of("low", cluster)}
-
-    assert "P(4,1) D(2,2)" in found
-    assert 32 == found["P(4,4) D(2,8)"].gpus
-    assert "P(8,1) D(8,1)" not in found  # 16 GPUs on one node
-    parts = found["P(4,4) D(2,8)"].parts
-    assert ("1:tp=4,pp=4", "1:tp=2,pp=8") == (parts["prefill"], parts["decode"])
+    assert cluster.share_nodes(Shape(4, 1), Shape(2, 2))
+    assert cluster.share_nodes(Shape(4, 4), Shape(2, 8))
+    assert not cluster.share_nodes(Shape(8, 1), Shape(8, 1))  # 16 GPUs on one node
+    pair = Deployment((Group("prefill", "a100-80g", Shape(4, 4)), Group("decode", "a100-80g", Shape(2, 8))))
+    assert ("1:tp=4,pp=4", "1:tp=2,pp=8") == (pair.parts["prefill"], pair.parts["decode"])
 
 
 @pytest.mark.parametrize(
@@ -64,28 +64,7 @@ def test_what_is_left_out_is_reported_with_its_reason() -> None:
     assert Shape(1, 8) not in here.shapes
 
 
-def test_sides_apart_are_one_replica_each() -> None:
-    """Algorithm 1 would mix up the sides: a prefill replica alone needs no decode replica beside it."""
-    here = space("opt-13b", "a100-80g", Cluster(1, 2), refused)
-
-    found = {system.name: dict(system.parts) for system in here.of("high", Cluster(1, 2))}
-
-    assert {"P(1,1)", "P(1,2)", "P(2,1)", "D(1,1)", "D(1,2)", "D(2,1)"} == set(found)
-    assert "1:tp=2,pp=1" == found["P(2,1)"]["prefill"]
-    assert "1:tp=1,pp=2" == found["D(1,2)"]["decode"]
-
-
 def test_an_unknown_model_is_answered_with_the_nearest() -> None:
     """A slip of the finger must not end in a traceback."""
     with pytest.raises(UsageError, match="Did you mean 'opt-13b'"):
         space("opt-31b", "a100-80g", Cluster(1, 4), refused)
-
-
-def test_mii_is_another_system_than_vllm_of_the_same_shape() -> None:
-    """What is known of one would be taken for the other, which runs another policy."""
-    here = space("opt-13b", "a100-80g", Cluster(1, 2), refused)
-    vllm, mii = (next(iter(here.of(name, Cluster(1, 2)))) for name in ("vllm++", "mii"))
-
-    assert vllm.key != mii.key
-    assert "(1,1) fastgen" == mii.name
-    assert ("fastgen", None) == (mii.parts.get("policy"), vllm.parts.get("policy"))

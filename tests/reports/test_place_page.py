@@ -74,7 +74,7 @@ def test_a_requested_rate_shows_shares_beside_the_goal(at_rate: dict[str, Any]) 
     assert [90.0] == [shape.x0 for shape in drawn.layout.shapes if shape.x0 == shape.x1]
     assert "Cheapest that meets the SLO: 3 x (1,1), 92.0% at 8 req/s." == figures.finding(drawn)
     (finding,) = answers.document(at_rate).findings
-    assert "10.50 per hour, 0.5000 per million output tokens, 92.0% of requests" in finding.text
+    assert "$10.50 per hour, $0.5000 per million output tokens, 92.0% of requests" in finding.text
 
 
 @pytest.mark.parametrize("kind", ["at_rate", "by_rate"])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from harness.experiments.place.search import rate
 from harness.experiments.sweep.execute import Progress, duration
 from harness.stats.curves import crossing
 from harness.stats.seeds import spread
@@ -65,15 +64,6 @@ def test_no_interval_over_seeds_is_negative_or_cut_at_0(seed: int) -> None:
     for found, most in ((spread(times_s.tolist()), math.inf), (spread(shares.tolist(), most=1.0), 1.0)):
         assert found is not None
         assert 0.0 < found.low < found.mean < found.high < most
-
-
-def test_a_place_search_has_no_negative_rate() -> None:
-    """A capacity of '-0.4 to 5.2 req/s per GPU', or one that begins at exactly 0 by being cut there."""
-    found = rate({0: 0.1, 1: 0.2, 2: 8.0}, 0.01)
-
-    assert found.low is not None
-    assert found.high is not None
-    assert 0.0 < found.low < found.mean < found.high
 
 
 def test_crossing_of_a_logistic_curve_is_exact() -> None:

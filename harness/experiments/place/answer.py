@@ -4,35 +4,36 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from harness import catalog
 from harness.data import codec
 from harness.data.codec import Facts
 from harness.data.host import versions
-from harness.data.schedule import Schedule
-from harness.experiments.capacity.at_rate import Attained
+from harness.data.run_json import Warned
+from harness.experiments.place.bound import served_rps
 from harness.experiments.place.cheapest import CHOICES, algorithm_of
-from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.questions import Capacity, Timed
-from harness.experiments.place.search import Rate, apart
+from harness.experiments.place.place_json import (
+    BestUnit,
+    PlaceAnswer,
+    PlaceCost,
+    PlacedUnit,
+    PlaceGroup,
+    PlaceObjective,
+    PlaceSkipped,
+)
+from harness.experiments.place.questions import Capacity, Judged, Timed
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import NETWORK, UNITS, Deployment
-from harness.runner.plan import load_workload
 from harness.spec import parse
+from harness.stats.seeds import half_width
 
 if TYPE_CHECKING:
     from harness.experiments.place.execute import PlaceResult
 
 SCHEMA = 1
-SHOWN = 3
-"""Units of an algorithm that are compared with the best."""
-TOKENS_OF = 10_000
-"""Requests whose mean output length turns money per hour into money per token."""
 CONFIRMED_BY = 20_000
 """Requests of the run that confirms an answer."""
 
@@ -65,163 +66,145 @@ def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], w
     """The whole answer; no number in it is infinite or NaN."""
     answers = list(answers)
     if options.objective.name == "latency":
-        best = [*_fastest(options, result)]
-    elif options.rate_rps is None:
+        best, candidates = [*_fastest(options, result)], [_timed(options, PlacedUnit, *each) for each in result.timed]
+    elif result.cheapest is None:
         best = [*_sustained(options, result)]
+        candidates = [_capacity(options, PlacedUnit, *each) for each in result.rates_of_units]
     else:
-        best = [*_at_rate(options, result)]
-    undecided = any(found.meets is None for found in result.cheapest.run.values())
-    unsure = bool(best and best[0]["at_least"]) or (not best and undecided)
-    return codec.of(PlaceAnswer, {
-        **stored_options(options),
-        "state": "interrupted" if result.interrupted else "finished",
-        "exit_code": 5 if result.interrupted or unsure else 0 if best else 1,
-        "objective": {"name": options.objective.name, "unit": UNITS[options.objective.name],
-                      "table": {name: dict(row) for name, row in options.objective.table.items()}},
-        "target_rps": options.rate_rps,
-        "trust": _trust(options, str(best[0]["hardware"]) if best else " + ".join(options.hardware)),
-        "best": best,
-        "sides": [{**one.describe(), "fewest": count} for one, count in sorted(result.cheapest.sides.items())],
-        "candidates": [*_candidates(options, result)],
-        "skipped": [{"hardware": one.hardware, "name": one.name, "reason": one.reason} for one in result.skipped],
-        "cost": {"candidates": len(answers), "requests": sum(one.requests for one in answers), "wall_s": wall_s},
-        "warnings": [{"code": code, "message": text} for code, text in _warnings(options, result, best)],
-    })  # fmt: skip
+        best, candidates = [*_cheapest(options, result)], [*_run(options, result)]
+    undecided = result.cheapest is not None and any(one.meets is None for one in result.cheapest.run.values())
+    unsure = best[0].at_least if best else undecided or result.out_of_time
+    empty: Facts = {"best": [], "candidates": [], "skipped": [], "warnings": []}  # these stand there in any case
+    return codec.of(PlaceAnswer, {**stored_options(options), **empty}).change(
+        state="interrupted" if result.interrupted else "finished",
+        exit_code=5 if result.interrupted or unsure else 0 if best else 1,
+        objective=PlaceObjective(options.objective.name, UNITS[options.objective.name],
+                                 {name: dict(row) for name, row in options.objective.table.items()}),
+        target_rps=options.rate_rps,
+        trust=_trust(options, best[0].hardware if best else " + ".join(options.hardware)),
+        best=best,
+        candidates=candidates,
+        skipped=[PlaceSkipped(one.hardware, one.name, one.reason) for one in result.skipped],
+        cost=PlaceCost(
+            candidates=len(answers), left=0 if result.cheapest is None else result.cheapest.left,
+            requests=sum(one.requests for one in answers), wall_s=wall_s,
+        ),
+        warnings=[Warned(code=code, message=text) for code, text in _warnings(options, result, best)],
+    )  # fmt: skip
 
 
-def _sustained(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
+def _sustained(options: PlaceOptions, result: PlaceResult) -> Iterator[BestUnit]:
     """Units with their capacities; those beside the first that its seeds do not separate from it stand there."""
-    tokens = _tokens(options)
-    sustained = [(one, found) for one, found in result.sustained if found.rate_rps > 0]
-    for one, found in sustained[:CHOICES]:
-        near = [other.name for other, theirs in sustained if other != one and _near(options, one, found, other, theirs)]
-        yield {
-            **_capacity(options, one, found),
-            **_money(options, one, found.rate_rps, tokens),
-            "command": _command(options, one, "capacity"),
-            "not_apart": near,
-        }
+    sustained = [(unit, capacity) for unit, capacity in result.sustained if capacity.rate_rps > 0]
+    for unit, capacity in sustained[:CHOICES]:
+        # logarithms of values per GPU are as far apart as those of the rates, but for what the units take
+        by_seed, taken = capacity.by_seed, options.objective.taken
+        near = [
+            other.name for other, theirs in sustained
+            if other != unit and apart(by_seed, theirs.by_seed, math.log(taken(other) / taken(unit))) is False
+        ]  # fmt: skip
+        yield _capacity(
+            options, BestUnit, unit, capacity, not_apart=near, command=_command(options, unit, "capacity"),
+            **_money(options, result, unit, capacity.rate_rps),
+        )  # fmt: skip
 
 
-def _near(options: PlaceOptions, one: Deployment, found: Capacity, other: Deployment, theirs: Capacity) -> bool:
-    """Whether seeds do not separate the values of two units; their logarithms are as far apart as those of the rates,
-    but for what the units take."""
-    step = math.log(options.objective.taken(other) / options.objective.taken(one))
-    return apart(found.by_seed, {seed: rate - step for seed, rate in theirs.by_seed.items()}) is False
-
-
-def _at_rate(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
-    met, tokens = result.cheapest.met[:CHOICES], _tokens(options)
-    taken = options.objective.taken
-    for one in met:
-        found = result.cheapest.run[one]
-        assert options.rate_rps is not None
-        yield {
-            **_attained(options, one, found),
-            **_money(options, one, options.rate_rps, tokens),
-            "command": _command(options, one, "run"),
-            "ties": [other.name for other in met if other != one and taken(other) == taken(one)],
-            "not_apart": [
-                other.name for other in met if other != one and taken(other) == taken(one)
-                and apart(found.by_seed, result.cheapest.run[other].by_seed) is False
-            ],
-        }  # fmt: skip
-
-
-def _fastest(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
-    """Deployments that meet the goal, by their TPOT; those beside one that its seeds do not separate from it."""
-    met = [(one, found) for one, found in result.timed if found.meets][:CHOICES]
-    for one, found in met:
-        yield {
-            **_timed(options, one, found),
-            "taken": options.objective.taken(one),
-            "command": _command(options, one, "run"),
-            "not_apart": [
-                other.name for other, theirs in met
-                if other != one and apart(found.by_seed, theirs.by_seed) is False
-            ],
-        }  # fmt: skip
-
-
-def _timed(options: PlaceOptions, one: Deployment, found: Timed) -> Facts:
-    rate_rps, tpot_s = options.rate_rps, found.tpot_s if math.isfinite(found.tpot_s) else None
-    assert rate_rps is not None
-    return {
-        "algorithm": algorithm_of(options, one), **one.describe(), "rate_rps": rate_rps,
-        "rate_per_gpu_rps": rate_rps / one.gpus, "value": 0.0 if tpot_s is None else 1 / tpot_s, "binding": None,
-        "at_least": False, "attainment": found.share, "meets": found.meets, "tpot_s": tpot_s,
-        "tpot_low_s": found.low_s, "tpot_high_s": found.high_s,
-        "by_seed": {str(seed): value for seed, value in found.by_seed.items() if math.isfinite(value)},
-    }  # fmt: skip
-
-
-def _candidates(options: PlaceOptions, result: PlaceResult) -> Iterator[Facts]:
-    """Deployments that were run at the requested rate, the cheapest first; or systems by their rates."""
-    for one, found in result.timed:
-        yield _timed(options, one, found)
-    for one in sorted(result.cheapest.run, key=lambda one: (options.objective.taken(one), one.key)):
-        yield _attained(options, one, result.cheapest.run[one])
-    for each in sorted(
-        result.scored, key=lambda one: (one.algorithm, one.system.kind, -one.value, one.system.gpus, one.system.name)
-    ):
-        yield _unit(each.algorithm, each.system, each.per_gpu, each.value, each.binding, at_least=False)
-
-
-def _unit(
-    algorithm: str, deployment: Deployment, per_gpu: Rate, value: float, binding: str | None, *, at_least: bool
-) -> Facts:
-    return {
-        "algorithm": algorithm,
-        **deployment.describe(),
-        "rate_rps": per_gpu.value * deployment.gpus,
-        "rate_per_gpu_rps": per_gpu.value,
-        "mean_per_gpu_rps": per_gpu.mean,
-        "low_per_gpu_rps": per_gpu.low,
-        "high_per_gpu_rps": per_gpu.high,
-        "by_seed": {str(seed): value for seed, value in per_gpu.by_seed.items()},
-        "value": value,
-        "binding": binding,
-        "at_least": at_least,
-    }
-
-
-def _capacity(options: PlaceOptions, one: Deployment, found: Capacity) -> Facts:
-    rates = (found.rate_rps, found.rate_rps, found.low_rps, found.high_rps)
-    value, mean, low, high = (rate if rate is None else rate / one.gpus for rate in rates)
-    by_seed = {seed: math.exp(rate) / one.gpus for seed, rate in found.by_seed.items()}
-    per_gpu = Rate(value or 0.0, mean or 0.0, low, high, by_seed, 0.0)
-    value = options.objective.of(one, found.rate_rps)
-    return _unit(algorithm_of(options, one), one, per_gpu, value, found.binding, at_least=found.at_least)
-
-
-def _attained(options: PlaceOptions, one: Deployment, found: Attained) -> Facts:
+def _cheapest(options: PlaceOptions, result: PlaceResult) -> Iterator[BestUnit]:
+    assert result.cheapest is not None
     assert options.rate_rps is not None
-    per_gpu = options.rate_rps / one.gpus
+    met, taken = result.cheapest.met, options.objective.taken
+    for deployment in result.cheapest.best:
+        judged, errors = result.cheapest.run[deployment], options.errors(deployment)
+        equal = [other for other in met if other != deployment and taken(other) == taken(deployment)]
+        near = [other for other in equal if apart(judged.by_seed, result.cheapest.run[other].by_seed) is False]
+        yield _judged(
+            options, result, BestUnit, deployment, judged, ttft_error=errors.ttft, tpot_error=errors.tpot,
+            command=_command(options, deployment, "run"), ties=[other.name for other in equal],
+            not_apart=[other.name for other in near], **_money(options, result, deployment, options.rate_rps),
+        )  # fmt: skip
+
+
+def _run(options: PlaceOptions, result: PlaceResult) -> Iterator[PlacedUnit]:
+    """Deployments that were run at the requested rate, the cheapest first."""
+    assert result.cheapest is not None
+    run = result.cheapest.run
+    for deployment in sorted(run, key=lambda one: (options.objective.taken(one), one.key)):
+        yield _judged(options, result, PlacedUnit, deployment, run[deployment])
+
+
+def _fastest(options: PlaceOptions, result: PlaceResult) -> Iterator[BestUnit]:
+    """Deployments that meet the goal, by their TPOT; those beside one that its seeds do not separate from it."""
+    met = [(deployment, timed) for deployment, timed in result.timed if timed.meets][:CHOICES]
+    for deployment, timed in met:
+        near = [one.name for one, other in met if one != deployment and apart(timed.by_seed, other.by_seed) is False]
+        command = _command(options, deployment, "run")
+        taken = options.objective.taken(deployment)
+        yield _timed(options, BestUnit, deployment, timed, taken=taken, command=command, not_apart=near)
+
+
+U = TypeVar("U", bound=PlacedUnit)
+
+
+def _unit(options: PlaceOptions, kind: type[U], deployment: Deployment, rate_rps: float, **facts: Any) -> U:
+    groups = [
+        PlaceGroup(role=g.role, count=g.count, hardware=g.hardware, tp=g.shape.tp, pp=g.shape.pp, dp=g.shape.dp,
+                   ep=g.shape.ep) for g in deployment.groups
+    ]  # fmt: skip
+    return kind(
+        kind=deployment.kind, name=deployment.name, hardware=deployment.hardware, gpus=deployment.gpus, groups=groups,
+        algorithm=algorithm_of(options, deployment), rate_rps=rate_rps, rate_per_gpu_rps=rate_rps / deployment.gpus,
+        **{"value": options.objective.of(deployment, rate_rps), **facts},
+    )  # fmt: skip
+
+
+def _timed(options: PlaceOptions, kind: type[U], deployment: Deployment, timed: Timed, **facts: Any) -> U:
+    assert options.rate_rps is not None
+    tpot_s = timed.tpot_s if math.isfinite(timed.tpot_s) else None
+    return _unit(
+        options, kind, deployment, options.rate_rps, value=0.0 if tpot_s is None else 1 / tpot_s,
+        attainment=timed.share, meets=timed.meets, tpot_s=tpot_s, tpot_low_s=timed.low_s, tpot_high_s=timed.high_s,
+        by_seed={str(seed): value for seed, value in timed.by_seed.items() if math.isfinite(value)}, **facts,
+    )  # fmt: skip
+
+
+def _capacity(options: PlaceOptions, kind: type[U], unit: Deployment, capacity: Capacity, **facts: Any) -> U:
+    low, high = (rate if rate is None else rate / unit.gpus for rate in (capacity.low_rps, capacity.high_rps))
+    by_seed = {str(seed): math.exp(rate) / unit.gpus for seed, rate in capacity.by_seed.items()}
+    return _unit(
+        options, kind, unit, capacity.rate_rps, low_per_gpu_rps=low, high_per_gpu_rps=high, by_seed=by_seed,
+        binding=capacity.binding, at_least=capacity.at_least, **facts,
+    )  # fmt: skip
+
+
+def _judged(
+    options: PlaceOptions, result: PlaceResult, kind: type[U], deployment: Deployment, judged: Judged, **facts: Any
+) -> U:
+    assert options.rate_rps is not None
+    return _unit(
+        options, kind, deployment, options.rate_rps, binding=judged.binding, attainment=judged.share,
+        attainment_low=judged.low, attainment_high=judged.high, meets=judged.meets, holds=judged.holds,
+        with_error=judged.with_error, load=options.rate_rps / served_rps(deployment, result.rates),
+        by_seed={str(seed): share for seed, share in judged.by_seed.items()}, **facts,
+    )  # fmt: skip
+
+
+def _money(options: PlaceOptions, result: PlaceResult, deployment: Deployment, rate_rps: float) -> dict[str, float]:
+    """What it takes, and where that is money, how much a million input and output tokens cost."""
+    taken = options.objective.taken(deployment)
+    if options.objective.name != "cost":
+        return {"taken": taken}
+    a_request = taken / (3600 * rate_rps) * 1e6
     return {
-        "algorithm": algorithm_of(options, one), **one.describe(), "rate_rps": options.rate_rps,
-        "rate_per_gpu_rps": per_gpu, "value": options.objective.of(one, options.rate_rps), "binding": found.binding,
-        "at_least": False, "attainment": found.share, "attainment_low": found.low, "attainment_high": found.high,
-        "meets": found.meets, "by_seed": {str(seed): share for seed, share in found.by_seed.items()},
+        "taken": taken, "per_million_tokens": a_request / result.tokens.output,
+        "per_million_input_tokens": a_request / result.tokens.prompt,
     }  # fmt: skip
 
 
-def _money(options: PlaceOptions, one: Deployment, rate_rps: float, tokens: float | None) -> Facts:
-    """What it takes, and where that is money, how much a million output tokens cost."""
-    taken = options.objective.taken(one)
-    if tokens is None:
-        return {"taken": taken}
-    return {"taken": taken, "per_million_tokens": taken / (3600 * rate_rps * tokens) * 1e6}
-
-
-def _tokens(options: PlaceOptions) -> float | None:
-    """Output tokens of a request on average, where they turn money per hour into money per token."""
-    if options.objective.name != "cost":
-        return None
-    spec = replace(options.spec, requests=None)
-    drawn = Schedule.draw(
-        load_workload(spec).workload, seed=spec.seed, requests=None if spec.trace is not None else TOKENS_OF
-    )
-    return float(pc.mean(drawn.table["output_tokens"]).as_py())
+def apart(one: Mapping[int, float], other: Mapping[int, float], step: float = 0.0) -> bool | None:
+    """Whether the values of two systems on equal seeds differ, but for `step`, by more than their seeds do; None where
+    one seed tells nothing."""
+    gaps = [one[seed] - other[seed] + step for seed in sorted(set(one) & set(other))]
+    return None if len(gaps) < 2 else abs(math.fsum(gaps) / len(gaps)) > (half_width(gaps, 2) or 0.0)
 
 
 def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
@@ -247,32 +230,31 @@ def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
 def _trust(options: PlaceOptions, hardware: str) -> str:
     """How far the latency model was from measurements of the model on these GPUs."""
     model = options.spec.model or ""
-    latency = parse(options.spec.latency or parse(options.spec.backend).args.get("latency", "")
-                    or "operators").name  # fmt: skip
+    latency = parse(options.latency).name
     return "; ".join(
         f"{latency} for {model} on {gpu}: {catalog.compared(latency, model, gpu)}" for gpu in hardware.split(" + ")
     )
 
 
-def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[Facts]) -> Iterator[tuple[str, str]]:
+def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[BestUnit]) -> Iterator[tuple[str, str]]:
     if result.interrupted:
         yield "interrupted", "interrupted: not every question was answered"
+    elif result.out_of_time:
+        yield "out_of_time", f"the budget of {options.budget_s:g} s ended; rerun with the same --out, or give --budget"
     if options.objective.name == "gpu":
         kinds = "; a GPU of any kind counts alike" if len(options.hardware) > 1 else ""
         yield "no_prices", f"ranked by GPUs, because no prices are known: give --prices{kinds}"
-    if result.cheapest.left:
-        yield "not_all_run", f"{result.cheapest.left} more deployments were not run"
-    for one, found in result.cheapest.run.items():
-        if found.meets is None and (not best or options.objective.taken(one) < float(str(best[0]["taken"]))):
+    for deployment, judged in () if result.cheapest is None else result.cheapest.run.items():
+        if judged.meets is None and (not best or options.objective.taken(deployment) < (best[0].taken or 0.0)):
             yield (
                 "undecided",
                 (
-                    f"{one.name} on {one.gpus} x {one.hardware} takes less and may meet the goal too "
-                    f"({found.low or found.share:.1%} to {found.high or found.share:.1%}): the runs do not tell"
+                    f"{deployment.name} on {deployment.gpus} x {deployment.hardware} takes less and may meet the goal "
+                    f"too ({judged.low or judged.share:.1%} to {judged.high or judged.share:.1%}): the runs do not tell"
                 ),
             )
-    if any(NETWORK in str(one.get("command")) for one in best) and options.link is None:
+    if any(NETWORK in str(unit.command) for unit in best) and options.link is None:
         yield "network", f"KV between nodes takes a link of {NETWORK}; --backend sim:link=RATE names another"
-    if not best and not result.interrupted:
+    if not best and not result.interrupted and not result.out_of_time:
         what = "at any rate" if options.rate_rps is None else f"at {options.rate_rps:g} req/s in this cluster"
         yield "nothing_sustained", f"no deployment meets the SLO {what}; relax --slo, or take other or more GPUs"

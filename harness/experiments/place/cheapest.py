@@ -1,174 +1,220 @@
-"""The cheapest deployment that meets the goals at a requested rate, and the two that come next.
+"""The cheapest deployment that meets the goals at a requested rate, and what to take instead of it, at any time.
 
-Each side alone tells the fewest replicas that may do, because both sides together meet no more than either. From there
-the deployments are run as a whole at the requested rate, the cheapest first, and one that misses is followed by those
-with one replica more; so what is found is the cheapest, not copies of what is best per GPU.
+What replicas serve at most (`bound`) says how loaded a deployment would be, and that how likely it is to meet. The next
+to be run is the one that is expected to save most: what it takes less than the cheapest that meets so far, times how
+likely it is. So the first is a safe one, the next ones are cheaper, hopeless shapes come last or never, and what takes
+more than the cheapest is run only where its kind of GPU has no answer yet.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
-from harness.catalog import Shape
-from harness.experiments.place.questions import Question, fewest, judged
-from harness.experiments.place.systems import Deployment, Group, Skipped
+from harness.experiments.place.bound import served_rps
+from harness.experiments.place.systems import Deployment, Group, Role
 
 if TYPE_CHECKING:
-    from harness.experiments.capacity.at_rate import Attained
+    from harness.experiments.place.questions import Judged
     from harness.experiments.place.settings import PlaceOptions
-    from harness.experiments.place.systems import Algorithm, Role
-
-Answer = TypeVar("Answer")
 
 CHOICES = 3
-"""The recommendation and its runners-up."""
-AT_ONCE = 4
-"""Deployments that are run before the next are chosen: a number of its own, so that every pool finds the same."""
-MOST_RUN = 300
-"""Deployments that are run at most."""
-TOO_DEAR = 1.5
-"""Sides of which one replica takes this many times what some deployment may take are left out."""
+"""The recommendation and what comes next."""
+LOADS = (1.2, 1.1, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2)
+"""Loads, as shares of what is served at most, that numbers of replicas are taken for; both sides are loaded alike."""
+HALF, SCALE = 0.8, 0.1
+"""At the first load half of the deployments meet, and at one that is so much lower 73 %."""
+UNLIKELY, SMALL = 0.03, 0.002
+"""What is less likely to meet is not run, nor what is expected to save so small a share of what the cheapest takes."""
+OTHER_GPUS = 0.1
+"""Weight of what is saved on a kind of GPU that is not the cheapest."""
+NONE_MEETS = 1.25
+"""What the cheapest takes while none meets, as a share of what the dearest does."""
+AGAIN = 0.1
+"""How likely it is to meet where a few runs did not decide, for what the many cost that do."""
+OTHER_SIDE = 0.15
+"""How likely it is to meet where a deployment that missed was loaded less, on its weaker side, but has no more of
+both."""
+DOUBT = 0.3
+"""What the chance is multiplied with of what has no more of the weaker side of a deployment that missed."""
+SHAPES = 8
+"""Shapes of each role and kind of GPU that are paired with those of the other role: the cheapest by their bounds."""
 
 
-class Ask(Protocol):
-    """Answers a question about each of several deployments, in their order."""
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A deployment that may be run: its `kind` is that of all numbers of its replicas, `load` the rate as a share of
+    what it serves at most."""
 
-    def __call__(
-        self, call: Callable[[Question], Answer], deployments: Sequence[Deployment], most: Sequence[int] = ()
-    ) -> list[Answer]:
-        """The answers; KeyboardInterrupt ends it."""
-        ...
+    deployment: Deployment
+    kind: str
+    taken: float
+    load: float
 
 
-@dataclass(slots=True)
 class Cheapest:
-    """What was found so far: all deployments that were run, those that meet with one of each kind, the cheapest first,
-    and the fewest replicas of each side."""
+    """What was run so far, and what is to be run next."""
 
-    sides: dict[Deployment, int | None] = field(default_factory=dict)
-    run: dict[Deployment, Attained] = field(default_factory=dict)
-    met: list[Deployment] = field(default_factory=list)
-    left: int = 0
+    def __init__(self, options: PlaceOptions, rates: Mapping[Group, float]) -> None:
+        self._options, self._rates = options, rates
+        self._candidates = {candidate.deployment: candidate for candidate in _candidates(options, rates)}
+        self._most = NONE_MEETS * max((candidate.taken for candidate in self._candidates.values()), default=0.0)
+        self._begun: set[Deployment] = set()
+        self._undecided: set[Deployment] = set()
+        self._of_kind: dict[str, set[Deployment]] = {}
+        self._doubt: dict[Deployment, float] = {}
+        self.run: dict[Deployment, Judged] = {}
+
+    def __repr__(self) -> str:
+        return f"<Cheapest {len(self.run)} of {len(self._candidates)} run>"
+
+    def next(self) -> tuple[Deployment, bool] | None:
+        """The deployment to run now, and whether again, with as many runs as decide; None: no other one is expected to
+        save anything."""
+        on_gpu = dict.fromkeys(self._options.hardware, self._most)
+        on_gpu |= {one.hardware: self._candidates[one].taken for one in reversed(self.met)}
+        least = min(on_gpu.values(), default=0.0)
+        best, saves = None, SMALL * least
+        for candidate in self._candidates.values():
+            if candidate.deployment in self._begun and candidate.deployment not in self._undecided:
+                continue
+            there = on_gpu.get(candidate.deployment.hardware, 0.0) - candidate.taken
+            saved = max(0.0, least - candidate.taken) + OTHER_GPUS * max(0.0, there)
+            if saved > saves and (expected := saved * self._chance(candidate)) > saves:
+                best, saves = candidate.deployment, expected
+        if best is None:
+            return None
+        again = best in self._undecided
+        self._undecided.discard(best)
+        self._begun.add(best)
+        return best, again
+
+    def learn(self, deployment: Deployment, judged: Judged, *, again: bool) -> None:
+        """Take in what the runs of a deployment tell."""
+        self.run[deployment] = judged
+        self._of_kind.setdefault(self._candidates[deployment].kind, set()).add(deployment)
+        if judged.meets is None and not again:
+            self._undecided.add(deployment)
+        if judged.meets is False:
+            weaker = min(deployment.groups, key=lambda group: served_rps(Deployment((group,)), self._rates))
+            fewer = {replace(weaker, count=count) for count in range(1, weaker.count + 1)}
+            for other in self._candidates:
+                if not fewer.isdisjoint(other.groups):
+                    self._doubt[other] = DOUBT * self._doubt.get(other, 1.0)
+        if judged.meets and deployment.kind == "pair" and "high" in self._options.algorithms:
+            for less in ((1, 0), (0, 1)):  # the sides need not be loaded alike
+                self._add([count - n for count, n in zip(deployment.counts, less, strict=True)], deployment)
+
+    @property
+    def under_way(self) -> list[Deployment]:
+        """Those that are being run."""
+        return [one for one in self._candidates if one in self._begun and one not in self.run]
+
+    @property
+    def met(self) -> list[Deployment]:
+        """Those that meet, the cheapest first."""
+        meeting = (deployment for deployment, judged in self.run.items() if judged.meets)
+        return sorted(meeting, key=lambda one: (self._candidates[one].taken, -self.run[one].share, one.key))
+
+    @property
+    def best(self) -> list[Deployment]:
+        """The cheapest; the cheapest that meets with the error of the step times too; the cheapest of other kinds of
+        GPU, and of other shapes."""
+        met = self.met
+        sure = [one for one in met if self.run[one].holds]
+        of_gpu = {one.hardware: one for one in reversed(met)}
+        of_shape = {self._candidates[one].kind: one for one in reversed(met)}
+        others = (one for some in (of_gpu, of_shape) for one in sorted(some.values(), key=met.index))
+        return sorted([*dict.fromkeys([*met[:1], *sure[:1], *others])][:CHOICES], key=met.index)
+
+    @property
+    def left(self) -> int:
+        """Cheaper deployments that may meet, and were not run or not decided."""
+        least = self._candidates[self.met[0]].taken if self.met else math.inf
+        return sum(one.taken < least and self._chance(one) > 0 for one in self._candidates.values())
+
+    def _chance(self, candidate: Candidate) -> float:
+        """How likely it is to meet, as far as its load and what was run of its kind tell."""
+        if candidate.deployment in self._undecided:
+            return AGAIN
+        if candidate.deployment in self.run:
+            return 0.0
+        low, high = 0.0, math.inf  # loads at which its kind met and missed
+        for deployment in self._of_kind.get(candidate.kind, ()):
+            judged, its_load = self.run[deployment], self._candidates[deployment].load
+            if judged.meets:
+                low = max(low, its_load)
+            elif judged.unloaded or _no_more(candidate.deployment.counts, deployment.counts):
+                return 0.0
+            else:
+                high = min(high, its_load)
+        if (load := max(low, candidate.load)) < high:
+            chance = (_meets(load) - _meets(high)) / (_meets(low) - _meets(high))
+        else:  # with more on the side that is loaded less: that side may be the one that misses
+            chance = OTHER_SIDE
+        chance *= self._doubt.get(candidate.deployment, 1.0)
+        return chance if chance >= UNLIKELY else 0.0
+
+    def _add(self, counts: list[int], deployment: Deployment) -> None:
+        if min(counts) > 0 and (near := deployment.counted(*counts)) not in self._candidates:
+            self._candidates |= {one.deployment: one for one in _held(self._options, self._rates, [near])}
 
 
-def cheapest(
-    options: PlaceOptions, sides: Sequence[Deployment], ask: Ask, found: Cheapest, skipped: list[Skipped]
-) -> None:
-    """Search, and keep what is found in `found`. `sides` are replicas of each role, shape and kind of GPU."""
-    _count(options, sides, ask, found, skipped)
-    heap = [(*_price(options, one), one) for one in _starts(options, found.sides)]
-    heapq.heapify(heap)
-    seen = {one for *_, one in heap}
-    while heap and len(found.run) < MOST_RUN:
-        if found.met and heap[0][0] >= _enough(options, found.met):  # then kinds of GPU that met nowhere
-            met = {one.hardware for one in found.met}
-            heap = [one for one in heap if one[-1].hardware not in met and " + " not in one[-1].hardware]
-            heapq.heapify(heap)
-            if not heap:
-                break
-        batch = [heapq.heappop(heap)[-1] for _ in range(min(AT_ONCE, len(heap)))]
-        cheap = {_kind(met): options.objective.taken(met) for met in found.met}
-        batch = [one for one in batch if options.objective.taken(one) < cheap.get(_kind(one), float("inf"))]
-        for one, answer in zip(batch, ask(judged, batch), strict=True):
-            found.run[one] = answer
-            if answer.meets:
-                found.met = [met for met in found.met if _kind(met) != _kind(one)] + [one]
-                found.met.sort(key=lambda met: _price(options, met))
-            for near in _near(options, one, meets=answer.meets is True):
-                if near not in seen:
-                    seen.add(near)
-                    heapq.heappush(heap, (*_price(options, near), near))
-    found.met.sort(key=lambda one: (options.objective.taken(one), -found.run[one].share, one.key))
-    found.left = len(heap) if len(found.run) >= MOST_RUN else 0
-
-
-def algorithm_of(options: PlaceOptions, deployment: Deployment) -> Algorithm:
+def algorithm_of(options: PlaceOptions, deployment: Deployment) -> str:
     """The algorithm that considers it."""
     if deployment.kind == "colocated":
         return "mii" if deployment.groups[0].policy else "vllm++"
     return "low" if deployment.in_pairs(options.cluster) else "high"
 
 
-def _count(
-    options: PlaceOptions, sides: Sequence[Deployment], ask: Ask, found: Cheapest, skipped: list[Skipped]
-) -> None:
-    """The fewest replicas of each side, those without pipelines first: they show soon what a deployment may take."""
-    left = sorted(sides, key=lambda one: (one.groups[0].shape.pp > 1, _price(options, one)))
-    while left:
-        batch, left = left[: 2 * AT_ONCE], left[2 * AT_ONCE :]
-        most = [_most(options, found.sides, one) for one in batch]
-        skipped += [
-            Skipped(one.hardware, one.name, "one replica takes far more than other deployments")
-            for one, count in zip(batch, most, strict=True) if count < 1
-        ]  # fmt: skip
-        known = [(one, count) for one, count in zip(batch, most, strict=True) if count >= 1]
-        answers = ask(fewest, [one for one, _ in known], [count for _, count in known])
-        for (one, _), answer in zip(known, answers, strict=True):
-            found.sides[one] = answer.count
+def _no_more(counts: Sequence[int], others: Sequence[int]) -> bool:
+    return all(count <= other for count, other in zip(counts, others, strict=True))
 
 
-def _most(options: PlaceOptions, known: dict[Deployment, int | None], side: Deployment) -> int:
-    """Replicas of a side that the cluster holds and that do not take far more than other deployments."""
-    dearest = TOO_DEAR * _bound(options, {one: n for one, n in known.items() if one.hardware == side.hardware})
-    count = options.cluster.gpus // side.gpus
-    return count if math.isinf(dearest) else min(count, int(dearest / options.objective.taken(side) + 1e-9))
+def _meets(load: float) -> float:
+    """The share of deployments that meet the goals at a load."""
+    return 0.0 if math.isinf(load) else 1 / (1 + math.exp((load - HALF) / SCALE))
 
 
-def _bound(options: PlaceOptions, sides: dict[Deployment, int | None]) -> float:
-    """What the cheapest deployment takes at least, by the fewest replicas so far."""
-    least = dict.fromkeys(("colocated", "prefill", "decode"), float("inf"))
-    for one, count in sides.items():
-        if count is not None:
-            least[one.kind] = min(least[one.kind], options.objective.taken(one.counted(count)))
-    return min(least["colocated"], least["prefill"] + least["decode"])
+def _candidates(options: PlaceOptions, rates: Mapping[Group, float]) -> Iterator[Candidate]:
+    """Replicas alike in every number that may do, and pairs whose sides are loaded about alike."""
+    assert options.rate_rps is not None
+    by_role: dict[Role, list[tuple[Group, list[int]]]] = {"mixed": [], "prefill": [], "decode": []}
+    for group, rate_rps in rates.items():
+        by_role[group.role].append((group, [math.ceil(options.rate_rps / (rate_rps * load) - 1e-9) for load in LOADS]))
+    for group, counts in by_role["mixed"]:
+        alike = (Deployment((group,)).counted(n) for n in range(counts[0], counts[-1] + 1))
+        yield from _held(options, rates, alike)
+    prefills, decodes = (_cheapest_shapes(options, by_role[role]) for role in ("prefill", "decode"))
+    for (prefill, ours), (decode, theirs) in product(prefills, decodes):
+        pair = Deployment((prefill, decode))
+        both = dict.fromkeys(zip(ours, theirs, strict=True))
+        if "high" not in options.algorithms:
+            both = dict.fromkeys((max(counts),) * 2 for counts in both)
+        yield from _held(options, rates, (pair.counted(*counts) for counts in both))
 
 
-def _starts(options: PlaceOptions, sides: dict[Deployment, int | None]) -> Iterator[Deployment]:
-    """The smallest deployment of each kind that may do."""
-    known: dict[Role, list[Group]] = {"mixed": [], "prefill": [], "decode": []}
-    for one, count in sides.items():
-        if count is not None:
-            known[one.groups[0].role].append(replace(one.groups[0], count=count))
-    both = ((prefill, decode) for prefill, decode in product(known["prefill"], known["decode"]))
-    for groups in (*((group,) for group in known["mixed"]), *both):
-        one = Deployment(groups)
-        if one.kind == "pair" and "high" not in options.algorithms:
-            one = one.counted(*[max(one.counts)] * 2)
-            if not one.in_pairs(options.cluster):
-                continue
-        if options.cluster.holds(one):
-            yield one
+def _cheapest_shapes(options: PlaceOptions, sides: list[tuple[Group, list[int]]]) -> Iterator[tuple[Group, list[int]]]:
+    half = min(range(len(LOADS)), key=lambda place: abs(LOADS[place] - HALF))
+    for hardware in options.hardware:
+        there = [side for side in sides if side[0].hardware == hardware]
+        taken = {group: options.objective.taken(Deployment((group,)).counted(n[half])) for group, n in there}
+        yield from sorted(there, key=lambda side: taken[side[0]])[:SHAPES]
 
 
-def _enough(options: PlaceOptions, met: Sequence[Deployment]) -> float:
-    """What a deployment must not take to be of interest beside these."""
-    if len(met) >= CHOICES:
-        return options.objective.taken(met[CHOICES - 1])
-    return TOO_DEAR * options.objective.taken(met[0])
-
-
-def _near(options: PlaceOptions, deployment: Deployment, *, meets: bool) -> Iterator[Deployment]:
-    """Those with a replica more; of one that meets, with a decode replica less: prefill evens out what decode is sent,
-    so that fewer may do than alone."""
-    pair, free = deployment.kind == "pair", "high" in options.algorithms
-    steps: Iterable[tuple[int, ...]] = [(1, 0), (0, 1)] if pair and free else [(1, 1) if pair else (1,)]
-    if meets:
-        steps = [(0, -1)] if pair and free else []
-    for change in steps:
-        counts = [count + by for count, by in zip(deployment.counts, change, strict=True)]
-        if min(counts) > 0 and options.cluster.holds(near := deployment.counted(*counts)):
-            yield near
-
-
-def _price(options: PlaceOptions, deployment: Deployment) -> tuple[float, int, str]:
-    return options.objective.taken(deployment), deployment.gpus, deployment.key
-
-
-def _kind(deployment: Deployment) -> tuple[tuple[str, str, Shape, str], ...]:
-    """What deployments that differ in their numbers of replicas have in common."""
-    return tuple((group.role, group.hardware, group.shape, group.policy) for group in deployment.groups)
+def _held(
+    options: PlaceOptions, rates: Mapping[Group, float], deployments: Iterator[Deployment] | list[Deployment]
+) -> Iterator[Candidate]:
+    """Those that the cluster holds; without algorithm `high` pairs share their nodes."""
+    assert options.rate_rps is not None
+    for deployment in deployments:
+        if deployment.gpus > options.cluster.gpus or not options.cluster.holds(deployment):
+            continue
+        if deployment.kind == "pair" and "high" not in options.algorithms and not deployment.in_pairs(options.cluster):
+            continue
+        kind = deployment.counted(*[1] * len(deployment.groups)).key
+        load = options.rate_rps / served_rps(deployment, rates)
+        yield Candidate(deployment, kind, options.objective.taken(deployment), load)

@@ -2,172 +2,220 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from harness.catalog import Shape
 from harness.errors import Interrupted, UsageError
-from harness.experiments.capacity.at_rate import Attained
 from harness.experiments.place.answer import answer
-from harness.experiments.place.cheapest import CHOICES, Cheapest, cheapest
-from harness.experiments.place.combine import Scored, Unit, ordered, units
+from harness.experiments.place.bound import replica_rps, tokens_of
+from harness.experiments.place.cheapest import Cheapest
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.questions import Capacity, Fewest, Question, Timed, capacity, rough, timed
-from harness.experiments.place.search import rate
+from harness.experiments.place.questions import Capacity, Judged, Question, Timed, capacity, judged, rough, timed
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
-from harness.experiments.place.systems import Algorithm, Deployment, Role, Skipped, space
+from harness.experiments.place.systems import REPLICAS, Deployment, Group, Role, Skipped, Space, space
+from harness.experiments.place.units import units
 
 if TYPE_CHECKING:
     from harness.experiments import pool
+    from harness.experiments.place.bound import Tokens
 
-ROLES: dict[Algorithm, Role] = {"vllm++": "mixed", "mii": "mixed", "low": "prefill", "high": "prefill"}
-SEARCHED = 2 * CHOICES
-"""Units whose capacity is searched: the best by the rough rates of their parts."""
+ROUGHLY, SEARCHED = 40, 6
+"""Units whose rate is estimated by short runs, and those of them whose capacity is searched: the best by their bounds,
+and the best by these rates."""
 
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A system that an algorithm considers."""
-
-    algorithm: Algorithm
-    system: Deployment
-
-    @property
-    def key(self) -> str:
-        """Its name in the folder of a search, unique there."""
-        return f"{self.algorithm} {self.system.key}"
-
-
 @dataclass(slots=True)
 class PlaceResult:
-    """What was found so far. `scored` are candidates with rates per GPU, `units` what was built of them; `sustained`
-    are the capacities of the best units, the best first; `cheapest` is what a search for a requested rate found, and
-    `timed` what one for the lowest latency did, the fastest first."""
+    """What was found so far: `rates` bound what single replicas serve. `cheapest` is the search for a requested rate;
+    `rates_of_units` and `sustained` are rough rates and capacities of units, the best first; `timed` are deployments
+    by their TPOT, the fastest first."""
 
+    tokens: Tokens
+    rates: dict[Group, float]
     skipped: list[Skipped]
-    scored: list[Scored] = field(default_factory=list)
-    units: dict[Algorithm, list[Unit]] = field(default_factory=dict)
+    cheapest: Cheapest | None = None
+    rates_of_units: list[tuple[Deployment, Capacity]] = field(default_factory=list)
     sustained: list[tuple[Deployment, Capacity]] = field(default_factory=list)
-    cheapest: Cheapest = field(default_factory=Cheapest)
     timed: list[tuple[Deployment, Timed]] = field(default_factory=list)
     interrupted: bool = False
-
-
-def candidates(options: PlaceOptions) -> tuple[list[Candidate], list[Skipped]]:
-    """All systems to search, the largest first, so that no core waits for the last one; and what is left out."""
-    found: dict[str, Candidate] = {}
-    skipped: dict[Skipped, None] = {}
-    for algorithm in options.algorithms:
-        for hardware in options.hardware:
-            refused = partial(options.refused, ROLES[algorithm], hardware)
-            here = space(options.spec.model or "opt-13b", hardware, options.cluster, refused)
-            skipped.update(dict.fromkeys(here.skipped))
-            each = (Candidate(algorithm, system) for system in here.of(algorithm, options.cluster))
-            found.update((candidate.key, candidate) for candidate in each)
-    return sorted(found.values(), key=lambda c: -c.system.gpus), [*skipped]
+    out_of_time: bool = False
 
 
 def run_placement(
     options: PlaceOptions, store: Store, processes: pool.Pool, tell: Callable[[str], None] = lambda _: None
 ) -> PlaceAnswer:
-    """Search, and return the content of place.json. Ctrl-C ends it with the results so far.
+    """Search, and return the content of place.json. Ctrl-C, or the end of the budget, ends it with the results so far.
 
     Raises Interrupted where nothing was found, UsageError where there is nothing to search.
     """
     begun_s = time.monotonic()
-    every, skipped = candidates(options)
-    if not every:
-        reasons = (skip.reason for skip in reversed(skipped) if "divide" not in skip.reason)
-        raise UsageError(
-            f"There is nothing to place: {next(reasons, 'no shape fits the cluster')}. "
-            "Give more GPUs, another --model or --hardware, or a --latency for it."
-        )
-    result = PlaceResult(skipped)
+    tokens = tokens_of(options.spec, options.slo.goal)
+    result = PlaceResult(tokens, *_replicas(options, tokens))
     search = _per_gpu if options.rate_rps is None else _at_rate
     search = _fastest if options.objective.name == "latency" else search
     with store.opened(options):
+        asker = _Asker(options, store, processes, tell, begun_s + options.budget_s)
         try:
-            search(_Asker(options, store, processes, tell), every, result)
+            search(asker, result)
         except KeyboardInterrupt:
             result.interrupted = True
+            asker.ends_s = -math.inf
+            if result.cheapest is None:
+                search(asker, result)  # of what is stored
         if result.interrupted and not store.known:
             raise Interrupted("interrupted before the first candidate was finished; rerun the command to start again.")
+        result.out_of_time = asker.out_of_time
         info = answer(options, result, store.known.values(), time.monotonic() - begun_s)
         store.finish(info)
     return info
 
 
-@dataclass(frozen=True, slots=True)
+def _replicas(options: PlaceOptions, tokens: Tokens) -> tuple[dict[Group, float], list[Skipped]]:
+    """What one replica of each role, shape and kind of GPU serves at most, and the shapes that are left out.
+
+    Raises UsageError where none is left.
+    """
+    roles = [*dict.fromkeys(role for algorithm in options.algorithms for role in REPLICAS[algorithm])]
+    rates: dict[Group, float] = {}
+    skipped: list[Skipped] = []
+    fits = False
+    for hardware in options.hardware:
+        here, kv_tokens = _space(options, roles[0], hardware)
+        skipped += here.skipped
+        fits = fits or bool(here.shapes)
+        for shape in here.shapes:
+            model = options.step_times(hardware, shape)
+            for role, policy in roles:
+                group = Group(role, hardware, shape, policy=policy)
+                rate_rps = replica_rps(options, group, model, kv_tokens[shape], tokens)
+                if rate_rps > 0:
+                    rates[group] = rate_rps
+                else:
+                    skipped.append(Skipped(hardware, group.name, "its steps are longer than the SLO allows"))
+    if not fits:
+        reasons = (skip.reason for skip in reversed(skipped) if "divide" not in skip.reason)
+        raise UsageError(
+            f"There is nothing to place: {next(reasons, 'no shape fits the cluster')}. "
+            "Give more GPUs, another --model or --hardware, or a --latency for it."
+        )
+    return rates, skipped
+
+
+def _space(options: PlaceOptions, role: tuple[Role, str], hardware: str) -> tuple[Space, dict[Shape, int]]:
+    """The shapes of replicas on a kind of GPU, and the tokens of KV that each of them holds."""
+    kv_tokens: dict[Shape, int] = {}
+
+    def refused(shape: Shape) -> str | None:
+        group = Group(role[0], hardware, shape, policy=role[1])
+        try:
+            kv_tokens[shape] = options.kv_tokens(group)
+        except UsageError as error:
+            return str(error).rstrip(".")
+        return None
+
+    return space(options.spec.model or "opt-13b", hardware, options.cluster, refused), kv_tokens
+
+
+@dataclass(slots=True)
 class _Asker:
-    """Asks in the processes of a pool, and stores what they answer."""
+    """Asks in the processes of a pool, and stores what they answer; what would begin after `ends_s` is not run."""
 
     options: PlaceOptions
     store: Store
     processes: pool.Pool
     tell: Callable[[str], None]
+    ends_s: float
+    out_of_time: bool = False
 
-    def __call__(
-        self, call: Callable[[Question], Answer], deployments: Sequence[Deployment], most: Sequence[int] = ()
-    ) -> list[Answer]:
-        keys = [f"{call.__name__} {one.key}" for one in deployments]
-        missing = [
-            Question(key, self.options, one, count)
-            for key, one, count in zip(keys, deployments, most or [1] * len(keys), strict=True)
-            if key not in self.store.known
-        ]
-        for question, found in self.processes.map(call, missing):
+    def stream(
+        self, call: Callable[[Question], Answer], questions: Iterator[Question]
+    ) -> Iterator[tuple[Question, Answer]]:
+        """Each question with its answer, as they come."""
+        if time.monotonic() > self.ends_s:
+            self.out_of_time = True
+            return
+        for question, found in self.processes.map(call, self._in_time(questions)):
             self.store.add(question.key, found)
-            self.tell(f"{question.deployment.name} on {question.deployment.hardware}: {_text(self.options, found)}")
-        return [self.store.known[key] for key in keys]
+            yield question, found
+
+    def all(self, call: Callable[[Question], Answer], deployments: Sequence[Deployment]) -> dict[Deployment, Answer]:
+        """The answers of several deployments, in their order, as many as there is time for."""
+        questions = [Question(f"{call.__name__} {one.key}", self.options, one) for one in deployments]
+        for question, found in self.stream(call, (one for one in questions if one.key not in self.store.known)):
+            self.tell(f"{question.deployment.name} on {question.deployment.hardware}: {_text(found)}")
+        known = self.store.known
+        return {question.deployment: known[question.key] for question in questions if question.key in known}
+
+    def _in_time(self, questions: Iterator[Question]) -> Iterator[Question]:
+        for question in questions:
+            if time.monotonic() > self.ends_s:
+                self.out_of_time = True
+                return
+            yield question
 
 
-def _text(options: PlaceOptions, found: object) -> str:
+def _text(found: object) -> str:
     """What a question has found, for a line of progress."""
-    if isinstance(found, Fewest):
-        return "too many would be needed" if found.count is None else f"{found.count} or more of them"
-    if isinstance(found, Attained):
-        side = {True: "meets the goal", False: "misses the goal", None: "undecided"}[found.meets]
-        return f"{found.share:.1%} at {options.rate_rps:g} req/s ({side}; {found.requests:,} requests)"
     if isinstance(found, Timed):
         return f"TPOT {found.tpot_s * 1e3:.3g} ms, {found.share:.1%} meet the SLO ({found.requests:,} requests)"
     assert isinstance(found, Capacity)
     return f"{found.rate_rps:.3g} req/s ({found.requests:,} requests)"
 
 
-def _at_rate(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
+def _at_rate(ask: _Asker, result: PlaceResult) -> None:
     """The cheapest deployment for the requested rate."""
-    groups = {Deployment((group,)): None for candidate in every for group in candidate.system.groups}
-    cheapest(ask.options, [*groups], ask, result.cheapest, result.skipped)
+    search, known = Cheapest(ask.options, result.rates), ask.store.known
+    result.cheapest = search
+
+    def questions() -> Iterator[Question]:
+        while (chosen := search.next()) is not None:
+            deployment, again = chosen
+            key = f"{'again' if again else 'judged'} {deployment.key}"
+            if key in known:
+                search.learn(deployment, known[key], again=again)
+            else:
+                yield Question(key, ask.options, deployment, again)
+
+    more = True
+    while more:  # what is left while others are being run may be more once they are over
+        more = False
+        for question, found in ask.stream(judged, questions()):
+            more = True
+            search.learn(question.deployment, found, again=question.again)
+            ask.tell(_progress(search, question.deployment, found))
 
 
-def _fastest(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
+def _progress(search: Cheapest, deployment: Deployment, found: Judged) -> str:
+    """What was run, and what is known now: the cheapest that meets, and what is being tried."""
+    side = {True: "meets", False: "misses", None: "not decided"}[found.meets]
+    met, trying = search.met, [f"{one.gpus} x {one.hardware}" for one in search.under_way]
+    best = f"{met[0].gpus} x {met[0].hardware} meets ({search.run[met[0]].share:.1%})" if met else "none meets yet"
+    tried = f"; trying {', '.join(trying)}" if trying else ""
+    return f"{deployment.name} on {deployment.gpus} x {deployment.hardware}: {found.share:.1%}, {side} | {best}{tried}"
+
+
+def _fastest(ask: _Asker, result: PlaceResult) -> None:
     """The colocated deployment with the lowest TPOT at the requested rate: each on all GPUs of the cluster."""
     gpus = ask.options.cluster.gpus
-    whole = [one.system.counted(gpus // one.system.gpus) for one in every if gpus % one.system.gpus == 0]
-    held = [one for one in dict.fromkeys(whole) if ask.options.cluster.holds(one)]
-    result.timed = [*zip(held, ask(timed, held), strict=True)]
+    fill = [Deployment((replace(one, count=gpus // one.gpus),)) for one in result.rates if gpus % one.gpus == 0]
+    result.timed = [*ask.all(timed, [one for one in fill if ask.options.cluster.holds(one)]).items()]
     result.timed.sort(key=lambda one: (not one[1].meets, one[1].tpot_s, one[0].key))
 
 
-def _per_gpu(ask: _Asker, every: Sequence[Candidate], result: PlaceResult) -> None:
-    """The units that carry most per GPU, money or power: what one replica sustains roughly, then whole units."""
-    options, seed = ask.options, ask.options.seeds[0]
-    for candidate, found in zip(every, ask(rough, [candidate.system for candidate in every]), strict=True):
-        per_gpu = rate({seed: found.rate_rps / candidate.system.gpus}, 0.0)
-        value = options.objective.of(candidate.system, found.rate_rps)
-        result.scored.append(Scored(candidate.algorithm, candidate.system, per_gpu, value, found.binding))
-    result.units = _units(options, result.scored)
-    best = ordered([unit for some in result.units.values() for unit in some])
-    chosen = [*dict.fromkeys(unit.deployment for unit in best)][:SEARCHED]
-    for deployment, found in zip(chosen, ask(capacity, chosen), strict=True):
-        result.sustained.append((deployment, found))
-    result.sustained.sort(key=lambda one: (-options.objective.of(one[0], one[1].rate_rps), one[0].gpus, one[0].key))
+def _per_gpu(ask: _Asker, result: PlaceResult) -> None:
+    """The units that carry most per GPU, money or power, by their bounds: short runs, and the capacity of the best."""
 
+    def value(unit: tuple[Deployment, Capacity]) -> tuple[float, int, str]:
+        return -ask.options.objective.of(unit[0], unit[1].rate_rps), unit[0].gpus, unit[0].key
 
-def _units(options: PlaceOptions, found: Sequence[Scored]) -> dict[Algorithm, list[Unit]]:
-    return {name: units(name, found, options.objective, options.cluster, options.ratio) for name in options.algorithms}
+    best = units(ask.options, result.rates)[:ROUGHLY]
+    result.rates_of_units = sorted(ask.all(rough, best).items(), key=value)
+    chosen = [unit for unit, _ in result.rates_of_units[:SEARCHED]]
+    result.sustained = sorted(ask.all(capacity, chosen).items(), key=value)

@@ -16,6 +16,8 @@ class PlaceGroup(Part, frozen=True, kw_only=True):
     hardware: str
     tp: Count
     pp: Count
+    dp: Count = 1
+    ep: Count = 1
 
 
 class PlaceSystem(Part, frozen=True, kw_only=True):
@@ -28,25 +30,19 @@ class PlaceSystem(Part, frozen=True, kw_only=True):
     groups: list[PlaceGroup] = field(default_factory=list)
 
 
-class PlaceSide(PlaceSystem, frozen=True, kw_only=True):
-    """One replica of a role, and the fewest that may do at the requested rate (None: the cluster has not as
-    many)."""
-
-    fewest: Count | None
-
-
 class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
     """A system with its rate, the 95% interval of the rate (None: no interval), and what it is valued at.
 
     `at_least`: no rate was shown to be too high; `binding`: what is missed above the rate. At a requested rate,
     `attainment` with its interval is the share of the condition `binding`, and `meets` whether it surely reaches the
-    goal (None: not decided). `tpot_s` is the mean TPOT there, where the lowest latency is searched.
+    goal (None: not decided); `with_error` and `holds` are the same with latencies longer by the known error of the step
+    times. `load` is the rate as a share of what it serves at most by its step times and KV memory. `tpot_s` is the mean
+    TPOT, where the lowest latency is searched.
     """
 
     algorithm: str
     rate_rps: Positive
     rate_per_gpu_rps: Positive
-    mean_per_gpu_rps: Positive | None = None
     low_per_gpu_rps: Number | None = None
     high_per_gpu_rps: Number | None = None
     by_seed: dict[str, Number] = field(default_factory=dict)
@@ -57,17 +53,24 @@ class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
     attainment_low: Share | None = None
     attainment_high: Share | None = None
     meets: bool | None = None
+    with_error: Share | None = None
+    holds: bool | None = None
+    load: Positive | None = None
     tpot_s: Positive | None = None
     tpot_low_s: Number | None = None
     tpot_high_s: Number | None = None
 
 
 class BestUnit(PlacedUnit, frozen=True, kw_only=True):
-    """The recommendation, or a runner-up: what it takes (GPUs, money per hour or watts), money per million output
-    tokens, the run that confirms it, what has an equal value, and what the seeds do not separate from it."""
+    """The recommendation, or an alternative: what it takes (GPUs, money per hour or watts), money per million output
+    and input tokens, the error of its step times as shares of TTFT and TPOT (None: not known), the run that confirms
+    it, what has an equal value, and what the seeds do not separate from it."""
 
     taken: Positive | None = None
     per_million_tokens: Positive | None = None
+    per_million_input_tokens: Positive | None = None
+    ttft_error: Positive | None = None
+    tpot_error: Positive | None = None
     command: Text = None
     ties: list[str] = field(default_factory=list)
     not_apart: list[str] = field(default_factory=list)
@@ -90,7 +93,8 @@ class PlaceSkipped(Part, frozen=True):
 
 
 class PlaceCost(Part, frozen=True, kw_only=True):
-    """What the search took. Earlier versions wrote how many candidates were `left`, and trials."""
+    """What the search took; `left` are deployments that take less than the best, may meet, and were not run. Earlier
+    versions wrote trials."""
 
     candidates: Count
     left: Count = 0
@@ -136,7 +140,6 @@ class PlaceAnswer(Document, frozen=True, kw_only=True):
     target_rps: Positive | None = None
     trust: Text = None
     best: list[BestUnit] = field(default_factory=list)
-    sides: list[PlaceSide] = field(default_factory=list)
     candidates: list[PlacedUnit] = field(default_factory=list)
     skipped: list[PlaceSkipped] = field(default_factory=list)
     cost: PlaceCost | None = None

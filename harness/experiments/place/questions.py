@@ -1,68 +1,79 @@
 """What a placement asks of one deployment, each question a call that runs in a worker.
 
-Over a horizon (`harness.experiments.capacity`): whether it meets the goals at a rate, the fewest replicas of one kind
-that may, roughly what it sustains, and its capacity.
+Over a horizon (`harness.experiments.capacity`): whether it meets the goals at a rate, roughly what it sustains, and its
+capacity.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from dataclasses import dataclass, field, replace
+import time
+from dataclasses import asdict, dataclass, field, replace
 
 from harness import registry
 from harness.api import Slo
+from harness.data.records import to_table
+from harness.errors import NothingDue
 from harness.experiments import trial
-from harness.experiments.capacity.at_rate import LIMIT, AtRate, Attained
-from harness.experiments.capacity.conditions import Settings, shares
+from harness.experiments.capacity.at_rate import AtRate, Attained
+from harness.experiments.capacity.conditions import Settings, conditions, shares
 from harness.experiments.capacity.execute import run_search, set_up
-from harness.experiments.capacity.search_spec import Answer, SearchSpec, TrialRequest, answered
+from harness.experiments.capacity.search_spec import SearchSpec, TrialRequest, answered
 from harness.experiments.capacity.store import Store
-from harness.experiments.capacity.trials import Trial, simulated, task_of
+from harness.experiments.capacity.trials import Task, Trial, concluded, over_horizon, simulated, task_of
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Deployment
 from harness.stats.seeds import spread
 
 TOLERANCE = 0.05
 """Half of the interval of a capacity, as a share of it."""
+WITHOUT_LOAD = "without load"
+"""What binds a deployment whose requests miss the goals one by one."""
+LIMIT = 150_000
+"""Requests that may be spent on one deployment."""
+FEW, FEW_RUNS, FEW_SEEDS = 30_000, 6.5, 4
+"""Requests of the first runs of a deployment, or so many runs if these are more: one tells a clear miss, and three (one
+and half of the third number) that it clearly meets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """A question about a deployment; `key` names it in the folder of a search. `most` replicas are of interest."""
+    """A question about a deployment; `key` names it in the folder of a search. With `again` it takes as many runs as
+    decide."""
 
     key: str
     options: PlaceOptions
     deployment: Deployment
-    most: int = 1
-
-    @property
-    def slo(self) -> Slo:
-        """The bounds that it has to keep."""
-        return self.options.bounds(self.deployment.kind)
+    again: bool = False
 
     def spec(self, limit: int) -> SearchSpec:
         """The search of its capacity, of so many requests at most; one horizon for all deployments."""
         options = self.options
         return SearchSpec(
-            slo=self.slo, goal=options.slo.goal, definition=options.definition, planned=options.recorded_requests or 0,
-            first_seed=options.seeds[0], tolerance=TOLERANCE, at_rps=options.rate_rps,
-            one_traffic=options.recorded_requests is not None, horizon_s=options.horizon_s, limit=limit,
-            filling=options.filling,
+            slo=options.slo, goal=options.slo.goal, definition=options.definition,
+            planned=options.recorded_requests or 0, first_seed=options.seeds[0], tolerance=TOLERANCE,
+            at_rps=options.rate_rps, one_traffic=options.recorded_requests is not None, horizon_s=options.horizon_s,
+            limit=limit, filling=options.filling,
         )  # fmt: skip
 
-    def answer(self, steps: Generator[list[TrialRequest], list[Trial], Answer]) -> Answer:
-        """Make the runs that a search asks for, in this process, until it has its answer."""
-        own_rps, spec = self.options.own_rps, replace(self.options.of(self.deployment), requests=None)
-        return answered(steps, lambda wanted: [simulated(task_of(want, spec, own_rps, self.slo)) for want in wanted])
+    def task(self, want: TrialRequest) -> Task:
+        """A run that the search asks for."""
+        spec = replace(self.options.of(self.deployment), requests=None)
+        return task_of(want, spec, self.options.own_rps, self.options.slo)
 
 
 @dataclass(frozen=True, slots=True)
-class Fewest:
-    """The fewest replicas that may meet the goals at the rate; None: more than are of interest."""
+class Judged(Attained):
+    """Whether a deployment meets the goals at the requested rate; the same (`holds`, with the share of what is then the
+    farthest below its goal) were its latencies longer by the known error of the step times (None: not known)."""
 
-    count: int | None
-    requests: int
+    holds: bool | None = None
+    with_error: float | None = None
+
+    @property
+    def unloaded(self) -> bool:
+        """Whether it misses without load."""
+        return self.binding == WITHOUT_LOAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +116,7 @@ def timed(question: Question) -> Timed:
         table = trial.simulate(trial.at_rate(replace(spec, seed=seed), options.rate_rps, options.own_rps)).table
         values = [value for value in tpot.of(table).tolist() if not math.isnan(value)]
         by_seed[seed] = math.fsum(values) / len(values) if values else math.inf
-        joint = shares(table, question.slo)[0]
+        joint = shares(table, options.slo)[0]
         met.append(joint.met / max(1, joint.of))
         requests += len(table)
     mean, share = math.fsum(by_seed.values()) / len(by_seed), math.fsum(met) / len(met)
@@ -115,37 +126,48 @@ def timed(question: Question) -> Timed:
     return Timed(mean, low_s, high_s, meets, share, requests, by_seed)
 
 
-def judged(question: Question) -> Attained:
-    """Whether a deployment meets the goals at the requested rate."""
-    return _attained(question, rough=False)
+def judged(question: Question) -> Judged:
+    """Whether a deployment meets the goals at the requested rate: a few runs, or with `again` as many as decide."""
+    options = question.options
+    assert options.rate_rps is not None
+    few = max(FEW, round(FEW_RUNS * options.rate_rps * options.horizon_s))
+    search = AtRate(question.spec((options.max_requests or LIMIT) if question.again else few))
+    delayed: list[Trial] = []
+    scored: list[Slo] = []
 
+    def make(wanted: list[TrialRequest]) -> list[Trial]:
+        made = []
+        for want in wanted:
+            task, begun_s = question.task(want), time.monotonic()
+            if task.key.rate_rps == 0:
+                made.append(simulated(task))
+                continue
+            try:
+                table = trial.simulate(task.run).table
+            except NothingDue:
+                table = to_table([])
+            conclude = concluded if task.horizon_s is None else over_horizon
+            made.append(conclude(task, table, None, begun_s))
+            if (slower := options.slower(task.slo, question.deployment)) is not None:
+                scored.append(slower)
+                delayed.append(conclude(replace(task, slo=slower), table, None, begun_s))
+        return made
 
-def fewest(question: Question) -> Fewest:
-    """The fewest replicas of a side that may do, up to `most`."""
-    spent, low, high = 0, 0, question.most + 1
-    while high - low > 1:
-        count = question.most if high > question.most else (low + high) // 2
-        more = replace(question, deployment=question.deployment.counted(count))
-        found = _attained(more, rough=True)
-        spent += found.requests
-        if found.meets is not False:
-            high = count
-        elif count == question.most:
-            return Fewest(None, spent)
-        else:
-            low = count
-    return Fewest(high, spent)
-
-
-def _attained(question: Question, *, rough: bool) -> Attained:
-    search = AtRate(question.spec(question.options.max_requests or LIMIT))
-    return question.answer(search.attained(question.options.seeds, rough=rough))
+    attained = answered(search.attained(options.seeds[:FEW_SEEDS]), make)
+    if not delayed:
+        return Judged(**asdict(attained))
+    wanted = conditions(scored[-1], options.slo.goal, options.definition)
+    met = {c: math.fsum(run.share(c.key).met / max(1, run.share(c.key).of) for run in delayed) for c in wanted}
+    worst = min(wanted, key=lambda condition: met[condition] / len(delayed) - condition.goal)
+    share = met[worst] / len(delayed)
+    return Judged(**asdict(attained), holds=share >= worst.goal, with_error=share)
 
 
 def rough(question: Question) -> Capacity:
     """About what a deployment sustains: between single short runs."""
-    rate_rps, requests = question.answer(AtRate(question.spec(LIMIT)).rough())
-    return Capacity(rate_rps, None, None, None if rate_rps else "without load", requests)
+    steps = AtRate(question.spec(LIMIT)).rough()
+    rate_rps, requests = answered(steps, lambda wanted: [simulated(question.task(want)) for want in wanted])
+    return Capacity(rate_rps, None, None, None if rate_rps else WITHOUT_LOAD, requests)
 
 
 def capacity(question: Question) -> Capacity:

@@ -6,11 +6,11 @@ Also how they are read from a command line.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from harness import catalog, configs, registry
 from harness import options as configuration
-from harness.api import ReusableSimulator, Slo
+from harness.api import LatencyModel, ReusableSimulator, Simulator, Slo
 from harness.catalog import Shape
 from harness.data.schedule import Schedule
 from harness.errors import UsageError, no_such
@@ -25,19 +25,17 @@ from harness.experiments.place.systems import (
     Cluster,
     Deployment,
     Group,
-    Kind,
     Objective,
-    Role,
     load_objective,
 )
 from harness.experiments.trial import own_rate, without_steps
-from harness.metrics.measure import metrics
 from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec, with_parts
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
 FEW_SEEDS, USUAL_SEEDS, MOST_SEEDS = 3, 8, 30
+BUDGET_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +61,8 @@ class PlaceOptions:
     """Of a recording, which is one run."""
     max_requests: int | None = None
     """Of the search of one deployment."""
+    budget_s: float = math.inf
+    """What is not begun by then is not run."""
 
     def of(self, deployment: Deployment) -> RunSpec:
         """The spec that makes a deployment."""
@@ -75,21 +75,37 @@ class PlaceOptions:
         """The link from prefill to decode replicas where it is given."""
         return parse(self.spec.backend).args.get("link")
 
-    def refused(self, role: Role, hardware: str, shape: Shape) -> str | None:
-        """Why a replica of that shape cannot run; None where it can."""
-        deployment = Deployment((Group(role, hardware, shape),))
-        try:
-            make_backend(self.of(deployment))
-        except UsageError as error:
-            return str(error).rstrip(".")
-        return None
+    def kv_tokens(self, group: Group) -> int:
+        """The tokens of KV that a replica holds. Raises UsageError where it cannot run."""
+        backend = cast("Simulator", make_backend(self.of(Deployment((group,)))))
+        return int(str(backend.describe()["kv_tokens"]))
 
-    def bounds(self, kind: Kind) -> Slo:
-        """The SLO of a trial: of one side alone, the bounds that it decides or shares."""
-        if kind in ("colocated", "pair"):
-            return self.slo
-        bounds = (bound for bound in self.slo.bounds if metrics()[bound.metric].decided_by in (kind, None))
-        return replace(self.slo, bounds=tuple(bounds))
+    @property
+    def latency(self) -> str:
+        """The spec of the model of step times."""
+        return self.spec.latency or parse(self.spec.backend).args.get("latency") or "operators"
+
+    def step_times(self, hardware: str, shape: Shape) -> LatencyModel:
+        """That model for a replica."""
+        parallel = {"tp": shape.tp, "pp": shape.pp, "dp": shape.dp, "ep": shape.ep}
+        made = registry.make("latency", self.latency, model=self.spec.model, hardware=hardware, **parallel)
+        return cast("LatencyModel", made)
+
+    def errors(self, deployment: Deployment) -> catalog.Errors:
+        """How far step times were from measurements: TTFT where prompts are computed, TPOT where tokens are."""
+        name, model = parse(self.latency).name, self.spec.model or ""
+        first, last = (catalog.errors(name, model, deployment.groups[place].hardware) for place in (0, -1))
+        return catalog.Errors(first.ttft, last.tpot)
+
+    def slower(self, slo: Slo, deployment: Deployment) -> Slo | None:
+        """The bounds that latencies without the error meet just where those longer by it meet `slo`."""
+        errors = self.errors(deployment)
+        if errors.ttft is None and errors.tpot is None:
+            return None
+        tpot = errors.tpot or 0.0  # of most answers the time is that of the tokens
+        longer = {"ttft": errors.ttft or 0.0, "tpot": tpot, "itl": tpot, "e2e": tpot}
+        bounds = (replace(bound, limit=bound.limit / (1 + longer.get(bound.metric, 0.0))) for bound in slo.bounds)
+        return replace(slo, bounds=tuple(bounds))
 
 
 def algorithms_of(text: str) -> tuple[Algorithm, ...]:
@@ -183,6 +199,7 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         filling=Filling() if recorded else filling(spec),
         recorded_requests=len(Schedule.draw(loaded.workload, seed=spec.seed)) if recorded else None,
         max_requests=own.get("max_requests"),
+        budget_s=BUDGET_S if own.get("budget") is None else own["budget"],
     )
 
 

@@ -10,15 +10,13 @@ import msgspec
 
 from harness.data.codec import Facts, encode, inner
 from harness.errors import UsageError
-from harness.experiments.capacity.at_rate import Attained
 from harness.experiments.folder import ExperimentFolder
 from harness.experiments.place.answer import stored_options
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.questions import Capacity, Fewest, Timed
+from harness.experiments.place.questions import Capacity, Judged, Timed
 from harness.experiments.place.settings import PlaceOptions
 
-KINDS: Mapping[str, type] = {"judged": Attained, "fewest": Fewest, "rough": Capacity, "capacity": Capacity,
-                              "timed": Timed}  # fmt: skip
+KINDS: Mapping[str, type] = {"judged": Judged, "again": Judged, "rough": Capacity, "capacity": Capacity, "timed": Timed}
 """What the first word of a key says of the answer."""
 
 

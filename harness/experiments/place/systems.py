@@ -135,17 +135,6 @@ class Deployment:
             return NETWORK
         return "pcie" if catalog.hardware(prefill.hardware).nvlink_bytes_per_s is None else "nvlink"
 
-    def describe(self) -> dict[str, object]:
-        """As it stands in place.json."""
-        return {
-            "kind": self.kind, "name": self.name, "hardware": self.hardware, "gpus": self.gpus,
-            "groups": [
-                {"role": g.role, "count": g.count, "hardware": g.hardware, "tp": g.shape.tp, "pp": g.shape.pp,
-                 **further_axes(g.shape)}
-                for g in self.groups
-            ],
-        }  # fmt: skip
-
 
 Algorithm = Literal["low", "high", "vllm++", "mii"]
 PAPER: tuple[Algorithm, ...] = ("high", "low", "vllm++")
@@ -153,6 +142,13 @@ PAPER: tuple[Algorithm, ...] = ("high", "low", "vllm++")
 ALGORITHMS: tuple[Algorithm, ...] = (*PAPER, "mii")
 MII = "fastgen"
 """The policy of DeepSpeed-MII, the other colocated baseline of the paper."""
+
+
+REPLICAS: Mapping[Algorithm, tuple[tuple[Role, str], ...]] = {
+    "low": (("prefill", ""), ("decode", "")), "high": (("prefill", ""), ("decode", "")),
+    "vllm++": (("mixed", ""),), "mii": (("mixed", MII),),
+}  # fmt: skip
+"""The replicas of an algorithm: their role, and a policy of their own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,21 +195,6 @@ class Space:
     hardware: str
     shapes: tuple[Shape, ...]
     skipped: tuple[Skipped, ...]
-
-    def of(self, algorithm: Algorithm, cluster: Cluster) -> Iterator[Deployment]:
-        """The candidates of an algorithm: one replica of any parallelism, tp within a node and pp over all of them; or
-        pairs that share their nodes."""
-        if algorithm == "low":
-            pairs = ((prefill, decode) for prefill in self.shapes for decode in self.shapes)
-            return (
-                Deployment((Group("prefill", self.hardware, prefill), Group("decode", self.hardware, decode)))
-                for prefill, decode in pairs if cluster.share_nodes(prefill, decode)
-            )  # fmt: skip
-        roles: tuple[Role, ...] = ("prefill", "decode") if algorithm == "high" else ("mixed",)
-        policy = MII if algorithm == "mii" else ""
-        return (
-            Deployment((Group(role, self.hardware, shape, policy=policy),)) for role in roles for shape in self.shapes
-        )
 
 
 def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape], str | None]) -> Space:
