@@ -39,7 +39,7 @@ REMOVED = {
     (
         "option",
         "--max-seeds",
-    ): "'bench capacity' takes as many seeds as --tolerance, --budget, --max-requests ask for",
+    ): "'bench capacity' and 'bench agents' take the seeds that --tolerance, --budget, --max-requests ask for",
     ("option", "--max-rate"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     ("option", "--width"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     (

@@ -80,17 +80,15 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 @option("--agents-from", type=COUNT, metavar="N", group=SEARCH, help="Number of agents to try first. Default: 1.")
 @option("--tolerance", type=SHARE, default="10%", show_default=True, metavar="SHARE", group=SEARCH,
         help="Target half-width of the interval.")  # fmt: skip
-@option("--max-seeds", type=COUNT, default="32", show_default=True, metavar="N", group=SEARCH,
-        help="Most simulated trials at a number of agents.")  # fmt: skip
 @option("--budget", metavar="TIME", group=SEARCH, help="Time limit. Default: 10min on a wall clock.")
-@max_requests("none; at least one trial is made")
+@max_requests("300,000; on a wall clock none")
 @wait
 @workers_and_pool
 @out("Store trials, answer and report.html here; rerun the command to resume.")
 @result_options
 @config
 def command(
-    tiers: tuple[str, ...], horizon: str | None, agents_from: int | None, tolerance: float, max_seeds: int,
+    tiers: tuple[str, ...], horizon: str | None, agents_from: int | None, tolerance: float,
     budget: str | None, max_requests: int | None, workers: int | None, pool_name: str, config: str | None,
     out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, wait: float | None,
     **options: Any,
@@ -98,8 +96,8 @@ def command(
     """Search how many agents a system serves at each tier of latency: per GPU, per kW and per dollar.
 
     The sessions of a trace or preset are sent by so many agents at once, each waiting for its answers and thinking as
-    recorded, from the middle of their sessions on. Twice as many agents are tried until a tier is missed, then numbers
-    around the crossing with several seeds. All tiers are judged by the same trials.
+    recorded, from the middle of their sessions on. Runs of --horizon bracket the crossing of a tier, a few seeds tell
+    how steeply attainment falls there, and fresh ones give the answer. All tiers are judged by the same trials.
     """
     from dataclasses import replace
     from pathlib import Path
@@ -108,7 +106,6 @@ def command(
     from harness.cli import _terminal
     from harness.data.folder import new_folder
     from harness.experiments.agents.execute import TIERS, WORKLOAD, run_search, set_up
-    from harness.experiments.agents.search import SearchOptions
     from harness.options import run_spec
     from harness.runner.remote.ready import await_servers
     from harness.runner.run import RUNS
@@ -120,18 +117,25 @@ def command(
     if not named & {"workload", "trace"}:
         line = replace(line, values={**line.values, "workload": WORKLOAD})
     spec = run_spec(line, file.given if file else None)
-    search = SearchOptions(agents_from or 1, spec.seed, tolerance, max_seeds)
     horizon_s, budget_s = (
         None if text is None else duration_s(text, f"--{name}")
         for name, text in (("horizon", horizon), ("budget", budget))
     )
-    setup = set_up(spec, tiers or TIERS, search, horizon_s, budget_s, max_requests)
+    setup = set_up(
+        spec,
+        tiers or TIERS,
+        horizon_s,
+        budget_s,
+        tolerance=tolerance,
+        agents_from=agents_from or 1,
+        max_requests=max_requests,
+    )
     path = Path(out) if out is not None else None
-    if path is None and not setup.first.virtual:
+    if path is None and not setup.virtual:
         path = new_folder(Path(RUNS) / f"agents-{setup.first.loaded.name}")
     _terminal.stored_in(path, quiet=quiet)
     tell = _terminal.nothing if quiet else _terminal.note
     await_servers([spec], wait, tell)
-    with _terminal.display(metrics_port, quiet=quiet, virtual=setup.first.virtual) as display:
+    with _terminal.display(metrics_port, quiet=quiet, virtual=setup.virtual) as display:
         info = run_search(setup, path, workers=workers, pool_name=pool_name, tell=tell, display=display)
     return _terminal.conclude(form, info, path, no_html=no_html, quiet=quiet)

@@ -1,5 +1,6 @@
 """The report of `bench agents`: how many agents each tier allows, per GPU, kW and dollar, and the trials behind it."""
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from itertools import groupby
@@ -8,21 +9,29 @@ from typing import Any
 
 from harness.data.codec import encode
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents
-from harness.experiments.agents.search import conditions_of, share_of
+from harness.metrics.objective import JOINT, parse_slo
 from reports import _format, _system, figures
 from reports._format import clean
 from reports._system import flat
+from reports.answers.capacity import of_runs, span
 from reports.document import Block, Document, Figure, Finding, Notice, Section, Table
 
+MORE = "A wider --tolerance, or more --max-requests or --budget, with the same --out."
 RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
 _DEFINITIONS = (
     (
         "agent",
         "a user in a closed loop of sessions: each request its think time after the answers before",
     ),
-    ("agents at a tier", "where the share of requests within its first bound crosses the goal: 95% for p95:ttft=5"),
+    (
+        "agents at a tier",
+        "the most with which the mean share within each bound is its goal: 95% for p95:ttft=5",
+    ),
     ("slowest decile", "tokens per second that nine tenths of the requests reach after their first token"),
-    ("interval", "holds the mean over all sessions of this kind with 95%; on a simulator by Student's t over seeds"),
+    (
+        "interval",
+        "of 95%, in whole agents: holds where the mean over all such sessions crosses the goal",
+    ),
     ("per kW", "of the power given for an endpoint, or the makers' limits of all GPUs of a simulated system"),
 )
 
@@ -48,7 +57,7 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
         good=True if mark == "FOUND" else False if mark == "TIER NOT MET" else None,
         findings=tuple(
             Finding(_finding(info, one), None if one.state == "unresolved" else one.state == "resolved",
-                    () if finished else (RESUME,))
+                    (*_notes(info, one), *(() if finished else (RESUME,))))
             for one in info.answers
         ),
         key_facts=tuple((name, text) for name, text in _key_facts(info, system) if text),
@@ -70,7 +79,8 @@ def _finding(info: AgentsAnswer, one: TierAgents) -> str:
         if one.met and one.missed:
             sides = f" Between {one.met:,} and {one.missed:,} agents."
         return f"{tier}: {clean(one.why or 'not known', 200)}{sides}"
-    parts = [f"{_number(one.agents)} agents (95% interval {_number(one.low)} .. {_number(one.high)})"]
+    over = "" if one.horizon is None else f" over {span(one.horizon.horizon_s)}"
+    parts = [f"{_agents(one)}{over} (95% interval {_interval(one, ' .. ')})"]
     if one.per_gpu is not None and info.gpus:
         gpus = _format.count(info.gpus, "GPU")
         parts.append(f"{_number(one.per_gpu)} per GPU ({gpus})")
@@ -78,7 +88,28 @@ def _finding(info: AgentsAnswer, one: TierAgents) -> str:
         parts.append(f"{_number(one.per_kw)} per kW")
     if one.usd_per_agent_hour is not None:
         parts.append(f"{_number(one.usd_per_agent_hour)} USD per agent and hour")
-    return f"{tier}: {', '.join(parts)}. {clean(one.binding, 60)} binds."
+    unresolved = ", unresolved" if one.state == "unresolved" else ""
+    return f"{tier}: {', '.join(parts)}{unresolved}."
+
+
+def _notes(info: AgentsAnswer, one: TierAgents) -> Iterator[str]:
+    """Say what an answer rests on."""
+    if one.binding:
+        yield f"{clean(one.binding, 60)} binds: it is the first bound to fail as agents are added."
+    if one.horizon is not None:
+        goals = {str(bound): bound.percentile for bound in parse_slo(one.tier).bounds}
+        percentile = goals.get(one.binding or "")
+        yield from of_runs(one.horizon, one.near, info.goal if percentile is None else percentile / 100)
+
+
+def _agents(one: TierAgents) -> str:
+    """The whole number that meets the tier: below where its share of requests crosses the goal."""
+    return "-" if one.agents is None else f"{math.floor(one.agents):,} agents"
+
+
+def _interval(one: TierAgents, between: str) -> str:
+    ends = one.low, one.high
+    return "-" if None in ends else between.join(f"{n:,}" for n in (math.floor(ends[0] or 0), math.ceil(ends[1] or 0)))
 
 
 def _number(value: float | None) -> str:
@@ -106,6 +137,9 @@ def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
 
 
 def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
+    for one in info.answers:
+        if one.why and one.agents is not None:
+            yield Notice(f"{clean(one.tier, 100)} {one.state}: {clean(one.why, 300)}", MORE)
     near = {number for one in info.answers for number in (one.met, one.missed)}
     late = [trial for trial in info.trials if trial.settled < 1 and trial.users in near]
     if late:
@@ -124,8 +158,7 @@ def _tiers(info: AgentsAnswer) -> Table:
              "binds")  # fmt: skip
     rows = tuple(
         (
-            clean(one.tier, 100), _number(one.agents),
-            "-" if one.low is None else f"{_number(one.low)} to {_number(one.high)}", _number(one.per_gpu),
+            clean(one.tier, 100), _agents(one).partition(" ")[0], _interval(one, " to "), _number(one.per_gpu),
             _number(one.per_kw), _number(one.usd_per_agent_hour), _number(one.requests_rps),
             _whole(one.met), _whole(one.missed), clean(one.binding or "-", 60),
         )
@@ -135,7 +168,7 @@ def _tiers(info: AgentsAnswer) -> Table:
 
 
 def _trials(info: AgentsAnswer) -> Table:
-    judged = {str(condition.key) for text in info.tiers for condition in conditions_of(text, info.goal)}
+    judged = {text for tier in info.tiers for text in _judged(tier)}
     texts = [text for text in dict.fromkeys(s.text for t in info.trials for s in t.shares) if text in judged]
     heads = ("agents", "trials", "requests", "TTFT p95 (s)", "slowest decile (tokens/s)", "output (tokens/s)",
              "found in cache", *(f"within {text}" for text in texts))  # fmt: skip
@@ -151,6 +184,14 @@ def _trials(info: AgentsAnswer) -> Table:
     return Table("Trials by number of agents, means over seeds", heads, tuple(rows), left=0, narrow=narrow)
 
 
+def _judged(tier: str) -> Iterator[str]:
+    """The names of the shares that decide a tier; earlier versions called that of all single bounds joint."""
+    bounds = parse_slo(tier).bounds
+    yield from (str(bound) for bound in bounds if bound.percentile is not None)
+    if any(bound.percentile is None for bound in bounds):
+        yield from (f"{JOINT}: {tier}", JOINT)
+
+
 def _mean_of(trials: list[AgentTrial], name: str) -> float | None:
     values = [value for trial in trials if (value := getattr(trial, name)) is not None]
     return sum(values) / len(values) if values else None
@@ -161,7 +202,7 @@ def _mean(trials: list[AgentTrial], name: str) -> str:
 
 
 def _share(trials: list[AgentTrial], text: str) -> str:
-    found = [share_of(trial, text) for trial in trials]
+    found = [trial.share(text) for trial in trials]
     of = sum(share.of for share in found)
     return _format.share(sum(share.met for share in found) / of if of else None)
 

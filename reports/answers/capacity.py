@@ -16,6 +16,7 @@ from harness.experiments.capacity.capacity_json import (
     GoalCapacity,
     HorizonRuns,
     RateVerdict,
+    RunsNear,
     SearchCost,
 )
 from harness.experiments.capacity.conditions import MAX_REQUESTS, TOLERANCE
@@ -105,7 +106,7 @@ def _mark(info: CapacityAnswer) -> tuple[str, bool | None]:
 
 def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
     """One line: the rate with its interval, the bracket where there is no estimate, or that there is no such rate."""
-    over = "" if one.horizon is None else f" over {_span(one.horizon.horizon_s)}"
+    over = "" if one.horizon is None else f" over {span(one.horizon.horizon_s)}"
     windows = "" if info.windows is None else f" in {percent(info.windows)} of the runs"
     start = f"Capacity{over} at {percent(one.goal)}{windows}"
     unresolved = ", unresolved" if one.state == "unresolved" else ""
@@ -178,19 +179,24 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
         yield f"No estimate, but rates that were tried: {'; '.join(sides)}."
 
 
-def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
-    """What the runs over a horizon were, and the command that checks the answer."""
-    settled = f", after {_span(over.settle_s)} that fill the system" if over.settle_s else ", from an idle start"
-    yield f"Of {over.runs} runs of {_span(over.horizon_s)} each{settled}."
-    if (near := one.near) is not None:
+def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[str]:
+    """Say what the runs over a horizon were, and those near the answer."""
+    settled = f", after {span(over.settle_s)} that fill the system" if over.settle_s else ", from an idle start"
+    yield f"Of {over.runs} runs of {span(over.horizon_s)} each{settled}."
+    if near is not None:
         quarters = ", ".join(f"{100 * share:.3g}" for share in near.quarters)
-        falls = near.quarters[-1] < near.quarters[0] - (1 - one.goal) / 2
+        falls = near.quarters[-1] < near.quarters[0] - (1 - goal) / 2
         falling = ": still falling, longer runs have less" if falls else ""
         yield (
             f"By quarter of these runs {quarters} % met the SLO{falling}; "
             f"in the worst run {_format.share(near.worst)}; {near.met:.0%} of the runs met the goal by themselves"
             f"{f', {near.collapsed:.0%} collapsed' if near.collapsed else ''}."
         )
+
+
+def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
+    """What the runs over a horizon were, and the command that checks the answer."""
+    yield from of_runs(over, one.near, one.goal)
     if (stable_rps := one.stable_rps) is not None and one.capacity_rps and stable_rps > (one.low_rps or 0.0):
         limit = "the throughput is the limit" if stable_rps < LIMITED * one.capacity_rps else "the SLO is the limit"
         yield f"Where more come it serves {_format.number(stable_rps, 3)} req/s: {limit}."
@@ -220,7 +226,7 @@ def check(info: CapacityAnswer, one: GoalCapacity) -> str:
     return _command("sweep", info, own, leave_out=("goal", "requests", "warmup", "slo", "seed"))
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """`10 minutes`, `72 s`."""
     minutes = seconds / 60
     if minutes >= 2 and abs(minutes - round(minutes)) < 0.01:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import plotly.graph_objects as go
 
-from harness.experiments.agents.search import share_of
 from harness.experiments.place.place_json import PlaceAnswer, PlacedUnit
+from harness.metrics.objective import JOINT
 from reports import _format
 from reports._format import in_figure
 from reports.figures import style
@@ -234,19 +234,20 @@ def agents_share(info: AgentsAnswer) -> go.Figure | str:
     if not numbers:
         return NO_TRIAL
     drawn = style.new()
-    texts = list(dict.fromkeys(share.text for trial in info.trials for share in trial.shares if share.text != "joint"))
+    counted = dict.fromkeys(share.text for trial in info.trials for share in trial.shares)
+    texts = [text for text in counted if not text.startswith(JOINT)]
     every: list[float] = []
     for text, look in zip(texts, style.SYSTEMS * len(texts), strict=False):
         shares = []
         for users in numbers:
-            found = [share_of(trial, text) for trial in info.trials if trial.users == users]
+            found = [trial.share(text) for trial in info.trials if trial.users == users]
             shares.append(100 * sum(one.met for one in found) / max(1, sum(one.of for one in found)))
         every += shares
         style.curve(drawn, numbers, shares, text, look, "%{x} agents: %{y:.1f}%", mode="lines+markers")
     style.axes(drawn, style.log_axis("agents", numbers), style.share_axis("within the bound (%)", every))
     for one in info.answers:
         if one.agents is not None:
-            style.upright(drawn, one.agents, f"{_format.number(one.agents)} agents")
+            style.upright(drawn, one.agents, f"{one.agents:.3g} agents")
     values = {one.tier: [f"{_format.number(one.agents)} agents"] for one in info.answers if one.agents is not None}
     return style.done(drawn, style.finding(values or {"Agents": ["no interval"]}),
                       ["Lines: means over the seeds. Upright: where a tier is crossed."])  # fmt: skip

@@ -1,81 +1,85 @@
-"""Which trials a search for agents makes, and what it says of systems whose answer is known."""
+"""What a search for agents says of systems whose answer is known."""
 
 import math
 
 import numpy as np
 import pytest
-from scipy.optimize import brentq
 
-from harness.api import Bound
+from harness.api import Bound, Slo
 from harness.experiments.agents import search
-from harness.experiments.agents.agents_json import AgentTrial, TrialShare
-from harness.experiments.agents.search import SEEDS, Key, SearchOptions, Tier, estimate, next_keys, sides
-from harness.experiments.capacity.conditions import Condition
+from harness.experiments.agents.search import AgentBlocks, AgentSearch, agents_at
+from harness.experiments.capacity.conditions import Share
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest, answered
+from harness.experiments.capacity.trials import Trial
+from harness.metrics.objective import JOINT
 
-TTFT, TPOT = Condition(Bound("ttft", 5.0, None, 95.0), 0.95), Condition(Bound("tpot", 0.05, None, 90.0), 0.9)
-TIER = Tier("p95:ttft=5,p90:tpot=50ms", (TTFT, TPOT))
-
-
-def attained(users: float, capacity: float, goal: float, slope: float = 8.0) -> float:
-    z = math.log(goal / (1 - goal)) - slope * math.log(users / capacity)
-    return 1 / (1 + math.exp(-z))
+TPOT = Bound("tpot", 0.05, None, 90.0)
 
 
-def trial(
-    key: Key, capacities: dict[Bound, float], *, requests: int = 800, scatter: float = 0.0, slope: float = 8.0, rng=None
-) -> AgentTrial:
-    """A trial of a system that crosses the goals at these numbers; `scatter` is that of ln(capacity) between seeds."""
-    rng = rng or np.random.default_rng(key)
-    shares = []
-    for condition in (TTFT, TPOT):
-        here = capacities[condition.key] * math.exp(scatter * rng.standard_normal())
-        met = rng.binomial(requests, attained(key.users, here, condition.goal, slope))
-        shares.append(TrialShare(text=str(condition.key), met=int(met), of=requests, sd=0.01))
-    return AgentTrial(
-        users=key.users, seed=key.seed, seconds=3600.0, requests=requests, sessions=20, wall_s=1.0,
-        shares=shares, requests_rps=0.05 * key.users,
+class Formula:
+    """A system of which `share` of the requests of a run meet the bound; `made` are its trials: agents and seed."""
+
+    def __init__(self, capacity: float, slope: float = 8.0, scatter: float = 0.0, repeat: int = 0) -> None:
+        self.capacity, self.slope, self.scatter, self.repeat = capacity, slope, scatter, repeat
+        self.made: list[tuple[int, int]] = []
+
+    def share(self, users: float, capacity: float) -> float:
+        return 1 / (1 + math.exp(self.slope * math.log(users / capacity)) / 9)
+
+    def truth(self) -> float:
+        """Where the mean share crosses the goal, between two whole numbers on a straight line."""
+        nodes, weights = np.polynomial.hermite_e.hermegauss(41)
+        means = [
+            np.average(
+                [self.share(n, self.capacity * math.exp(self.scatter * node)) for node in nodes], weights=weights
+            )
+            for n in range(1, math.ceil(3 * self.capacity))
+        ]
+        below = next(n for n, mean in enumerate(means, 1) if mean < 0.9) - 1
+        return float(below + (means[below - 1] - 0.9) / (means[below - 1] - means[below]))
+
+    def run(self, wanted: list[TrialRequest], *, whole: bool = False) -> list[Trial]:
+        return [self._trial(want, whole=whole) for want in wanted]
+
+    def _trial(self, want: TrialRequest, *, whole: bool) -> Trial:
+        key = want.key
+        users = round(key.rate_rps) if whole else agents_at(key.rate_rps, key.seed)
+        self.made.append((users, key.seed))
+        rng = np.random.default_rng([self.repeat, users, key.seed])
+        capacity = self.capacity * math.exp(self.scatter * rng.standard_normal())
+        requests = max(20, int(users * (want.horizon_s or 3600.0) / 40))
+        met = int(rng.binomial(requests, self.share(users, capacity)))
+        shares = Share(JOINT, requests, requests), Share(TPOT, met, requests)
+        return Trial(key, requests, requests, 0.0, None, False, None, want.horizon_s or 3600.0, 0.0, shares)
+
+
+def spec(tolerance: float = 0.1, first: float = 1.0) -> SearchSpec:
+    return SearchSpec(
+        slo=Slo((TPOT,)), goal=0.9, definition="joint", planned=0, tolerance=tolerance, from_rps=first,
+        horizon_s=3600.0, limit=200_000,
     )  # fmt: skip
 
 
-def truth(capacity: float, goal: float, scatter: float, slope: float) -> float:
-    """Where the mean share crosses the goal: below the capacity of the mean seed, because shares fall ever faster."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(41)
-
-    def above(users: float) -> float:
-        shares = [attained(users, capacity * math.exp(scatter * node), goal, slope) for node in nodes]
-        return float(np.average(shares, weights=weights)) - goal
-
-    return float(brentq(above, capacity / 5, capacity * 3))
+def simulated(system: Formula, **given: float) -> SearchResult:
+    return answered(AgentSearch(spec(**given)).steps(), system.run)
 
 
-def searched(capacities: dict[Bound, float], given: SearchOptions, **more) -> list[AgentTrial]:
-    trials: list[AgentTrial] = []
-    while keys := next_keys([TIER], trials, given):
-        trials += [trial(key, capacities, **more) for key in keys]
-        assert len(trials) < 500
-        if not given.virtual and len(trials) >= 8:
-            break
-    return trials
+def held(found: SearchResult, system: Formula) -> bool:
+    """Whether the interval in whole agents holds the truth."""
+    estimate = found.answered
+    if estimate is None or estimate.low_rps is None or estimate.high_rps is None:
+        return False
+    return math.floor(estimate.low_rps) <= system.truth() <= math.ceil(estimate.high_rps)
 
 
-def test_the_bracket_doubles_and_the_final_trials_lie_on_both_sides() -> None:
-    """Numbers far from the crossing would make the answer a guess about the shape of the curve."""
-    given = SearchOptions()
+@pytest.mark.parametrize("load", [0.5, 3.4, 20.0])
+def test_a_load_between_two_numbers_is_both_of_them(load: float) -> None:
+    """Runs of one number alone would tell the side of another load."""
+    users = [agents_at(load, seed) for seed in range(1000)]
 
-    trials = searched({TTFT.key: 22.0, TPOT.key: 40.0}, given)
-
-    assert [1, 2, 4, 8, 16, 32] == [one.users for one in trials[:6]]
-    low, high = sides(TIER, trials)
-    assert low is not None
-    assert high is not None
-    assert low <= 22.5
-    assert high >= 21.5
-    assert high / low < 1.5
-    found = estimate(TIER, trials, given)
-    assert "resolved" == found.state
-    assert str(TTFT.key) == found.binding
-    assert found.agents == pytest.approx(22.0, rel=0.05)
-    assert found.requests_rps == pytest.approx(0.05 * found.agents, rel=0.01)
+    assert {max(1, math.floor(load)), max(1, math.ceil(load))} == {*users}
+    assert np.mean(users) == pytest.approx(max(1.0, load), abs=0.01)
+    assert np.mean(users[::2]) == pytest.approx(max(1.0, load), abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -83,80 +87,51 @@ def test_the_bracket_doubles_and_the_final_trials_lie_on_both_sides() -> None:
     [(12.0, 50.0, 0.05), *(pytest.param(many, 8.0, 0.15, marks=pytest.mark.nightly) for many in (3.4, 57.0))],
 )
 def test_intervals_hold_the_truth_where_seeds_differ(capacity: float, slope: float, scatter: float) -> None:
-    """Requests of a session are alike: an interval that counts them one by one would be far too narrow. Where one agent
-    more changes everything it held 17 of 40: the numbers tried were too far apart for a line."""
-    given, held, searches = SearchOptions(tolerance=0.2), 0, 40
-    right = truth(capacity, TTFT.goal, scatter, slope)
-    for repeat in range(searches):
-        rng = np.random.default_rng([repeat, round(capacity)])
-        trials = searched({TTFT.key: capacity, TPOT.key: 4 * capacity}, given, scatter=scatter, slope=slope, rng=rng)
-        found = estimate(TIER, trials, given)
-        held += found.low is not None and found.high is not None and found.low <= right <= found.high
-    assert held >= 31  # with a coverage of 90 %, fewer of 40 come once in 100 times
+    """Requests of a session are alike: an interval that counts them one by one would be far too narrow."""
+    systems = [Formula(capacity, slope, scatter, repeat) for repeat in range(20)]
+
+    assert sum(held(simulated(system), system) for system in systems) >= 15
 
 
 def test_a_search_resumes_where_it_was() -> None:
     """Rerun with the same folder it would make other trials than in one go."""
-    given, capacities = SearchOptions(), {TTFT.key: 9.0, TPOT.key: 30.0}
-    whole = searched(capacities, given)
+    once, again = Formula(9.0), Formula(9.0)
+    simulated(once)
+    simulated(again)
 
-    for cut in range(1, len(whole)):
-        trials = whole[:cut]
-        while keys := next_keys([TIER], trials, given):
-            trials += [trial(key, capacities) for key in keys]
-        assert {Key(one.users, one.seed) for one in whole} == {Key(one.users, one.seed) for one in trials}
-
-
-@pytest.mark.parametrize("made", [6, 9, -1])
-def test_a_search_that_was_stopped_says_so_and_nothing_of_the_curve(made: int) -> None:
-    """Shares that fell from 66% to 1% were reported as hardly falling, because the pilot was not over."""
-    given = SearchOptions()
-    trials = searched({TTFT.key: 22.0, TPOT.key: 40.0}, given, scatter=0.1)
-
-    assert "the search ended before its last trials." == estimate(TIER, trials[:made], given).why
+    assert once.made == again.made
+    assert (1, 2) == (once.made[0][0], once.made[4][0])
 
 
 def test_a_tier_that_one_agent_misses_is_out_of_reach() -> None:
     """Zero agents with an interval would be a number that was never measured."""
-    given = SearchOptions()
-    trials = searched({TTFT.key: 0.4, TPOT.key: 30.0}, given)
+    system = Formula(0.4)
+    found = simulated(system)
 
-    found = estimate(TIER, trials, given)
-
-    assert ("unreachable", None) == (found.state, found.agents)
-    assert [1] == [one.users for one in trials]
+    assert found.unreachable
+    assert found.estimate is None
+    assert {1} == {users for users, _ in system.made}
 
 
 def test_without_a_number_that_misses_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The largest number that was tried would pass for the capacity."""
     monkeypatch.setattr(search, "MOST_AGENTS", 16)
-    given = SearchOptions()
-    trials = searched({TTFT.key: 900.0, TPOT.key: 900.0}, given)
+    found = simulated(Formula(900.0))
 
-    found = estimate(TIER, trials, given)
-
-    assert ("unresolved", 16, None) == (found.state, found.met, found.missed)
-    assert "no more were tried" in str(found.why)
-
-
-def test_the_final_trials_are_as_many_as_the_scatter_of_the_pilot_asks_for() -> None:
-    """Seeds that are added until the interval is narrow would select lucky moments."""
-    given = SearchOptions(tolerance=0.05, max_seeds=40)
-    trials = searched({TTFT.key: 20.0, TPOT.key: 90.0}, given, scatter=0.2, rng=np.random.default_rng(5))
-
-    counts = {users: len([one for one in trials if one.users == users]) for users in {one.users for one in trials}}
-
-    assert 2 * SEEDS < max(counts.values()) <= 40 + SEEDS
+    assert (None, False) == (found.answered, found.resolved)
 
 
 def test_on_a_wall_clock_every_trial_has_new_prompts_and_lies_near_the_crossing() -> None:
     """A server that remembers the prompts of a trial would answer the next one from its cache."""
-    given = SearchOptions(virtual=False)
-    trials = searched({TTFT.key: 11.0, TPOT.key: 30.0}, given)
+    system = Formula(11.0)
+    left = iter(range(8))
 
-    assert [1, 4, 16] == [one.users for one in trials[:3]]
-    assert len(trials) == len({one.seed for one in trials})
-    found = estimate(TIER, trials, given)
-    assert found.low is not None
-    assert found.high is not None
-    assert found.low <= 11.0 <= found.high
+    def run(wanted: list[TrialRequest]) -> list[Trial]:
+        return system.run(wanted, whole=True) if next(left, None) is not None else []
+
+    found = answered(AgentBlocks(spec(0.001), lambda: math.inf, ()).steps(), run)
+
+    assert [1, 4, 16] == [users for users, _ in system.made[:3]]
+    assert len(system.made) == len({seed for _, seed in system.made}) == 8
+    assert all(7 <= users <= 16 for users, _ in system.made[3:])
+    assert held(found, system)

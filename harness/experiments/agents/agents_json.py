@@ -1,29 +1,44 @@
 """agents.json as a type: the trials of a search, and for each tier how many agents were found."""
 
+import math
 from typing import Literal
 
 from msgspec import field
 
 from harness.data.codec import Count, Document, Facts, Number, Part, Positive, Share, Text
 from harness.data.run_json import Workload
+from harness.experiments.capacity.capacity_json import HorizonRuns, RunsNear
 
 
 class TrialShare(Part, frozen=True, kw_only=True):
-    """The share `met` / `of` of a condition in one trial; `sd` is its standard deviation over sessions, as whole."""
+    """The share `met` / `of` of a condition in one trial, also by quarter of it (not of earlier versions); `sd` is its
+    standard deviation over sessions, as whole."""
 
     text: str
     met: Count
     of: Count
     sd: Positive | None = None
+    met_by: list[Count] = field(default_factory=list)
+    of_by: list[Count] = field(default_factory=list)
+
+    @property
+    def independent(self) -> float:
+        """The part of the requests that counts as independent, by the scatter of the sessions."""
+        if self.sd is None or not self.of:
+            return 1.0
+        p = (self.met + 0.5) / (self.of + 1)
+        alone = math.sqrt(p * (1 - p) / self.of)
+        return min(1.0, (alone / max(self.sd, alone)) ** 2)
 
 
 class AgentTrial(Part, frozen=True, kw_only=True):
-    """One trial: so many agents for `seconds` after the warm-up. `settled` is the share of the prompts sent ahead, to
-    warm the cache, that were answered before. `speed_p10` are tokens per second that nine tenths of the requests reach:
-    the slowest decile."""
+    """One trial: so many agents for `seconds` of `span_s` after the warm-up. `settled` is the share of the
+    prompts sent ahead, to warm the cache, that were answered before. `speed_p10` are tokens per second that nine tenths
+    of the requests reach: the slowest decile."""
 
     users: Count
     seed: Count
+    span_s: Positive = 0.0
     seconds: Positive
     requests: Count
     sessions: Count
@@ -36,11 +51,16 @@ class AgentTrial(Part, frozen=True, kw_only=True):
     output_tps: Positive = 0.0
     cache_found: Share | None = None
 
+    def share(self, text: str) -> TrialShare:
+        """The share of the condition of that name."""
+        return next(share for share in self.shares if share.text == text)
+
 
 class TierAgents(Part, frozen=True, kw_only=True):
     """The agents at a tier, with their 95% interval, and what that is per GPU, kW and dollar.
 
-    `agents` is where the condition `binding` crosses its goal; None without an interval inside of what was tried.
+    `agents` is where the condition `binding` crosses its goal, so that the whole number below meets it; None without an
+    interval inside of what was tried. `horizon` and `near` are as in capacity.json.
     `met` is the largest number that was tried and met the tier, `missed` the least that missed it.
     """
 
@@ -57,12 +77,8 @@ class TierAgents(Part, frozen=True, kw_only=True):
     usd_per_agent_hour: Positive | None = None
     requests_rps: Positive | None = None
     why: Text = None
-
-    def narrower_than(self, tolerance: float) -> bool:
-        """Whether half of the interval is within this share of the agents, or the whole of it within one agent."""
-        if self.agents is None or self.low is None or self.high is None:
-            return False
-        return self.high - self.low <= 1 or self.high - self.low <= 2 * tolerance * self.agents
+    horizon: HorizonRuns | None = None
+    near: RunsNear | None = None
 
 
 class AgentsAnswer(Document, frozen=True, kw_only=True):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -24,18 +25,15 @@ from harness.data.lists import number
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
-from harness.experiments.agents.search import (
-    WALL_TRIALS,
-    Key,
-    SearchOptions,
-    Tier,
-    conditions_of,
-    estimate,
-    next_keys,
-)  # fmt: skip
+from harness.experiments.agents.search import CUT, AgentBlocks, AgentSearch, agents_at
+from harness.experiments.capacity.answer import INTERRUPTED
+from harness.experiments.capacity.capacity_json import HorizonRuns, RunsNear
+from harness.experiments.capacity.conditions import Mask, Share
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest, answered
+from harness.experiments.capacity.trials import QUARTERS, Quarters, Trial
 from harness.experiments.folder import ExperimentFolder
 from harness.metrics.measure import cached_share, first_last, metrics, succeeded
-from harness.metrics.objective import JOINT, parse_slo, score
+from harness.metrics.objective import JOINT, ShareKey, parse_slo, score
 from harness.metrics.resources import Resources, resources
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
@@ -47,11 +45,39 @@ TIERS = ("p95:ttft=5,p90:tpot=50ms", "p95:ttft=2,p90:tpot=20ms")
 """Of a first token within 5 s for 95% of requests and 20 tokens/s for nine tenths of them; 2 s and 50 tokens/s."""
 WORKLOAD = "coding-agent"
 HORIZON_S, BUDGET_S = 3600.0, 600.0
-CUT, RAMP = 0.25, 0.1
-"""Of the horizon, what is added before it and not counted; of both together, in which part the agents start."""
+WALL_TRIALS = 8
+"""Trials on a wall clock share the budget: the bracket takes some, those around the crossing the others."""
+MAX_REQUESTS = 300_000
+"""Requests that a simulated search may take: prompts of agents are long, so each costs more than one of a chat."""
+RAMP = 0.1
+"""Of a trial, in which part the agents start."""
 LATEST = 0.6
 """A trial counts from when all caches are warm, but at the latest from this part of it on."""
+AGAIN = 2
+"""Times that a trial is made before it counts as not valid."""
 KIND = "agents"
+
+
+class Key(NamedTuple):
+    """What makes a trial: equal keys of one search give equal trials. It counts for `span_s`."""
+
+    users: int
+    seed: int
+    span_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """An SLO as it was written and as it is judged: with the implied bound on waiting, where it has none."""
+
+    text: str
+    spec: SearchSpec
+    slo: Slo
+
+    def texts(self) -> Iterator[tuple[ShareKey, str]]:
+        """Each share that is counted, and its name in agents.json."""
+        yield JOINT, f"{JOINT}: {self.text}"
+        yield from ((bound, str(bound)) for bound in self.slo.bounds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +86,22 @@ class Setup:
 
     spec: RunSpec
     tiers: tuple[Tier, ...]
-    slos: tuple[Slo, ...]
-    options: SearchOptions
+    tolerance: float
     horizon_s: float
     budget_s: float | None
     first: Plan
     takes: Resources
     max_requests: int | None = None
 
+    @property
+    def virtual(self) -> bool:
+        """Whether trials are simulated."""
+        return self.first.virtual
+
 
 def set_up(
-    spec: RunSpec, tiers: Sequence[str], options: SearchOptions, horizon_s: float | None, budget_s: float | None,
-    max_requests: int | None = None,
+    spec: RunSpec, tiers: Sequence[str], horizon_s: float | None = None, budget_s: float | None = None,
+    *, tolerance: float = 0.1, agents_from: int = 1, max_requests: int | None = None,
 ) -> Setup:  # fmt: skip
     """Check everything before a trial is made. Raises UsageError for traffic without sessions, or a tier that no single
     request can be judged by."""
@@ -82,36 +112,40 @@ def set_up(
     if {"begin_most", "begin_least", "count", "passes"} & chosen:
         raise UsageError("--sessions: the search decides how many there are and where they start; give only common.")
     slos = tuple(parse_slo(text) for text in tiers)
-    found = []
-    for text, one in zip(tiers, slos, strict=True):
-        if not one.bounds:
+    for text, slo in zip(tiers, slos, strict=True):
+        if not slo.bounds:
             raise UsageError(f"--slo '{text}' has no bound.")
-        pooled = [bound for bound in one.bounds if metrics()[bound.metric].pooled]
+        pooled = [bound for bound in slo.bounds if metrics()[bound.metric].pooled]
         if pooled:
             raise UsageError(f"--slo '{pooled[0]!s}' is not of single requests; bound tpot instead.")
-        found.append(Tier(text, conditions_of(text, spec.goal)))
     if spec.trace is not None:
         spec = replace(spec, turns=spec.turns or "think-only")
-    first = plan(_of(spec, 1, options.first_seed, horizon_s or HORIZON_S))
+    first = plan(_run(spec, Key(1, spec.seed, horizon_s or HORIZON_S), 0.0))
     if not first.schedule.has_follow_ups:
         raise UsageError(f"'{spec.trace or spec.workload}' has no sessions of several requests, so no agents to count.")
     if budget_s is None and not first.virtual:
         budget_s = BUDGET_S
     if horizon_s is None:
         horizon_s = HORIZON_S if first.virtual else (budget_s or BUDGET_S) / (1 + CUT) / WALL_TRIALS
-    options = replace(options, virtual=first.virtual)
+    searches = [
+        SearchSpec(
+            slo=slo, goal=spec.goal, definition="joint", planned=0, first_seed=spec.seed, tolerance=tolerance,
+            from_rps=float(agents_from), horizon_s=horizon_s, limit=max_requests or MAX_REQUESTS,
+        )
+        for slo in slos
+    ]  # fmt: skip
+    judged = (Tier(text, one, AgentSearch(one).objective()) for text, one in zip(tiers, searches, strict=True))
     takes = resources(first.backend.describe())
-    return Setup(spec, tuple(found), slos, options, horizon_s, budget_s, first, takes, max_requests)
+    return Setup(spec, tuple(judged), tolerance, horizon_s, budget_s, first, takes, max_requests)
 
 
-def _of(spec: RunSpec, users: int, seed: int, horizon_s: float) -> RunSpec:
-    whole_s = horizon_s * (1 + CUT)
+def _run(spec: RunSpec, key: Key, settle_s: float) -> RunSpec:
+    whole_s = settle_s + key.span_s
     arrivals = parse(spec.arrivals or "closed")
-    args = {"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args, "users": str(users), "steady": "on"}
-    warmup = f"{CUT * horizon_s:.6g}s"
-    return replace(
-        spec, seed=seed, duration=whole_s, warmup=warmup, requests=None, arrivals=str(replace(arrivals, args=args))
-    )
+    args = {"think": "0", "ramp": f"{RAMP * whole_s:.6g}s", **arrivals.args, "users": str(key.users), "steady": "on"}
+    closed = str(replace(arrivals, args=args))
+    warmup = f"{settle_s:.6g}s"
+    return replace(spec, seed=key.seed, duration=whole_s, warmup=warmup, requests=None, arrivals=closed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +153,13 @@ class Task:
     """One trial, to be simulated in any process."""
 
     setup_spec: RunSpec
-    slos: tuple[Slo, ...]
+    tiers: tuple[Tier, ...]
     key: Key
-    horizon_s: float
+    settle_s: float
 
     @property
     def run(self) -> RunSpec:
-        return _of(self.setup_spec, *self.key, self.horizon_s)
+        return _run(self.setup_spec, self.key, self.settle_s)
 
 
 def simulated(task: Task) -> AgentTrial:
@@ -136,19 +170,22 @@ def simulated(task: Task) -> AgentTrial:
 
 
 def measured(task: Task, table: pa.Table, wall_s: float) -> AgentTrial:
-    """What a trial shows of every tier."""
+    """Return what a trial shows of every tier."""
+    whole_s = task.settle_s + task.key.span_s
     warm = table.filter(pc.fill_null(pc.equal(table["tag"], WARM_UP), False))
     warmed_s = np.nan_to_num(first_last(warm)[1], nan=np.inf)  # when each cache was warm
-    cut_s = min(max(CUT * task.horizon_s, warmed_s.max(initial=0.0)), LATEST * (1 + CUT) * task.horizon_s)
+    cut_s = min(max(task.settle_s, warmed_s.max(initial=0.0)), LATEST * whole_s)
     cut = table.filter(pa.array(number(table, "scheduled_s") >= cut_s))
     ok = cut.filter(pa.array(succeeded(cut)))
     ttft_s, tpot_s = metrics()["ttft"].of(ok), metrics()["tpot"].of(ok)
     tpot_s = tpot_s[np.isfinite(tpot_s) & (tpot_s > 0)]
-    seconds = (1 + CUT) * task.horizon_s - cut_s
-    shares = {share.text: share for one in task.slos for share in _shares(cut, one)}
+    seconds = whole_s - cut_s
+    quarter = np.minimum((QUARTERS * (number(cut, "scheduled_s") - cut_s) / seconds).astype(int), QUARTERS - 1)
+    shares = {share.text: share for tier in task.tiers for share in _shares(cut, tier, quarter)}
     return AgentTrial(
         users=task.key.users,
         seed=task.key.seed,
+        span_s=task.key.span_s,
         seconds=seconds,
         requests=len(cut),
         sessions=len(np.unique(cut["session"].to_numpy())),
@@ -163,23 +200,45 @@ def measured(task: Task, table: pa.Table, wall_s: float) -> AgentTrial:
     )
 
 
-def _shares(table: pa.Table, objective: Slo) -> Iterator[TrialShare]:
-    """The share of each condition of a tier, with its standard deviation over sessions."""
+def _shares(table: pa.Table, tier: Tier, quarter: npt.NDArray[np.int64]) -> Iterator[TrialShare]:
+    """Count each condition of a tier, with the standard deviation of its share over sessions."""
     session = np.unique(table["session"].to_numpy(), return_inverse=True)[1]
-    scored = score(table, objective)
-    yield _share(JOINT, scored.met, session)
-    for bound in scored.bounds:
-        yield _share(str(bound.bound), bound.met[bound.applies], session[bound.applies])
+    scored = score(table, tier.slo)
+    masks: dict[ShareKey, tuple[Mask, Mask]] = {JOINT: (scored.met, np.ones(len(table), bool))}
+    masks |= {bound.bound: (bound.met, bound.applies) for bound in scored.bounds}
+    for key, text in tier.texts():
+        met, of = masks[key]
+        met_by, of_by = (np.bincount(quarter[mask], minlength=QUARTERS).tolist() for mask in (met & of, of))
+        yield TrialShare(
+            text=text, met=sum(met_by), of=sum(of_by), sd=_sd(met[of], session[of]), met_by=met_by, of_by=of_by
+        )
 
 
-def _share(text: str, met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]) -> TrialShare:
-    of = len(met)
-    sd = None
-    if of:
-        residual = np.bincount(session, met - met.mean())
-        sessions = len(np.unique(session))
-        sd = float(np.sqrt((residual**2).sum() * sessions / max(1, sessions - 1)) / of) if sessions > 1 else None
-    return TrialShare(text=text, met=int(met.sum()), of=of, sd=sd)
+def _sd(met: npt.NDArray[np.bool_], session: npt.NDArray[np.int64]) -> float | None:
+    sessions = len(np.unique(session))
+    if sessions < 2:
+        return None
+    residual = np.bincount(session, met - met.mean())
+    return float(np.sqrt((residual**2).sum() * sessions / (sessions - 1)) / len(met))
+
+
+def trial_of(stored: AgentTrial, tier: Tier, want: TrialRequest, *, independent: bool) -> Trial:
+    """Return a trial as a search takes it.
+
+    With `independent` it counts as many requests as the scatter of its sessions leaves independent.
+    """
+    shares, met, of = [], {}, {}
+    for key, text in tier.texts():
+        share = stored.share(text)
+        part = share.independent if independent else 1.0
+        shares.append(Share(key, round(part * share.met), round(part * share.of)))
+        met[key], of[key] = np.array(share.met_by), np.array(share.of_by)
+    nothing = np.zeros(QUARTERS, np.int64)
+    return Trial(
+        key=want.key, requests=stored.requests, kept=stored.requests, cut_at_s=0.0, passed=None, overloaded=False,
+        e2e_s=None, system_s=stored.seconds, wall_s=stored.wall_s, shares=tuple(shares),
+        quarters=Quarters(met, of, nothing, (0.0, 0.0)),
+    )  # fmt: skip
 
 
 def run_search(
@@ -193,85 +252,166 @@ def run_search(
 ) -> AgentsAnswer:
     """Search every tier. Ctrl-C, a backend that fails and a trial that is not valid twice end it with the results so
     far; where no trial had ended they raise Interrupted, BackendError or NotValid."""
-    with pool.of(workers, pool_name, virtual=setup.first.virtual) as processes:
+    with pool.of(workers, pool_name, virtual=setup.virtual) as processes:
         if out is None:
-            return _run(setup, None, [], processes, tell, display)
-        folder = _folder(out)
+            return _Search(setup, None, processes, tell, display).answer()
+        folder = ExperimentFolder(out, KIND, "search")
         with folder.opened() as before:
-            return _run(setup, out, _stored(folder, before, setup), processes, tell, display)
+            trials = _stored(folder, before, setup)
+            return _Search(setup, folder, processes, tell, display, trials).answer()
 
 
-def _run(
-    setup: Setup,
-    out: Path | None,
-    trials: list[AgentTrial],
-    processes: pool.Pool,
-    tell: Callable[[str], None],
-    display: Display,
-) -> AgentsAnswer:
-    begun_s, interrupted = time.monotonic(), False
-    options, invalid, doubtful = search_options(setup), list[str](), list[Key]()
+@dataclass(slots=True)
+class _Search:
+    """Makes the trials that the searches of the tiers ask for, each once."""
+
+    setup: Setup
+    folder: ExperimentFolder | None
+    processes: pool.Pool
+    tell: Callable[[str], None]
+    display: Display
+    trials: dict[Key, AgentTrial] = field(default_factory=dict)
+    invalid: list[str] = field(default_factory=list)
+    begun_s: float = field(default_factory=time.monotonic)
+    interrupted: bool = False
     failed: BackendError | NotValid | None = None
 
-    def save(state: str) -> AgentsAnswer:
-        info = _answer(setup, options, trials, state, time.monotonic() - begun_s, invalid, failed)
-        if out is not None:
-            _folder(out).write(encode(info))
+    def answer(self) -> AgentsAnswer:
+        """Search every tier, and return what is known in the end."""
+        self._save("running", [])
+        found = []
+        for tier in self.setup.tiers:
+            search = AgentSearch(tier.spec) if self.setup.virtual else AgentBlocks(tier.spec, lambda: math.inf, ())
+            steps, make = search.steps(), lambda wanted, tier=tier: self._make(tier, wanted)
+            found.append(self._tier(tier, answered(steps, make)))
+        if self.failed is not None and not self.trials:
+            raise self.failed
+        if self.interrupted and not self.trials:
+            raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
+        return self._save("interrupted" if self.interrupted else "finished", found)
+
+    def _make(self, tier: Tier, wanted: Sequence[TrialRequest]) -> list[Trial]:
+        """Return the trials, in the order requested; fewer where the search ends."""
+        setup = self.setup
+        keys = [self._key(want) for want in wanted]
+        missing = [key for key in dict.fromkeys(keys) if key not in self.trials]
+        if missing and self._allows(missing):
+            try:
+                for key, made in self._made(missing):
+                    self.trials[key] = made
+                    self.tell(_line(made))
+                    self._save("running", [])
+            except KeyboardInterrupt:
+                self.interrupted = True
+            except (BackendError, NotValid) as error:
+                self.failed = error
+        return [
+            trial_of(self.trials[key], tier, want, independent=not setup.virtual)
+            for key, want in zip(keys, wanted, strict=True)
+            if key in self.trials
+        ]
+
+    def _key(self, want: TrialRequest) -> Key:
+        key = want.key
+        return Key(agents_at(key.rate_rps, key.seed), key.seed, want.horizon_s or self.setup.horizon_s)
+
+    def _allows(self, missing: Sequence[Key]) -> bool:
+        """Whether these trials may begin, by the budget of time and that of requests."""
+        setup = self.setup
+        if self.interrupted or self.failed is not None:
+            return False
+        next_s = 0.0 if setup.virtual else setup.horizon_s * (1 + CUT)
+        if setup.budget_s is not None and time.monotonic() - self.begun_s + next_s > setup.budget_s * 1.05:
+            return False
+        sent = self._sent(missing)
+        if setup.max_requests is not None and sent > setup.max_requests:
+            self.tell(f"The next trials would make it {sent:,.0f} requests; --max-requests is {setup.max_requests:,}.")
+            return False
+        return True
+
+    def _sent(self, missing: Sequence[Key]) -> float:
+        """About how many requests the trials have sent, with those that were not observed, and the next ones will."""
+        settle_s, made = CUT * self.setup.horizon_s, self.trials.items()
+        of_agent = max((one.requests_rps / key.users for key, one in made), default=0.0)
+        sent = sum(one.requests_rps * (settle_s + key.span_s) for key, one in made)
+        return sent + of_agent * sum(key.users * (settle_s + key.span_s) for key in missing)
+
+    def _made(self, missing: Sequence[Key]) -> Iterator[tuple[Key, AgentTrial]]:
+        setup = self.setup
+        tasks = [Task(setup.spec, setup.tiers, key, CUT * setup.horizon_s) for key in missing]
+        if setup.virtual:
+            return ((task.key, made) for task, made in self.processes.map(simulated, tasks))
+        return ((task.key, self._again(task)) for task in tasks)
+
+    def _again(self, task: Task) -> AgentTrial:
+        """Make a trial on a wall clock, once more where it is not valid. Raises NotValid after that."""
+        for attempt in range(1, AGAIN + 1):
+            try:
+                return _real(task, None if self.folder is None else self.folder.path, self.tell, self.display)
+            except NotValid as error:
+                self.invalid.append(str(error))
+                self.tell(f"{error} It is {'repeated' if attempt < AGAIN else 'not repeated again'}.")
+                failed = error
+            except BackendError as error:
+                self.invalid.append(str(error))
+                raise
+        raise failed
+
+    def _save(self, state: str, found: Sequence[TierAgents]) -> AgentsAnswer:
+        setup, trials, failed = self.setup, self.trials.values(), self.failed
+        states = {tier.state for tier in found}
+        code = 1 if states == {"unreachable"} else 5 if "unresolved" in states else 0
+        info = AgentsAnswer(
+            **search_options(setup),
+            state=state,
+            exit_code=code if failed is None else failed.exit_code,
+            answers=list(found),
+            invalid=[*self.invalid],
+            trials=sorted(trials, key=lambda made: (made.users, made.seed, made.span_s)),
+            requests=sum(made.requests for made in trials),
+            wall_s=time.monotonic() - self.begun_s,
+        )
+        if self.folder is not None:
+            self.folder.write(encode(info))
         return info
 
-    save("running")
-    try:
-        while failed is None and (keys := next_keys(setup.tiers, trials, setup.options)):
-            next_s = 0.0 if setup.first.virtual else setup.horizon_s * (1 + CUT)
-            if setup.budget_s is not None and time.monotonic() - begun_s + next_s > setup.budget_s * 1.05:
-                break
-            if setup.max_requests is not None and (sent := _sent(setup, trials, keys)) > setup.max_requests:
-                tell(f"The next trials would make it {sent:,.0f} requests; --max-requests is {setup.max_requests:,}.")
-                break
-            tasks = [Task(setup.spec, setup.slos, key, setup.horizon_s) for key in keys]
-            try:
-                for one in _made(setup, tasks, processes, out, tell, display):
-                    trials.append(one)
-                    tell(_line(one))
-                    save("running")
-            except NotValid as error:  # of a wall clock, where there is one trial at a time
-                invalid.append(str(error))
-                tell(f"{error} It is {'not repeated again' if keys == doubtful else 'repeated'}.")
-                failed, doubtful = error if keys == doubtful else None, keys
-    except KeyboardInterrupt:
-        interrupted = True
-    except BackendError as error:
-        failed = error
-        invalid.append(str(error))
-    if failed is not None and not trials:
-        raise failed
-    if interrupted and not trials:
-        raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
-    return save("interrupted" if interrupted else "finished")
-
-
-def _sent(setup: Setup, trials: Sequence[AgentTrial], keys: Sequence[Key]) -> float:
-    """About how many requests these trials have sent, with those that were not observed, and the next ones will."""
-    rates = [one.requests / one.seconds for one in trials]
-    of_agent = max((rate / one.users for rate, one in zip(rates, trials, strict=True)), default=0.0)
-    return (1 + CUT) * setup.horizon_s * (sum(rates) + of_agent * sum(key.users for key in keys))
-
-
-def _made(
-    setup: Setup,
-    tasks: Sequence[Task],
-    processes: pool.Pool,
-    out: Path | None,
-    tell: Callable[[str], None],
-    display: Display,
-) -> Iterator[AgentTrial]:
-    if setup.first.virtual:
-        return (one for _, one in processes.map(simulated, tasks))
-    return (_real(task, out, tell, display) for task in tasks)
+    def _tier(self, tier: Tier, found: SearchResult) -> TierAgents:
+        """Return the answer for a tier, with what the agents take of what serves them."""
+        takes, why = self.setup.takes, found.why
+        if not found.resolved and (self.interrupted or self.failed is not None):
+            why = INTERRUPTED if self.failed is None else str(self.failed)
+        sides = [None if side is None else round(side.rate_rps) for side in (found.bracket.low, found.bracket.high)]
+        known = TierAgents(
+            tier=tier.text, state="unreachable" if found.unreachable else "unresolved", met=sides[0], missed=sides[1],
+            why=why,
+        )  # fmt: skip
+        estimate = found.answered
+        if estimate is None:
+            return known
+        agents, binding = estimate.rate_rps, estimate.binding
+        if binding == JOINT and found.bounds:  # of these the one that fewest requests keep
+            binding = min(found.bounds.items(), key=lambda pair: pair[1].at(agents))[0]
+        whole = math.floor(agents)
+        near = min(self.trials.values(), key=lambda made: abs(made.users - agents)).users
+        rates = [made.requests_rps for made in self.trials.values() if made.users == near]
+        return structs.replace(
+            known,
+            state="resolved" if found.resolved else "unresolved",
+            agents=agents,
+            low=estimate.low_rps,
+            high=estimate.high_rps,
+            binding=str(binding),
+            requests_rps=math.fsum(rates) / len(rates),
+            per_gpu=whole / takes.gpus if takes.gpus else None,
+            per_kw=whole / takes.kw if takes.kw else None,
+            usd_per_agent_hour=takes.usd_per_hour / whole if takes.usd_per_hour and whole else None,
+            horizon=None if found.horizon is None else HorizonRuns(**asdict(found.horizon)),
+            near=None if found.near is None else RunsNear(**{**asdict(found.near), "quarters": [*found.near.quarters]}),
+        )
 
 
 def _real(task: Task, out: Path | None, tell: Callable[[str], None], display: Display) -> AgentTrial:
-    """One trial on a wall clock, a run like any other."""
+    """Make one trial on a wall clock, a run like any other."""
     from harness.runner.run import execute
 
     begun_s = time.monotonic()
@@ -299,48 +439,6 @@ def _line(one: AgentTrial) -> str:
     return f"{one.users} agents, seed {one.seed}: {one.requests:,} requests, TTFT p95 {ttft}, slowest tenth {speed}"
 
 
-def _answer(
-    setup: Setup, options: Mapping[str, Any], trials: Sequence[AgentTrial], state: str, wall_s: float,
-    invalid: Sequence[str], failed: BackendError | NotValid | None,
-) -> AgentsAnswer:  # fmt: skip
-    over = state != "running"
-    found = [_per(setup.takes, estimate(tier, trials, setup.options)) for tier in setup.tiers] if over else []
-    if failed is not None:
-        found = [structs.replace(one, why=str(failed)) if one.state == "unresolved" else one for one in found]
-    states = {one.state for one in found}
-    wide = any(one.state == "resolved" and not one.narrower_than(setup.options.tolerance) for one in found)
-    return AgentsAnswer(
-        **options,
-        state=state,
-        exit_code=(
-            failed.exit_code
-            if failed is not None
-            else 1
-            if states == {"unreachable"}
-            else 5
-            if "unresolved" in states or wide
-            else 0
-        ),
-        answers=found,
-        invalid=[*invalid],
-        trials=sorted(trials, key=lambda one: (one.users, one.seed)),
-        requests=sum(one.requests for one in trials),
-        wall_s=wall_s,
-    )
-
-
-def _per(takes: Resources, one: TierAgents) -> TierAgents:
-    """Agents over what serves them."""
-    if not one.agents:
-        return one
-    return structs.replace(
-        one,
-        per_gpu=one.agents / takes.gpus if takes.gpus else None,
-        per_kw=one.agents / takes.kw if takes.kw else None,
-        usd_per_agent_hour=takes.usd_per_hour / one.agents if takes.usd_per_hour else None,
-    )
-
-
 def search_options(setup: Setup) -> dict[str, Any]:
     """The part of agents.json that is known before the first trial, without secrets of a server."""
     planned = setup.first
@@ -357,23 +455,20 @@ def search_options(setup: Setup) -> dict[str, Any]:
         "goal": setup.spec.goal,
         "clock": "virtual" if planned.virtual else "wall",
         "horizon_s": setup.horizon_s,
-        "tolerance": setup.options.tolerance,
+        "tolerance": setup.tolerance,
         "gpus": setup.takes.gpus,
         "kw": setup.takes.kw,
         "usd_per_hour": setup.takes.usd_per_hour,
     }
 
 
-def _folder(out: Path) -> ExperimentFolder:
-    return ExperimentFolder(out, KIND, "search")
-
-
-def _stored(folder: ExperimentFolder, before: Mapping[str, Any] | None, setup: Setup) -> list[AgentTrial]:
+def _stored(folder: ExperimentFolder, before: Mapping[str, Any] | None, setup: Setup) -> dict[Key, AgentTrial]:
     """The trials of the folder. Raises UsageError where they are those of another search."""
     if before is None:
-        return []
+        return {}
     folder.check_same(before, search_options(setup), "tiers", "horizon_s")
     try:
-        return list(codec.decode(AgentsAnswer, before).trials)
+        trials = codec.decode(AgentsAnswer, before).trials
     except codec.Damaged as error:
         raise UsageError(f"'{folder.file}' is damaged ({error}); name another --out.") from None
+    return {Key(made.users, made.seed, made.span_s): made for made in trials}

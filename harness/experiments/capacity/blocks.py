@@ -100,10 +100,12 @@ def search(
     """
     if spec.one_traffic:
         return (yield from _on_one_traffic(spec))
-    return (yield from _Blocks(spec, left_s, known).steps())
+    return (yield from Blocks(spec, left_s, known).steps())
 
 
-class _Blocks:
+class Blocks:
+    """A search by blocks of traffic; `known` are those that were made before."""
+
     def __init__(self, spec: SearchSpec, left_s: Callable[[], float], known: Sequence[Trial]) -> None:
         self._spec = spec
         self._left_s = left_s
@@ -118,6 +120,7 @@ class _Blocks:
         self._long = 0
 
     def steps(self) -> SearchSteps:
+        """Yield the trials to run and receive their results."""
         spec = self._spec
         alone = yield [TrialRequest(self._key(spec.alone_rps, ALONE), spec.wanted)]
         if not alone:
@@ -135,6 +138,11 @@ class _Blocks:
             self._learn(tried)
             self._seed = max(self._seed, tried.key.seed + 1)
         self._made += self._known
+        return (yield from self._narrow())
+
+    def _narrow(self) -> SearchSteps:
+        """Blocks by turns below and above the best guess."""
+        spec = self._spec
         while True:
             found = self._knee()
             here, bracket = self._estimate(found), self._bracket(found)
@@ -389,7 +397,7 @@ class _Blocks:
         return Side(rate_rps, len(seeds), of, grew, met, sure and enough, len(rates))
 
     def _found(self, why: str | None) -> SearchResult:
-        if not self._ramp:
+        if not (self._ramp or self._made):
             return SearchResult(None, resolved=False, why=why)
         found = self._knee()
         estimate = self._estimate(found)

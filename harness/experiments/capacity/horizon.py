@@ -164,6 +164,8 @@ class HorizonSearch:
     settle_s: float = 0.0
     waits_s: float | None = None
     alone_s: float = 0.0
+    pace_rps: float = 1.0
+    """Requests per second of a unit of load: 1 where the load is their rate."""
     _least_s: float = 0.0
     _runs: dict[tuple[int, float], Trial] = field(default_factory=dict)
     _overloaded: list[Trial] = field(default_factory=list)
@@ -198,9 +200,9 @@ class HorizonSearch:
         if high is None:
             return "no rate tried is too high."
         if low is None:
-            return f"attainment hardly depends on the rate: at {high:g} req/s it is below the goal too."
+            return self._below_all(high)
         self.horizon_s = self._horizon_at(math.sqrt(low * high))
-        few = 1 if math.sqrt(low * high) * self.horizon_s >= MANY else SEEDS
+        few = 1 if math.sqrt(low * high) * self.pace_rps * self.horizon_s >= MANY else SEEDS
         if self.spec.windows is not None:  # fewer runs cannot show that so many meet the goal
             few = math.ceil(1 / (2 - 2 * self.spec.windows))
         seeds, ends = self._fresh(few), (math.log(low), math.log(high))
@@ -215,6 +217,15 @@ class HorizonSearch:
             if again is None:
                 return None
             ends, seeds = again, self._fresh(SEEDS)
+
+    @property
+    def _hardly(self) -> float:
+        """The fewest requests under way for which a rate is tried."""
+        return HARDLY
+
+    def _below_all(self, rate_rps: float) -> SearchResult | str:
+        """Say that no rate met the goal, down to this one."""
+        return f"attainment hardly depends on the rate: at {rate_rps:g} req/s it is below the goal too."
 
     def _alone(self) -> Generator[list[TrialRequest], list[Trial], SearchResult | None]:
         spec = self.spec
@@ -255,7 +266,7 @@ class HorizonSearch:
                 rate_rps = math.sqrt(low * high)
             elif good:
                 rate_rps *= 2
-            elif under_way < HARDLY:
+            elif under_way < self._hardly:
                 return None, high
             else:
                 rate_rps /= 2 if under_way > ALMOST_NONE else 4
@@ -263,9 +274,9 @@ class HorizonSearch:
     def _probe(self, rate_rps: float) -> Generator[list[TrialRequest], list[Trial], bool]:
         horizon_s = self._horizon_at(rate_rps)
         span_s = min(horizon_s, max(PROBE_PART * horizon_s, ANSWERS / 3 * self.alone_s))
-        if rate_rps * span_s < FEW:
+        if self.pace_rps * rate_rps * span_s < FEW:
             span_s = horizon_s
-        seeds = min(PROBE_SEEDS, max(1, math.ceil(FEW / (rate_rps * span_s))))
+        seeds = min(PROBE_SEEDS, max(1, math.ceil(FEW / (self.pace_rps * rate_rps * span_s))))
         wanted, slo = self._objective(horizon_s)
         made = yield from self._made(
             [self._request(seed, rate_rps, span_s, wanted, slo, self.spec.goal) for seed in self._fresh(seeds)]
@@ -361,7 +372,7 @@ class HorizonSearch:
 
     def _cost(self, line: Line, runs: int) -> int:
         """Requests of so many runs near the crossing."""
-        return math.ceil(runs * math.exp(line.crossing) * (self.horizon_s + self.settle_s))
+        return math.ceil(runs * self.pace_rps * math.exp(line.crossing) * (self.horizon_s + self.settle_s))
 
     # ---- rates and seeds
 
@@ -430,12 +441,12 @@ class HorizonSearch:
     def _request(
         self, seed: int, rate_rps: float, span_s: float, wanted: tuple[Condition, ...], slo: Slo, goal: float | None
     ) -> TrialRequest:
-        if rate_rps * span_s < FEWEST[1]:
+        if self.pace_rps * rate_rps * span_s < FEWEST[1]:
             raise SearchEnded(
                 f"the goal is missed at all rates at which a run of {span_s:g} s has {FEWEST[1]:.0f} requests or "
                 "more; a longer --horizon tries lower ones."
             )
-        planned = math.ceil(rate_rps * (self.settle_s + span_s))
+        planned = math.ceil(self.pace_rps * rate_rps * (self.settle_s + span_s))
         return TrialRequest(Key(seed, rate_rps, planned, goal), wanted, self.settle_s, span_s, slo)
 
     def _fresh(self, count: int) -> list[int]:
