@@ -48,6 +48,12 @@ FILLS = 0.1
 MIN_REQUESTS = 30
 """Fewest arrivals among which growth is distinguishable from chance."""
 
+PREEMPTED = 0.01
+"""Share of requests that lost their place in memory, beyond which the memory is what is full."""
+
+HELD_UP = 0.05
+"""Share of those waiting that wait behind prefill, beyond which decode holds prefill up: its queue grows as well."""
+
 
 def check_leaves(rule: str | None, schedule: Schedule) -> None:
     """Raises UsageError for a cut that is given as a time or a number and leaves nothing of the schedule to measure."""
@@ -188,3 +194,31 @@ def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
     growth = int(queue[-1] - queue[0])
     chance = max(math.sqrt(arrivals), math.sqrt(WINDOWS) * float(np.diff(queue).std(ddof=1)))
     return Overload(growth, arrivals, until_s - from_s, waiting_s) if growth > GROWTH * chance else None
+
+
+def saturated(table: pa.Table, at_s: float) -> str:
+    """What was full at a time at which a queue had grown: `prefill`, `decode`, the `memory` of KV blocks or `decode
+    memory`, and `batch` where prefill and decode share replicas and neither lacked memory.
+
+    Where decode is full, finished prompts wait, keep the memory of prefill and hold it up: so the last queue tells.
+    """
+    ended_s = number(table, "ended_s")
+    ended_s = np.where(np.isnan(ended_s), math.inf, ended_s)
+    decode_s = _at_least(number(table, "decode_start_s"), ended_s)
+    prefilled_s = _at_least(number(table, "prefill_end_s"), decode_s)
+    prefill_s = _at_least(number(table, "prefill_start_s"), prefilled_s)
+    before, behind = (
+        int(((from_s <= at_s) & (until_s > at_s)).sum())
+        for from_s, until_s in ((number(table, "scheduled_s"), prefill_s), (prefilled_s, decode_s))
+    )
+    preempted = float((number(table, "preemptions") > 0).mean()) > PREEMPTED
+    if not np.isfinite(number(table, "handoff_start_s")).any():
+        return "memory" if preempted else "batch"
+    if behind <= HELD_UP * (before + behind):
+        return "prefill"
+    return "decode memory" if preempted else "decode"
+
+
+def _at_least(stamps_s: Floats, later_s: Floats) -> Floats:
+    """The stamps, and where one is missing that of the next stage."""
+    return np.where(np.isnan(stamps_s), later_s, stamps_s)

@@ -40,6 +40,14 @@ FLOOR_SHARE = 0.1
 """Of a bound that the client's error may be, before it limits a search."""
 MOST_ROWS = 200
 """Rows of the table of trials; all of them are in trials.parquet."""
+FULL = {
+    "prefill": "its prefill replicas are full",
+    "decode": "its decode replicas are full",
+    "decode memory": "the KV memory of its decode replicas is full",
+    "memory": "its KV memory is full",
+    "batch": "its batches are full",
+}
+"""What is full where a queue grows."""
 LIMITED = 1.05
 """A capacity within this of what the system serves is limited by its throughput."""
 CHECKED_BY, FRESH = 30, 100_000
@@ -145,7 +153,11 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
     if one.at:
         yield _verdict(info, one, one.at)
     if one.binding:
-        yield f"{clean(one.binding)} binds: it is the first bound to fail as the rate grows."
+        waits_s = None if one.horizon is None else one.horizon.waits_s
+        if waits_s is not None and one.binding == str(Bound("ttft", waits_s)):
+            yield "Waiting fails first as the rate grows, before any bound of the SLO."
+        else:
+            yield f"{clean(one.binding)} binds: it is the first bound to fail as the rate grows."
     if one.per_gpu_rps is not None and (info.gpus or 0) > 1:
         yield f"{_format.number(one.per_gpu_rps)} req/s per GPU ({info.gpus} GPUs)."
     if one.capacity_rps is not None and "gpus_at_start" in info.backend:
@@ -197,9 +209,10 @@ def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[s
 def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
     """What the runs over a horizon were, and the command that checks the answer."""
     yield from of_runs(over, one.near, one.goal)
-    if (stable_rps := one.stable_rps) is not None and one.capacity_rps and stable_rps > (one.low_rps or 0.0):
+    if (stable_rps := one.stable_rps) is not None and one.capacity_rps:
         limit = "the throughput is the limit" if stable_rps < LIMITED * one.capacity_rps else "the SLO is the limit"
-        yield f"Where more come it serves {_format.number(stable_rps, 3)} req/s: {limit}."
+        full = f", because {FULL[one.full]}" if one.full in FULL else ""
+        yield f"Where more come it serves {_format.number(stable_rps, 3)} req/s{full}: {limit}."
     if over.horizon_s < over.lasting_s:
         yield f"An upper bound for longer runs: a queue takes time to fill (--horizon {over.lasting_s:.6g}s)."
     if over.waits_s is not None:

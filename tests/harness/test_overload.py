@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.data.records import to_table
-from harness.validity.steady_state import overload
+from harness.validity.steady_state import overload, saturated
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +108,25 @@ def test_requests_turned_away_are_no_queue(record):
     rows = to_table([record(i, tokens=() if i % 2 else None, status="rejected" if i % 2 else "ok") for i in range(200)])
 
     assert overload(rows) is None
+
+
+@pytest.mark.parametrize(
+    ("full", "apart", "decode_waits", "preemptions"),
+    [("prefill", True, 0.0, 0), ("decode", True, 0.5, 0), ("decode memory", True, 0.5, 1), ("batch", False, 0.0, 0),
+     ("memory", False, 0.0, 1)],
+)  # fmt: skip
+def test_what_is_full_is_named(record, full, apart, decode_waits, preemptions):
+    """Who reads that decode is the limit where prefill has a queue buys the wrong replicas; and decode that is full
+    holds prefill up, whose queue is the longer one."""
+    rows = []
+    for i in range(400):
+        due_s = 0.1 * i
+        prefill_s = 1.5 * due_s  # a queue of prefill grows in any case
+        decode_s = prefill_s + 0.01 + decode_waits * due_s
+        moved = {"handoff_start_s": prefill_s + 0.01} if apart else {}
+        rows.append(
+            record(i, scheduled_s=due_s, prefill_start_s=prefill_s, prefill_end_s=prefill_s + 0.01,
+                   decode_start_s=decode_s, tokens=[decode_s, decode_s + 5], preemptions=preemptions, **moved)
+        )  # fmt: skip
+
+    assert full == saturated(to_table(rows), 40.0)

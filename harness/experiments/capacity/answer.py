@@ -121,6 +121,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
         horizon=None if found.horizon is None else HorizonRuns(**asdict(found.horizon)),
         near=None if found.near is None else RunsNear(**{**asdict(found.near), "quarters": list(found.near.quarters)}),
         stable_rps=found.stable_rps,
+        full=found.full,
     )
 
 

@@ -73,7 +73,8 @@ class RunsNear(Part, frozen=True, kw_only=True):
 
 class GoalCapacity(Part, frozen=True, kw_only=True):
     """The capacity at a goal, in requests per second, with its 95% interval; over a `horizon` on a simulator,
-    which serves `stable_rps` where more requests come (None: not seen).
+    which serves `stable_rps` where more requests come (None: not seen), because something is `full`: prefill, decode,
+    their memory, or the batch.
 
     `knees` are ln(capacity) by seed, whose mean is ln(capacity): jackknife pseudo-values, or what each run tells.
     `sides`: of earlier versions, the interval is that between two rates on both sides of the goal. `why` says what
@@ -100,6 +101,7 @@ class GoalCapacity(Part, frozen=True, kw_only=True):
     horizon: HorizonRuns | None = None
     near: RunsNear | None = None
     stable_rps: Positive | None = None
+    full: Text = None
 
     @property
     def bracket_rps(self) -> tuple[Positive | None, Positive | None]:

@@ -14,6 +14,7 @@ has one vote. With x = ln(rate):
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -618,12 +619,17 @@ class HorizonSearch:
 
     @property
     def stable_rps(self) -> float | None:
-        """How many requests are served per second where more come: the most of any rate at which requests under way
-        surely grew in the second half of the runs; None where they grew at none."""
+        """How many requests are served per second where more come; None where they grew at no rate."""
+        return self._stable[0]
+
+    @property
+    def _stable(self) -> tuple[float | None, str | None]:
+        """The most that is served of any rate at which requests under way surely grew in the second half of the runs,
+        and what was full in most of these."""
         by_rate = self._by_rate()
         for trial in self._overloaded:
             by_rate.setdefault(trial.key.rate_rps, []).append(trial)
-        served = []
+        served, full = [], Counter[str]()
         for rate_rps, trials in by_rate.items():
             quarters = [trial.quarters for trial in trials if trial.quarters is not None]
             half_s = (trials[0].system_s - self.settle_s) / 2
@@ -633,7 +639,8 @@ class HorizonSearch:
             least = GROWS_SURELY * rate_rps * (1 if len(grew) > 1 else 2)
             if len(grew) and float(grew.mean()) > max(least, error):
                 served.append(float((came - grew).mean()))
-        return max(served, default=None)
+                full.update(q.full for q in quarters if q.full)
+        return max(served, default=None), next((what for what, _ in full.most_common(1)), None)
 
     def _near_runs(self, best: _Best) -> NearRuns | None:
         """What runs at the answer looked like."""
@@ -663,7 +670,8 @@ class HorizonSearch:
             return SearchResult(None, resolved=False, why=why, bracket=bracket, horizon=over)
         bounds: dict[ShareKey, Curve] = {}
         each: dict[ShareKey, Bracket] = {}
-        for condition in self.spec.bounds:
+        implied = [] if self.waits_s is None else [Condition(Bound("ttft", self.waits_s), self.spec.goal)]
+        for condition in (*self.spec.bounds, *implied):
             shares = [(t.key.rate_rps, t.share(condition.key)) for t in self._runs.values()]
             close = [(r, s.met / s.of, s.of) for r, s in shares if s.of and abs(math.log(r) - best.x) < SAME_LINE]
             rates, attained, sizes = ([part[i] for part in close] for i in range(3))
@@ -673,9 +681,10 @@ class HorizonSearch:
         rate_rps, low_rps, high_rps = (math.exp(x) for x in (best.x, best.low, best.high))
         estimate = Estimate(rate_rps, low_rps, high_rps, best.by_seed, best.key, bounds)
         resolved, near_runs = self._enough, self._near_runs(best)
+        stable_rps, full = self._stable
         return SearchResult(
             estimate, resolved, why=None if resolved else why, bounds=bounds, bracket=bracket, each=each, horizon=over,
-            needs=None if resolved else self._needs, near=near_runs, stable_rps=self.stable_rps,
+            needs=None if resolved else self._needs, near=near_runs, stable_rps=stable_rps, full=full,
         )  # fmt: skip
 
     def _by_rate(self) -> dict[float, list[Trial]]:

@@ -205,6 +205,8 @@ class SearchResult:
     near: NearRuns | None = None
     stable_rps: float | None = None
     """How many requests per second a simulated system serves where more come: it is stable below; None: not seen."""
+    full: str | None = None
+    """What is full there, as `saturated` names it."""
 
     @property
     def answered(self) -> Estimate | None:

@@ -39,7 +39,7 @@ from harness.validity import steady_state
 from harness.validity.checks import ANSWERS, LATENESS, decide_alike, failed_checks, from_sent
 from harness.validity.client_warnings import HELD_BACK
 from harness.validity.remote import of_held_back
-from harness.validity.steady_state import overload
+from harness.validity.steady_state import overload, saturated
 from harness.validity.work_done import failures
 
 if TYPE_CHECKING:
@@ -77,6 +77,7 @@ TRIALS = pa.schema(
         pa.field("open", pa.list_(pa.int64())),
         pa.field("blocks", pa.list_(pa.struct([("text", pa.string()), ("met", pa.list_(pa.int64())),
                                                ("of", pa.list_(pa.int64()))]))),
+        pa.field("full", pa.string()),
     ]
 )  # fmt: skip
 """A row per trial: `goal` is null for a whole run; else it is a probe, which tells `passed` and no attainment.
@@ -100,12 +101,14 @@ class Key:
 @dataclass(frozen=True, slots=True, eq=False)
 class Quarters:
     """What a run over a horizon counted by quarter of it, in which requests were due: `met` and `of` by share, and the
-    requests under way at the end of each; all (4,). `drawn` are the prompt and output tokens of all its requests."""
+    requests under way at the end of each; all (4,). `drawn` are the prompt and output tokens of all its requests,
+    and `full` names what was full where a queue grew (see `saturated`)."""
 
     met: dict[ShareKey, Counts]
     of: dict[ShareKey, Counts]
     under_way: Counts
     drawn: tuple[float, float]
+    full: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,6 +255,7 @@ def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: floa
     under_way = np.array([int((due_s < end).sum() - (end_s < end).sum()) for end in ends])
     drawn = float(number(table, "prompt_tokens").sum()), float(number(table, "output_tokens_asked").sum())
     e2e_s = (end_s - due_s)[np.isfinite(end_s)]
+    full = saturated(table, float(ends[-1])) if under_way[-1] > under_way[1] else None
     sent = len(table)
     if passed is not None:  # those under way when the probe was ended were paid for too
         sent = min(key.planned, max(sent, int((due_s <= np.nanmax(end_s)).sum())))
@@ -266,7 +270,7 @@ def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: floa
         system_s=settled_s + task.horizon_s,
         wall_s=time.monotonic() - begun_s,
         shares=tuple(Share(name, int(met[name].sum()), int(of[name].sum())) for name in met),
-        quarters=Quarters(met, of, under_way, drawn),
+        quarters=Quarters(met, of, under_way, drawn, full),
     )
 
 
@@ -544,7 +548,7 @@ def _row(tried: Trial) -> dict[str, object]:
     }
     if quarters is not None:
         met, of = quarters.met, quarters.of
-        row |= {"drawn": list(quarters.drawn), "open": quarters.under_way.tolist()}
+        row |= {"drawn": list(quarters.drawn), "open": quarters.under_way.tolist(), "full": quarters.full}
         row |= {"blocks": [{"text": str(k), "met": met[k].tolist(), "of": of[k].tolist()} for k in met]}
     return row
 
@@ -568,16 +572,16 @@ def _read(path: Path) -> Iterable[Trial]:
             bits, of = share["bits"], int(share["of"])
             mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
             found.append(Share(restored_key(share["text"]), int(share["met"]), of, mask, value_s))
-        drawn, under_way, blocks = (row.pop(name) for name in ("drawn", "open", "blocks"))
+        drawn, under_way, blocks, full = (row.pop(name) for name in ("drawn", "open", "blocks", "full"))
         quarters = None
         if drawn is not None:
             met_of = [{restored_key(b["text"]): np.array(b[part]) for b in blocks} for part in ("met", "of")]
-            quarters = Quarters(met_of[0], met_of[1], np.array(under_way), tuple(drawn))
+            quarters = Quarters(met_of[0], met_of[1], np.array(under_way), tuple(drawn), full)
         yield Trial(key=key, shares=tuple(found), quarters=quarters, **row)
 
 
 ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "late", "typical_s", "drawn", "open",
-         "blocks")  # fmt: skip
+         "blocks", "full")  # fmt: skip
 """Columns that the files of earlier versions lack."""
 
 TRIALS_FOLDER = "trials"
