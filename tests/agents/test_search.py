@@ -49,7 +49,8 @@ class Formula:
         capacity = self.capacity * math.exp(self.scatter * rng.standard_normal())
         requests = max(20, int(users * (want.horizon_s or 3600.0) / 40))
         met = int(rng.binomial(requests, self.share(users, capacity)))
-        shares = Share(JOINT, requests, requests), Share(TPOT, met, requests)
+        others = [bound for bound in want.slo.bounds if bound != TPOT] if want.slo else []  # on waiting, implied
+        shares = Share(TPOT, met, requests), *(Share(key, requests, requests) for key in (JOINT, *others))
         return Trial(key, requests, requests, 0.0, None, False, None, want.horizon_s or 3600.0, 0.0, shares)
 
 
