@@ -63,10 +63,6 @@ class Connection:
         self._address = 0
         self.stage: Stage = "new"
 
-    def __repr__(self) -> str:
-        doing = f"request {self.call.request_id}" if self.call else "idle"
-        return f"<Connection to {self.peer.name}, {self.stage}, {doing}, {self.answers} answers>"
-
     def dial(self) -> None:
         """Begin to connect to the next address; the owner is notified of the result, never before this returns."""
         family, address = self.peer.addresses[self._address]

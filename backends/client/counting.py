@@ -278,9 +278,6 @@ class Recount:
     texts: dict[int, list[str]] = field(default_factory=dict)
     characters: int = 0
 
-    def __repr__(self) -> str:
-        return f"<Recount of {len(self.texts)} answers, {self.characters} characters>"
-
     def keep(self, request_id: int, texts: Sequence[str]) -> None:
         """Keep the texts of an answer, while there is room."""
         size = sum(map(len, texts))

@@ -78,9 +78,6 @@ class Framing:
         self._line = b""  # beginning of a line of the chunked framing, cut by the end of a read
         self._trailer = False
 
-    def __repr__(self) -> str:
-        return f"<Framing {self.status}, {self.body}, {'done' if self.done else 'open'}, {self._fed} reads>"
-
     def may_end(self, reads: Sequence[bytes]) -> bool:
         """Whether the newest read can hold the end of a chunked body, or too many have not been looked at."""
         newest = reads[-1]

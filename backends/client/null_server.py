@@ -163,10 +163,6 @@ class NullServer:
         if until_eof:
             self._epoll.register(0, select.EPOLLIN | select.EPOLLHUP)
 
-    def __repr__(self) -> str:
-        under_way = len(self._firsts) + len(self._nexts)
-        return f"<NullServer {self.url}, {len(self._connections)} connections, {under_way} under way>"
-
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}/v1"

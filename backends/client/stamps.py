@@ -122,9 +122,6 @@ class Clock:
         self.shift_s = 0.0
         self._restart(*self._bracket())
 
-    def __repr__(self) -> str:
-        return f"<Clock {self.steps} steps, slope {self.slope_ppm:.1f} ppm, {'' if self.trusted else 'not '}trusted>"
-
     def start(self, epoch_s: float) -> None:
         """Times count from `epoch_s` of the monotonic clock from now on."""
         self.epoch_s = epoch_s
@@ -191,9 +188,6 @@ class Lags:
         self.max_s = 0.0
         self.reads = 0
         self.process_stamps = 0
-
-    def __repr__(self) -> str:
-        return f"<Lags {self.reads} reads, {self.process_stamps} without a stamp, max {self.max_s * 1e3:.3f} ms>"
 
     def add(self, read_s: array[float], stamp_s: array[float], process_stamps: int) -> None:
         self.reads += len(read_s)
@@ -277,9 +271,6 @@ class EpollPoller:
         self._by_fd: dict[int, Connection] = {}
         self._closing: list[socket.socket] = []
         loop.add_reader(self._epoll.fileno(), self._wake)
-
-    def __repr__(self) -> str:
-        return f"<EpollPoller {len(self._by_fd)} connections>"
 
     def watch(self, connection: Connection, events: int) -> None:
         self._by_fd[connection.fd] = connection

@@ -346,9 +346,6 @@ class Secure:
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_hostname=server_name)
 
-    def __repr__(self) -> str:
-        return f"<Secure {self._tls.version() or 'opening'}>"
-
     def receive(self, data: bytes) -> None:
         self._in.write(data)
 

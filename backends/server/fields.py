@@ -12,7 +12,7 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, TypeVar, cast
 
 import msgspec
 
@@ -21,6 +21,8 @@ from backends.serving.cluster import Cluster
 from backends.serving.replica import Replica
 from harness.api import Request
 
+T = TypeVar("T")
+D = TypeVar("D")
 Api = Literal["chat", "completions"]
 COMPLETION_TOKENS = 16
 """`max_tokens` of a completion that names none (OpenAI's API reference); a chat may fill the context."""
@@ -155,7 +157,7 @@ def _part(part: object) -> str:
 
 def _refuse_what_is_not_here(fields: Mapping[str, object]) -> None:
     for name in ("n", "best_of"):
-        if _whole(fields, name, 1) != 1:
+        if _whole(fields, name) not in (None, 1):
             raise Refused(400, f"{name} must be 1: one answer a request.", param=name)
     for name in ("echo", "logprobs", "stop"):
         if fields.get(name) not in (None, False, []):  # 0 log probabilities are none too
@@ -163,8 +165,8 @@ def _refuse_what_is_not_here(fields: Mapping[str, object]) -> None:
 
 
 def _sampling(api: Api, fields: Mapping[str, object], prompt_tokens: int, room: int, max_model_len: int) -> Sampling:
-    named = _whole(fields, "max_completion_tokens", None)
-    wanted = named if named is not None else _whole(fields, "max_tokens", None)
+    named = _whole(fields, "max_completion_tokens")
+    wanted = named if named is not None else _whole(fields, "max_tokens")
     if wanted is not None and wanted < 1:
         raise Refused(400, f"max_tokens must be at least 1, got {wanted}.", param="max_tokens")
     least = wanted if wanted is not None else 1
@@ -179,60 +181,54 @@ def _sampling(api: Api, fields: Mapping[str, object], prompt_tokens: int, room: 
         max_tokens,
         _least(fields, max_tokens),
         _flag(fields, "ignore_eos"),
-        _number(fields, "temperature", None, 0.0, 100.0),
+        _number(fields, "temperature", None, 100.0),
         _top_p(fields),
-        _whole(fields, "seed", None),
+        _whole(fields, "seed"),
     )
 
 
 def _least(fields: Mapping[str, object], max_tokens: int) -> int:
-    least = _whole(fields, "min_tokens", 0) or 0
+    least = _whole(fields, "min_tokens") or 0
     if not 0 <= least <= max_tokens:
         raise Refused(400, f"min_tokens must be from 0 to max_tokens ({max_tokens}), got {least}.", param="min_tokens")
     return least
 
 
 def _top_p(fields: Mapping[str, object]) -> float:
-    value = _number(fields, "top_p", 1.0, 0.0, 1.0)
+    value = _number(fields, "top_p", 1.0, 1.0)
     if not value:
         raise Refused(400, "top_p must be above 0 and at most 1.", param="top_p")
     return value
 
 
 def _object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
-    value = fields.get(name)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise Refused(400, f"{name} must be an object.", param=name)
-    return value
+    return _typed(fields, name, dict, "an object", {})
 
 
 def _flag(fields: Mapping[str, object], name: str, default: bool = False) -> bool:
+    return _typed(fields, name, bool, "true or false", default)
+
+
+def _whole(fields: Mapping[str, object], name: str) -> int | None:
+    return _typed(fields, name, int, "a whole number", None)
+
+
+def _number(fields: Mapping[str, object], name: str, default: float | None, high: float) -> float | None:
     value = fields.get(name)
     if value is None:
         return default
-    if not isinstance(value, bool):
-        raise Refused(400, f"{name} must be true or false.", param=name)
-    return value
-
-
-def _whole(fields: Mapping[str, object], name: str, default: int | None) -> int | None:
-    value = fields.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise Refused(400, f"{name} must be a whole number.", param=name)
-    return value
-
-
-def _number(fields: Mapping[str, object], name: str, default: float | None, low: float, high: float) -> float | None:
-    value = fields.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise Refused(400, f"{name} must be a number from {low:g} to {high:g}.", param=name)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= high:
+        raise Refused(400, f"{name} must be a number from 0 to {high:g}.", param=name)
     return float(value)
+
+
+def _typed(fields: Mapping[str, object], name: str, kind: type[T], what: str, default: D) -> T | D:
+    """The value of a field, the default where it is missing or null. Raises Refused (400) for one of another kind."""
+    if (value := fields.get(name)) is None:
+        return default
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        raise Refused(400, f"{name} must be {what}.", param=name)
+    return value
 
 
 TYPES: Mapping[int, str] = {

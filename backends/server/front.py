@@ -168,10 +168,13 @@ class Front:
             return await self._streamed(request, outcome, faults)
         return await self._whole(request, outcome, faults)
 
+    def _parsed(self, body: bytes) -> dict[str, object]:
+        parsed = fields.parse(body)
+        fields.check_model(parsed, self.names)
+        return parsed
+
     def _ask(self, api: fields.Api, body: bytes) -> fields.GenerationRequest:
-        found = fields.parse(body)
-        fields.check_model(found, self.names)
-        return fields.ask(api, found, self.service.tokenizer, self.service.max_model_len)
+        return fields.ask(api, self._parsed(body), self.service.tokenizer, self.service.max_model_len)
 
     def _admit(self) -> None:
         headers = {"Retry-After": str(math.ceil(RETRY_AFTER_S))}
@@ -295,18 +298,15 @@ class Front:
         limit = self.service.max_model_len
 
         def tokenized(body: bytes) -> list[int]:
-            found = fields.parse(body)
-            fields.check_model(found, self.names)
-            read = fields.chat_prompt if "messages" in found else fields.text_prompt
-            return read(found, self.service.tokenizer, limit)
+            parsed = self._parsed(body)
+            read = fields.chat_prompt if "messages" in parsed else fields.text_prompt
+            return read(parsed, self.service.tokenizer, limit)
 
         tokens = await _aside(await self._body(request), tokenized)
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
 
     async def _detokenize(self, request: web.Request) -> web.Response:
-        body = fields.parse(await self._body(request))
-        fields.check_model(body, self.names)
-        tokens = fields.token_ids(body, self.service.tokenizer)
+        tokens = fields.token_ids(self._parsed(await self._body(request)), self.service.tokenizer)
         return web.json_response({"prompt": self.service.tokenizer.decode(tokens)})
 
     async def _clear_cache(self, _: web.Request) -> web.Response:

@@ -9,9 +9,8 @@ import time
 import pytest
 
 from harness.errors import UsageError
-from harness.experiments.compare.outcomes import outcome_of
 from harness.experiments.compare.pair_log import Command, PairLog
-from harness.experiments.compare.runner import Watched
+from harness.experiments.compare.runner import Watched, outcome_of
 
 RUN = {"schema": 2, "clock": "wall", "verdict": {"valid": True}, "outcome": {"ended": "finished"}}
 VLLM = {

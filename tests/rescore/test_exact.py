@@ -10,10 +10,9 @@ from harness.api import Bound, Slo
 from harness.data.large import thinned
 from harness.experiments.rescore import scale
 from harness.experiments.rescore.groups import GROUPINGS, grouped
-from harness.experiments.rescore.objectives import Fastgen, success
+from harness.experiments.rescore.objectives import Fastgen, success, tasks, tokens
 from harness.experiments.rescore.reading import of_run
 from harness.experiments.rescore.scale import curve, first_within, plane, scaled
-from harness.experiments.rescore.tokens import tasks, tokens
 from harness.metrics.objective import Seen, parse_slo, score
 
 SLOS = [

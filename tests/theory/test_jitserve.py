@@ -8,7 +8,7 @@ from backends.serving.batch import Sequence
 from backends.sim import Sim
 from harness.api import DeadlineSlo, Extra, LatencySlo, ProgramSlo, Request, RequestRecord
 from harness.data.records import to_table
-from harness.experiments.rescore.tokens import tokens
+from harness.experiments.rescore.objectives import tokens
 from harness.experiments.trial import simulate
 from harness.metrics.objective import Seen, parse_slo, score
 from harness.options import Given, run_spec

@@ -17,12 +17,11 @@ from harness.data.host import versions
 from harness.data.run_json import Resolution
 from harness.errors import UsageError
 from harness.experiments.rescore.groups import capacities, grouped
-from harness.experiments.rescore.objectives import Objective, Outcome, Part, outcome
+from harness.experiments.rescore.objectives import Objective, Outcome, Tokens, outcome, tasks, tokens
 from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.scale import curve, plane
 from harness.experiments.rescore.side_by_side import side_by_side
 from harness.experiments.rescore.slo_json import (
-    ConditionScore,
     CurveCrossing,
     CurvePoint,
     GoodTokens,
@@ -38,7 +37,6 @@ from harness.experiments.rescore.slo_json import (
     SloScore,
     TokenScore,
 )
-from harness.experiments.rescore.tokens import Tokens, tasks, tokens
 from harness.metrics.measure import headline, in_summary, missing
 from harness.metrics.objective import meets, restored_slo
 from harness.metrics.quantiles import quantile, with_failures
@@ -260,7 +258,7 @@ def slo_part(
         joint=[found.kept(goal) for goal in goals],
         separate=[found.kept_separately(goal) for goal in goals],
         binding=found.binding,
-        bounds=[_condition(part) for part in found.parts],
+        bounds=list(found.parts),
         classes={name: known(share) for name, share in by_class.items()},
         resolution=_resolution(source, objective, goals[0]),
         capacities=capacities(source, objective, goals),
@@ -268,17 +266,6 @@ def slo_part(
         scale=_scale(source, objective, found, query, goals, per_second),
         tokens=_tokens(source, objective, found, per_second) if query.tokens and found.by_request else None,
     )
-
-
-def _condition(part: Part) -> ConditionScore:
-    share = known(part.attainment)
-    if (scored := part.scored) is None:
-        return ConditionScore(part.text, None, None, None, None, part.requests, share, None, None)
-    bound, passed = scored.bound, None if share is None else scored.passed
-    return ConditionScore(
-        part.text, bound.metric, known(bound.limit), bound.tag, bound.percentile, part.requests, share,
-        known(scored.value_s), passed,
-    )  # fmt: skip
 
 
 def _resolution(source: Source, objective: Objective, goal: float) -> Resolution | None:
@@ -349,8 +336,8 @@ def groups_part(source: Source, by: str, objectives: Sequence[Objective], goal: 
 
 def _bounds_in(found: Outcome, inside: np.ndarray) -> dict[str, float | None]:
     """Per bound the share that kept it, of the requests inside the group that it binds."""
-    scored = [p.scored for p in found.parts if p.scored is not None and not p.is_percentile]
-    among = {str(one.bound): one.met[inside & one.applies] for one in scored}
+    bounds = () if found.score is None else found.score.bounds
+    among = {str(b.bound): b.met[inside & b.applies] for b in bounds if b.bound.percentile is None}
     return {text: float(met.mean()) if len(met) else None for text, met in among.items()}
 
 

@@ -1,19 +1,37 @@
-"""What stored runs are scored under: an SLO, or a success rule that is none."""
+"""What stored runs are scored under: an SLO, a success rule that is none, tokens that are due one by one, and tasks.
 
+Goodput in tokens: token k is due at TTFT bound + k times the TPOT bound. A bound on the whole answer (e2e), on a task,
+or any other, counts for all tokens of a request at once. Sources: the deadline line of Etalon (Agrawal et al. 2024);
+the SLO classes and the service goodput of JITServe (NSDI 2026).
+
+Tasks: requests that belong together are of use only if all of them met the objective.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from harness.api import Slo
 from harness.data.lists import gap_lists, lists, number
-from harness.metrics.deadlines import worst_lag, worst_moving_average
-from harness.metrics.measure import check_bounds
+from harness.experiments.rescore.slo_json import ConditionScore, TaskScore
+from harness.metrics.deadlines import events_of, worst_lag, worst_moving_average
+from harness.metrics.measure import check_bounds, first_last
 from harness.metrics.objective import BoundScore, Score, Seen, parse_slo, score, share
+from harness.metrics.summary import known
 from harness.spec import build, parse, text_of
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+LINE = ("ttft", "tpot")
+"""The metrics whose bounds make the line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,27 +89,12 @@ Objective: TypeAlias = Slo | Fastgen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """One condition of an objective: the share of `requests` that keeps it; `scored` where it is a bound."""
-
-    text: str
-    attainment: float
-    requests: int
-    scored: BoundScore | None = None
-
-    @property
-    def is_percentile(self) -> bool:
-        """Whether it binds a percentile of the run instead of each request."""
-        return self.scored is not None and self.scored.bound.percentile is not None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
     """How a run fares under an objective: `met` (requests,) joint, then each condition, and the one that binds."""
 
     text: str
     met: Mask
-    parts: tuple[Part, ...]
+    parts: tuple[ConditionScore, ...]
     binding: str | None
     score: Score | None = None
 
@@ -111,7 +114,7 @@ class Outcome:
 
     def kept_separately(self, goal: float) -> bool:
         """Whether each condition reaches the goal by itself, as DistServe's placement search asks."""
-        shares = [p.attainment for p in self.parts if not p.is_percentile and p.requests]
+        shares = [p.attainment or 0.0 for p in self.parts if p.percentile is None and p.requests]
         enough = min(shares, default=self.attainment) >= goal if self.by_request else len(self.met) > 0
         return enough and (self.score is None or self.score.percentiles_hold)
 
@@ -130,12 +133,102 @@ def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
     if isinstance(objective, Slo):
         slo = replace(objective, goal=goal)
         scored = score(seen.table, slo, seen)
-        parts = tuple(Part(str(b.bound), b.attainment, int(np.count_nonzero(b.applies)), b) for b in scored.bounds)
+        parts = tuple(map(_condition, scored.bounds))
         binding = None if scored.binding is None else str(scored.binding.bound)
         return Outcome(str(slo) or "no bound", scored.met, parts, binding, scored)
     check_bounds(seen.table, ("itl",))
     found = success(seen, objective)
     named = (("prompt in time", found.prompt), ("answer in time", found.answer))
-    parts = tuple(Part(name, share(mask), len(mask)) for name, mask in named)
-    binding = min(parts, key=lambda p: p.attainment).text if len(found.met) else None
+    parts = tuple(
+        ConditionScore(name, None, None, None, None, len(mask), known(share(mask)), None, None) for name, mask in named
+    )
+    binding = min(parts, key=lambda p: p.attainment or 0.0).text if len(found.met) else None
     return Outcome(written(objective), found.met, parts, binding)
+
+
+def _condition(scored: BoundScore) -> ConditionScore:
+    bound, attainment = scored.bound, known(scored.attainment)
+    return ConditionScore(
+        str(bound), bound.metric, known(bound.limit), bound.tag, bound.percentile,
+        int(np.count_nonzero(scored.applies)), attainment, known(scored.value_s),
+        None if attainment is None else scored.passed,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """(requests,) good output tokens, good prompt tokens, and the output tokens that there should have been.
+
+    A request that failed has no good token; the requested tokens are those that there should have been.
+    """
+
+    output: Ints
+    prompt: Ints
+    due: Ints
+
+
+def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
+    """The good tokens of each request. Bounds on percentiles play no part."""
+    scored = score(seen.table, slo, seen) if scored is None else scored
+    others = [b.met for b in scored.bounds if b.bound.percentile is None and b.bound.metric not in LINE]
+    gate = seen.ok & np.logical_and.reduce([np.ones(len(seen.ok), bool), *others])
+    ttft_s, tpot_s = (scored.limits_s(metric) for metric in LINE)
+    in_time = gate & ~(seen.values("ttft") > ttft_s)
+    requested, made = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
+    return Tokens(
+        _on_line(seen, gate, in_time, ttft_s, tpot_s),
+        np.where(in_time, number(seen.table, "prompt_tokens"), 0).astype(np.int64),
+        np.where(seen.ok, made, requested).astype(np.int64),
+    )
+
+
+def _on_line(seen: Seen, gate: Mask, in_time: Mask, ttft_s: Floats, tpot_s: Floats) -> Ints:
+    """(requests,) output tokens on the line. Without a bound on TPOT all are good if the first one is.
+
+    Without a bound on TTFT the line begins at the first token.
+    """
+    made = number(seen.table, "output_tokens")
+    lined = gate & np.isfinite(tpot_s)
+    good = np.where(in_time & ~lined, made, 0)
+    if not lined.any():
+        return good.astype(np.int64)
+    due_s, first_s = number(seen.table, "scheduled_s"), first_last(seen.table)[0]
+    from_s = np.where(np.isfinite(ttft_s), due_s, first_s)
+    base_s = np.where(np.isfinite(ttft_s), ttft_s, 0.0)
+    at = 0
+    for piece in seen.pieces():
+        rows = slice(at, at + len(piece))
+        found = _piece(piece, from_s[rows], base_s[rows], np.where(lined[rows], tpot_s[rows], 0.0))
+        good[rows] = np.where(lined[rows], found, good[rows])
+        at += len(piece)
+    return np.minimum(good, made).astype(np.int64)  # a file of another tool may have an event more than tokens
+
+
+def _piece(piece: pa.Table, from_s: Floats, base_s: Floats, step_s: Floats) -> Ints:
+    """(requests,) tokens j of a piece with time - from <= base + j * step; tokens of an event share its time."""
+    events, counts = events_of(piece)
+    plain = not len(counts) or int(counts.max()) == 1
+    times = events.values if plain else np.repeat(events.values, counts)
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    offsets = events.offsets if plain else ends[events.offsets]
+    lengths = np.diff(offsets)
+    row = np.repeat(np.arange(len(lengths)), lengths)
+    j = np.arange(len(times)) - offsets[row]
+    in_time = times - from_s[row] <= base_s[row] + j * step_s[row]
+    return np.bincount(row, in_time, minlength=len(lengths)).astype(np.int64)
+
+
+def tasks(seen: Seen, met: Mask, per_second: Callable[[int], float | None]) -> TaskScore | None:
+    """How many sessions had every request meet the objective; None where no request is part of a session.
+
+    The first goodput counts those, the second also the requests that stand alone: a task counts once.
+    """
+    if seen.table["session"].null_count == len(seen.table):
+        return None
+    session = number(seen.table, "session")
+    inside = ~np.isnan(session)
+    known, group = np.unique(session[inside], return_inverse=True)
+    missed = np.bincount(group, ~met[inside], len(known))
+    good, alone = int(np.count_nonzero(missed == 0)), int(np.count_nonzero(met & ~inside))
+    return TaskScore(len(known), good, good / len(known), per_second(good), per_second(good + alone))
