@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from backends.client import counting, framing, message
+from backends.client import counting, framing, shapes
 from backends.client.capabilities import Sent
 from backends.client.framing import Stream
 from backends.client.secrets import FOREIGN_MOST, Redaction
@@ -237,7 +237,7 @@ class ControlClient:
             framing.take(response.stream, chunk, len(body))
             response.stream.events = 1
             response.events = len(counting.count(response.stream).which)
-            response.words = self.shown(message.error_text(chunk) or "")
+            response.words = self.shown(shapes.error_text(chunk) or "")
 
     def shown(self, text: str) -> str:
         """A server's words in one line, without secrets; long enough to look for the name of a field in them."""
@@ -278,7 +278,7 @@ class ControlClient:
 
 def error_words(answer: Mapping[str, object]) -> str:
     """What the JSON of an error says; empty where it says nothing."""
-    words = message.error_text(answer) or answer.get("message") or answer.get("detail")
+    words = shapes.error_text(answer) or answer.get("message") or answer.get("detail")
     return "" if words is None else str(words)
 
 

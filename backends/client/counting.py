@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from backends.client import message
+from backends.client import shapes
 from backends.client.capabilities import Capabilities
 from backends.client.framing import Stream
 from backends.client.shapes import DATA
@@ -324,5 +324,5 @@ def tokenized(found: object) -> int | None:
     if not isinstance(found, dict):
         return None
     tokens = found.get("tokens")
-    count = message.whole(found.get("count"))
+    count = shapes.whole(found.get("count"))
     return count if count is not None else len(tokens) if isinstance(tokens, list) else None

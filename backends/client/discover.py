@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from backends.client import message
+from backends.client import shapes
 from backends.client.body import Api
 from backends.client.control import ControlClient, error_words
 from backends.client.secrets import load_key
@@ -132,7 +132,7 @@ async def model_of(control: ControlClient, named: str | None) -> Chosen:
         raise UsageError(
             f"The server at {control.where} has several models; name one by {_NAME}. Known: {names.rstrip('.')}."
         )
-    words = error_words(message.inside(answer))
+    words = error_words(shapes.inside(answer))
     if status in (401, 403):
         raise BackendError(
             f"{control.refuses_key(status, words)} If only its list of models is closed, name one by {_NAME}."
@@ -149,7 +149,7 @@ _NAME = "--model NAME, or model=NAME"
 
 def _entries(answer: object) -> list[Mapping[str, object]] | None:
     """The models of a list, in which some servers have them bare; None for any other answer."""
-    data = answer if isinstance(answer, list) else message.inside(answer).get("data")
+    data = answer if isinstance(answer, list) else shapes.inside(answer).get("data")
     if not isinstance(data, list):
         return None
     return [entry for entry in data if isinstance(entry, dict) and isinstance(entry.get("id"), str)]
@@ -174,9 +174,9 @@ async def _api(control: ControlClient, model: str) -> Api:
                 f"The server at {control.where} did not answer a request for one token within {ANSWER_S:g} s; if it "
                 "was loading its model, try again, else measure it with 'bench run', which waits longer."
             ) from None
-        if status == 200 and isinstance(message.inside(answer).get("choices"), list):
+        if status == 200 and isinstance(shapes.inside(answer).get("choices"), list):
             return api
-        words = error_words(message.inside(answer))
+        words = error_words(shapes.inside(answer))
         if status in (401, 403):
             raise control.refuses_key(status, words)
         if (later := control.not_ready(status, words)) is not None:

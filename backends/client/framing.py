@@ -22,10 +22,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from backends.client import message, shapes
-from backends.client.message import Json
+from backends.client import shapes
 from backends.client.secrets import FOREIGN_MOST
-from backends.client.shapes import Usage
+from backends.client.shapes import Json, Usage
 from backends.client.target import HEAD_BYTES
 
 if TYPE_CHECKING:
@@ -466,7 +465,7 @@ def _take_unknown(stream: Stream) -> None:
 
 def _failed(stream: Stream, name: bytes | None, data: bytes, chunk: Json) -> bool:
     """Whether the event is an error (`"error": null` does not)."""
-    stream.fault = message.error_text(chunk)
+    stream.fault = shapes.error_text(chunk)
     if stream.fault is None and name == b"error":
         stream.fault = data[:FOREIGN_MOST].decode(errors="replace")
     return stream.fault is not None
@@ -491,7 +490,7 @@ def _place(stream: Stream, choice: Json | None) -> UsageForm:
 
 def take(stream: Stream, chunk: Json, end: int) -> None:
     """Add the content of one object; `end` is where it was complete."""
-    choice = message.first_choice(chunk)
+    choice = shapes.first_choice(chunk)
     used = shapes.usage(chunk, choice)
     if used is not None:
         if (used.completion or 0) >= (stream.usage.completion or 0):
@@ -500,9 +499,9 @@ def take(stream: Stream, chunk: Json, end: int) -> None:
     if choice is not None:
         _say(stream, choice, used, end)
     if "timings" in chunk:
-        stream.timings = message.inside(chunk["timings"]) or stream.timings
+        stream.timings = shapes.inside(chunk["timings"]) or stream.timings
     if "metrics" in chunk:
-        stream.metrics = message.inside(chunk["metrics"]) or stream.metrics
+        stream.metrics = shapes.inside(chunk["metrics"]) or stream.metrics
 
 
 def _say(stream: Stream, choice: Json, used: Usage | None, end: int) -> None:
@@ -524,5 +523,5 @@ def _say(stream: Stream, choice: Json, used: Usage | None, end: int) -> None:
     if words.thinking:
         stream.thinking.append(words.thinking)
     if stream.finish_reason is None and (reason := choice.get("finish_reason")):
-        stream.finish_reason = message.finish_reason(reason)
+        stream.finish_reason = shapes.finish_reason(reason)
         stream.finish_at = len(stream.end) - 1 if stream.end and stream.end[-1] == end else None

@@ -1,8 +1,6 @@
 """What came back for one request, unread: bytes with the times of their arrival, and how it ended.
 
 A request in flight, its target, and the events of its connection.
-
-The content of one JSON object of an answer: text, usage, timings, an error. Any key may be missing, null or unknown.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from backends.client.connection import Connection
@@ -127,53 +125,3 @@ class Owner(Protocol):
     def ended(self, connection: Connection, how: How, why: str | None) -> None:
         """Its call has ended, or it was lost: connecting, idle, or in flight (see `connection.call`)."""
         ...
-
-
-Json: TypeAlias = Mapping[str, object]
-NONE: Json = {}
-
-
-def first_choice(chunk: Json) -> Json | None:
-    """`choices[0]`, by position; None where there is none."""
-    choices = chunk.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0]
-    return None
-
-
-def finish_reason(reason: object) -> str | None:
-    """Why the answer ended, None while it goes on (an empty text: no detail)."""
-    return reason[:100].encode(errors="replace").decode() if isinstance(reason, str) and reason else None
-
-
-def whole(value: object) -> int | None:
-    """A count: a number without a fraction, not negative."""
-    if type(value) is int and 0 <= value < 1 << 31:
-        return value
-    if not isinstance(value, float) or not 0 <= value < 1 << 31:
-        return None
-    return int(value) if value == int(value) else None
-
-
-def inside(value: object) -> Json:
-    """An object within an object, empty where there is none."""
-    return value if isinstance(value, dict) else NONE
-
-
-def seconds(value: object) -> float | None:
-    """Milliseconds of a server as seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
-        return None
-    return value / 1000
-
-
-def error_text(chunk: Json) -> str | None:
-    """The error message of an object, None without an error."""
-    error = chunk.get("error")
-    if not error and chunk.get("object") != "error":
-        return None
-    source = error if isinstance(error, dict) else chunk
-    if isinstance(error, str):
-        return error
-    message = source.get("message") or source.get("detail") or source.get("type")
-    return message if isinstance(message, str) else str(error or message or "an error without words")

@@ -9,7 +9,7 @@ import ssl as ssl_module
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backends.client import counting, message
+from backends.client import counting, shapes
 from backends.client.body import FIELDS, PATHS, SPELLING, Builder, RequestFormat, changed
 from backends.client.capabilities import Capabilities, Dropped, Lesson, Mode, TokenizeForm, UsageForm
 from backends.client.control import ControlClient, ProbeResponse
@@ -77,7 +77,7 @@ async def probe(
         full = mode == "full"
         prober = _Prober(control, replace(ask, model=model, overhead_tokens=0), content, key, full, listed)
         # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
-        reported = message.whole(message.inside(entry.get("meta")).get("n_vocab"))
+        reported = shapes.whole(shapes.inside(entry.get("meta")).get("n_vocab"))
         sizes = [reported, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
         response = await prober.settle([size for size in sizes if size])
         prober.look(response, entry)
@@ -301,7 +301,7 @@ class _Prober:
 
     def look(self, response: ProbeResponse, entry: Mapping[str, object]) -> None:
         """Derive the capabilities from the answer."""
-        stream, meta = response.stream, message.inside(entry.get("meta"))
+        stream, meta = response.stream, shapes.inside(entry.get("meta"))
         if self.ask.stream and not response.streamed:
             raise BackendError("The server does not stream: it answers with one JSON object; use stream=false.")
         if not response.events:
@@ -322,7 +322,7 @@ class _Prober:
             finish_reason=stream.finish_reason is not None,
             tokens_per_event=response.tokens / response.events if response.tokens and response.events else None,
             cached_tokens=stream.usage.cached is not None or "cache_n" in stream.timings,
-            max_model_len=message.whole(entry.get("max_model_len")) or message.whole(meta.get("n_ctx")),
+            max_model_len=shapes.whole(entry.get("max_model_len")) or shapes.whole(meta.get("n_ctx")),
             server=None if server is None else self.control.brief(server),
             kind=kind or ("transformers" if self.ask.generation_config else None),
             warnings=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.warnings),
@@ -356,7 +356,7 @@ async def tokenizer(control: ControlClient, found: Capabilities) -> Capabilities
     for form, question in forms.items():
         status, answered = await control.post(url, question, "tokenizer")
         if status == 200 and counting.tokenized(answered):
-            longest = message.whole(answered.get("max_model_len")) if isinstance(answered, dict) else None
+            longest = shapes.whole(answered.get("max_model_len")) if isinstance(answered, dict) else None
             return replace(found, tokenize=url, tokenize_form=form, max_model_len=found.max_model_len or longest)
         if status == 404:
             break

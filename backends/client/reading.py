@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
 
-from backends.client import counting, framing, message
+from backends.client import counting, framing, shapes
 from backends.client.counting import Counted
 from backends.client.framing import Message, Stream
 from backends.client.secrets import FOREIGN_MOST, Redaction
@@ -143,7 +143,7 @@ def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool, foreig
     kind = foreign(head.headers.get("content-type", "no content type"))
     ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
     chunk = framing.decoded(body) if ended else None
-    if chunk is not None and (error := message.error_text(chunk)) is not None:
+    if chunk is not None and (error := shapes.error_text(chunk)) is not None:
         found.fault = foreign(error)
     elif ended and streamed:
         found.fault = f"the server does not stream: it answered with {kind}; use stream=false"
@@ -172,7 +172,7 @@ def _http_error(head: Message, body: bytes, foreign: Callable[[str], str]) -> st
     """Status and the server's own error message."""
     chunk = framing.decoded(body) or {}
     words = (
-        message.error_text(chunk)
+        shapes.error_text(chunk)
         or chunk.get("message")
         or chunk.get("detail")
         or body[:FOREIGN_MOST].decode(errors="replace")
@@ -217,7 +217,7 @@ def _ended(
         error=error,
         sent_s=answer.sent_s,
         prompt_tokens_server=usage.prompt,
-        cached_tokens=usage.cached if usage.cached is not None else message.whole(stream.timings.get("cache_n")),
+        cached_tokens=usage.cached if usage.cached is not None else shapes.whole(stream.timings.get("cache_n")),
         unseen_tokens=counted.unseen or None,
         exchange=_exchange(answer, parsed, counted, shared, held),
     )
@@ -246,10 +246,10 @@ def _exchange(
         first_event_s=stamp(stream.first_event),
         first_content_s=stamp(stream.first_answer),
         reasoning_tokens=stream.usage.reasoning,
-        server_queue_s=message.seconds(stream.metrics.get("queue_time_ms")),
-        server_ttft_s=message.seconds(stream.metrics.get("time_to_first_token_ms")),
-        server_prefill_s=message.seconds(stream.timings.get("prompt_ms")),
-        server_decode_s=message.seconds(stream.timings.get("predicted_ms", stream.metrics.get("generation_time_ms"))),
+        server_queue_s=shapes.seconds(stream.metrics.get("queue_time_ms")),
+        server_ttft_s=shapes.seconds(stream.metrics.get("time_to_first_token_ms")),
+        server_prefill_s=shapes.seconds(stream.timings.get("prompt_ms")),
+        server_decode_s=shapes.seconds(stream.timings.get("predicted_ms", stream.metrics.get("generation_time_ms"))),
         reads=len(answer.data),
         read_lag_s=max(0.0, *lags) if lags else None,
         shared_events=shared,

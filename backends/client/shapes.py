@@ -1,15 +1,19 @@
 """Where answers have their text, their thinking and their token counts: one table over the families of servers.
 
 Fields are known by name, at whatever depth they stand: a list of parts, a part within a part, an object of the vendor.
+Any key may be missing, null or unknown.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
-from backends.client.message import Json, whole
+Json: TypeAlias = Mapping[str, object]
+NONE: Json = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,3 +266,49 @@ def usage(chunk: Json, choice: Json | None) -> Usage | None:
     for counts in objects:
         found.count(counts)
     return None if found.completion is None and found.prompt is None and not found.claimed else found
+
+
+def first_choice(chunk: Json) -> Json | None:
+    """`choices[0]`, by position; None where there is none."""
+    choices = chunk.get("choices")
+    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
+        return choices[0]
+    return None
+
+
+def finish_reason(reason: object) -> str | None:
+    """Why the answer ended, None while it goes on (an empty text: no detail)."""
+    return reason[:100].encode(errors="replace").decode() if isinstance(reason, str) and reason else None
+
+
+def whole(value: object) -> int | None:
+    """A count: a number without a fraction, not negative."""
+    if type(value) is int and 0 <= value < 1 << 31:
+        return value
+    if not isinstance(value, float) or not 0 <= value < 1 << 31:
+        return None
+    return int(value) if value == int(value) else None
+
+
+def inside(value: object) -> Json:
+    """An object within an object, empty where there is none."""
+    return value if isinstance(value, dict) else NONE
+
+
+def seconds(value: object) -> float | None:
+    """Milliseconds of a server as seconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e12:
+        return None
+    return value / 1000
+
+
+def error_text(chunk: Json) -> str | None:
+    """The error message of an object, None without an error."""
+    error = chunk.get("error")
+    if not error and chunk.get("object") != "error":
+        return None
+    source = error if isinstance(error, dict) else chunk
+    if isinstance(error, str):
+        return error
+    message = source.get("message") or source.get("detail") or source.get("type")
+    return message if isinstance(message, str) else str(error or message or "an error without words")

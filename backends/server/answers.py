@@ -23,9 +23,8 @@ from json.encoder import encode_basestring as quote
 from backends.server import fields
 from backends.server.faults import Fault
 from backends.server.fields import Api, GenerationRequest
-from backends.server.metrics import Metrics
+from backends.server.metrics import AnswerRecord, Metrics
 from backends.server.service import EndReason, Listener, Ticket, Tokenizer
-from backends.server.truth import AnswerRecord
 from harness.api import tpot
 
 RESET = struct.pack("ii", 1, 0)

@@ -21,8 +21,8 @@ from aiohttp.typedefs import Handler
 from backends.server import answers, fields, metrics
 from backends.server.faults import Fault, Faults
 from backends.server.fields import Refused
+from backends.server.metrics import AnswerRecord, TruthLog
 from backends.server.service import Listener, Service
-from backends.server.truth import AnswerRecord, TruthLog
 from harness.errors import BackendError
 
 T = TypeVar("T")

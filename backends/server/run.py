@@ -18,8 +18,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from backends.server.faults import Faults, parse_fault
 from backends.server.front import Front
+from backends.server.metrics import TruthLog
 from backends.server.service import Service
-from backends.server.truth import TruthLog
 from harness import termination
 from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse

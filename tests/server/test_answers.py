@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from backends.server.answers import AnswerLog, Chunks, StreamedAnswer
 from backends.server.fields import GenerationRequest
-from backends.server.metrics import Metrics
+from backends.server.metrics import AnswerRecord, Metrics
 from backends.server.service import Sampling, Ticket
 from backends.server.tokenizer import builtin
-from backends.server.truth import AnswerRecord
 
 TOKENIZER = builtin(512)
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from backends.server.metrics import GAP_S, Histogram
-from backends.server.truth import Lateness
+from backends.server.metrics import GAP_S, Histogram, Lateness
 
 if TYPE_CHECKING:
     from collections.abc import Callable
