@@ -28,6 +28,10 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SYLLABLES = ("ba", "do", "fi", "gu", "ke", "la", "mo", "ni", "pu", "ra", "se", "ti", "vo", "wa", "ya", "ze")
 
 
+_SHORTER = "answers may be shorter than requested"
+SPELLING = {"include_usage": "(include_usage|stream_options)"}
+
+
 @dataclass(frozen=True, slots=True)
 class RequestFormat:
     """The fields of a request: those of the user's options, and after the probe those that the server accepts.
@@ -284,7 +288,6 @@ def changed(ask: RequestFormat, attribute: str, value: Any) -> RequestFormat:
     return replace(ask, **{attribute: value})
 
 
-_SHORTER = "answers may be shorter than requested"
 FIELDS: Mapping[str, OptionalField] = {
     each.name: each
     for each in (
@@ -308,5 +311,3 @@ FIELDS: Mapping[str, OptionalField] = {
     )
 }  # fmt: skip
 """The fields that can be left out, the least important first."""
-
-SPELLING = {"include_usage": "(include_usage|stream_options)"}

@@ -25,6 +25,9 @@ ANSWER_S = 30.0
 """How long a first answer of one token may take."""
 
 
+_NAME = "--model NAME, or model=NAME"
+
+
 class Port(NamedTuple):
     """A port, and the servers whose documentation has it as the default."""
 
@@ -142,9 +145,6 @@ async def model_of(control: ControlClient, named: str | None) -> Chosen:
     if status == 200 and _entries(answer) == []:
         raise NotReady(f"The server at {control.where} lists no model yet")
     raise UsageError(f"The server at {control.where} does not list its models (HTTP {status}); name one by {_NAME}.")
-
-
-_NAME = "--model NAME, or model=NAME"
 
 
 def _entries(answer: object) -> list[Mapping[str, object]] | None:

@@ -45,6 +45,11 @@ _HEAD_END = b"\r\n\r\n"
 _DONE = (b"\ndata: [DONE]", b"\ndata:[DONE]", b"\rdata: [DONE]", b"\rdata:[DONE]")
 
 
+_LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n|\Z)")
+_MARK = b"\xef\xbb\xbf"  # a byte order mark at the beginning is no part of the first line
+_DECODER = json.JSONDecoder()
+
+
 class BadFraming(ValueError):
     """The bytes are not HTTP/1.1; the message is a predicate without its subject."""
 
@@ -303,10 +308,6 @@ def _fields(lines: Sequence[bytes]) -> dict[bytes, bytes]:
     return fields
 
 
-_LINE = re.compile(rb"([^\r\n]*)(\r\n|\r|\n|\Z)")
-_MARK = b"\xef\xbb\xbf"  # a byte order mark at the beginning is no part of the first line
-
-
 class Event(NamedTuple):
     """`data` of an event, the offset in the body where it was complete, its name if not the usual one.
 
@@ -371,9 +372,6 @@ def _lines(body: bytes, start: int, end: int) -> Iterator[Event]:
             data, name = [], None
         if line.end() == end:
             return
-
-
-_DECODER = json.JSONDecoder()
 
 
 @dataclass(slots=True)

@@ -31,6 +31,11 @@ could be opened. `failed`: anything else that kept us from sending or receiving,
 """
 
 
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
+_TCP_INFO = struct.Struct("=100xI32xI")
+"""struct tcp_info of linux/tcp.h: tcpi_total_retrans at byte 100, tcpi_segs_out at byte 136."""
+
+
 @dataclass(slots=True)
 class Answer:
     """The reads of one answer, in order. Times are in seconds of the run (`time.monotonic() - epoch_s`).
@@ -55,11 +60,6 @@ class Answer:
     stamp_s: Doubles = field(default_factory=lambda: array("d"))
     read_s: Doubles = field(default_factory=lambda: array("d"))
     process_stamps: int = 0
-
-
-SocketAddress = tuple[str, int] | tuple[str, int, int, int]
-_TCP_INFO = struct.Struct("=100xI32xI")
-"""struct tcp_info of linux/tcp.h: tcpi_total_retrans at byte 100, tcpi_segs_out at byte 136."""
 
 
 @dataclass(frozen=True, slots=True)

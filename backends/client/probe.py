@@ -49,6 +49,15 @@ PASSABLE = 0.02
 """A relative length error above this is reported. Source: the guide on endpoints."""
 
 
+_ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
+_AS_TEXT = "prompts are sent as text, so their lengths in tokens may differ from the plan"
+_IDS_IN_CHAT = "Chat accepts text messages, not token ids; use api=completions or prompt=text."
+_NO_TEXT = (
+    "This content has no text, and chat accepts only text; give --content calibrated, "
+    "--content text:tokenizer=PATH, or api=completions, which accepts token ids."
+)
+
+
 async def probe(
     url: str,
     ask: RequestFormat,
@@ -102,16 +111,6 @@ def _assumed(ask: RequestFormat, content: Content) -> Capabilities:
     if prompt == "text" and not isinstance(content, TextContent):
         raise UsageError(_NO_TEXT)
     return Capabilities(ask=replace(ask, prompt=prompt))
-
-
-_ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
-
-_AS_TEXT = "prompts are sent as text, so their lengths in tokens may differ from the plan"
-_IDS_IN_CHAT = "Chat accepts text messages, not token ids; use api=completions or prompt=text."
-_NO_TEXT = (
-    "This content has no text, and chat accepts only text; give --content calibrated, "
-    "--content text:tokenizer=PATH, or api=completions, which accepts token ids."
-)
 
 
 @dataclass(slots=True)

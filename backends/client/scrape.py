@@ -38,6 +38,9 @@ TIMES = ("ttft", "tpot", "itl", "e2e", "queue", "prefill", "decode", "inference"
 Write = Callable[["pa.Table"], None]
 
 
+__all__ = ["EVERY_S", "MetricsPage", "Sample", "Scraper", "names", "parsed", "paths", "recognised", "sources"]
+
+
 class Sample(NamedTuple):
     """One value on a page; `labels` as the text format writes them, in the order of their names."""
 
@@ -305,6 +308,3 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {TIMEOUT_S:g} s"
     return (str(error) or type(error).__name__)[:200]
-
-
-__all__ = ["EVERY_S", "MetricsPage", "Sample", "Scraper", "names", "parsed", "paths", "recognised", "sources"]

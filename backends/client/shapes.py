@@ -16,6 +16,18 @@ Json: TypeAlias = Mapping[str, object]
 NONE: Json = {}
 
 
+DATA = "\ufffc"
+"""Stands for a piece of audio or an image among the words (Unicode's object replacement character)."""
+_WORDLESS = re.compile(
+    r"(role|type|index|object|model|created|status|format|name|language|(.*[_-])?(id|ids|url|uri|hash|signature|reason|"
+    r"tokens?|time|timestamp|opaque|effort|logprobs?|fingerprint|obfuscation|padding|version|seed)|"
+    r"(encrypted|redacted|search|citation|annotation|web|cache|provider|native|extra|matched).*)",
+    re.IGNORECASE,
+)
+"""Names of fields that are known to hold no words of an answer."""
+_LIKE_THINKING = re.compile(r".*(think|thought|reasoning|(^|_)cot(_|$))", re.IGNORECASE)
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
     """Names by which a family of servers calls the parts of an answer, as far as no family above has them.
@@ -86,18 +98,6 @@ _COUNTS = {
     for kind in ("prompt", "completion", "total", "cached", "reasoning", "wordless")
     for name in getattr(shape, kind)
 }
-
-DATA = "\ufffc"
-"""Stands for a piece of audio or an image among the words (Unicode's object replacement character)."""
-
-_WORDLESS = re.compile(
-    r"(role|type|index|object|model|created|status|format|name|language|(.*[_-])?(id|ids|url|uri|hash|signature|reason|"
-    r"tokens?|time|timestamp|opaque|effort|logprobs?|fingerprint|obfuscation|padding|version|seed)|"
-    r"(encrypted|redacted|search|citation|annotation|web|cache|provider|native|extra|matched).*)",
-    re.IGNORECASE,
-)
-"""Names of fields that are known to hold no words of an answer."""
-_LIKE_THINKING = re.compile(r".*(think|thought|reasoning|(^|_)cot(_|$))", re.IGNORECASE)
 
 
 @dataclass(slots=True)

@@ -46,6 +46,17 @@ TRIES, TRY_S = 20, 0.005
 KEPT_LAGS = 1 << 18
 
 
+TOGETHER_S = 2e-4
+"""Token events closer than this were sent in one go: a server that makes one at a time makes fewer than 5,000 a second.
+"""
+WHOLE_TOKENS = 16
+"""An answer of so many tokens in its only event was not streamed, however it was framed."""
+BATCH = 16
+"""Events handled in one wake-up: about 0.25 ms, after which the event loop checks departures again."""
+READ, WRITE = 1, 4
+"""EPOLLIN and EPOLLOUT; errors and hang-ups (8, 16) are seen by reading."""
+
+
 def stamped_socket(family: int) -> tuple[socket.socket, bool]:
     """A non-blocking TCP socket without delay, and whether the kernel promised to stamp what it receives."""
     sock = socket.socket(family, socket.SOCK_STREAM)
@@ -205,13 +216,6 @@ class Lags:
         return quantile(np.frombuffer(self._lag_s), share) if self._lag_s else None
 
 
-TOGETHER_S = 2e-4
-"""Token events closer than this were sent in one go: a server that makes one at a time makes fewer than 5,000 a second.
-"""
-WHOLE_TOKENS = 16
-"""An answer of so many tokens in its only event was not streamed, however it was framed."""
-
-
 def held_back(sent_s: float | None, event_s: Sequence[float], tokens: int) -> tuple[int, float]:
     """How many token events of an answer came together with an earlier one, and the silence before such groups.
 
@@ -228,12 +232,6 @@ def held_back(sent_s: float | None, event_s: Sequence[float], tokens: int) -> tu
     joined[0] = False
     leads = ~joined & np.append(joined[1:], False)  # the first of each group
     return together, float(gap_s[leads].sum())
-
-
-BATCH = 16
-"""Events handled in one wake-up: about 0.25 ms, after which the event loop checks departures again."""
-READ, WRITE = 1, 4
-"""EPOLLIN and EPOLLOUT; errors and hang-ups (8, 16) are seen by reading."""
 
 
 class Poller(Protocol):

@@ -30,6 +30,26 @@ PORTS = 28_232
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
+_PAGE = re.compile(
+    r"/(docs|redoc|swagger|openapi\.json|index\.html|ui|health|healthz|ready|v2/health/(live|ready)|ping|metrics|version"
+    r"|generate|generate_stream|completion|api/(chat|generate|tags|version))$"
+)
+"""Routes that servers have beside `/v1`: pages, probes, and their native APIs."""
+_ROUTE = re.compile(r"/(chat/completions|completions|responses|messages|embeddings|models)$")
+"""Routes below the base URL."""
+_VERSION = re.compile(r"/v\d+[a-z]*\d*(/|$)|/deployments/")
+"""What a base URL has of its own: a version (`/v1`, `/v1beta/openai`, `/api/paas/v4`), or a deployment of Azure."""
+SWEEP_S = 0.25
+BODY_BYTES, BODY_TOKEN_BYTES = 1 << 20, 8 << 10
+"""Largest answer, and what each requested token adds: an event of a token has some 300 bytes, with the log
+probabilities of 20 candidates some 2 KB; the constant part holds prompts that are echoed, and error pages."""
+EVENT_BYTES = 1 << 20
+"""Largest event of a stream: the largest known are those that repeat the ids of a prompt of 100,000 tokens (700 KB)."""
+HEAD_BYTES = 64 << 10
+"""Largest header block; by default h11 takes 16 KiB, and aiohttp 8 KiB a line."""
+READ_BYTES = 65536
+
+
 @dataclass(frozen=True, slots=True)
 class Trust:
     """Trusted authorities and the client certificate, PEM files; `insecure` accepts every certificate."""
@@ -154,17 +174,6 @@ def proxies_set(environ: Mapping[str, str]) -> list[str]:
     return [name for name in PROXY_VARIABLES if environ.get(name)]
 
 
-_PAGE = re.compile(
-    r"/(docs|redoc|swagger|openapi\.json|index\.html|ui|health|healthz|ready|v2/health/(live|ready)|ping|metrics|version"
-    r"|generate|generate_stream|completion|api/(chat|generate|tags|version))$"
-)
-"""Routes that servers have beside `/v1`: pages, probes, and their native APIs."""
-_ROUTE = re.compile(r"/(chat/completions|completions|responses|messages|embeddings|models)$")
-"""Routes below the base URL."""
-_VERSION = re.compile(r"/v\d+[a-z]*\d*(/|$)|/deployments/")
-"""What a base URL has of its own: a version (`/v1`, `/v1beta/openai`, `/api/paas/v4`), or a deployment of Azure."""
-
-
 def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
     """The base URL that an address means, and whether the address is that of OPENAI_BASE_URL.
 
@@ -230,16 +239,6 @@ def key_header(url: str, key: str) -> tuple[str, str]:
 
 def _port(parts: SplitResult) -> int:
     return parts.port or (443 if parts.scheme == "https" else 80)
-
-
-SWEEP_S = 0.25
-BODY_BYTES, BODY_TOKEN_BYTES = 1 << 20, 8 << 10
-"""Largest answer, and what each requested token adds: an event of a token has some 300 bytes, with the log
-probabilities of 20 candidates some 2 KB; the constant part holds prompts that are echoed, and error pages."""
-EVENT_BYTES = 1 << 20
-"""Largest event of a stream: the largest known are those that repeat the ids of a prompt of 100,000 tokens (700 KB)."""
-HEAD_BYTES = 64 << 10
-"""Largest header block; by default h11 takes 16 KiB, and aiohttp 8 KiB a line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,9 +320,6 @@ def allow_open_files(needed: int) -> int:
     wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return wanted
-
-
-READ_BYTES = 65536
 
 
 class NotSecureError(Exception):

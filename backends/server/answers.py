@@ -31,6 +31,10 @@ RESET = struct.pack("ii", 1, 0)
 """SO_LINGER on, 0 s: closing sends RST."""
 
 
+DONE = "data: [DONE]\n\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
 @dataclass(slots=True)
 class AnswerLog:
     """Progress of an answer, for metrics and the log."""
@@ -255,10 +259,6 @@ def reset(transport: asyncio.Transport) -> None:
     connection = transport.get_extra_info("socket")
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     transport.abort()
-
-
-DONE = "data: [DONE]\n\n"
-LAST_CHUNK = b"0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,18 @@ _CHARACTERS = 64
 """Characters per token that no prompt has on average: English has some 4."""
 
 
+TYPES: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "service_unavailable_error",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One parsed request for tokens."""
@@ -229,18 +241,6 @@ def _typed(fields: Mapping[str, object], name: str, kind: type[T], what: str, de
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise Refused(400, f"{name} must be {what}.", param=name)
     return value
-
-
-TYPES: Mapping[int, str] = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    413: "invalid_request_error",
-    429: "rate_limit_error",
-    500: "server_error",
-    503: "service_unavailable_error",
-}
 
 
 class Refused(Exception):

@@ -40,6 +40,9 @@ _PIECES = re.compile(rb" ?[a-z]+|[^ a-z]+| ")
 _HELD_TOKENS = 32  # longest run that is kept back where tokens are not simply bytes; no script's character needs 8
 
 
+_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
 def word(index: int) -> str:
     """The text of word `index` (from 0): a space, then 1, 2 or more syllables; all are different."""
     base, length, first = len(_SYLLABLES), 1, 0
@@ -274,9 +277,6 @@ def of_folder(folder: Path) -> Tokenizer | None:
     except Exception as error:  # noqa: BLE001  the library raises Exception itself
         raise UsageError(f"'{path}' is not a tokenizer that can be read: {error}") from None
     return HuggingFace(library, read_template(folder))
-
-
-_TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
 def plain(messages: Sequence[Mapping[str, object]]) -> str:

@@ -53,6 +53,20 @@ MIN_FOR_P99 = 100
 """Fewest values for which the 99th percentile is more than the largest value."""
 
 
+_AGAIN = "run it again, and check the output of the backend"
+Scores: TypeAlias = Sequence[tuple[object, float]]
+"""The side and the value of each condition."""
+State = Literal["ok", "warning", "failed", "unknown"]
+RATE, FLOOR = "rate", "client-floor"
+WARNED = {
+    RATE: ("drawn-rate", "achieved-rate"),
+    LATENESS: ("late-client", "late-for-bound"),
+    FLOOR: ("floor", "unresolved"),
+    LENGTHS: (LENGTHS, BY_SERVER),
+}
+"""Warnings that belong to a check."""
+
+
 def judge(
     requests: pa.Table,
     schedule: pa.Table | None = None,
@@ -132,9 +146,6 @@ def judge(
     return Verdict(not reasons, reasons, [*warnings])
 
 
-_AGAIN = "run it again, and check the output of the backend"
-
-
 def _unanswered(requests: pa.Table, ok: int, cut: Cut) -> Rule:
     """The rule that something must have been measured: of the requests after the cut so many ended well."""
     count, text, remedy = len(requests), "No request ended well", "see the errors of the requests"
@@ -153,10 +164,6 @@ def from_sent(requests: pa.Table) -> pa.Table:
         requests.column_names.index("scheduled_s"), requests.schema.field("scheduled_s"),
         pc.max_element_wise(due, sent).cast(due.type),  # of one that was never sent, when it was due
     )  # fmt: skip
-
-
-Scores: TypeAlias = Sequence[tuple[object, float]]
-"""The side and the value of each condition."""
 
 
 def decide_alike(due: Scores, sent: Scores, within: float = TOO_LATE_SHARE) -> bool:
@@ -235,18 +242,6 @@ def _pace(backend: Mapping[str, object]) -> str:
     )
     share = late / steps if steps else 0.0
     return f"{late:,.0f} of {steps:,.0f} steps ({share:.2%}) more than {ms(after_s)} late, at most {ms(most_s)}"
-
-
-State = Literal["ok", "warning", "failed", "unknown"]
-RATE, FLOOR = "rate", "client-floor"
-
-WARNED = {
-    RATE: ("drawn-rate", "achieved-rate"),
-    LATENESS: ("late-client", "late-for-bound"),
-    FLOOR: ("floor", "unresolved"),
-    LENGTHS: (LENGTHS, BY_SERVER),
-}
-"""Warnings that belong to a check."""
 
 
 def checks(run: Run, verdict: Verdict, sent: Fidelity, lengths: OutputLengths) -> list[Check]:

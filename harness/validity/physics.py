@@ -42,6 +42,15 @@ _MEMO = "what cannot be true of the stored tables"
 _REMEDY = "the files are not as the run wrote them: restore them, or run it again"
 
 
+_BACKEND = "the records are wrong: fix the backend that produced them, or report the bug with the run folder"
+_REMEDIES = {
+    RECORDS: _BACKEND,
+    TOKENS: _BACKEND,
+    CAUSALITY: f"{_BACKEND}; on two clocks, keep them from being set while measuring",
+    LITTLE_S: _BACKEND,
+}
+
+
 def broken(
     table: pa.Table, *, as_requested: bool = True, whole: Iterable[pa.Table] | None = None
 ) -> Iterator[RunWarning]:
@@ -177,15 +186,6 @@ _LAWS = (
     _Law(CAUSALITY, "Causality (no token comes after its request ended)", _token_after_end),
     _Law(RECORDS, "Each status is known, a request that ended well was sent, and a dropped one was not", _not_as_ended),
 )
-
-_BACKEND = "the records are wrong: fix the backend that produced them, or report the bug with the run folder"
-
-_REMEDIES = {
-    RECORDS: _BACKEND,
-    TOKENS: _BACKEND,
-    CAUSALITY: f"{_BACKEND}; on two clocks, keep them from being set while measuring",
-    LITTLE_S: _BACKEND,
-}
 
 
 def impossible(

@@ -40,6 +40,15 @@ ENFORCING = frozenset({"ignore_eos", "min_tokens", "generation_config"})
 By = Literal["request", "server"]
 
 
+MAX_FAILED = 0.01
+"""Share of the requests that may fail for another reason than load, unless --max-failed says so."""
+FAULTS = ("error", "truncated", "timeout")
+"""Statuses that are the backend's fault; not `rejected` (load), `dropped` (what follows a failure), `cancelled` (the
+user ended the run)."""
+UNDER_LOAD = "timeout"
+"""The status that is load and no fault where the queue grew all through the run."""
+
+
 def is_short(found: OutputLengths) -> bool:
     """Whether the mean output is below 99 % of what was requested."""
     return found.share is not None and found.share < LEAST_SHARE
@@ -157,17 +166,6 @@ def check(found: OutputLengths) -> tuple[Literal["ok", "unknown"], str]:
     if not found.counted:
         return "unknown", "the server reports no usable token counts"
     return "ok", lengths_text(found)
-
-
-MAX_FAILED = 0.01
-"""Share of the requests that may fail for another reason than load, unless --max-failed says so."""
-
-FAULTS = ("error", "truncated", "timeout")
-"""Statuses that are the backend's fault; not `rejected` (load), `dropped` (what follows a failure), `cancelled` (the
-user ended the run)."""
-
-UNDER_LOAD = "timeout"
-"""The status that is load and no fault where the queue grew all through the run."""
 
 
 def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = None) -> Failures:

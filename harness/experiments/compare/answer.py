@@ -36,6 +36,10 @@ EXIT_CODES: Mapping[str, int] = {
 """Exit code of each verdict."""
 
 
+_OF_ATTEMPT = ("pair", "seed", "order", "repeated", "schedule_hash", "why", "unusual", "exact", "base_s", "head_s")
+"""Facts of an attempt that its runs do not have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """How to compare: gates (empty: the default ones), one-sided alpha, the differences that are allowed.
@@ -271,10 +275,6 @@ def _with_attempts(compared: list[ComparedPair], attempts: Sequence[ComparedPair
         ours = [pair for pair in compared if path in (Path(pair.base_run), *Path(pair.base_run).parents)]
         found += [structs.replace(pair, **facts) for pair in ours] or [attempt]
     return found
-
-
-_OF_ATTEMPT = ("pair", "seed", "order", "repeated", "schedule_hash", "why", "unusual", "exact", "base_s", "head_s")
-"""Facts of an attempt that its runs do not have."""
 
 
 def _side(label: str, runs: Sequence[Source]) -> Side:

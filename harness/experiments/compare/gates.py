@@ -40,6 +40,19 @@ MISSED = "missed "
 """What the share of runs that miss a bound on a percentile begins with; the bound follows."""
 
 
+FEW_REQUESTS = 2
+_USUAL = (0.02, 0.05)
+_EXACT = ("goodput_rps", "ttft", "tpot", "failed")
+_DEFAULTS: Mapping[str, tuple[float, float]] = {
+    "capacity_rps": (0.02, 0.05),
+    "tpot": (0.02, 0.05),
+    "ttft": (0.05, 0.15),
+    "failed": (0.005, 0.005),
+}
+_FORM = "write NAME=IGNORED:FOUND, such as tpot=2%:5%"
+Values = dict[str, float | None]
+
+
 def compared() -> Mapping[str, Metric]:
     """Metrics of which mean and percentiles are compared: the headlines first, then by name."""
     known = [metric for metric in metrics().values() if metric.compared is not None]
@@ -171,18 +184,6 @@ def parse(text: str, *, free: bool = False) -> tuple[Gate, ...]:
     return tuple(gates)
 
 
-FEW_REQUESTS = 2
-_USUAL = (0.02, 0.05)
-_EXACT = ("goodput_rps", "ttft", "tpot", "failed")
-_DEFAULTS: Mapping[str, tuple[float, float]] = {
-    "capacity_rps": (0.02, 0.05),
-    "tpot": (0.02, 0.05),
-    "ttft": (0.05, 0.15),
-    "failed": (0.005, 0.005),
-}
-_FORM = "write NAME=IGNORED:FOUND, such as tpot=2%:5%"
-
-
 def _gate(part: str, whole: str, free: bool) -> Gate:
     name, _, limits = part.partition("=")
     name, (given, better) = name.strip(), _direction(limits.strip())
@@ -228,9 +229,6 @@ def _share(text: str, part: str) -> float:
     if not 0 <= value < 1:
         raise UsageError(f"--gate '{part}': '{given}' is no share from 0% to 99%; {_FORM}.")
     return value
-
-
-Values = dict[str, float | None]
 
 
 def cut_s(pair: Pair, rule: str | None) -> float:

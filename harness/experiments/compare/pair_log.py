@@ -37,6 +37,23 @@ FILE = f"{KIND}.json"
 SIDES = ("base", "head")
 
 
+SEED, OUT = "{seed}", "{out}"
+"""Places in a command: the seed of the pair, and where its result goes (a folder, or a name that an ending follows)."""
+WARMUP = "mser5"
+"""The cut of warm-up in runs that are made for a comparison, unless another one is given."""
+_OURS = ("--seed", "--out", "--force", "--json")
+"""Options of `bench run` that the comparison gives itself."""
+_SEARCHES = ("capacity", "sweep")
+"""Commands of bench that have seeds of their own."""
+_SHELL = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
+_SECRET = re.compile(
+    r"(authorization|api[-_]?key|token|secret|passw(?:or)?d)(\s*[:=]\s*)(?:(?:bearer|basic|token)\s+)?[^\s'\"]+",
+    re.IGNORECASE,
+)
+_HEADER = re.compile(r"(--header[=\s]+['\"]?[\w-]+\s*)(:\s*)[^'\"]+")
+
+
 @dataclass(slots=True)
 class PairLog:
     """What `pairs.json` of a folder holds; every change is on disk when its method returns.
@@ -173,27 +190,6 @@ def _differing(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         return ""
     before, after = ([w for w in one["words"] if w not in other["words"]] for one, other in ((kept, now), (now, kept)))
     return f" ({' '.join(before) or 'nothing'} there, {' '.join(after) or 'nothing'} now)"
-
-
-SEED, OUT = "{seed}", "{out}"
-"""Places in a command: the seed of the pair, and where its result goes (a folder, or a name that an ending follows)."""
-
-WARMUP = "mser5"
-"""The cut of warm-up in runs that are made for a comparison, unless another one is given."""
-
-_OURS = ("--seed", "--out", "--force", "--json")
-"""Options of `bench run` that the comparison gives itself."""
-
-_SEARCHES = ("capacity", "sweep")
-"""Commands of bench that have seeds of their own."""
-
-_SHELL = frozenset({"|", "||", "&&", "&", ";", ">", ">>", "<", "2>", "2>&1", "&>"})
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_SECRET = re.compile(
-    r"(authorization|api[-_]?key|token|secret|passw(?:or)?d)(\s*[:=]\s*)(?:(?:bearer|basic|token)\s+)?[^\s'\"]+",
-    re.IGNORECASE,
-)
-_HEADER = re.compile(r"(--header[=\s]+['\"]?[\w-]+\s*)(:\s*)[^'\"]+")
 
 
 @dataclass(frozen=True, slots=True)

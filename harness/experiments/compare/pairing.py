@@ -28,6 +28,14 @@ from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.options import NO_SETTINGS
 from harness.validity.conclude import completed
 
+_ALIKE = ("spec", "versions", "host", "backend", "slo", "clock")
+"""Keys of a search that mean the same in run.json."""
+Point: TypeAlias = tuple[tuple[str, str], ...]
+Key = TypeVar("Key")
+NAME = "capacity_rps"
+FILE = "numbers.json"
+_BEGIN = re.compile(r"^\{", re.MULTILINE)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
@@ -48,18 +56,12 @@ class Numbers:
         return RunInfo.of({}) if self.search is None else as_run(self.search)
 
 
-_ALIKE = ("spec", "versions", "host", "backend", "slo", "clock")
-"""Keys of a search that mean the same in run.json."""
-
-
 def as_run(search: CapacityAnswer) -> RunInfo:
     """A search as a run.json that holds what is alike in both."""
     return RunInfo.of({key: encode(search).get(key) for key in _ALIKE})
 
 
 Source: TypeAlias = Run | Numbers
-Point: TypeAlias = tuple[tuple[str, str], ...]
-Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -244,9 +246,6 @@ def _grouped(
     yield from ((name, *both) for name, both in found.items())
 
 
-NAME = "capacity_rps"
-
-
 def by_seed(search: CapacityAnswer, goal: float | None) -> dict[int | None, dict[str, float]]:
     """Seed -> capacity in req/s at a goal (the first that was answered by default), and beside it at the others.
 
@@ -288,11 +287,6 @@ def _by_goal(search: CapacityAnswer) -> dict[float, GoalCapacity]:
 
 def _name(goal: float, first: float) -> str:
     return NAME if goal == first else f"{NAME} at {100 * goal:.4g}%"
-
-
-FILE = "numbers.json"
-
-_BEGIN = re.compile(r"^\{", re.MULTILINE)
 
 
 def read(folder: Path) -> dict[str, float] | None:

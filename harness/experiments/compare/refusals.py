@@ -28,6 +28,10 @@ OTHERS = ("pairs", "runs", OUTPUT_LENGTHS, TURNS)
 that were not made in turns, which decide nothing."""
 
 
+LATER = ("definition", "horizon", "model", "hardware")
+"""Fields that a version of bench may not have stored, which is no difference; all others decide what was sent."""
+
+
 def refusal(difference: Difference) -> Refusal:
     """A difference with its sentence: 'the model differs: opt-13b in the base, llama2-7b in the head'."""
     field, base, head = difference.field, difference.base, difference.head
@@ -131,10 +135,6 @@ def others(pairs: Sequence[Pair]) -> list[Difference]:
         names = (name for name in dict.fromkeys([*base, *head]) if name in known and base.get(name) != head.get(name))
         every += [Difference(name, _text(base.get(name)), _text(head.get(name))) for name in names]
     return list(dict.fromkeys(every))
-
-
-LATER = ("definition", "horizon", "model", "hardware")
-"""Fields that a version of bench may not have stored, which is no difference; all others decide what was sent."""
 
 
 def _versions_differ(pair: Pair) -> bool:

@@ -47,6 +47,23 @@ _JUDGED = (0, 1, 5)
 """Exit codes of bench commands that measured well, whatever the result."""
 
 
+Wanted = int | Literal["auto"] | None
+"""How many pairs; `auto` has interim analyses; None is one pair for a virtual clock, and `auto` for the wall's."""
+OPEN = "inconclusive"
+ATTEMPTS, INVALID = 2, 5
+"""How often a pair is tried before the comparison ends without it: one that failed, and one that was not valid, as on a
+machine that is busy for a while. Once where nothing is left to chance."""
+_UNUSABLE = ("late", "invalid")
+"""States of a run that ended, and may be valid when it is made again."""
+_STEP_S = 0.1
+_GUARD = (
+    "import ctypes, os, signal, sys\n"
+    "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"  # PR_SET_PDEATHSIG of <linux/prctl.h>; it outlives exec
+    "os.execvp(sys.argv[1], sys.argv[1:])"
+)
+"""Has the kernel end a process when the one that started it dies, however it dies."""
+
+
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """A verdict on the pairs so far, of which `inconclusive` asks for more; and the places of unusual ones.
@@ -61,18 +78,6 @@ class Judgement:
 
 Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], Judgement]
 """(Results of base and head of the valid pairs, alpha) -> judgement."""
-
-Wanted = int | Literal["auto"] | None
-"""How many pairs; `auto` has interim analyses; None is one pair for a virtual clock, and `auto` for the wall's."""
-
-OPEN = "inconclusive"
-
-ATTEMPTS, INVALID = 2, 5
-"""How often a pair is tried before the comparison ends without it: one that failed, and one that was not valid, as on a
-machine that is busy for a while. Once where nothing is left to chance."""
-
-_UNUSABLE = ("late", "invalid")
-"""States of a run that ended, and may be valid when it is made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,16 +382,6 @@ def _left_text(runs: int, seconds: float | None, wanted: Wanted) -> str:
     left_s = runs * seconds
     time_left = f"{left_s / 60:.0f} min" if left_s >= 120 else f"{left_s:.0f} s"
     return f" ({'at most' if wanted == 'auto' else 'about'} {time_left} left)"
-
-
-_STEP_S = 0.1
-
-_GUARD = (
-    "import ctypes, os, signal, sys\n"
-    "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"  # PR_SET_PDEATHSIG of <linux/prctl.h>; it outlives exec
-    "os.execvp(sys.argv[1], sys.argv[1:])"
-)
-"""Has the kernel end a process when the one that started it dies, however it dies."""
 
 
 class Watched:

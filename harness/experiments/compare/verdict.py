@@ -34,6 +34,13 @@ from harness.stats.paired import (
 Value = float | None
 
 
+Mask: TypeAlias = npt.NDArray[np.bool_]
+INTERIM = (3, 5, 7, 10)
+"""Numbers of pairs after which `--pairs auto` makes an interim analysis, and stops where the answer is clear."""
+ALPHA_INTERIM = 0.003
+"""Alpha at each of up to four analyses with 1 % in all: 0.99 % in 200,000 draws (tests/perf)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """A quantity at one point of a sweep: its value in the base and in the head of every pair.
@@ -194,9 +201,6 @@ def _middle(values: Sequence[Value], quantity: Quantity) -> Value:
     return math.exp(math.fsum(map(math.log, known)) / len(known)) if len(known) > 1 else known[0]
 
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
-
-
 def compared(base: Run, head: Run) -> Parting:
     """Whether all rows are equal to the last bit, how many requests are not, and the first request and step."""
     ours, theirs = base.requests.sort_by("request_id"), head.requests.sort_by("request_id")
@@ -297,13 +301,6 @@ def _first_column(base: pa.Table, head: pa.Table, row: int) -> FirstDifference:
 
 def _item(values: list[object], place: int) -> object:
     return values[place] if place < len(values) else None
-
-
-INTERIM = (3, 5, 7, 10)
-"""Numbers of pairs after which `--pairs auto` makes an interim analysis, and stops where the answer is clear."""
-
-ALPHA_INTERIM = 0.003
-"""Alpha at each of up to four analyses with 1 % in all: 0.99 % in 200,000 draws (tests/perf)."""
 
 
 def alpha(analyses: Sequence[int], total: float = ALPHA) -> float:

@@ -41,6 +41,26 @@ LONGEST_S = 1e8
 """Three years: no run is longer, and a stamp further away is a broken one."""
 
 
+MISCOUNTED = 0.01
+"""Share by which a client's token counts may differ from the server's: a special token a request stays below it."""
+_REMEDIES = {
+    "few-requests": "send more requests",
+    "failed": "see the errors in the file",
+    "late-client": "lower the rate that the tool was given, or use more workers",
+    OVERLOAD: "lower the rate that the tool was given until the queue stops growing",
+    QUEUE_GREW: "send more requests to see whether it does",
+}
+"""The remedy of a warning, for a run that another tool made."""
+DETAILS = {
+    "vllm": "run 'vllm bench serve' again with --save-result --save-detailed",
+    "sglang": "run it again with --output-details",
+    "aiperf": "name the folder that holds profile_export.jsonl too, or that file",
+    "llm-d": "name the result file of the harness that the report was made from",
+    "inference-perf": "let it write per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)",
+}
+"""What makes a tool write a row per request."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One request as another tool saw it; times in seconds on one clock of any origin, None where it has no such time.
@@ -173,10 +193,6 @@ def _record(i: int, answer: Answer, origin_s: float, sessions: Mapping[str, int]
     )
 
 
-MISCOUNTED = 0.01
-"""Share by which a client's token counts may differ from the server's: a special token a request stays below it."""
-
-
 def number_of(value: object) -> float | None:
     """A finite number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -284,25 +300,6 @@ def objective(bounds: Mapping[str, Any], names: Mapping[str, str], scale: float 
     """The SLO that a tool was given; `names` holds our metrics by theirs."""
     found = [(ours, number_of(bounds.get(theirs))) for theirs, ours in names.items()]
     return Slo(tuple(Bound(metric, limit * scale) for metric, limit in found if limit is not None))
-
-
-_REMEDIES = {
-    "few-requests": "send more requests",
-    "failed": "see the errors in the file",
-    "late-client": "lower the rate that the tool was given, or use more workers",
-    OVERLOAD: "lower the rate that the tool was given until the queue stops growing",
-    QUEUE_GREW: "send more requests to see whether it does",
-}
-"""The remedy of a warning, for a run that another tool made."""
-
-DETAILS = {
-    "vllm": "run 'vllm bench serve' again with --save-result --save-detailed",
-    "sglang": "run it again with --output-details",
-    "aiperf": "name the folder that holds profile_export.jsonl too, or that file",
-    "llm-d": "name the result file of the harness that the report was made from",
-    "inference-perf": "let it write per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)",
-}
-"""What makes a tool write a row per request."""
 
 
 def _judged(run: Run, objective: Slo) -> RunInfo:

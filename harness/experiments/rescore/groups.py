@@ -41,6 +41,10 @@ MOST = 20
 """Groups that are shown apart; the others, which have fewer requests, stand together."""
 
 
+UP = 4
+"""Folders above a run in which a search that made it may have left its answer."""
+
+
 def check(by: str) -> str:
     """The name of a grouping. Raises UsageError for one that is not known."""
     name = by.strip().lower()
@@ -151,10 +155,6 @@ def _used(place: Ints, names: list[str]) -> Grouping:
     """The same without empty groups."""
     there = np.bincount(place, minlength=len(names)) > 0
     return (np.cumsum(there) - 1)[place].astype(np.int64), [n for n, used in zip(names, there, strict=True) if used]
-
-
-UP = 4
-"""Folders above a run in which a search that made it may have left its answer."""
 
 
 def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> list[FoundCapacity]:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from harness.metrics.profiles._base import Profile
 
 
+POINTS = 17
+"""Numbers in a range without a step: with 0.25:4 every fourth root of two, to three digits."""
+Reader = Callable[[str, str], float]
+
+
 @dataclass(frozen=True, slots=True)
 class RescoreOptions:
     """How to score the runs. Without `objectives` each run is scored under the SLO it was run with.
@@ -38,12 +43,6 @@ class RescoreOptions:
     tokens: bool = False
     failed_as_infinite: bool = False
     fail_under: float | None = None
-
-
-POINTS = 17
-"""Numbers in a range without a step: with 0.25:4 every fourth root of two, to three digits."""
-
-Reader = Callable[[str, str], float]
 
 
 def plain(text: str, what: str) -> float:
