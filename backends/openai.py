@@ -23,7 +23,7 @@ from msgspec import Meta
 from backends.client import stamps, target
 from backends.client.body import Api, Builder, RequestFormat, sound_headers
 from backends.client.capabilities import Capabilities, Mode, Shared  # harness.spec reads the annotations of fields
-from backends.client.counting import Recount, ServerTokenizer, local
+from backends.client.counting import Recount, by_server, local
 from backends.client.message import Answer
 from backends.client.pool import ConnectionPool, Route, Target
 from backends.client.reading import Reader
@@ -291,7 +291,7 @@ class OpenAI:
             if known.tokenize is None:
                 with suppress(BackendError):  # it is gone: then others count
                     known = await tokenizer(control, known)
-            counters = [ServerTokenizer(control, known)] if known.tokenize is not None else []
+            counters = [by_server(control, known)] if known.tokenize is not None else []
             return await self._recount.count([*counters, *named])
 
     def aimed_at(self, url: str, model: str) -> OpenAI:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from backends.client import shapes
 from backends.client.capabilities import Capabilities
@@ -22,8 +22,6 @@ from harness.api import CountedBy
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
-    import tokenizers
-
     from backends.client.control import ControlClient
 
 
@@ -50,6 +48,8 @@ characters were whole: 1.1 of a byte-level vocabulary (llama.cpp, vLLM)."""
 END_MARKS = 2
 """Tokens that a server may count at the end of an answer."""
 AT_ONCE = 8  # questions to the server under way
+Counter: TypeAlias = "tuple[CountedBy, Callable[[str], Awaitable[int | None]]]"
+"""A rule, and the number of tokens of a text without special tokens; None if unknown."""
 MOST_CHARACTERS = 1 << 28  # texts kept; answers beyond them stay counted by events
 
 
@@ -210,49 +210,22 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
-class Counter(Protocol):
-    """Counts the tokens of a text."""
+def by_server(control: ControlClient, found: Capabilities) -> Counter:
+    """Return the counter that asks `/tokenize` of the server."""
 
-    @property
-    def by(self) -> CountedBy:
-        """The rule."""
-        ...
-
-    async def tokens(self, text: str) -> int | None:
-        """Number of tokens without special tokens; None if unknown."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class ServerTokenizer:
-    """`/tokenize` of the server."""
-
-    control: ControlClient
-    found: Capabilities
-    by: CountedBy = "server tokenizer"
-
-    async def tokens(self, text: str) -> int | None:
-        assert self.found.tokenize is not None
+    async def tokens(text: str) -> int | None:
+        assert found.tokenize is not None
         question: dict[str, object] = {"content": text, "add_special": False}
-        if self.found.tokenize_form == "prompt":
-            question = {"model": self.found.ask.model, "prompt": text, "add_special_tokens": False}
-        status, answer = await self.control.post(self.found.tokenize, question, "tokens of an answer")
+        if found.tokenize_form == "prompt":
+            question = {"model": found.ask.model, "prompt": text, "add_special_tokens": False}
+        status, answer = await control.post(found.tokenize, question, "tokens of an answer")
         return tokenized(answer) if status == 200 else None
 
-
-@dataclass(frozen=True, slots=True)
-class LocalTokenizer:
-    """A `tokenizer.json` that the user names."""
-
-    library: tokenizers.Tokenizer
-    by: CountedBy = "tokenizer"
-
-    async def tokens(self, text: str) -> int | None:
-        return len(self.library.encode(text, add_special_tokens=False).ids)
+    return "server tokenizer", tokens
 
 
-def local(path: str) -> LocalTokenizer:
-    """The tokenizer of a file, or of the folder that holds it. Raises UsageError where there is none."""
+def local(path: str) -> Counter:
+    """Return the counter by the tokenizer of a file, or of a folder. Raises UsageError where there is none."""
     try:
         from tokenizers import Tokenizer  # an optional extra
     except ImportError:
@@ -268,7 +241,11 @@ def local(path: str) -> LocalTokenizer:
         raise UsageError(f"No tokenizer '{path}': {why}; give the path of a tokenizer.json.") from None
     library.no_truncation()
     library.no_padding()
-    return LocalTokenizer(library)
+
+    async def tokens(text: str) -> int:
+        return len(library.encode(text, add_special_tokens=False).ids)
+
+    return "tokenizer", tokens
 
 
 @dataclass(slots=True)
@@ -307,13 +284,14 @@ class Recount:
 async def _first(counters: list[Counter], text: str) -> tuple[CountedBy, int] | None:
     for counter in list(counters):
         try:
-            tokens = await counter.tokens(text)
+            by, count_tokens = counter
+            tokens = await count_tokens(text)
         except BackendError:  # the server is gone, or does not answer: another counter may know
             if counter in counters:
                 counters.remove(counter)
             continue
         if tokens and tokens <= most(len(text)):
-            return counter.by, tokens
+            return by, tokens
     return None
 
 

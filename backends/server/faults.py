@@ -9,12 +9,12 @@
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from harness.errors import UsageError, no_such
-from harness.spec import build, parse
+from harness.spec import arguments, parse
 from harness.values import share
 
 Kind = Literal["reset", "slow", "429"]
@@ -49,7 +49,7 @@ class Fault:
 
     kind: Kind
     text: str
-    every: int
+    every: int = 1
     token: int = 0
     retry_after_s: float = 0.0
     slow: float = 0.0
@@ -60,32 +60,24 @@ class Fault:
         return nth % self.every == 0
 
 
+_ARGUMENTS: Mapping[str, type] = {"reset": _Reset, "slow": _Slow, "429": _Refusal}
+
+
 def parse_fault(text: str) -> Fault:
     """A fault from its spec. Raises UsageError."""
-    fault = _slow(text) if text.startswith("slow=") else _other(text)
+    is_share = text.startswith("slow=")
+    spec = parse(f"slow:by={text.removeprefix('slow=').replace(':', ',', 1)}" if is_share else text)
+    if spec.name not in _ARGUMENTS:
+        raise no_such("fault", spec.name, get_args(Kind))
+    if spec.name == "slow" and not is_share:
+        raise UsageError(f"'{text}': slow needs a share: slow=5%, or slow=5%:from=60s.")
+    values = arguments(_ARGUMENTS[spec.name], spec)
+    if is_share:
+        values["slow"] = share(values.pop("by"), f"'{text}': slow")
+    fault = Fault(cast("Kind", spec.name), text, **values)
     if fault.every < 1 or min(fault.token, fault.retry_after_s, fault.from_s) < 0:
         raise UsageError(f"'{text}': every must be at least 1; token, retry_after and from not negative.")
     return fault
-
-
-def _slow(text: str) -> Fault:
-    by, _, rest = text.removeprefix("slow=").partition(":")
-    slow = build(_Slow, parse(f"slow:by={by}{',' if rest else ''}{rest}"))
-    by_share = share(slow.by, f"'{text}': slow")
-    return Fault("slow", text, slow.every, slow=by_share, from_s=slow.from_s)
-
-
-def _other(text: str) -> Fault:
-    spec = parse(text)
-    if spec.name == "reset":
-        reset = build(_Reset, spec)
-        return Fault("reset", text, reset.every, reset.token)
-    if spec.name == "429":
-        refusal = build(_Refusal, spec)
-        return Fault("429", text, refusal.every, retry_after_s=refusal.retry_after_s)
-    if spec.name == "slow":
-        raise UsageError(f"'{text}': slow needs a share: slow=5%, or slow=5%:from=60s.")
-    raise no_such("fault", spec.name, get_args(Kind))
 
 
 class Faults:
