@@ -234,9 +234,7 @@ def _mde(row: Row) -> str:
 
 
 def _needed(row: GateRow) -> str:
-    if row.mde_pct is None:
-        return "-"
-    return "more than 1,000" if row.pairs_needed is None else f"{row.pairs_needed:,}"
+    return "-" if row.mde_pct is None else wording.needed(row)
 
 
 def shown(info: CompareAnswer) -> list[Row]:

@@ -127,13 +127,5 @@ def _case(row: GateRow, info: CompareAnswer) -> Case:
         changed = f"{row.label} {wording.change(row)}{f' ({bounds})' if bounds else ''}"
         return Case(name, "failure", clean(changed, None), text.render(compare.document(info)))
     if row.verdict == "inconclusive":
-        return Case(name, "skipped", _open(row))
+        return Case(name, "skipped", f"inconclusive: {clean(wording.undecided(row), None)}")
     return Case(name, "passed")
-
-
-def _open(row: GateRow) -> str:
-    if row.mde_pct is None:
-        return "inconclusive: too few pairs for an interval"
-    needed = "more than 1,000" if row.pairs_needed is None else f"{row.pairs_needed:,}"
-    unit = " points" if row.scale == "difference" else "%"
-    return f"inconclusive: MDE {wording.percent(row.mde_pct)}{unit}, {needed} pairs needed"

@@ -64,7 +64,7 @@ def test_too_noisy_pairs_decide_nothing_and_say_what_would(stored):
 
     assert (info.verdict, info.exit_code) == ("inconclusive", 5)
     assert row(info, "tpot").mde_pct > 5 and row(info, "tpot").pairs_needed > 3
-    assert "would have been found by these 3 pairs" in info.text
+    assert "with 3 pairs only a loss of" in info.text
 
 
 def test_enough_pairs_for_a_loss_at_the_limit_tell_what_is_not_ruled_out(stored):

@@ -143,10 +143,11 @@ def _inconclusive(info: CompareAnswer) -> str:
         )
     if not rows:
         return "inconclusive: there is nothing to gate on; name a gate with --gate."
-    return f"inconclusive: {'; '.join(_open(row) for row in rows[:3])}."
+    return f"inconclusive: {'; '.join(undecided(row) for row in rows[:3])}."
 
 
-def _open(row: GateRow) -> str:
+def undecided(row: GateRow) -> str:
+    """What it would take to decide a gate."""
     if row.mde_pct is None:
         return f"{at(row)}{row.label} has no interval from {row.pairs} pair{'s' if row.pairs != 1 else ''}"
     if row.pairs_needed is not None and row.pairs_needed <= row.pairs and row.bounds_pct is not None:
@@ -157,11 +158,15 @@ def _open(row: GateRow) -> str:
             f"one of {row.must_detect_pct:g}{unit(row)} must be found; "
             "make more pairs"
         )
-    needed = "more than 1,000 pairs" if row.pairs_needed is None else f"{row.pairs_needed:,} pairs"
     return (
-        f"{at(row)}{row.label}: a loss of {percent(row.mde_pct)}{unit(row)} would have been found by these "
-        f"{row.pairs} pairs, one of {row.must_detect_pct:g}{unit(row)} by {needed}"
+        f"{at(row)}{row.label}: with {row.pairs} pairs only a loss of {percent(row.mde_pct)}{unit(row)} or more is "
+        f"detectable; {row.must_detect_pct:g}{unit(row)} would take {needed(row)} pairs"
     )
+
+
+def needed(row: GateRow) -> str:
+    """How many pairs find what must be found."""
+    return "more than 1,000" if row.pairs_needed is None else f"{row.pairs_needed:,}"
 
 
 def _refused(info: CompareAnswer) -> str:
