@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec import structs
 
 from harness.data.folder import Run
@@ -229,9 +230,6 @@ def _differ(base: pa.Table, head: pa.Table) -> Mask:
 
 def _column_differs(base: pa.Table, head: pa.Table, name: str) -> Mask:
     """(rows,) whether the values of a column differ; null equals null."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     ours, theirs = base[name], head[name]
     if ours.equals(theirs):
         return np.zeros(len(base), bool)

@@ -99,7 +99,6 @@ class ToolRun:
     url: str | None = None
     started: str | None = None
     rate_rps: float | None = None
-    seed: int | None = None
     closed: bool = False
     per_request: bool = True
     missing: frozenset[str] = frozenset()
@@ -121,7 +120,7 @@ def as_run(source: ToolRun, path: Path, name: str) -> Run:
         "state": "finished",
         "clock": "wall",
         "started": source.started,
-        "spec": {"backend": source.tool, "seed": source.seed, "rate": source.rate_rps},
+        "spec": {"backend": source.tool, "seed": None, "rate": source.rate_rps},
         "workload": {
             "name": source.workload or f"requests of {source.tool}",
             "rate_rps": source.rate_rps,

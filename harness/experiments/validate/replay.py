@@ -10,12 +10,14 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness import registry
 from harness.api import Request, Simulator, Slo
 from harness.data.records import to_table
 from harness.data.schedule import requests_of
 from harness.errors import BenchError, UsageError
+from harness.experiments import imports
 from harness.experiments.rescore.reading import Source, sources
 from harness.experiments.validate.answer import LARGEST, Pair, Validation, target, validation
 from harness.metrics.objective import Seen, parse_slo, restored_slo, score
@@ -83,16 +85,11 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 def _whole(source: Source) -> pa.Table:
     """The measured requests with all their tokens."""
-    import pyarrow as pa
-
     return pa.concat_tables(source.seen.pieces())
 
 
 def _simulated(source: Source, backend: str) -> pa.Table:
     """The records of the simulation of the requests that were measured."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     spec = parse(backend)
     kind = registry.find("backends", spec.name)
     if not issubclass(kind, Simulator):
@@ -154,14 +151,10 @@ def _requests(source: Source) -> list[Request]:
 
 
 def _every(source: Source) -> pa.Table:
-    from harness.experiments import imports
-
     return imports.open(source.path)[0].requests if source.left_out else _whole(source)
 
 
 def _made(table: pa.Table, planned: dict[int, Request]) -> Iterator[Request]:
-    from harness.api import Request
-
     columns = ("request_id", "scheduled_s", "prompt_tokens", "output_tokens", "output_tokens_asked", "status")
     for number, at_s, prompt, output, wanted, status in zip(*(table[c].to_pylist() for c in columns), strict=True):
         length = output if status in ENDED and output else wanted
