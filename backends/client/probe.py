@@ -51,6 +51,7 @@ PASSABLE = 0.02
 
 _ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
 _AS_TEXT = "prompts are sent as text, so their lengths in tokens may differ from the plan"
+_UNVERIFIED = "the server does not report prompt tokens: prompt lengths are unverified"
 _IDS_IN_CHAT = "Chat accepts text messages, not token ids; use api=completions or prompt=text."
 _NO_TEXT = (
     "This content has no text, and chat accepts only text; give --content calibrated, "
@@ -90,13 +91,14 @@ async def probe(
         sizes = [reported, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
         response = await prober.settle([size for size in sizes if size])
         prober.look(response, entry)
-        found = await tokenizer(control, prober.found) if full else prober.found
-        first = None if full else (prober.request, response.prompt_tokens)
-        found = await correct(control, found, content, key, first)
+        if full:
+            prober.found = await tokenizer(control, prober.found)
+            await prober.correct()
+        else:
+            await prober.correct(prober.request, response.prompt_tokens)
         if control.pauses_s:
-            note = f"the server limits requests: the probe waited {sum(control.pauses_s):.3g} s for it"
-            found = replace(found, warnings=(*found.warnings, note))
-        return replace(found, requests=tuple(control.sent), at_root=control.url != url.rstrip("/"))
+            prober.warn(f"the server limits requests: the probe waited {sum(control.pauses_s):.3g} s for it")
+        return replace(prober.found, requests=tuple(control.sent), at_root=control.url != url.rstrip("/"))
 
 
 def _assumed(ask: RequestFormat, content: Content) -> Capabilities:
@@ -334,6 +336,101 @@ class _Prober:
             return f"{instead} asks for the length of answers instead"
         return cost
 
+    async def correct(self, request: Request | None = None, counted: int | None = None) -> None:
+        """Calibrate the content by the server's counts, or note the overhead; warn where neither works.
+
+        With a `request` and what the server `counted` of it at most one more is sent.
+        """
+        if request is not None and counted is None:
+            self.warn(_UNVERIFIED)
+        elif isinstance(self.content, RecordedContent):
+            return
+        elif self.found.ask.prompt != "text" or not isinstance(self.content, LearningContent):
+            await self._overhead([] if request is None or counted is None else [(request.prompt_tokens, counted)])
+        elif request is None or counted is None:
+            await self._teach()
+        else:
+            await self._hint(self.content, Lesson(self.content.text(request), request.prompt_tokens, counted))
+
+    async def _overhead(self, pairs: list[tuple[int, int]]) -> None:
+        """Note what the server adds to every prompt, where it is the same for all."""
+        if not pairs or pairs[0][0] != pairs[0][1]:
+            pairs = pairs + await self._counts(MEASURED[len(pairs) :], len(pairs))
+        if not pairs:
+            self.warn(_UNVERIFIED)
+            return
+        overhead, *others = dict.fromkeys(counted - planned for planned, counted in pairs)
+        if others:
+            error = max((counted - planned) / planned for planned, counted in pairs)
+            counts = ", ".join(f"{counted} for {planned}" for planned, counted in pairs)
+            note = f"the server counts other prompt lengths than planned ({counts}); give the tokenizer of its model"
+            self.found = replace(self.found, length_error=error)
+            self.warn(note)
+            return
+        ask = replace(self.found.ask, overhead_tokens=overhead)
+        self.found = replace(self.found, ask=ask, overhead_tokens=overhead, length_error=0.0)
+        if overhead > 0:
+            note = f"{overhead} tokens are added to every prompt (template, salt)"
+            self.warn(f"{note}; the planned text is that much shorter")
+
+    async def _hint(self, content: LearningContent, lesson: Lesson) -> None:
+        """Calibrate by the count that is known and that of one long prompt; what error remains is seen in the run.
+
+        One count alone does not tell what is around a text from what a word is: of it nothing is learned.
+        """
+        longest, warnings = LONG, self.found.warnings
+        if self.found.max_model_len is not None:  # a text of this language may have several times the tokens
+            longest = min(LONG, int(self.found.max_model_len / 2 * min(1.0, lesson.planned / lesson.counted)))
+        if await self._counts((longest,), 0):
+            self._learn(content, lesson)
+        elif self.found.warnings == warnings:
+            self.warn(_UNVERIFIED)
+
+    async def _teach(self) -> None:
+        """Calibrate by texts of many lengths, and note the error that is left in the last ones."""
+        pairs: list[tuple[int, int]] = []
+        for i, planned in enumerate(LEARNED):
+            pairs += await self._counts((planned,), i)
+            if not pairs and i > 1:
+                break
+        if not pairs:
+            self.warn(_UNVERIFIED)
+            return
+        last = pairs[len(pairs) // 2 :]
+        error = sum(counted for _, counted in last) / sum(planned for planned, _ in last) - 1
+        self.found = replace(self.found, length_error=error)
+        if abs(error) > PASSABLE:
+            note = f"prompts are still {abs(error):.1%} {'longer' if error > 0 else 'shorter'} than planned"
+            self.warn(f"{note} after calibration with {len(pairs)} texts")
+
+    async def _counts(self, planned: Sequence[int], first: int) -> list[tuple[int, int]]:
+        """(planned tokens, tokens by the server's count) of prompts that fit it; a warning where the server fails."""
+        builder, pairs, content = Builder(self.found.ask, self.content, self.key), [], self.content
+        for i, tokens in enumerate(planned):
+            request = Request(-1000 - first - i, 0.0, tokens, 1)
+            if self.found.max_model_len is not None and 2 * tokens > self.found.max_model_len:
+                continue
+            response = await self.control.ask(builder, request, PATHS[self.found.ask.api], "prompt lengths")
+            counted = response.prompt_tokens
+            if response.status != 200:
+                how = f"got status {response.status}" if response.status else "broke off"
+                note = f"{self.control.where} answers, but the request for the length of {tokens} prompt tokens {how}"
+                if not any("the request for the length of" in warning for warning in self.found.warnings):
+                    self.warn(f"{note}: {self.control.quoted(response.words)}; prompt lengths may be inexact")
+            elif counted is not None:
+                pairs.append((tokens, counted))
+                if self.found.ask.prompt == "text" and isinstance(content, LearningContent):
+                    self._learn(content, Lesson(content.text(request), request.prompt_tokens, counted))
+        return pairs
+
+    def _learn(self, content: LearningContent, lesson: Lesson) -> None:
+        content.observe(*lesson)
+        self.found = replace(self.found, lessons=(*self.found.lessons, lesson))
+
+    def warn(self, note: str) -> None:
+        """Add a sentence for the user to what is found."""
+        self.found = replace(self.found, warnings=(*self.found.warnings, note))
+
 
 def _usage_form(response: ProbeResponse) -> UsageForm | None:
     """Where this answer has its token counts."""
@@ -360,115 +457,3 @@ async def tokenizer(control: ControlClient, found: Capabilities) -> Capabilities
         if status == 404:
             break
     return found
-
-
-async def correct(
-    control: ControlClient,
-    found: Capabilities,
-    content: Content,
-    key: str | None,
-    first: tuple[Request, int | None] | None = None,
-) -> Capabilities:
-    """Calibrate the content by the server's counts, or note the overhead; adds a warning where neither works.
-
-    `first` is a request with the count that its answer had: then at most one more is sent.
-    """
-    if first is not None and first[1] is None:
-        return _unknown(found)
-    if isinstance(content, RecordedContent):
-        return found
-    if found.ask.prompt == "text" and isinstance(content, LearningContent):
-        return await (
-            _teach(control, found, content, key) if first is None else _hint(control, found, content, key, first)
-        )
-    pairs = [] if first is None or first[1] is None else [(first[0].prompt_tokens, first[1])]
-    if not pairs or pairs[0][0] != pairs[0][1]:
-        found, more = await _counts(control, found, content, key, MEASURED[len(pairs) :], len(pairs))
-        pairs += more
-    if not pairs:
-        return _unknown(found)
-    overheads = [counted - planned for planned, counted in pairs]
-    if len(set(overheads)) > 1:
-        error = max((counted - planned) / planned for planned, counted in pairs)
-        counts = ", ".join(f"{counted} for {planned}" for planned, counted in pairs)
-        note = f"the server counts other prompt lengths than planned ({counts}); give the tokenizer of its model"
-        return replace(found, length_error=error, warnings=(*found.warnings, note))
-    ask = replace(found.ask, overhead_tokens=overheads[0])
-    note = f"{overheads[0]} tokens are added to every prompt (template, salt); the planned text is that much shorter"
-    warnings = (*found.warnings, note) if overheads[0] > 0 else found.warnings
-    return replace(found, ask=ask, overhead_tokens=overheads[0], length_error=0.0, warnings=warnings)
-
-
-async def _hint(
-    control: ControlClient, found: Capabilities, content: LearningContent, key: str | None,
-    first: tuple[Request, int | None],
-) -> Capabilities:  # fmt: skip
-    """Calibrate by the count that is known and that of one long prompt; what error remains is seen in the run.
-
-    One count alone does not tell what is around a text from what a word is: of it nothing is learned.
-    """
-    request, counted = first
-    assert counted is not None
-    lesson = Lesson(content.text(request), request.prompt_tokens, counted)
-    longest = LONG
-    if found.max_model_len is not None:  # a text of this language may have several times the tokens
-        longest = min(LONG, int(found.max_model_len / 2 * min(1.0, request.prompt_tokens / counted)))
-    before = found
-    found, pairs = await _counts(control, found, content, key, (longest,), 0)
-    if not pairs:
-        return _unknown(found) if found is before else found
-    content.observe(*lesson)
-    return replace(found, lessons=(*found.lessons, lesson))
-
-
-async def _teach(
-    control: ControlClient, found: Capabilities, content: LearningContent, key: str | None
-) -> Capabilities:
-    seen: list[tuple[int, int]] = []
-    for i, planned in enumerate(LEARNED):
-        found, pairs = await _counts(control, found, content, key, (planned,), i)
-        if not pairs and not seen and i > 1:
-            return _unknown(found)
-        seen += pairs
-    if not seen:
-        return _unknown(found)
-    last = seen[len(seen) // 2 :]
-    error = sum(counted for _, counted in last) / sum(planned for planned, _ in last) - 1
-    warnings = found.warnings
-    if abs(error) > PASSABLE:
-        note = f"prompts are still {abs(error):.1%} {'longer' if error > 0 else 'shorter'} than planned"
-        warnings = (*warnings, f"{note} after calibration with {len(seen)} texts")
-    return replace(found, length_error=error, warnings=warnings)
-
-
-async def _counts(
-    control: ControlClient, found: Capabilities, content: Content, key: str | None, planned: Sequence[int], first: int
-) -> tuple[Capabilities, list[tuple[int, int]]]:
-    """(planned tokens, tokens by the server's count) of prompts that fit it; a warning where the server fails."""
-    builder = Builder(found.ask, content, key)
-    pairs = []
-    for i, tokens in enumerate(planned):
-        request = Request(-1000 - first - i, 0.0, tokens, 1)
-        if found.max_model_len is not None and 2 * tokens > found.max_model_len:
-            continue
-        response = await control.ask(builder, request, PATHS[found.ask.api], "prompt lengths")
-        counted = response.prompt_tokens
-        if response.status != 200:
-            how = f"got status {response.status}" if response.status else "broke off"
-            note = f"{control.where} answers, but the request for the length of {tokens} prompt tokens {how}"
-            note += f": {control.quoted(response.words)}; prompt lengths may be inexact"
-            if not any("the request for the length of" in warning for warning in found.warnings):
-                found = replace(found, warnings=(*found.warnings, note))
-        if response.status != 200 or counted is None:
-            continue
-        pairs.append((tokens, counted))
-        if found.ask.prompt == "text" and isinstance(content, LearningContent):
-            lesson = Lesson(content.text(request), request.prompt_tokens, counted)
-            content.observe(*lesson)
-            found = replace(found, lessons=(*found.lessons, lesson))
-    return found, pairs
-
-
-def _unknown(found: Capabilities) -> Capabilities:
-    note = "the server does not report prompt tokens: prompt lengths are unverified"
-    return replace(found, warnings=(*found.warnings, note))
