@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 REJECTED = (429, 503, 529)
 ERROR_CHARACTERS = 300
+"""Of the one line that is kept of an error, without secrets."""
 SHORT_TOKEN = 3
 """Characters of a short token: text of so many times as many characters has at least so many tokens."""
 CUT_OFF = ("content_filter", "abort")
@@ -44,7 +45,18 @@ class Reader:
         status, error = self._status(answer, parsed, request, counted)
         shared = sum(map(operator.eq, reads, reads[1:]))
         held = self._held_back(answer, parsed.stream, counted, stamps_s)
-        yield _ended(answer, parsed, request, counted, shared, held, status, self._shown(error))
+        stream, usage = parsed.stream, parsed.stream.usage
+        yield Ended(
+            request_id=request.id,
+            at_s=answer.ended_s,
+            status=status,
+            error=None if error is None else self.redaction.foreign(error, ERROR_CHARACTERS),
+            sent_s=answer.sent_s,
+            prompt_tokens_server=usage.prompt,
+            cached_tokens=usage.cached if usage.cached is not None else shapes.whole(stream.timings.get("cache_n")),
+            unseen_tokens=counted.unseen or None,
+            exchange=_exchange(answer, parsed, counted, shared, held),
+        )
 
     def started(self, answer: Answer) -> bool:
         """Whether a first token is among the bytes that have come so far."""
@@ -78,12 +90,6 @@ class Reader:
             return 0, 0.0
         characters = sum(len(stream.text[i]) for i in counted.which[:1])  # hidden tokens came in no event
         return held_back(answer.sent_s, event_s, min(sum(counted.token_n), characters // SHORT_TOKEN))
-
-    def _shown(self, error: str | None) -> str | None:
-        """One line of at most 300 characters, without secrets."""
-        if error is None:
-            return None
-        return self.redaction.foreign(error, ERROR_CHARACTERS)
 
     def _status(
         self, answer: Answer, parsed: _ParsedAnswer, request: Request, counted: Counted
@@ -197,30 +203,6 @@ def _end_of_stream(stream: Stream, request: Request, events: int, unseen: int) -
         counted = "" if stream.usage.completion is None else f", tokens by the server's count: {unseen:,}"
         return "empty", f"no text: finish_reason {stream.finish_reason}{counted}"
     return "ok", None
-
-
-def _ended(
-    answer: Answer,
-    parsed: _ParsedAnswer,
-    request: Request,
-    counted: Counted,
-    shared: int,
-    held: tuple[int, float],
-    status: Status,
-    error: str | None,
-) -> Ended:
-    stream, usage = parsed.stream, parsed.stream.usage
-    return Ended(
-        request_id=request.id,
-        at_s=answer.ended_s,
-        status=status,
-        error=error,
-        sent_s=answer.sent_s,
-        prompt_tokens_server=usage.prompt,
-        cached_tokens=usage.cached if usage.cached is not None else shapes.whole(stream.timings.get("cache_n")),
-        unseen_tokens=counted.unseen or None,
-        exchange=_exchange(answer, parsed, counted, shared, held),
-    )
 
 
 def _exchange(
