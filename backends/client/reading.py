@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, repeat
 from typing import TYPE_CHECKING
@@ -73,7 +73,8 @@ class Reader:
         ends = list(accumulate(map(len, head.pieces)))
         if head.status != 200:
             return _ParsedAnswer(head, framing.Stream(), ends, body=body)
-        if _is_stream(head.headers, body):
+        # where a server names another type, by how the body begins
+        if "event-stream" in head.headers.get("content-type", "").lower() or framing.is_stream(body):
             whole = answer.how == "complete" and not head.cut and head.fault is None
             stream = framing.follow(framing.events(body), whole=whole)
             if stream.fault is not None:
@@ -136,11 +137,6 @@ class _ParsedAnswer:
                 i += 1
             found.append(reads[i])
         return found
-
-
-def _is_stream(headers: Mapping[str, str], body: bytes) -> bool:
-    """By the content type, or by how the body begins where a server names another type."""
-    return "event-stream" in headers.get("content-type", "").lower() or framing.is_stream(body)
 
 
 def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool, foreign: Callable[[str], str]) -> Stream:

@@ -166,8 +166,9 @@ class EngineService:
         for request_id, tokens in _by_request(turn).items():
             answer = self._open.get(request_id)  # none after an abort
             if answer is not None:
-                end = self._end(answer, tokens[-1]) if request_id in done else None
-                if end is not None:
+                end: EndReason | None = None
+                if request_id in done:
+                    end = "stop" if tokens[-1] in answer.ends else "length"
                     del self._open[request_id]
                 answer.listener.step(tokens, at_s, turn.at_s, end)
         for ended in turn.ended:
@@ -188,10 +189,6 @@ class EngineService:
         for request_id in turn.preempted:
             if (answer := self._open.get(request_id)) is not None:
                 answer.ticket.preemptions += 1
-
-    @staticmethod
-    def _end(answer: _EngineAnswer, token: int) -> EndReason:
-        return "stop" if token in answer.ends else "length"
 
     def _fail(self, error: BackendError) -> None:
         self._failure = error

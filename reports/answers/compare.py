@@ -179,7 +179,7 @@ def _limits(info: CompareAnswer, most: int) -> tuple[Table, ...]:
     columns: dict[str, Callable[[GateRow], str | Cell]] = {
         "ignored up to": lambda row: f"{row.min_effect_pct:g}{_unit(row)}",
         "must be found from": lambda row: f"{row.must_detect_pct:g}{_unit(row)}",
-        "pairs needed": _needed,
+        "pairs needed": lambda row: "-" if row.mde_pct is None else wording.needed(row),
         "p (decides)": lambda row: "-" if row.p is None else _format.probability(row.p),
         "p (mean)": lambda row: "-" if row.p_mean is None else _format.probability(row.p_mean),
         "p (median group)": lambda row: "-" if row.steady is None else _format.probability(row.steady.p),
@@ -231,10 +231,6 @@ def _mde(row: Row) -> str:
         return "-"
     large = row.mde_pct > wording.MOST_PCT
     return f"{f'>{wording.MOST_PCT:,}' if large else number(row.mde_pct, 2)}{_unit(row)}"
-
-
-def _needed(row: GateRow) -> str:
-    return "-" if row.mde_pct is None else wording.needed(row)
 
 
 def shown(info: CompareAnswer) -> list[Row]:

@@ -144,9 +144,11 @@ def _judged(
 ) -> _Judged:
     """The verdict. Where answers are `shorter`, no speed decides; where runs were not `in_turns`, none can."""
     virtual = all(map(refusals.is_virtual, pairs))
+    runs = [side for pair in pairs for side in (pair.base, pair.head) if isinstance(side, Run)]
+    fewest = min((len(run.requests) for run in runs), default=0)
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
     names = {each.quantity.name for each in series}
-    standing = gates.exact(gates.few_requests(_fewest(pairs))) if virtual else gates.defaults(names)
+    standing = gates.exact(gates.few_requests(fewest)) if virtual else gates.defaults(names)
     chosen = settings.gates or standing
     for gate in settings.gates:
         if gate.quantity.name not in names:  # it would never fire
@@ -182,11 +184,6 @@ def _judged(
         shown=[*by_chance, *rest],
         exact=_parted(pairs) if virtual else None,
     )
-
-
-def _fewest(pairs: Sequence[Pair]) -> int:
-    """Requests of the shortest run."""
-    return min(len(side.requests) for pair in pairs for side in (pair.base, pair.head) if isinstance(side, Run))
 
 
 def _with_steady(series: Series, pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Series:

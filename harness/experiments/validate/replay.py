@@ -144,14 +144,10 @@ def _of_sides(facts: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]
 
 def _requests(source: Source) -> list[Request]:
     """Every request that was sent, warm-up included, in order of time; as long as its answer was."""
-    table = _every(source)
+    table = imports.open(source.path)[0].requests if source.left_out else _whole(source)
     planned = source.schedule
     prefixes = {} if planned is None else {request.id: request for request in requests_of(planned)}
     return sorted(_made(table, prefixes), key=lambda request: (request.scheduled_s, request.id))
-
-
-def _every(source: Source) -> pa.Table:
-    return imports.open(source.path)[0].requests if source.left_out else _whole(source)
 
 
 def _made(table: pa.Table, planned: dict[int, Request]) -> Iterator[Request]:
