@@ -131,12 +131,11 @@ def _at(rule: str, at_s: float, due_s: Floats) -> Cut:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """The queue grew by `requests` of the `arrivals` in `seconds`; the last third waited `waiting_s` (median)."""
+    """The queue grew by `requests` of the `arrivals` in `seconds`."""
 
     requests: int
     arrivals: int
     seconds: float
-    waiting_s: float
 
 
 def overload(table: pa.Table) -> Overload | None:
@@ -181,10 +180,10 @@ def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
     order = np.argsort(due_s, kind="stable")
     due_s, started_s = due_s[order], started_s[order]
     waited_s = started_s - due_s
-    waiting_s = float(np.median(waited_s[-(len(due_s) // 3) :]))
     if due_s[0] == due_s[-1]:  # all at once: a queue where those behind wait longer
-        late = waiting_s > np.median(waited_s[: len(due_s) // 3])
-        return Overload(int((started_s > started_s.min()).sum()), len(due_s), 0.0, waiting_s) if late else None
+        third = len(due_s) // 3
+        late = np.median(waited_s[-third:]) > np.median(waited_s[:third])
+        return Overload(int((started_s > started_s.min()).sum()), len(due_s), 0.0) if late else None
     from_s = float(due_s[0]) + FILLS * (until_s - float(due_s[0]))
     arrivals = int(((due_s > from_s) & (due_s <= until_s)).sum())
     if arrivals < MIN_REQUESTS:
@@ -193,7 +192,7 @@ def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
     queue = np.searchsorted(due_s, at_s, side="right") - np.searchsorted(np.sort(started_s), at_s, side="right")
     growth = int(queue[-1] - queue[0])
     chance = max(math.sqrt(arrivals), math.sqrt(WINDOWS) * float(np.diff(queue).std(ddof=1)))
-    return Overload(growth, arrivals, until_s - from_s, waiting_s) if growth > GROWTH * chance else None
+    return Overload(growth, arrivals, until_s - from_s) if growth > GROWTH * chance else None
 
 
 def saturated(table: pa.Table, at_s: float) -> str:

@@ -238,12 +238,10 @@ def _pair(number: int, pair: Pair, cut_s: float, settings: Settings) -> Compared
         point=dict(pair.point),
         seed=pair.base.seed if isinstance(pair.base, Numbers) else pair.base.info.seed,
         schedule_hash=schedule_of(pair.base),
-        order=pair.order,
         base_run=str(pair.base.path),
         head_run=str(pair.head.path),
         valid=not reasons,
         reasons=reasons,
-        repeated=pair.repeated,
         cut_s=cut_s,
         cached=CachedShares(gates.cached_share(pair.base, cut_s), gates.cached_share(pair.head, cut_s)),
     )

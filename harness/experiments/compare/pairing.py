@@ -66,16 +66,11 @@ Source: TypeAlias = Run | Numbers
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
-    """A run of the base and one of the head. `point` is where in a sweep, `order` which went first ("AB", "BA").
-
-    `repeated` tells that it was made again, because a run of the first attempt was not valid.
-    """
+    """A run of the base and one of the head; `point` is where in a sweep."""
 
     base: Source
     head: Source
     point: Mapping[str, str] = field(default_factory=dict)
-    order: str | None = None
-    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
