@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.client.counting import Recount, count, local, share
+from backends.client.counting import Counter, Recount, count, local, share
 from backends.client.framing import Event, Stream, follow, take
 from harness.api import CountedBy
 from harness.errors import BackendError, UsageError
@@ -90,14 +90,18 @@ class Gone:
         raise BackendError(f"gone with {text}")
 
 
+def counter(of: Letters | Gone) -> Counter:
+    return of.by, of.tokens
+
+
 def test_answers_are_counted_after_the_run_by_the_first_tokenizer_that_answers() -> None:
     """A server without usage would be measured in chunks."""
     kept = Recount()
     kept.keep(3, ["ab", "cd", "e"])
     kept.keep(4, [])
 
-    assert {3: ("server tokenizer", [2, 2, 1])} == asyncio.run(kept.count([Gone(), Letters()]))
-    assert {} == asyncio.run(kept.count([Gone()])) == asyncio.run(kept.count([]))
+    assert {3: ("server tokenizer", [2, 2, 1])} == asyncio.run(kept.count([counter(Gone()), counter(Letters())]))
+    assert {} == asyncio.run(kept.count([counter(Gone())])) == asyncio.run(kept.count([]))
 
 
 def test_a_tokenizer_that_counts_more_than_a_text_can_have_is_not_believed() -> None:
@@ -110,7 +114,7 @@ def test_a_tokenizer_that_counts_more_than_a_text_can_have_is_not_believed() -> 
     kept = Recount()
     kept.keep(3, ["ab", "cd", "e"])
 
-    assert {} == asyncio.run(kept.count([Liar()]))
+    assert {} == asyncio.run(kept.count([counter(Liar())]))
 
 
 def test_a_server_that_is_gone_is_not_queried_for_each_answer() -> None:
@@ -119,7 +123,7 @@ def test_a_server_that_is_gone_is_not_queried_for_each_answer() -> None:
     for i in range(100):
         kept.keep(i, ["ab"])
 
-    assert 100 == len(asyncio.run(kept.count([gone, Letters()])))
+    assert 100 == len(asyncio.run(kept.count([counter(gone), counter(Letters())])))
     assert 8 >= gone.queries
 
 
