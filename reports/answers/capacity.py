@@ -167,7 +167,7 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
             yield "Measured on one recorded trace at several speeds; nothing is random, so there is no interval."
             return
         if one.horizon is not None:
-            yield from _runs(info, one, one.horizon)
+            yield from _runs(one, one.horizon)
             return
         if one.requests:
             yield f"Of {one.seeds} trials with {one.requests:,} requests each (warm-up cut: {clean(info.run.warmup)})."
@@ -206,8 +206,8 @@ def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[s
         )
 
 
-def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
-    """What the runs over a horizon were, and the command that checks the answer."""
+def _runs(one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
+    """What the runs over a horizon were, and what limits the system."""
     yield from of_runs(over, one.near, one.goal)
     if (stable_rps := one.stable_rps) is not None and one.capacity_rps:
         limit = "the throughput is the limit" if stable_rps < LIMITED * one.capacity_rps else "the SLO is the limit"
@@ -217,7 +217,6 @@ def _runs(info: CapacityAnswer, one: GoalCapacity, over: HorizonRuns) -> Iterato
         yield f"An upper bound for longer runs: a queue takes time to fill (--horizon {over.lasting_s:.6g}s)."
     if over.waits_s is not None:
         yield f"No bound is on waiting: a request that has not begun after {_format.seconds(over.waits_s)} is a miss."
-    yield f"Check it: {check(info, one)}"
 
 
 def check(info: CapacityAnswer, one: GoalCapacity) -> str:
@@ -266,6 +265,7 @@ def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
 def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Notice]:
     if not results:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
+    yield from (Notice(warning.message or "", warning.remedy or "") for warning in info.warnings)
     for one in results:
         if one.why:
             needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
@@ -294,6 +294,9 @@ def _sections(info: CapacityAnswer, study: Study | None, path: Path | None) -> I
     """The curve, what only stored runs hold, and how the capacity was searched."""
     results = info.answers
     yield Section("curve", "The curve", (*_figures("figures", study), *_curve(info, results)))
+    checks = [(one, command) for one in results if (command := check(info, one))]
+    name = "check: the mean attainment of these runs is the goal of"
+    yield Section("check", "Check it", tuple(Command(f"{name} {percent(one.goal)}", line) for one, line in checks))
     if study is None or path is None:
         return
     if any(point.folders for point in study.systems[0].points):

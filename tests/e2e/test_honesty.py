@@ -329,7 +329,10 @@ def test_a_search_warns_of_requests_longer_than_the_context(capsys: pytest.Captu
     lengths = ["--lengths", "fixed:prompt=4000,output=10", "--slo", "ttft=5", "--at", "0.1", "--workers", "1"]
     main(["capacity", "--backend", "sim", *lengths])
 
-    assert "warning: 100 of 100 requests are longer than the context of opt-13b" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    warning = "100 of 100 requests are longer than the context of opt-13b"
+    assert f"warning: {warning}" in printed.err
+    assert f"warning  {warning}" in printed.out
 
 
 def test_rows_of_a_trace_that_are_not_sent_are_reported(sim: Sim, trace: str) -> None:

@@ -69,6 +69,7 @@ def answer(
         "one_traffic": setup.recorded,
         "answers": answers,
         "invalid": list(invalid),
+        "warnings": [asdict(warning) for warning in setup.warnings],
         "curve_of": str(shown),
         "curve": curve(ledger.whole, shown),
         "cost": _cost(ledger, wall_s),

@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType, field
 
 from harness.data.codec import Count, Document, Facts, Number, Part, Positive, Share, Text
-from harness.data.run_json import Floor, StoredSlo, Workload
+from harness.data.run_json import Floor, StoredSlo, Warned, Workload
 
 
 class RateBracket(Part, frozen=True, kw_only=True):
@@ -171,6 +171,7 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     one_traffic: bool = False
     answers: list[GoalCapacity] = field(default_factory=list)
     invalid: list[str] = field(default_factory=list)
+    warnings: list[Warned] = field(default_factory=list)
     over_horizon: bool = False
     horizon_s: Positive | None = None
     windows: Share | None = None

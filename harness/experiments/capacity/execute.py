@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from harness.api import Elastic, Slo
+from harness.api import Elastic, RunWarning, Slo
 from harness.data.folder import new_folder
 from harness.data.host import busy, host
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
@@ -111,6 +111,14 @@ class Setup:
         return BUDGET_S
 
     @property
+    def warnings(self) -> list[RunWarning]:
+        """What makes the runs of a simulated search not valid as runs of their own."""
+        if not self.planned.virtual:
+            return []
+        table, facts = self.planned.schedule.table, self.planned.backend.describe()
+        return [*too_long(table, "output_tokens", facts, recorded=self.recorded, virtual=True)]
+
+    @property
     def clock(self) -> str:
         """`virtual` or `wall`."""
         return "virtual" if self.planned.virtual else "wall"
@@ -206,11 +214,9 @@ def run_search(
     or NotValid where there are none. Raises Interrupted where no trial had ended.
     """
     budget = Budget(setup.budget_s, time.monotonic())
-    if setup.planned.virtual:
-        table, facts = setup.planned.schedule.table, setup.planned.backend.describe()
-        for wrong in sentences(too_long(table, "output_tokens", facts, recorded=setup.recorded, virtual=True)):
-            tell(f"warning: {wrong}")
-    elif make is None:
+    for wrong in sentences(setup.warnings):
+        tell(f"warning: {wrong}")
+    if make is None and not setup.planned.virtual:
         tell_load(setup, tell)
     with (
         pool.of(workers, pool_name, virtual=setup.planned.virtual) as processes,
