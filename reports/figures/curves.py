@@ -50,7 +50,9 @@ def attainment_rate(study: Study) -> go.Figure | str:
     for line in lines:
         name = line.name.removeprefix(f"{first} ") if alike else line.name
         named += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
-    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN))
+    ends = [100 * point.attainment.ends[0] for line in lines for point in line.points if point.attainment is not None]
+    # two sides that are both high are to be seen apart
+    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, ends if study.sides else ()))
     for goal in study.goals:
         style.level(drawn, goal * 100)
     style.end_labels(drawn, named, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})
@@ -71,11 +73,12 @@ def attainment_rate(study: Study) -> go.Figure | str:
     apart = in_figure(", ".join(_percentile(points)))
     return style.done(drawn, finding(study), [
         f"Vertical: {'; '.join(sustained)}." if len(sustained) > 1 else "",
-        _seeds_note(points),
+        _seeds_note(points, "pairs" if study.sides else "seeds"),
         "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else "",
         systems.hollow(points),
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
-        "The other bounds are in the table of the points." if any(len(p.bounds) > 1 for p in points) else "",
+        "The other bounds are in the table of the points."
+        if any(len(p.bounds) > 1 for p in points) and not study.sides else "",
         f"No part of these shares: {apart}, kept or broken by a run as a whole." if apart else "",
         systems.left_out(study, lines),
     ])  # fmt: skip
@@ -141,11 +144,11 @@ def _percentile(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(kept.text for p in points for kept in p.bounds if kept.percentile is not None))
 
 
-def _seeds_note(points: Sequence[Point]) -> str:
+def _seeds_note(points: Sequence[Point], over: str) -> str:
     if max(point.seeds for point in points) < 2:
         return "One run at each point, so there is no band."
     known = [point.attainment is not None and point.attainment.low is not None for point in points]
-    return f"{systems.band_note(known, 'Bands')} ({systems.seeds(points)})."
+    return f"{systems.band_note(known, 'Bands', over)} ({systems.seeds(points, over)})."
 
 
 def _rule(study: Study) -> str:

@@ -117,6 +117,10 @@ SYSTEMS = tuple(Look(_COLORS[i % len(_COLORS)], symbol=symbol) for i, symbol in 
 """Systems beside one another: as many as one figure can tell apart."""
 
 
+SIDES = {"base": Look(GREY, width=3.0), "head": Look(BLUE, symbol="diamond", width=3.0)}
+"""Both sides of a comparison."""
+
+
 def faint(color: str) -> str:
     """The colour of a band behind a line of `color` ('#rrggbb')."""
     red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))

@@ -61,7 +61,7 @@ def lines(study: Study, *, made: bool = False, least: int = 2) -> list[Line]:
             look,
             f"{in_figure(name)}: " if len(kept) > 1 else "",
         )
-        for system, name, look in zip(kept, names, style.SYSTEMS, strict=False)
+        for system, name, look in zip(kept, names, style.SIDES.values() if study.sides else style.SYSTEMS, strict=False)
     ]
 
 
@@ -91,6 +91,8 @@ def groups(study: Study) -> list[Group]:
 
 def rate_title(study: Study) -> str:
     """The title of the axis of the rates."""
+    if study.axis != "rate":
+        return f"{in_figure(study.axis)} (as given)"
     return f"rate per GPU ({study.rate_unit})" if study.per_gpu else f"rate ({study.rate_unit})"
 
 
@@ -109,17 +111,17 @@ def hollow(points: Sequence[Point]) -> str:
     return style.HOLLOW if any(point.overloaded for point in points) else ""
 
 
-def seeds(points: Sequence[Point]) -> str:
+def seeds(points: Sequence[Point], what: str = "seeds") -> str:
     """'seeds: 5', or 'seeds: 1 to 5'."""
-    return "seeds: " + " to ".join(dict.fromkeys(str(end(p.seeds for p in points)) for end in (min, max)))
+    return f"{what}: " + " to ".join(dict.fromkeys(str(end(p.seeds for p in points)) for end in (min, max)))
 
 
-def band_note(intervals: Sequence[bool], what: str) -> str:
+def band_note(intervals: Sequence[bool], what: str, over: str = "seeds") -> str:
     """What the ends of `what` ('Bands') are: of each point, whether its seeds give an interval."""
     if not any(intervals):
-        return f"{what}: the range of the seeds"
-    rest = "" if all(intervals) else ", or the range of the seeds where they do not give one"
-    return f"{what}: 95% interval of the mean over seeds{rest}"
+        return f"{what}: the range of the {over}"
+    rest = "" if all(intervals) else f", or the range of the {over} where they do not give one"
+    return f"{what}: 95% interval of the mean over {over}{rest}"
 
 
 def left_out(study: Study, drawn: Sequence[Line]) -> str:

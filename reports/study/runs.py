@@ -116,13 +116,17 @@ class System:
 class Study:
     """Systems to be seen together. `sources` are the stored answers (sweep.json, capacity.json).
 
-    `slo` is empty where they were scored under several. `memo` holds what was read of a run.
+    `slo` is empty where they were scored under several. `memo` holds what was read of a run. Where the points differ in
+    another `axis` than the rate, that stands in its place. The systems may be the `sides` of a comparison, whose points
+    have pairs in the place of seeds.
     """
 
     slo: str
     goals: tuple[float, ...]
     systems: tuple[System, ...]
     sources: tuple[Info, ...]
+    axis: str = "rate"
+    sides: bool = False
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -136,6 +140,8 @@ class Study:
 
     @property
     def rate_unit(self) -> str:
+        if self.axis != "rate":
+            return clean(self.axis, 40)
         return "req/s per GPU" if self.per_gpu else "req/s"
 
 

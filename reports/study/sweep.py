@@ -130,7 +130,7 @@ def of_curve(curve: SloCurve) -> Study:
         Point(
             rate_rps=point.rate_rps, seeds=point.runs, requests=point.requests, overloaded=point.overloaded,
             invalid=point.invalid, attainment=point.attainment, goodput_rps=point.goodput_rps,
-            bounds=tuple(_bound(text, spread) for text, spread in point.bounds.items()),
+            bounds=tuple(bound_of(text, spread) for text, spread in point.bounds.items()),
         )
         for point in curve.points
     )  # fmt: skip
@@ -144,7 +144,7 @@ def of_curve(curve: SloCurve) -> Study:
     return Study(slo, tuple(found.goal for found in curve.crossings), (system,), ())
 
 
-def _bound(text: str, attainment: Spread | None) -> Kept:
+def bound_of(text: str, attainment: Spread | None) -> Kept:
     """A bound by its text: 'ttft@long=2'; the limit of a rule that is no bound (fastgen) is NaN."""
     name, _, limit = text.rpartition("=")
     metric, _, tag = name.rpartition(":")[2].partition("@")
