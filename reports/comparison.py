@@ -10,15 +10,13 @@ forest(comparison.of(answers.of("pairs"), "pairs")).show()
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.data.folder import read_info
-from harness.data.lists import number
+from harness.data.lists import Floats, number
 from harness.data.run_json import Cut
 from harness.errors import UsageError
 from harness.experiments import answers, imports
@@ -32,8 +30,6 @@ from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS, student
 from reports import _data, _format, _sending
 from reports._format import clean
 from reports._system import Facts
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 TIMES_S: Floats = np.geomspace(1e-4, 1e4, 3201)
 """Latencies (s) at which shares are taken: 400 a decade, so that two of them are 0.6 % apart."""

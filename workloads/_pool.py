@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 from harness import untrusted
+from harness.data.lists import Floats
 from harness.errors import UsageError
 from workloads._checks import positive
 from workloads.arrivals import _renewal
@@ -37,7 +37,6 @@ FAMILIES = ("Gamma", "Weibull")
 _TRACE = re.compile(r"chunk-(\d+)-trace\.csv", re.ASCII)
 _COLUMNS = ("window start", "rate", "CV", "family", "shape", "scale")
 _SUM_TOLERANCE = 1e-3  # of probabilities; those of the published pools sum to 1 within 1e-6
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

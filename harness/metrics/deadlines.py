@@ -6,19 +6,15 @@ over places, the arithmetic over requests, in the order in which a loop over one
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
-from harness.data.lists import Lists, gap_lists, lists
+from harness.data.lists import Floats, Ints, Lists, gap_lists, lists
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
-Ints: TypeAlias = npt.NDArray[np.int64]
 
 PACE_SPAN = 16
 """Tokens of the moving average in FastGen's success rule (plot_effective_throughput.py, --ema_span)."""

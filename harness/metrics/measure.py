@@ -13,21 +13,18 @@ from dataclasses import fields
 from functools import cache
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import registry
 from harness.api import ENDED_WELL, Metric, RunMetric
 from harness.data.held_back import HELD_BACK
-from harness.data.lists import first, kept, last, lists, number, pieces
+from harness.data.lists import Floats, Mask, first, kept, last, lists, number, pieces
 from harness.errors import UsageError
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Row = TypeVar("Row", Metric, RunMetric)
 
 

@@ -16,15 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Bound, Metric, Slo
-from harness.data.lists import kept, pieces
+from harness.data.lists import Floats, Mask, kept, pieces
 from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import check_bounds, held_back, joined, metrics, per_request, sample, succeeded
 from harness.metrics.quantiles import Selected, quantile, selected, with_failures
 from harness.spec import seconds
 
-Mask: TypeAlias = npt.NDArray[np.bool_]
-Floats: TypeAlias = npt.NDArray[np.float64]
 Counts: TypeAlias = npt.NDArray[np.int64]
 ShareKey: TypeAlias = Bound | Literal["joint"]
 

@@ -7,15 +7,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.lists import BLOCK
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
+from harness.data.lists import BLOCK, Floats, Ints
 
 DIGITS = (42, 26, 12, 0)
 """Bits below each of the four digits by which values that are not held are counted; the first has 22 bits."""

@@ -21,12 +21,10 @@ import pyarrow as pa
 from harness.api import Bound
 from harness.data import run_json
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import Floats, Mask, number
 from harness.metrics.measure import metrics
 from harness.metrics.objective import BoundScore, Score, Seen
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 QueueShares: TypeAlias = Callable[[Run], Floats | None]
 """Returns (requests,) the share of the queue in the time from sending to the first token; None where nothing tells."""
 

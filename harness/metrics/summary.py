@@ -10,16 +10,15 @@ streamed tokens, because it divides by tokens of hidden reasoning too.
 
 import math
 from collections.abc import Callable
-from typing import TypeAlias, get_args
+from typing import get_args
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, UnsetType
 
 from harness.api import Metric, RunTables, Slo, Status
-from harness.data.lists import BLOCK, lists, number, ratio, streamed_tokens
+from harness.data.lists import BLOCK, Floats, Mask, lists, number, ratio, streamed_tokens
 from harness.data.run_json import Described, OutputTokens, ScoredBound, Summary
 from harness.metrics.measure import ended_well, first_last, metrics, missing, run_metrics, sample
 from harness.metrics.objective import BoundScore, Score, Seen, met_bounds, score
@@ -27,8 +26,6 @@ from harness.metrics.quantiles import quantile, quantiles
 
 __all__ = ["describe", "of_run", "per_second_of", "quantile", "summarize", "vllm_keys", "window_of"]
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 PERCENTILES = (50, 90, 99)
 
 

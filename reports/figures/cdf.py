@@ -8,13 +8,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import Floats, number
 from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
 from reports import _data, _format
 from reports.figures import style
 from reports.figures.style import Look
-from reports.figures.traffic import Floats, Stream
+from reports.figures.traffic import Stream
 
 _LATENCIES = (
     style.TTFT,

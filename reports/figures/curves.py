@@ -50,9 +50,9 @@ def attainment_rate(study: Study) -> go.Figure | str:
     for line in lines:
         name = line.name.removeprefix(f"{first} ") if alike else line.name
         named += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
-    ends = [100 * point.attainment.ends[0] for line in lines for point in line.points if point.attainment is not None]
+    lowest = [100 * point.attainment.ends[0] for line in lines for point in line.points if point.attainment is not None]
     # two sides that are both high are to be seen apart
-    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, ends if study.sides else ()))
+    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, lowest if study.sides else ()))
     for goal in study.goals:
         style.level(drawn, goal * 100)
     style.end_labels(drawn, named, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})

@@ -8,21 +8,20 @@ How bursty requests come, of a run and of traffic: the dispersion of their count
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
+from harness.data.lists import Floats
 from harness.metrics.quantiles import spearman
 from harness.stats import arrivals
 from harness.stats import arrivals as stats_arrivals
 from reports import _data, _format
 from reports.figures import style
 from reports.figures.style import Look
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 MOST_WIDTH_BINS = 2_000_000
 """Widths with more bins than this are not drawn: a month in tenths of a second would fill the memory."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from harness.experiments.theory.queueing import Prefill, crossover, mean_wait, wait_cdf, wait_quantile
-from harness.experiments.theory.simulated import prefill_times_s, recursion_times_s
+from harness.experiments.theory.simulated import gaps_s, prefill_times_s
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,14 @@ def test_the_sum_of_positive_terms_is_crommelins(rho: float, wait: float):
     terms = ((-rho * (wait - k)) ** k / factorial(k) * exp(rho * (wait - k)) for k in range(int(wait) + 1))
 
     assert (1 - rho) * sum(terms) == pytest.approx(wait_cdf(rho, wait), abs=1e-9)
+
+
+def recursion_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
+    """(requests,) TTFT of the same prompts by Lindley's recursion, without any simulator: for millions of them."""
+    gaps = gaps_s(form, rate_rps, requests, seed)
+    walk_s = np.concatenate([[0.0], np.cumsum(form.between_s - gaps[1:])])
+    waits_s: np.ndarray = walk_s - np.minimum.accumulate(walk_s)
+    return waits_s + form.own_s
 
 
 def test_the_distribution_stays_one_where_crommelins_sum_loses_all_digits():

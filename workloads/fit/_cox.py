@@ -19,11 +19,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from harness.data.lists import Floats
 from harness.stats import arrivals
 from workloads.arrivals._services import LARGEST_SD, STEPS, Component, LogRate
 from workloads.fit import _verdict
-
-Floats = npt.NDArray[np.float64]
 
 MOST_COMPONENTS = 3
 LEAST_GAIN = (

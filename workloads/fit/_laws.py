@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
-Floats = npt.NDArray[np.float64]
+from harness.data.lists import Floats
 
 _TAIL = (0.99, 0.995, 0.998, 0.999, 1.0)
 _FINE = (0.0, 0.01, *np.round(np.arange(0.02, 0.99, 0.02), 2).tolist(), *_TAIL)

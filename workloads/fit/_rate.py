@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from harness.data.lists import Floats
 from harness.stats.arrivals import autocorrelation
 from workloads.fit._cox import DispersionCurve, summed
 from workloads.fit._verdict import Renewal, dispersion
 
-Floats = npt.NDArray[np.float64]
 MOST_LEVELS = 16  # 65,536 windows: a file of about half a megabyte
 LEAST_ARRIVALS = 2.0  # per window, on average
 GOOD = 0.3  # log2, root mean square, off the dispersion curve

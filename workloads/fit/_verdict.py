@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.data.lists import Floats
 from workloads.arrivals._services import Component
 
 GOOD = 0.5  # root mean square of log2 of the dispersion curve: within a factor 1.4 on average
@@ -167,8 +167,6 @@ _POINTS = 160  # of the table of V
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
 _UNIT_NODES, _UNIT_WEIGHTS = np.polynomial.legendre.leggauss(24)
 _PARTS = 12  # of the integral over lags, geometric, so that short and long memories are both met
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)

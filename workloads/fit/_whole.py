@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from harness.data.lists import Floats, Ints, Mask
 from workloads.fit import _laws
 from workloads.trace_rows import alike, conversations
 
@@ -40,9 +41,6 @@ ON_STEPS = 0.9
 LEAST_SPREAD = 0.1
 """Standard deviation of the logarithms of pauses below which they are not parted into short and long ones."""
 FROM_REQUESTS = "from request to request, so it holds the answer"
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
-Mask = npt.NDArray[np.bool_]
 
 COMMON_SHARE = 0.01
 """Leading blocks of at least this share of the prompts (10 or more) belong to no session: a system prompt, say."""

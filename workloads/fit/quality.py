@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
+from harness.data.lists import Floats
 from harness.metrics.quantiles import spearman
 from harness.stats import arrivals
 from workloads import transforms
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from workloads.fit.model import Model
     from workloads.traces import Trace
 
-Floats = npt.NDArray[np.float64]
 Draw = Callable[[np.random.Generator], Iterator[Floats]]
 """Endless blocks of arrival times in seconds."""
 

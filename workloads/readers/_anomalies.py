@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from harness.data.lists import Floats, Ints
 from workloads.readers._cells import counted
-
-if TYPE_CHECKING:
-    from workloads.readers._collect import Floats, Ints
 
 LONG_GAP_S = 3600.0
 LARGE_PROMPT_TOKENS = 1_000_000

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
+from harness.data.lists import Floats, Ints, Mask
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
 from workloads.readers._anomalies import Anomalies
@@ -196,9 +196,6 @@ def _fall(at_s: Floats, last_s: float | None) -> int | None:
     return int(falls[0]) + 1 if len(falls) else None
 
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
-Mask = NDArray[np.bool_]
 Cells = Any  # a pyarrow array of text or numbers, or the list of what JSON gave
 _T = TypeVar("_T")
 

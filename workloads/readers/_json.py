@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from harness import untrusted
+from harness.data.lists import Ints
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import BadRow
-from workloads.readers._collect import HEAD, MISSING, Block, Ints
+from workloads.readers._collect import HEAD, MISSING, Block
 from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"

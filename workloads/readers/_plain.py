@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 
 from harness import untrusted
+from harness.data.lists import Floats, Ints
 from harness.errors import UsageError, no_such
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import may_be_timestamp, shown_columns
-from workloads.readers._collect import HEAD, Block, Floats, Ints
+from workloads.readers._collect import HEAD, Block
 from workloads.readers._requests import MORE, Requests, of_rows
 
 UNITS: Mapping[str, float] = {

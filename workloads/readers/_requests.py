@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from workloads.readers._collect import Block, Floats, Ints, Mask
+from harness.data.lists import Floats, Ints, Mask
+from workloads.readers._collect import Block
 
 Marked = tuple[tuple[str, Mask], ...]
 MORE: Mapping[str, pa.DataType] = {

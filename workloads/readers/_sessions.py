@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from harness.data.lists import Ints, Mask
+
 if TYPE_CHECKING:
-    from workloads.readers._collect import Block, Ints, Mask
+    from workloads.readers._collect import Block
     from workloads.readers._requests import Requests
 
 LOCAL = 1 << 59

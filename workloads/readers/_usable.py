@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
+from harness.data.lists import Floats, Ints, Mask
 from harness.errors import UsageError
 from workloads.readers._cells import BadRow
-from workloads.readers._collect import Block, Floats, Ints, Mask, refusal
+from workloads.readers._collect import Block, refusal
 from workloads.readers._requests import Reader, Requests
 from workloads.readers._sessions import Conversations
 

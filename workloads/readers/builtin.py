@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.bounds import AtLeastOne, Checked
+from harness.data.lists import Ints, Mask
 from workloads.readers import _cells, _plain, _texts
 from workloads.readers._cells import BlockTokens
-from workloads.readers._collect import MISSING, Block, Ints, Mask
+from workloads.readers._collect import MISSING, Block
 from workloads.readers._requests import Marked, Requests, of_rows
 from workloads.readers._texts import PER_S, Recorded, Unit
 

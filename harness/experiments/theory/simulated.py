@@ -36,30 +36,21 @@ def prefill_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0
     """
     import numpy as np
 
-    gaps_s = _gaps_s(form, rate_rps, requests, seed)
+    own_gaps_s = gaps_s(form, rate_rps, requests, seed)
     simulator = registry.make(
         "backends", f"sim:pp={form.pp}" if form.pp > 1 else "sim", policy="vllm-v0:max_seqs=1", kv_blocks=4 * form.pp,
         log_steps=False,
         latency=f"linear:base_s={form.between_s!r},prefill_token_s=0,decode_seq_s=0,context_token_s=0",
     )  # fmt: skip
-    generated = (Request(i, at_s, 16, 1) for i, at_s in enumerate(np.cumsum(gaps_s).tolist()))
+    generated = (Request(i, at_s, 16, 1) for i, at_s in enumerate(np.cumsum(own_gaps_s).tolist()))
     times = np.empty(requests)
     for record in simulator.simulate(generated):
         times[record.request_id] = record.token_s[0] - record.scheduled_s
     return times
 
 
-def recursion_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
-    """(requests,) TTFT of the same prompts by Lindley's recursion, without any simulator: for millions of them."""
-    import numpy as np
-
-    gaps_s = _gaps_s(form, rate_rps, requests, seed)
-    walk_s = np.concatenate([[0.0], np.cumsum(form.between_s - gaps_s[1:])])
-    waits_s: np.ndarray = walk_s - np.minimum.accumulate(walk_s)
-    return waits_s + form.own_s
-
-
-def _gaps_s(form: Prefill, rate_rps: float, requests: int, seed: int) -> np.ndarray:
+def gaps_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
+    """(requests,) exponential gaps, whose mean is that of the rate of one replica."""
     import numpy as np
 
     gaps_s = np.random.default_rng(seed).standard_exponential(requests)

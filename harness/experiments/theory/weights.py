@@ -13,9 +13,6 @@ from msgspec import convert
 
 from harness.data.codec import Part
 
-TILUS = 1.03
-"""Speed-up of Tilus over MARLIN (abstract of its paper)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Weights:

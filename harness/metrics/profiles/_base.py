@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
-from harness.data.lists import Lists, ratio
+from harness.data.lists import Floats, Lists, Mask, ratio
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Mask: TypeAlias = npt.NDArray[np.bool_]
 Limits: TypeAlias = Mapping[str, float]
 """Bounds on ttft, tpot and e2e in seconds; those that are missing bind nothing."""
 Missing: TypeAlias = Literal["good", "bad", "out"]

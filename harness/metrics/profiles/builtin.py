@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 
+from harness.data.lists import Floats, Mask
 from harness.metrics.deadlines import deadlines
 from harness.metrics.profiles._base import (
     Definition,
     Events,
-    Floats,
     Judged,
     Limits,
-    Mask,
     Times,
     count,
     sending_s,
