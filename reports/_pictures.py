@@ -20,6 +20,14 @@ WIDTH, SCALE = 1000, 2.0
 FORMS = ("png", "svg", "pdf")
 _PICTURE = re.compile(r'<p data-key="([a-z0-9_-]+)">data:image/(?:png;base64|svg\+xml),([^<]+)</p>')
 _ERROR = re.compile(r'<p id="error">([^<]*)</p>')
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
+MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
+LIMIT_S = 120.0
+_OPTIONS = (
+    "--headless", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+)  # fmt: skip
 
 
 def drawn(
@@ -46,16 +54,6 @@ def drawn(
     if form != "pdf":
         return found
     return {part.key: _printed(found[part.key].decode(), width, part.height) for part in wanted}
-
-
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
-MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
-LIMIT_S = 120.0
-_OPTIONS = (
-    "--headless", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--disable-extensions",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-)  # fmt: skip
 
 
 def found() -> str | None:

@@ -15,6 +15,13 @@ from typing import Any
 from harness.catalog.facts import Experts, Formats, Latent, Linear, Model, Window
 from harness.errors import UsageError
 
+_DTYPES = MappingProxyType({"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"})  # float32 is served in 16 bits
+_ALGORITHMS = MappingProxyType(
+    {"FP8": "fp8", "FP8_PB_WO": "fp8-block", "MXFP4": "mxfp4", "NVFP4": "nvfp4", "W4A16_AWQ": "int4-g128"}
+)
+METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "modelopt", "mxfp4")
+"""Every quant_method that is understood."""
+
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
@@ -250,14 +257,6 @@ def _linear(c: _Config, hidden: int, layers: int) -> Linear | None:
         vector=mixed * kernel + 2 * value_heads + value_dim,
         state_bits=32 if c.values.get("mamba_ssm_dtype") == "float32" else 16,
     )
-
-
-_DTYPES = MappingProxyType({"bfloat16": "bf16", "float16": "fp16", "float32": "bf16"})  # float32 is served in 16 bits
-_ALGORITHMS = MappingProxyType(
-    {"FP8": "fp8", "FP8_PB_WO": "fp8-block", "MXFP4": "mxfp4", "NVFP4": "nvfp4", "W4A16_AWQ": "int4-g128"}
-)
-METHODS = ("awq", "compressed-tensors", "fp8", "gptq", "modelopt", "mxfp4")
-"""Every quant_method that is understood."""
 
 
 def _formats(c: _Config, quantised: Mapping[str, Any] | None, layers: int) -> Formats:

@@ -8,6 +8,8 @@ from typing import Literal
 from harness.errors import UsageError
 
 Compute = Literal["bf16", "fp8", "fp4", "int8"]
+FAMILIES = ("falcon", "gemma3", "glm4", "gpt-oss", "llama", "minimax", "opt", "qwen2", "qwen3")
+"""Every family; where `layer_vector` names none, norms are all there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +328,6 @@ class Model:
     def embedding(self) -> int:
         """Parameters of the token embedding; the output head has as many, unless it is tied."""
         return self.vocab * self.hidden
-
-
-FAMILIES = ("falcon", "gemma3", "glm4", "gpt-oss", "llama", "minimax", "opt", "qwen2", "qwen3")
-"""Every family; where `layer_vector` names none, norms are all there is."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -26,6 +26,7 @@ from harness.data.lists import Floats, Mask, first, kept, last, lists, number, p
 from harness.errors import UsageError
 
 Row = TypeVar("Row", Metric, RunMetric)
+_KEY = b"bench.missing"
 
 
 @cache
@@ -155,9 +156,6 @@ def joined(parts: Iterable[np.ndarray], most: int) -> Floats:
         found[end : end + len(part)] = part
         end += len(part)
     return found[:end]
-
-
-_KEY = b"bench.missing"
 
 
 def marked(table: pa.Table, names: Iterable[str]) -> pa.Table:

@@ -34,6 +34,7 @@ BROUGHT = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "task": "slo_task_s"}
 
 UNTAGGED = "(untagged)"
 """The class of requests without a tag, where others have one."""
+_BOUND = re.compile(r"(?:[pP](?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -419,9 +420,6 @@ def _by_class(seen: Seen, met: Mask) -> dict[str, float]:
     codes, names = found
     met_of = np.bincount(codes, met) / np.bincount(codes)
     return dict(sorted(zip(names, met_of.tolist(), strict=True)))
-
-
-_BOUND = re.compile(r"(?:[pP](?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
 
 
 def parse_slo(text: str, *, goal: float = 0.9) -> Slo:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from reports._system import Facts
     from reports.document.curve import Curve
 
+Block: TypeAlias = "str | Table | Figure | Part | Curve | Markup | Command"
+"""What a section is made of; a string is a paragraph. Text and markdown leave out figures and markup, pages curves."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -71,10 +74,6 @@ class Command:
 
     text: str
     command: str
-
-
-Block: TypeAlias = "str | Table | Figure | Part | Curve | Markup | Command"
-"""What a section is made of; a string is a paragraph. Text and markdown leave out figures and markup, pages curves."""
 
 
 @dataclass(frozen=True, slots=True)

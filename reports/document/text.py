@@ -25,6 +25,9 @@ NAME = 8
 """Columns that are left to a name, however many numbers stand beside it."""
 _RULE = "    \n    \n {0}{0} \n    \n    \n    \n    \n    \n"
 _TONES = {None: "bold", True: "bold green", False: "bold red"}
+Line: TypeAlias = "RenderableType | Table"
+CURVE_COLUMNS = ROOM
+"""Columns that a terminal needs for a curve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,6 @@ def render(document: Document, look: Look | None = None) -> str:
             shown = _fitting(line, console, look) if isinstance(line, Table) else line
             console.print(shown, crop=False, soft_wrap=isinstance(line, str))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
-
-
-Line: TypeAlias = "RenderableType | Table"
 
 
 def _fitting(block: Table, console: Console, look: Look) -> Grid:
@@ -151,7 +151,3 @@ def _command(command: Command, name: str = "") -> Iterator[RenderableType]:
         else:
             lines[-1] = f"{lines[-1]} {option}".strip()
     yield "  " + " \\\n    ".join(lines)
-
-
-CURVE_COLUMNS = ROOM
-"""Columns that a terminal needs for a curve."""

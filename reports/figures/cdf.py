@@ -26,6 +26,11 @@ _LATENCIES = (
     Look(style.BLUE, "dot", "star"),
 )
 _MARKED = (0.5, 0.9, 0.99)
+_TOKENS = (
+    ("prompt_tokens", "prompt", Look(style.BLUE)),
+    ("output_tokens_asked", "output requested", style.TPOT._replace(symbol="circle")),
+    ("output_tokens", "output got", style.TTFT._replace(symbol="circle")),
+)
 
 
 class Latency(NamedTuple):
@@ -117,13 +122,6 @@ def _bounds(drawn: go.Figure, texts: Iterable[tuple[Latency, str]]) -> None:
 def _ends(samples: Iterable[np.ndarray]) -> list[float]:
     """The least and the greatest positive value of each."""
     return [float(end) for found in samples if np.any(found > 0) for end in found[found > 0][[0, -1]]]
-
-
-_TOKENS = (
-    ("prompt_tokens", "prompt", Look(style.BLUE)),
-    ("output_tokens_asked", "output requested", style.TPOT._replace(symbol="circle")),
-    ("output_tokens", "output got", style.TTFT._replace(symbol="circle")),
-)
 
 
 def lengths(run: Run) -> go.Figure | str:

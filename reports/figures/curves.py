@@ -35,6 +35,17 @@ _APART = 1.0
 """Percent by which a bound has to differ from all bounds somewhere, to be drawn beside them."""
 _NAMED = 3
 """Systems that a sentence can name."""
+_METRICS = ("ttft", "tpot")
+_PARTS = {"p50": Look(style.GREEN), "p90": Look(style.BLUE, "dash", "square"),
+          "p99": Look(style.VERMILLION, "dot", "diamond")}  # fmt: skip
+_NEAR = 10.0
+"""A floor that lies further below the latencies than this is in the text and not drawn."""
+_NO_LATENCY = (
+    "At too few rates the system kept up, and where a queue grows latencies tell how long the run was; "
+    "bench sweep with lower rates brings them."
+)
+_ROOM = 0.15
+"""Free part of a numeric axis at its left end, where the goals are named."""
 
 
 def attainment_rate(study: Study) -> go.Figure | str:
@@ -208,13 +219,6 @@ def _beyond(capacities: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
             yield f"{shown} stay{'s' if len(names) == 1 else ''} {side} the goal at every rate tried"
 
 
-_METRICS = ("ttft", "tpot")
-_PARTS = {"p50": Look(style.GREEN), "p90": Look(style.BLUE, "dash", "square"),
-          "p99": Look(style.VERMILLION, "dot", "diamond")}  # fmt: skip
-_NEAR = 10.0
-"""A floor that lies further below the latencies than this is in the text and not drawn."""
-
-
 def latency_rate(study: Study) -> go.Figure | str:
     """Percentiles of TTFT above those of TPOT on log axes against the rate, with bounds and the client's own error."""
     every = systems.lines(study, made=True)
@@ -248,12 +252,6 @@ def latency_rate(study: Study) -> go.Figure | str:
                      "through a run: they would tell how long the run was.")  # fmt: skip
     seeds = "Means over the seeds." if any(p.seeds > 1 for line in lines for p in line.points) else ""
     return style.done(drawn, _latency_finding(study, lines[0]), [seeds, *notes, systems.left_out(study, lines)])
-
-
-_NO_LATENCY = (
-    "At too few rates the system kept up, and where a queue grows latencies tell how long the run was; "
-    "bench sweep with lower rates brings them."
-)
 
 
 def _value(point: Point, metric: str, part: str) -> float:
@@ -346,10 +344,6 @@ def _throughputs(study: Study, line: Line) -> list[tuple[float, float, float, Po
         for point in line.points
         if point.output_tps is not None and (tpot := point.metrics.get("tpot", {}).get("p50")) is not None
     ]
-
-
-_ROOM = 0.15
-"""Free part of a numeric axis at its left end, where the goals are named."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,14 @@ NO_MISS = (
     "No request missed the SLO, so there are no causes to tell apart; a higher --rate or a tighter --slo shows them."
 )
 NO_RUN = "No run has ended, so there is no time to tell apart."
+_BEFORE_FIRST = (LATENESS, QUEUE, QUEUE_PREFILL, PREFILL)
+_GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
+_SIDE_BY_SIDE = 6
+"""Rates whose labels stand side by side on a phone."""
+_LEAST = 100
+"""From this many requests on they are grouped, so that one stands for the slowest hundredth."""
+Percents = dict[str, dict[str, float]]
+"""Label of a group -> key of a phase or cause -> percent."""
 
 
 class Phase(NamedTuple):
@@ -72,12 +80,6 @@ _CAUSES = {
     PREEMPTED: Phase(NAMES[PREEMPTED], style.GREEN, "+"),
     UNKNOWN: Phase(NAMES[UNKNOWN], style.GREY, "-"),
 }
-_BEFORE_FIRST = (LATENESS, QUEUE, QUEUE_PREFILL, PREFILL)
-_GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
-_SIDE_BY_SIDE = 6
-"""Rates whose labels stand side by side on a phone."""
-_LEAST = 100
-"""From this many requests on they are grouped, so that one stands for the slowest hundredth."""
 
 
 def cause_of(key: str) -> Phase:
@@ -182,10 +184,6 @@ def misses(run: Run) -> go.Figure | str:
     keys = tuple(stages.times)
     source = "" if not keys or keys == APART else note(keys)
     return style.done(drawn, style.finding(values), [RULE, source], table)
-
-
-Percents = dict[str, dict[str, float]]
-"""Label of a group -> key of a phase or cause -> percent."""
 
 
 def stages_rate(study: Study) -> go.Figure | str:

@@ -84,6 +84,17 @@ _AXIS = {
     "gridcolor": "#d9dde2", "linecolor": "#777777", "zeroline": False, "showline": True, "ticks": "outside",
     "tickcolor": "#777777", "automargin": True, "exponentformat": "none", "separatethousands": True,
 }  # fmt: skip
+_COLORS = (BLUE, VERMILLION, GREEN, PURPLE)
+_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
+_WRAP, _CHARACTER, _LINE, _STEM = 12, 7, 16, 20
+"""Letters of a line of an end label, its width and height in pixels, and the length of the stem before it."""
+MOST = 2000
+"""Points of a trace."""
+MARKED = 12
+"""Markers that tell a long curve from the others."""
+RANKS = "evenly spaced ranks, tails whole"
+EXTREMES = "the least and the greatest of each stretch"
+EVENLY = "evenly chosen, with the extremes of each stretch"
 
 
 class Look(NamedTuple):
@@ -111,8 +122,6 @@ TTFT, TPOT = Look(VERMILLION, "dot", "square"), Look(GREEN, "dash", "diamond")
 BOUNDS = (TTFT, TPOT, Look(PURPLE, "dashdot", "x"))
 """Single bounds, in their order."""
 
-_COLORS = (BLUE, VERMILLION, GREEN, PURPLE)
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "star", "triangle-down", "hexagon")
 SYSTEMS = tuple(Look(_COLORS[i % len(_COLORS)], symbol=symbol) for i, symbol in enumerate(_SYMBOLS))
 """Systems beside one another: as many as one figure can tell apart."""
 
@@ -338,10 +347,6 @@ def label(figure: go.Figure, x: Any, y: float, text: str, row: int = 1, *, left:
     })  # fmt: skip
 
 
-_WRAP, _CHARACTER, _LINE, _STEM = 12, 7, 16, 20
-"""Letters of a line of an end label, its width and height in pixels, and the length of the stem before it."""
-
-
 def end_labels(figure: go.Figure, curves: Sequence[tuple[float, float, str, str]], levels: Mapping[float, str]) -> None:
     """The names of curves beside their right ends, and of levels, apart from one another, in the place of a legend.
 
@@ -381,17 +386,6 @@ def _apart(at: Sequence[float], half: Sequence[float], most: float) -> list[floa
         found[i] = min(found[i], limit - half[i])
         limit = found[i] - half[i]
     return found
-
-
-MOST = 2000
-"""Points of a trace."""
-
-MARKED = 12
-"""Markers that tell a long curve from the others."""
-
-RANKS = "evenly spaced ranks, tails whole"
-EXTREMES = "the least and the greatest of each stretch"
-EVENLY = "evenly chosen, with the extremes of each stretch"
 
 
 def extremes(columns: Sequence[np.ndarray], most: int = MOST) -> np.ndarray:

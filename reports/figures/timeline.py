@@ -20,6 +20,34 @@ from reports.figures.traffic import stretch
 
 SINCE = "time since the start (s)"
 _STEP = "%{x:.2f} s: %{y:,.4~g}"
+NO_STEPS = (
+    "This backend does not show its steps; --backend engine or --backend sim records batch size, queue and free "
+    "blocks, and of a remote server its own metrics show them, where it has some that are known."
+)
+_FREE = "free_blocks"
+_PART_COLORS = (style.BLUE, style.OCHRE, style.PURPLE, style.VERMILLION, style.GREY)
+_IDLE = 0.01
+"""Of the run: a replica without a step for longer has no line there, because it has no work or has failed."""
+_RAW = 600
+"""Steps up to which each is drawn."""
+_STRETCHES = 300
+_DASHES = ("solid", "dash", "dot", "dashdot")
+"""Of the replicas that are drawn."""
+_PARTS = 40
+"""Stretches that percentiles are drawn of."""
+_LEAST = 10
+"""Requests that a stretch must have for a percentile of its own."""
+LATE_S = 0.010
+_MOST_BINS = 120
+NO_GAPS = (
+    "No request has two tokens or more, so there are no gaps; ask for longer answers, or see the counts by status."
+)
+LOST = "The file that these requests were read from does not hold the times of single tokens, so gaps are not drawn."
+_TIMES, _HEIGHT = 120, 60
+_DEEP = 20
+"""The picture reaches down to this part of the median gap at most: below are tokens that came together."""
+_ENOUGH = 100
+"""Gaps that a stretch must have for a percentile of its own."""
 
 
 class Panel(NamedTuple):
@@ -32,11 +60,6 @@ class Panel(NamedTuple):
     shown: Callable[[np.ndarray], np.ndarray] = np.asarray
 
 
-NO_STEPS = (
-    "This backend does not show its steps; --backend engine or --backend sim records batch size, queue and free "
-    "blocks, and of a remote server its own metrics show them, where it has some that are known."
-)
-_FREE = "free_blocks"
 _STEPS = (
     Panel("decode_seqs", "decoding", "decoding<br>sequences", style.BLUE),
     Panel("prefill_tokens", "prefill", "prefill<br>tokens", style.VERMILLION),
@@ -48,15 +71,6 @@ _GAUGES = (
     Panel("waiting", "waiting", "waiting<br>requests", style.PURPLE),
     Panel("kv_use", "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda share: share * 100.0),
 )
-_PART_COLORS = (style.BLUE, style.OCHRE, style.PURPLE, style.VERMILLION, style.GREY)
-_IDLE = 0.01
-"""Of the run: a replica without a step for longer has no line there, because it has no work or has failed."""
-_RAW = 600
-"""Steps up to which each is drawn."""
-
-_STRETCHES = 300
-_DASHES = ("solid", "dash", "dot", "dashdot")
-"""Of the replicas that are drawn."""
 
 
 def timeline(run: Run) -> go.Figure | str:
@@ -230,13 +244,6 @@ def _gauges(run: Run) -> go.Figure | None:
     return style.done(drawn, style.finding(values), ["From the metrics of the server, each second.", note])
 
 
-_PARTS = 40
-"""Stretches that percentiles are drawn of."""
-
-_LEAST = 10
-"""Requests that a stretch must have for a percentile of its own."""
-
-
 def _percentiles(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...]) -> list[np.ndarray]:
     """Of stretches of equally many requests, in the order of `at`: the middle of each, then its quantiles `qs`.
 
@@ -288,10 +295,6 @@ def latency_over_time(run: Run) -> go.Figure | str:
         spans = {"Median TTFT": [f"{first} in the first third of the requests", f"{last} in the last third"]}
     note = style.reduced(len(at), len(kept), "requests", style.EVENLY)
     return style.done(drawn, style.finding(spans), [note, _data.warmed_up(run)])
-
-
-LATE_S = 0.010
-_MOST_BINS = 120
 
 
 def arrivals(run: Run) -> go.Figure | str:
@@ -362,18 +365,6 @@ def _lateness(drawn: go.Figure, sent: np.ndarray, late_ms: np.ndarray) -> int:
             look = Look(style.GREY, dash, width=2.5)
             style.curve(drawn, middle, values, f"lateness {name}", look, hover, row=2, mode="lines")
     return len(kept)
-
-
-NO_GAPS = (
-    "No request has two tokens or more, so there are no gaps; ask for longer answers, or see the counts by status."
-)
-LOST = "The file that these requests were read from does not hold the times of single tokens, so gaps are not drawn."
-_TIMES, _HEIGHT = 120, 60
-_DEEP = 20
-"""The picture reaches down to this part of the median gap at most: below are tokens that came together."""
-
-_ENOUGH = 100
-"""Gaps that a stretch must have for a percentile of its own."""
 
 
 def itl_over_time(run: Run) -> go.Figure | str:

@@ -35,6 +35,15 @@ _TOYS = (
     Look(style.PURPLE, "longdashdot", "triangle-up", 1.5),
     Look(style.PURPLE, "dot", "triangle-down", 1.5),
 )
+WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
+MOST_BINS = 200
+UNITS = ((2 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (0.0, 1.0, "s"))
+"""From this span on (s), the axis counts in this many seconds, called so."""
+MOST = 1200
+"""Requests that are drawn."""
+PARTS = 20
+FEW = "Prompt against output needs ten requests or more."
+CONSTANT = "All prompts or all outputs have one length, so there is nothing to see in them together."
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +132,6 @@ class Curves:
     toys: Mapping[str, Floats] = field(default_factory=dict)
 
 
-WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
-MOST_BINS = 200
-UNITS = ((2 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (0.0, 1.0, "s"))
-"""From this span on (s), the axis counts in this many seconds, called so."""
-
-
 def rate(streams: Sequence[Stream], wanted: Rate | None = None) -> go.Figure:
     """Arrivals per second in equal stretches, one step line per stream; the wanted rate as a grey line."""
     shown = [stream for stream in streams if stream.arrivals]
@@ -184,13 +187,6 @@ def span_text(seconds: float) -> str:
         if seconds >= least:
             return f"{_format.plain(seconds / by, 3)} {unit}"
     return _format.limit(float(f"{seconds:.4g}"))
-
-
-MOST = 1200
-"""Requests that are drawn."""
-PARTS = 20
-FEW = "Prompt against output needs ten requests or more."
-CONSTANT = "All prompts or all outputs have one length, so there is nothing to see in them together."
 
 
 def joint(streams: Sequence[Stream]) -> go.Figure | str:

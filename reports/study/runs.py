@@ -24,6 +24,14 @@ from reports._format import clean
 from reports._sending import floors
 
 Info = Mapping[str, Any]
+_ASIDE = (*ASIDE, "rate", "slo", "timeout")
+"""Options that do not tell systems apart."""
+ENOUGH = 20_000
+"""Requests of a point after which no further seed of it is read."""
+GONE = (
+    "The runs of the points are not where they were, so nothing is known of single requests; "
+    "keep the folder of the sweep whole."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +153,6 @@ class Study:
         return "req/s per GPU" if self.per_gpu else "req/s"
 
 
-_ASIDE = (*ASIDE, "rate", "slo", "timeout")
-"""Options that do not tell systems apart."""
-
-
 def of_many(studies: Mapping[str, Study]) -> Study:
     """The systems of all studies, which are named by their folders; goals are those of any."""
     specs: dict[str, dict[str, Any]] = {}
@@ -186,15 +190,6 @@ def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> I
 
 def _joined(*texts: str) -> str:
     return ", ".join(text for text in texts if text)
-
-
-ENOUGH = 20_000
-"""Requests of a point after which no further seed of it is read."""
-
-GONE = (
-    "The runs of the points are not where they were, so nothing is known of single requests; "
-    "keep the folder of the sweep whole."
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

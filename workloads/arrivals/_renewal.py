@@ -20,6 +20,8 @@ from harness.bounds import Checked
 from workloads.arrivals._operational import Gaps
 
 CHUNK = 4096  # gaps drawn at once, whatever the caller takes, so that its chunks do not change the stream
+# outside, the sums of float64 gaps lose the law
+GapCv: TypeAlias = Annotated[float, Meta(ge=1e-3, le=100.0, description="equal gaps are 'constant'")]
 
 
 def times_from(gaps: Callable[[int], np.ndarray]) -> Iterator[float]:
@@ -42,10 +44,6 @@ class AtRate(Checked):
     @property
     def mean_rate_rps(self) -> float:
         return self.rate_rps
-
-
-# outside, the sums of float64 gaps lose the law
-GapCv: TypeAlias = Annotated[float, Meta(ge=1e-3, le=100.0, description="equal gaps are 'constant'")]
 
 
 def gamma_gaps(rng: np.random.Generator, cv: float) -> Gaps:

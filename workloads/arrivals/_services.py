@@ -31,6 +31,10 @@ HOUR_S = 3600.0
 WINDOW_S = 1200.0  # figure 6: gap law and rate are those of 20 minutes
 DAYS, WORKDAYS = 7, 5  # Monday first
 NEAR = 1.5  # a run begins while campaigns carry their mean within this factor: half the time they carry nothing
+SPREAD_S = 60.0  # width of the means by which windows are held to a trace
+MOST_WINDOWS = 1000  # drawn for one that is like those of a trace
+STEPS = 4096  # drawn at once, whatever the caller takes
+LARGEST_SD = 4.0  # of the log-rate; above, almost all arrivals come in a share of the time that no run contains
 
 
 def read_figures() -> dict[str, Any]:
@@ -181,12 +185,6 @@ def table_pieces(table: Mapping[str, Sequence[float]], scale: float, rng: np.ran
     """The windows of figure 6 one after the other, again and again; `scale` multiplies their rates."""
     for i, (shape, mean_gap_s) in enumerate(cycle(zip(table["gamma_shape"], table["mean_gap_s"], strict=True))):
         yield Piece(WINDOW_S, scale / mean_gap_s, scale / mean_gap_s, gamma(shape, rng, running=i == 0))
-
-
-SPREAD_S = 60.0  # width of the means by which windows are held to a trace
-MOST_WINDOWS = 1000  # drawn for one that is like those of a trace
-STEPS = 4096  # drawn at once, whatever the caller takes
-LARGEST_SD = 4.0  # of the log-rate; above, almost all arrivals come in a share of the time that no run contains
 
 
 class Component(NamedTuple):

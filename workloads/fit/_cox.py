@@ -38,6 +38,9 @@ DRAWS = 60  # simulated in a round
 LONGEST = 0.25  # of the span: a longer memory cannot be distinguished from a trend
 GRID = 2 * STEPS  # points of a simulated rate
 SEED = 1  # of the simulated rates: the same for all parameters, so that a fit is repeatable
+PER_DECADE = 8  # widths of the curve
+_FLOOR = 1e-3  # of an index of dispersion: perfectly even counts have 0
+MODEL_ERROR = 0.05  # of the log of an index of dispersion: what no model of this kind explains
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +170,6 @@ def _typical(curve: DispersionCurve, components: Sequence[Component]) -> Floats:
     shown = _verdict.seen_in(expected[:-1] * widths, float(expected[-1]) * GRID, widths * step_s, curve.span_s) / widths
     ratio = np.median(seen, axis=0) / np.maximum(shown, 1e-12)
     return np.asarray(np.interp(np.log(curve.widths_s), np.log(widths * step_s), ratio))
-
-
-PER_DECADE = 8  # widths of the curve
-_FLOOR = 1e-3  # of an index of dispersion: perfectly even counts have 0
-MODEL_ERROR = 0.05  # of the log of an index of dispersion: what no model of this kind explains
 
 
 @dataclass(frozen=True, slots=True)

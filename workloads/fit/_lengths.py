@@ -9,6 +9,7 @@ from workloads.lengths._empirical import EDGES, Copula, Empirical, Marginal, joi
 
 MOST_JOINT = 1_000_000  # rows that the rank correlation is measured on; of more, evenly spaced ones
 SPLIT = 100  # quantiles of a side, and one more at 99.9 %
+_EVEN: Mapping[str, Any] = {"spearman": 0.0, "rank_decile_table_rows_prompt_cols_output": [[10.0] * 10] * 10}
 
 
 def measure(prompt: np.ndarray, output: np.ndarray) -> dict[str, Any]:
@@ -19,9 +20,6 @@ def measure(prompt: np.ndarray, output: np.ndarray) -> dict[str, Any]:
     sides = {"prompt": side_of(prompt), "output": side_of(output)}
     tilt = tilt_of(sides, deciles, None, spearman) if spearman else 0.0
     return {"rows": len(prompt), "spearman": spearman, "rank_deciles": deciles, "tilt": tilt, **sides}
-
-
-_EVEN: Mapping[str, Any] = {"spearman": 0.0, "rank_decile_table_rows_prompt_cols_output": [[10.0] * 10] * 10}
 
 
 def _vary(values: np.ndarray) -> bool:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LENGTHS = 50_000  # pairs shown, evenly spaced
 MOST_ROWS = 2_000_000  # of a stream whose single arrivals are given; of a longer one the first so many
 SEED = 0
+_NOTHING = (np.zeros(0), np.zeros(0, np.int8), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def facts(model: Model, table: pa.Table | None) -> dict[str, Any]:
@@ -53,9 +54,6 @@ def _drawn(model: Model, span_s: float) -> dict[str, Any]:
     at_s, _, prompt, output = (np.concatenate(column) for column in zip(*blocks, strict=True)) if blocks else _NOTHING
     few = slice(None, None, max(-(-len(at_s) // LENGTHS), 1))
     return {"name": "drawn", "times_s": at_s, "prompt_tokens": prompt[few], "output_tokens": output[few]}
-
-
-_NOTHING = (np.zeros(0), np.zeros(0, np.int8), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 def _curves(quality: Mapping[str, Any]) -> dict[str, Any] | None:

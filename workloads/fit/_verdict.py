@@ -28,6 +28,12 @@ GOOD = 0.5  # root mean square of log2 of the dispersion curve: within a factor 
 CLOSE_KS = 0.1
 CLOSE_REUSE = 0.03
 _HARDLY_LOGNORMAL = "The rate of this trace is hardly lognormal: --mode rate-following may fit better."
+_KS = (("turns", "turns"), ("pauses", "pause"), ("prompts", "prompt"), ("outputs", "output"))
+_MEMORY = 6  # mean gaps, and as many times 1 / shape, after which V has reached its limit for long times
+_POINTS = 160  # of the table of V
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
+_UNIT_NODES, _UNIT_WEIGHTS = np.polynomial.legendre.leggauss(24)
+_PARTS = 12  # of the integral over lags, geometric, so that short and long memories are both met
 
 
 def sentences(facts: Mapping[str, Any]) -> list[str]:
@@ -134,9 +140,6 @@ def _reuse(facts: Mapping[str, Any]) -> str:
     )
 
 
-_KS = (("turns", "turns"), ("pauses", "pause"), ("prompts", "prompt"), ("outputs", "output"))
-
-
 def _sessions(found: Mapping[str, Any]) -> list[str]:
     ks, reuse, lru = found["ks"], found["reuse"], found["lru"]
     word = "agrees with" if abs(reuse["trace"] - reuse["model"]) <= CLOSE_REUSE else "DIFFERS FROM"
@@ -160,13 +163,6 @@ def _sessions(found: Mapping[str, Any]) -> list[str]:
 
 def _number(value: float | None, digits: int = 2) -> str:
     return "unknown" if value is None else f"{value:.{digits}f}"
-
-
-_MEMORY = 6  # mean gaps, and as many times 1 / shape, after which V has reached its limit for long times
-_POINTS = 160  # of the table of V
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
-_UNIT_NODES, _UNIT_WEIGHTS = np.polynomial.legendre.leggauss(24)
-_PARTS = 12  # of the integral over lags, geometric, so that short and long memories are both met
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 MOST_TURNS = 1_000_000
 RANKS = 100_000
 _STARTS, _SESSIONS = 10, 11  # of the seed's children, beside those that other draws of the same seed take
+_STEPS = np.linspace(0, 1, 1001)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +186,6 @@ def turns_at(figures: Mapping[str, Any], ranks: np.ndarray) -> np.ndarray:
 def mean_turns(figures: Mapping[str, Any]) -> float:
     """Mean number of turns, over evenly spaced ranks."""
     return float(turns_at(figures, (np.arange(RANKS) + 0.5) / RANKS).mean())
-
-
-_STEPS = np.linspace(0, 1, 1001)
 
 
 def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:

@@ -16,6 +16,20 @@ Mode = Literal["parametric", "rate-following"]
 
 SOURCE = ("file", "sha256", "known", "source", "licence", "reader", "tokenizer", "rows", "requests", "dropped")
 SLICE = ("start_s", "stop_s", "limit")
+NO_WHOLE = (
+    "its trace names no blocks of prompts (or only some of them), or has too few sessions (20 of two turns or more are "
+    "needed)"
+)
+"""Why a model has no whole sessions."""
+_GAPS = "gamma gaps in operational time, their shape from the local variation of neighbouring gaps"
+_HOW = {
+    "parametric": "log-Gaussian Cox process: the log-rate is a sum of Ornstein-Uhlenbeck processes (sd, tau_s), fitted "
+    "by least squares to the log of the dispersion curve against its closed form, corrected for a typical draw; "
+    + _GAPS,
+    "rate-following": "rate of the trace in equal windows, the differences of halves shrunk level by level so that the "
+    "noise of counting is not counted twice; " + _GAPS,
+}
+_LENGTHS = "quantiles of prompt and output, and a copula of their ranks (10 x 10 deciles and a tilt)"
 
 
 def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None = None, seeds: int = 20) -> Model:
@@ -50,13 +64,6 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
     model = Model(services, source, method, whole=whole, table=trace.table)
     return model.rated(quality.measure(model, trace, seeds)) if seeds else model
-
-
-NO_WHOLE = (
-    "its trace names no blocks of prompts (or only some of them), or has too few sessions (20 of two turns or more are "
-    "needed)"
-)
-"""Why a model has no whole sessions."""
 
 
 def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:
@@ -104,17 +111,6 @@ def dropped(services: Sequence[Service], source: Mapping[str, object], name: str
             f"requests one by one; --sessions fitted:{name} draws sessions."
         )
     return notes
-
-
-_GAPS = "gamma gaps in operational time, their shape from the local variation of neighbouring gaps"
-_HOW = {
-    "parametric": "log-Gaussian Cox process: the log-rate is a sum of Ornstein-Uhlenbeck processes (sd, tau_s), fitted "
-    "by least squares to the log of the dispersion curve against its closed form, corrected for a typical draw; "
-    + _GAPS,
-    "rate-following": "rate of the trace in equal windows, the differences of halves shrunk level by level so that the "
-    "noise of counting is not counted twice; " + _GAPS,
-}
-_LENGTHS = "quantiles of prompt and output, and a copula of their ranks (10 x 10 deciles and a tilt)"
 
 
 def tables(

@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 BEFORE = "before the slice"
 _ORPHANS = "the turn before is not in the file"
+Cells = Any  # a pyarrow array of text or numbers, or the list of what JSON gave
+_T = TypeVar("_T")
+LONGEST_WHOLE = 18  # digits that are surely no more than 64 bits
+HEAD = 20  # first cells of a column, which tell whether it holds dates
+EXACT = 1e15  # whole floats up to here are exact
+_shown = _cells.shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,14 +200,6 @@ def _fall(at_s: Floats, last_s: float | None) -> int | None:
         return 0
     falls = np.flatnonzero(at_s[1:] < at_s[:-1])
     return int(falls[0]) + 1 if len(falls) else None
-
-
-Cells = Any  # a pyarrow array of text or numbers, or the list of what JSON gave
-_T = TypeVar("_T")
-
-LONGEST_WHOLE = 18  # digits that are surely no more than 64 bits
-HEAD = 20  # first cells of a column, which tell whether it holds dates
-EXACT = 1e15  # whole floats up to here are exact
 
 
 class _Missing:
@@ -395,9 +393,6 @@ class Block:
                 self.bad.setdefault(row, error)
                 found.append(blank)
         return found
-
-
-_shown = _cells.shown
 
 
 def _listed(cells: Cells) -> list[object]:

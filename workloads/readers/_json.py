@@ -23,6 +23,7 @@ _BLANKS = " \t\r\n"
 _LINES = 16
 _DECODER = json.JSONDecoder()
 _scan: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]  # what its own methods call
+_DEEPEST = 4  # keys of a path, such as response.body.usage.prompt_tokens
 
 
 @dataclass(slots=True)
@@ -61,9 +62,6 @@ def open_objects(
         raise first.bad[0]
     columns = columns_of(known)
     return known, _blocks(file, columns, first, groups)
-
-
-_DEEPEST = 4  # keys of a path, such as response.body.usage.prompt_tokens
 
 
 def columns_of(known: Mapping[str, object]) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ _OTHERS: tuple[tuple[bytes, str], ...] = (
 )
 """How files begin, in lower case, that are taken for traces, and what they are. Source: the formats' own pages."""
 BOM = b"\xef\xbb\xbf"
+_END = "end of file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +237,6 @@ def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Lim
             size = max(size, 2 * len(rest))
     if failure != _END:
         raise UsageError(f"Trace '{file}' cannot be read after line {line - 1}: {failure}.")
-
-
-_END = "end of file"
 
 
 def _piece(stream: IO[bytes], size: int) -> tuple[bytes, str]:

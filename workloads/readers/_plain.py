@@ -104,6 +104,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "image": ("image_tokens",),
 }
 _EXAMPLE = "'at=ts,prompt=in,output=out'"
+MAGIC = b"PAR1"
 
 
 def fits(columns: tuple[str, ...]) -> bool:
@@ -231,9 +232,6 @@ def _row_numbers(block: Block, column: str) -> pa.Array:
         else:
             numbers[row] = int(text)
     return pa.array(numbers, pa.int64(), mask=numbers < 0)
-
-
-MAGIC = b"PAR1"
 
 
 def open_table(file: Path, limits: _lines.Limits) -> parquet.ParquetFile:

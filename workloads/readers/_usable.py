@@ -13,6 +13,16 @@ from workloads.readers._collect import Block, refusal
 from workloads.readers._requests import Reader, Requests
 from workloads.readers._sessions import Conversations
 
+PLAUSIBLE_RPS = (0.05, 1000.0)
+"""Mean rates of recorded traffic: those of public traces lie between 0.25 and 50 requests/s."""
+PER_S = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
+_EPOCH_S = (1e9, 4.1e9)  # September 2001 to the end of 2099, as seconds since 1970
+_EXCEL_DAYS = (36_526, 73_050)  # the same years, as days since the end of 1899
+_EXCEL_RPS = 100.0
+_WILD_S = 30 * 365.25 * 86_400
+_MANY = 100_000  # rows after which a file of mostly unusable ones is not read further
+_PIECE = 1024  # rows that are read again where a row among them ends the reading of a block
+
 
 class Unusable:
     """Counts the rows of a trace that cannot be used, and gives up where they are `max_share` of all rows or more."""
@@ -36,15 +46,6 @@ class Unusable:
         if self._first is not None and self.count >= self._max_share * self.rows:
             many = f" {self.count:,} of {self.rows:,} rows cannot be used{self._hint}." if self.rows > 1 else ""
             raise UsageError(f"{self._first}{many}")
-
-
-PLAUSIBLE_RPS = (0.05, 1000.0)
-"""Mean rates of recorded traffic: those of public traces lie between 0.25 and 50 requests/s."""
-PER_S = {"seconds": 1, "milliseconds": 1_000, "microseconds": 1_000_000, "nanoseconds": 1_000_000_000}
-_EPOCH_S = (1e9, 4.1e9)  # September 2001 to the end of 2099, as seconds since 1970
-_EXCEL_DAYS = (36_526, 73_050)  # the same years, as days since the end of 1899
-_EXCEL_RPS = 100.0
-_WILD_S = 30 * 365.25 * 86_400
 
 
 class Clock:
@@ -118,10 +119,6 @@ def _unit(requests: Requests, at: Ints | Floats) -> tuple[float, str | None]:
     if in_days and requests.per_s == 1 and not requests.stated and len(at) > _EXCEL_RPS * span:
         return 1 / 86_400, f"{requests.stamp} is read as days since 1899, as Excel counts them"
     return requests.per_s, None
-
-
-_MANY = 100_000  # rows after which a file of mostly unusable ones is not read further
-_PIECE = 1024  # rows that are read again where a row among them ends the reading of a block
 
 
 def parsed(

@@ -14,6 +14,8 @@ from workloads.readers._requests import Requests
 _ASKS = frozenset({"human", "user"})
 _ANSWERS = frozenset({"gpt", "chatgpt", "assistant", "bard", "bing"})
 _ROLES = {**dict.fromkeys(_ASKS, "user"), **dict.fromkeys(_ANSWERS, "assistant")}
+_REASONS = ("", "no question in the conversation", "question without an answer", "empty question or answer")
+_NO_QUESTION, _NO_ANSWER, _EMPTY = 1, 2, 3
 
 
 class _Turn(NamedTuple):
@@ -67,10 +69,6 @@ class Sharegpt(_texts.Counting):
             rows=rows,
             numbers=messages,
         )
-
-
-_REASONS = ("", "no question in the conversation", "question without an answer", "empty question or answer")
-_NO_QUESTION, _NO_ANSWER, _EMPTY = 1, 2, 3
 
 
 def _turns(block: Block, row: int, encode: _texts.Encode) -> Iterator[_Turn]:

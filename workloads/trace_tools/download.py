@@ -26,6 +26,15 @@ from pathlib import Path
 from harness.errors import BenchError, Interrupted, NotValid, UsageError, no_such
 from workloads.readers import _known
 
+BLOCK = 1 << 20
+TIMEOUT_S = 30.0
+"""Longest wait for the next bytes of an answer."""
+RETRIES = 5
+"""Attempts that may fail one after the other without a byte of progress."""
+_AGAIN = (408, 425, 429, 500, 502, 503, 504)
+"""Answers that may be better the next time."""
+_LFS = b"version https://git-lfs"
+
 
 @dataclass(frozen=True, slots=True)
 class KnownTrace:
@@ -83,9 +92,6 @@ def known_as(sha256: str) -> str | None:
     if entry is not None:
         return str(entry["name"])
     return next((source.about for source in sources().values() if source.sha256 == sha256), None)
-
-
-BLOCK = 1 << 20
 
 
 class Changed(Exception):
@@ -215,19 +221,8 @@ def size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-TIMEOUT_S = 30.0
-"""Longest wait for the next bytes of an answer."""
-
-RETRIES = 5
-"""Attempts that may fail one after the other without a byte of progress."""
-
-_AGAIN = (408, 425, 429, 500, 502, 503, 504)
-"""Answers that may be better the next time."""
-
 _PASSING = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, Changed)
 """What another attempt may help against; a full disk is not among them."""
-
-_LFS = b"version https://git-lfs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,18 @@ HINGES = 40
 
 LARGE_BATCH = 95
 """Decodes of this many sequences and more have constants of their own in `abc`."""
+SHARES = ("memory_share", "flops_share")
+CONSTANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "abc": tuple(f"{p}_{c}_s" for p in ("prefill", "decode_small", "decode_large") for c in "abc"),
+        "fit6": ("memory_share", "flops_share", "overhead_s", "seq_s", "token_s", "prefill_token_squared_s"),
+        "linear": ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s", "prefill_token_squared_s"),
+        "mixed": ("floor_s", "token_s", "seq_s", "context_token_s", "prefill_token_squared_s"),
+        "table": ("context_token_s", "prefill_token_squared_s"),
+    }
+)
+MOST = 24
+"""Most points of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +220,6 @@ def _fit6(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     return _shares(found, left_out)
 
 
-SHARES = ("memory_share", "flops_share")
-
-
 def _by_turns(
     memory_s: np.ndarray, compute_s: np.ndarray, beside: Mapping[str, np.ndarray], seconds: np.ndarray,
     fixed: Mapping[str, float], start: float,
@@ -263,19 +272,6 @@ def _roof(rows: Rows, system: System) -> tuple[np.ndarray, np.ndarray]:
 FORMS: Mapping[str, Form] = MappingProxyType(
     {"abc": _abc, "fit6": _fit6, "linear": _linear, "mixed": _mixed, "table": _table}
 )
-CONSTANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "abc": tuple(f"{p}_{c}_s" for p in ("prefill", "decode_small", "decode_large") for c in "abc"),
-        "fit6": ("memory_share", "flops_share", "overhead_s", "seq_s", "token_s", "prefill_token_squared_s"),
-        "linear": ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s", "prefill_token_squared_s"),
-        "mixed": ("floor_s", "token_s", "seq_s", "context_token_s", "prefill_token_squared_s"),
-        "table": ("context_token_s", "prefill_token_squared_s"),
-    }
-)
-
-
-MOST = 24
-"""Most points of a table."""
 
 
 def points(x: np.ndarray, seconds: np.ndarray) -> list[list[float]]:

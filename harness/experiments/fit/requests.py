@@ -45,6 +45,23 @@ SURE = 3.0
 """Standard errors by which errors must differ."""
 LOTS = 20
 """Neighbouring requests wait for the same memory: their errors count together, in so many lots of a run."""
+FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "linear": NAMES,
+        "mixed": ("floor_s", "token_s", "seq_s", "context_token_s", "front_end_s"),
+    }
+)
+"""What is searched in each latency model; those of `mixed` in the order of `linear`."""
+QUEUED = 5.0
+"""A request has queued where its TTFT or TPOT is so many times the median of the run with the shortest."""
+ROUNDS, HEED, PATIENCE = 16, 0.7, 3
+"""How often constants are corrected by what the guess gets wrong of simulated times, by how much of it, and how many
+turns may go by without a gain."""
+COLUMNS = {
+    "arrival_s": ("arrival_s", "scheduled_s"), "prompt_tokens": ("prompt_tokens", "prompt_len"),
+    "output_tokens": ("output_tokens", "output_len"), "ttft_s": ("ttft_s",), "tpot_s": ("tpot_s",),
+}  # fmt: skip
+MILLISECONDS = {"ttft_s": ("ttft_ms",), "tpot_s": ("tpot_ms",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,25 +146,6 @@ def _prompts(first_s: np.ndarray, tokens: np.ndarray, low_s: np.ndarray, high_s:
     places = [np.searchsorted(first_s[order], at_s, side="right") for at_s in (low_s, high_s)]
     between: np.ndarray = total[places[1]] - total[places[0]]
     return between
-
-
-FORMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "linear": NAMES,
-        "mixed": ("floor_s", "token_s", "seq_s", "context_token_s", "front_end_s"),
-    }
-)
-"""What is searched in each latency model; those of `mixed` in the order of `linear`."""
-QUEUED = 5.0
-"""A request has queued where its TTFT or TPOT is so many times the median of the run with the shortest."""
-ROUNDS, HEED, PATIENCE = 16, 0.7, 3
-"""How often constants are corrected by what the guess gets wrong of simulated times, by how much of it, and how many
-turns may go by without a gain."""
-COLUMNS = {
-    "arrival_s": ("arrival_s", "scheduled_s"), "prompt_tokens": ("prompt_tokens", "prompt_len"),
-    "output_tokens": ("output_tokens", "output_len"), "ttft_s": ("ttft_s",), "tpot_s": ("tpot_s",),
-}  # fmt: skip
-MILLISECONDS = {"ttft_s": ("ttft_ms",), "tpot_s": ("tpot_ms",)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

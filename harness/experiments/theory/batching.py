@@ -14,6 +14,9 @@ from types import MappingProxyType
 from harness.api import LatencyModel
 from harness.data.codec import Number, Part
 
+BATCH, CONTEXT_TOKENS = 32, 4096
+"""The decode step that is counted: sequences, and tokens of context of each (Sarathi-Serve, section 5.1)."""
+
 
 def prefill_tokens_per_s(latency: LatencyModel, batch: int, length: int) -> float:
     """Prompt tokens per second of steps that prefill `batch` prompts of `length` tokens, a pipeline one per stage."""
@@ -72,10 +75,6 @@ def batched_speed_up(
     plain_s = latency.decode_s(batch, batch * context)
     verify_s = latency.step_s([(drafts + 1, context)] * batch, 0, 0)
     return tokens_per_step(drafts, accepted) * plain_s / (verify_s + drafts * cost * plain_s)
-
-
-BATCH, CONTEXT_TOKENS = 32, 4096
-"""The decode step that is counted: sequences, and tokens of context of each (Sarathi-Serve, section 5.1)."""
 
 
 class Published(Part, frozen=True):

@@ -26,6 +26,16 @@ _ANSWER = 200
 
 _DRAWN = 64
 """Requests at least, over which the speed-up of drafts is a mean."""
+MODES = {
+    "paged": "paged",
+    "oracle": "reserve-oracle:buddy=true",
+    "pow2": "reserve-pow2:buddy=true",
+    "max": "reserve-max",
+}
+"""Short names of the modes as vLLM compared them: contiguous memory comes from a buddy allocator."""
+LONGEST_TOKENS = 2048
+"""Of prompt and output: what OPT takes, and what `max` reserves."""
+_ROUNDS = 50
 
 
 def prefill_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
@@ -82,20 +92,6 @@ def drafted_speed_up(batch: int, context: int, speculate: str, **system: object)
         )  # fmt: skip
         tpot_s.append(sum(r.token_s[-1] - r.token_s[0] for r in simulator.simulate(iter(generated))))
     return float(tpot_s[0] / tpot_s[1])
-
-
-MODES = {
-    "paged": "paged",
-    "oracle": "reserve-oracle:buddy=true",
-    "pow2": "reserve-pow2:buddy=true",
-    "max": "reserve-max",
-}
-"""Short names of the modes as vLLM compared them: contiguous memory comes from a buddy allocator."""
-
-LONGEST_TOKENS = 2048
-"""Of prompt and output: what OPT takes, and what `max` reserves."""
-
-_ROUNDS = 50
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,11 @@ Unit = Literal[
     "text", "number", "count", "s", "bytes", "bytes_per_s", "tokens_per_s", "rps", "flops", "share", "ratio", "yes"
 ]
 Cell = str | Number | bool | None
+Row = dict[str, Cell]
+"""A row of a form: the name of a column ends in its unit."""
+UNITS: tuple[Unit, ...] = ("bytes_per_s", "tokens_per_s", "rps", "flops", "bytes", "share", "ratio", "s")
+"""Units that end the name of a column, the longer ones first."""
+NO_RESULT = "these values have no finite result; change one of them."
 
 
 class Column(Part, frozen=True):
@@ -47,14 +52,6 @@ class TheoryAnswer(Document, frozen=True, kw_only=True):
     sentences: list[str]
     tables: list[Table]
     notes: list[str]
-
-
-Row = dict[str, Cell]
-"""A row of a form: the name of a column ends in its unit."""
-UNITS: tuple[Unit, ...] = ("bytes_per_s", "tokens_per_s", "rps", "flops", "bytes", "share", "ratio", "s")
-"""Units that end the name of a column, the longer ones first."""
-
-NO_RESULT = "these values have no finite result; change one of them."
 
 
 def evaluate(text: str, over: Sequence[str] = ()) -> TheoryAnswer:
