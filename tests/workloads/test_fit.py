@@ -329,7 +329,7 @@ def test_any_lengths_can_be_measured_and_drawn(seed):
     prompt, output = (np.maximum(np.rint(kinds[i]), 1).astype(np.int64) for i in rng.integers(0, 4, 2))
     figures = json.loads(json.dumps(_lengths.measure(prompt, output)))
     sampler = _lengths.sampler(figures)
-    drawn = _lengths.draw(sampler, rng.random((5, 4000)))
+    drawn = sampler.draw(rng.random((5, 4000)))
 
     assert prompt.min() <= drawn[0].min() and drawn[0].max() <= prompt.max()
     assert output.min() <= drawn[1].min() and drawn[1].max() <= output.max()

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from workloads.lengths._empirical import EDGES, Copula, Empirical, Marginal, joint_of, side_of, tilt_of
+from workloads.lengths._empirical import EDGES, Empirical, joint_of, side_of, tilt_of
 
 MOST_JOINT = 1_000_000  # rows that the rank correlation is measured on; of more, evenly spaced ones
 SPLIT = 100  # quantiles of a side, and one more at 99.9 %
@@ -30,12 +30,10 @@ def sampler(figures: Mapping[str, Any]) -> Empirical:
     """The sampler of `measure`'s figures. Raises KeyError, TypeError or ValueError for anything else."""
     for name in ("prompt", "output"):
         _check(name, figures[name])
-    prompt, output = Marginal.from_figures(figures["prompt"]), Marginal.from_figures(figures["output"])
     deciles = np.asarray(figures["rank_deciles"], np.float64)
     if deciles.shape != (10, 10) or not np.isfinite(deciles).all() or (deciles < 0).any():
         raise ValueError("rank_deciles must be 10 x 10 numbers, none negative.")
-    copula = Copula.fit(figures["rank_deciles"], prompt, output, None, float(figures["tilt"]))
-    return Empirical(prompt, output, copula, {"rows": figures["rows"], "spearman": figures["spearman"]})
+    return Empirical.of(figures, {"rows": figures["rows"], "spearman": figures["spearman"]})
 
 
 def _check(name: str, side: Mapping[str, Any]) -> None:
@@ -49,16 +47,10 @@ def _check(name: str, side: Mapping[str, Any]) -> None:
         raise ValueError(f"quantiles of {name} must not fall.")
 
 
-def draw(figures: Empirical, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) prompt and output tokens from (5, N) uniform numbers."""
-    prompt_ranks, output_ranks = figures.copula.draw(uniforms[:3])
-    return figures.prompt.draw(prompt_ranks, uniforms[3]), figures.output.draw(output_ranks, uniforms[4])
-
-
 def mixed(samplers: Sequence[Empirical], which: np.ndarray, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(N,) prompt and output tokens, row i from sampler which[i], from (5, N) uniform numbers."""
     prompt, output = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
     for i, figures in enumerate(samplers):
         mine = which == i
-        prompt[mine], output[mine] = draw(figures, uniforms[:, mine])
+        prompt[mine], output[mine] = figures.draw(uniforms[:, mine])
     return prompt, output

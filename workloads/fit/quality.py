@@ -164,7 +164,7 @@ def _drawn_lengths(model: Model) -> tuple[np.ndarray, np.ndarray]:
     parts = []
     for service in model.services:
         count = max(round(LENGTHS * service.process.rate_rps / model.rate_rps), 2)
-        parts.append(_lengths.draw(_lengths.sampler(service.lengths), rng.random((5, count))))
+        parts.append(_lengths.sampler(service.lengths).draw(rng.random((5, count))))
     prompt, output = (np.concatenate(side) for side in zip(*parts, strict=True))
     return prompt, output
 

@@ -146,6 +146,12 @@ class Empirical:
     copula: Copula
     facts: Mapping[str, object]
 
+    @classmethod
+    def of(cls, figures: Mapping[str, Any], facts: Mapping[str, object], limit: int | None = None) -> Empirical:
+        """From a figures file; `limit` is that on the total of a pair."""
+        prompt, output = Marginal.from_figures(figures["prompt"]), Marginal.from_figures(figures["output"])
+        return cls(prompt, output, Copula.fit(figures["rank_deciles"], prompt, output, limit, figures["tilt"]), facts)
+
     @property
     def mean_tokens(self) -> tuple[float, float]:
         """Exact means of the sampler: those of the list, but for the last digits of LongBench, arXiv and BWB."""
@@ -161,20 +167,20 @@ class Empirical:
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
         while True:
-            uniforms = rng.random((5, CHUNK))
-            prompt_ranks, output_ranks = self.copula.draw(uniforms[:3])
-            prompts = self.prompt.draw(prompt_ranks, uniforms[3])
-            outputs = self.output.draw(output_ranks, uniforms[4])
+            prompts, outputs = self.draw(rng.random((5, CHUNK)))
             yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
+
+    def draw(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) prompt and output tokens from (5, N) uniform numbers."""
+        prompt_ranks, output_ranks = self.copula.draw(uniforms[:3])
+        return self.prompt.draw(prompt_ranks, uniforms[3]), self.output.draw(output_ranks, uniforms[4])
 
 
 @cache
 def load(name: str) -> Empirical:
     """The sampler of `figures/<name>.json`, made once: a mix of a thousand classes has one."""
     figures = json.loads((Path(__file__).with_name("figures") / f"{name}.json").read_text(encoding="utf-8"))
-    prompt, output = Marginal.from_figures(figures["prompt"]), Marginal.from_figures(figures["output"])
     limit = figures["max_total_tokens"]
-    copula = Copula.fit(figures["rank_deciles"], prompt, output, limit, figures["tilt"])
     facts = {key: figures[key] for key in TEXTS} | {
         "rows": figures["rows"],
         "spearman": figures["spearman"],
@@ -182,7 +188,7 @@ def load(name: str) -> Empirical:
         "mean_prompt_tokens": figures["prompt"]["mean"],
         "mean_output_tokens": figures["output"]["mean"],
     }
-    return Empirical(prompt, output, copula, facts)
+    return Empirical.of(figures, facts, limit)
 
 
 def side_of(values: np.ndarray, stored: list[int] | None = None) -> dict[str, Any]:
