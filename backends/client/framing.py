@@ -251,12 +251,15 @@ def message_of(answer: Answer) -> Message:
             parsed.fault = f"the answer {error}"
         piece = b"".join(content)
         content.clear()
-        if piece and framing.fields.get(b"content-encoding", b"").lower() in COMPRESSED:
+        coding = framing.fields.get(b"content-encoding", b"identity").lower()
+        if piece and coding in COMPRESSED:
             unpack = unpack or zlib.decompressobj(zlib.MAX_WBITS | 32)  # by its head gzip or zlib
             try:
                 piece = unpack.decompress(piece)
             except zlib.error as error:
                 piece, parsed.fault = b"", f"the body cannot be decompressed: {error}"
+        elif piece and coding != b"identity":
+            piece, parsed.fault = b"", f"the body is compressed by {_text(coding)}, which no request asks for"
         if piece:
             parsed.pieces.append(piece)
             parsed.reads.append(index)

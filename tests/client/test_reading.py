@@ -171,6 +171,15 @@ def test_compressed_answers_are_read_all_the_same() -> None:
     assert "ok" == ended.status
 
 
+@pytest.mark.parametrize(("coding", "message"), [("gzip", "cannot be decompressed"), ("br", "compressed by br")])
+def test_a_body_that_cannot_be_unpacked_is_an_error_that_says_so(coding: str, message: str) -> None:
+    """A compressed answer would be called cut short."""
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Encoding: {coding}\r\n\r\n".encode()
+    _, ended, _ = read(answer(chunk("a") + DONE, head=head))
+
+    assert "error" == ended.status and message in (ended.error or "")
+
+
 def test_one_json_object_is_an_answer_only_where_requested() -> None:
     """A server that does not stream would have a TTFT."""
     body = json.dumps({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], **used(3)}).encode()
