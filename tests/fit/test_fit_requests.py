@@ -10,7 +10,7 @@ from harness.api import Request
 from harness.cli import main
 from harness.experiments.fit import requests
 from harness.experiments.fit.requests import Measured, fit_with_kv
-from harness.experiments.validate.simulated import sent_again
+from harness.experiments.validate.measurements import sent_again
 from harness.spec import parse
 
 TRUE = {"base_s": 0.02, "prefill_token_s": 1.4e-4, "decode_seq_s": 3e-4, "context_token_s": 6e-7, "front_end_s": 9e-3}

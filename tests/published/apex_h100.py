@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from harness.errors import UsageError
 from harness.experiments.validate import measured_runs
 from harness.experiments.validate.answer import MEAN, Validation
-from harness.experiments.validate.simulated import Times, Traffic
+from harness.experiments.validate.measurements import Times, Traffic
 from harness.spec import Spec
 from published import form
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from harness.experiments.validate import measured_runs
 from harness.experiments.validate.answer import LARGEST, Validation
-from harness.experiments.validate.simulated import Ints, Traffic
+from harness.experiments.validate.measurements import Ints, Traffic
 from published import form
 
 NAME = "distserve-66b-chat-ae"

@@ -31,7 +31,7 @@ from harness.experiments.validate.answer import (
     validation,
 )
 from harness.experiments.validate.measured_runs import LeftOut
-from harness.experiments.validate.simulated import Floats, Traffic
+from harness.experiments.validate.measurements import Floats, Traffic
 from published import form
 
 BOUNDS = ((0.2, 0.1), (0.25, 0.1))

@@ -9,8 +9,8 @@ import pandas as pd
 
 from harness.api import Simulator
 from harness.errors import UsageError
-from harness.experiments.validate import simulated
-from harness.experiments.validate.simulated import Times, Traffic
+from harness.experiments.validate import measurements
+from harness.experiments.validate.measurements import Times, Traffic
 from harness.registry import make
 
 Options = Mapping[str, object]
@@ -26,7 +26,7 @@ def needed(path: Path) -> Path:
 
 def times(traffic: Traffic, options: Options) -> Times:
     """The traffic on the backend `sim` with these options."""
-    return simulated.times(traffic, cast("Simulator", make("backends", "sim", log_steps=False, **options)))
+    return measurements.times(traffic, cast("Simulator", make("backends", "sim", log_steps=False, **options)))
 
 
 def requests(traffics: Mapping[str, Traffic | Sequence[Traffic]]) -> pd.DataFrame:

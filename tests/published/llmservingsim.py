@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from harness import catalog
-from harness.experiments.validate import measured_runs, measurements, simulated
+from harness.experiments.validate import measured_runs, measurements
 from harness.experiments.validate.answer import MEAN, Validation
 from published import form
 
@@ -120,7 +120,7 @@ def one_by_one(path: Path) -> list[str]:
         (measured,) = run.repeats
         assert run.backend is not None
         assert measured.times is not None
-        ours = simulated.times(measured.traffic, measurements.simulator(run.backend))
+        ours = measurements.times(measured.traffic, measurements.simulator(run.backend))
         ttft, tpot = (
             np.mean(np.abs(made / seen - 1))
             for made, seen in ((ours.ttft_s, measured.times.ttft_s), (ours.tpot_s, measured.times.tpot_s))

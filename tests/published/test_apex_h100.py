@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UsageError
-from harness.experiments.validate.simulated import Traffic
+from harness.experiments.validate.measurements import Traffic
 from published import apex_h100
 
 TRUE = {"overhead_s": 5e-3, "front_s": 0.02}

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.experiments.validate.answer import Pair
-from harness.experiments.validate.simulated import Traffic
+from harness.experiments.validate.measurements import Traffic
 from published import distserve_a100
 from published.distserve_a100 import Seen
 from published.form import times

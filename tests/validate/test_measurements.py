@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.experiments.fit import requests
 from harness.experiments.validate import measured_runs, measurements
 from harness.experiments.validate.measured_runs import LeftOut
-from harness.experiments.validate.simulated import Traffic, times
+from harness.experiments.validate.measurements import Traffic, times
 from harness.registry import make
 
 SLOW = "sim:latency=linear:base_s=0.02"

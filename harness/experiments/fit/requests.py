@@ -30,8 +30,7 @@ from harness.experiments.fit.fit_json import Score
 from harness.experiments.fit.solve import estimate, identify, score
 from harness.experiments.fit.steps import numbers, table
 from harness.experiments.validate import measurements
-from harness.experiments.validate.measurements import Run
-from harness.experiments.validate.simulated import sent_again
+from harness.experiments.validate.measurements import Run, sent_again
 from harness.metrics.measure import metrics, per_request
 from harness.spec import Spec
 

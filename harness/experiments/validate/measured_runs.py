@@ -18,12 +18,14 @@ from harness.experiments.validate.measurements import (
     QUANTILES,
     Deployment,
     Run,
+    Times,
+    Traffic,
     bounds_of,
     measured_requests,
     read,
     simulator,
+    times,
 )
-from harness.experiments.validate.simulated import Times, Traffic, times
 from harness.metrics.objective import met_bounds
 from harness.spec import Spec, parse
 

@@ -1,23 +1,23 @@
-"""Measurements of a real system as tables: a TOML file of the deployment beside a row a request, a row a run, or both.
+"""Measurements of a real system as tables, and the same traffic simulated again.
 
-docs/guide/validate.md describes the form. What is wrong with a file is one sentence with its name and what is allowed.
+A TOML file of the deployment stands beside a row a request, a row a run, or both; docs/guide/validate.md describes the
+form. What is wrong with a file is one sentence with its name and what is allowed.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
 from harness import registry, untrusted
-from harness.api import Simulator, Slo
+from harness.api import Request, RequestRecord, Simulator, Slo
 from harness.errors import UsageError, no_such
 from harness.experiments.validate.answer import HOW, WORSE_HALF
-from harness.experiments.validate.simulated import Floats, Times, Traffic
 from harness.metrics.objective import parse_slo
 from harness.spec import Spec, parse
 
@@ -30,6 +30,42 @@ METRIC = re.compile(r"(?P<name>ttft|tpot)_(?:mean|p(?P<percentile>\d{1,2}(?:\.\d
 METRICS = "ttft_mean_s, ttft_p90_s (any percentile), tpot_mean_s, tpot_p90_s, itl_mean_s"
 QUANTILES = tuple(f"{name}_p{q}_s" for name in ("ttft", "tpot") for q in (50, 90, 99))
 YES_OR_NO = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False, "": False}
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """The requests of a measured run, each (requests,): seconds, tokens, tokens.
+
+    `users`: it was a closed loop, in which so many were under way at once; None: they arrived when they did.
+    """
+
+    arrival_s: Floats
+    prompt_tokens: Ints
+    output_tokens: Ints
+    users: int | None = None
+
+    def requests(self) -> list[Request]:
+        """The requests in order of arrival."""
+        order = np.argsort(self.arrival_s, kind="stable")
+        rows = zip(self.arrival_s[order].tolist(), self.prompt_tokens[order].tolist(),
+                   self.output_tokens[order].tolist(), strict=True)  # fmt: skip
+        return [Request(i, at_s, prompt, output) for i, (at_s, prompt, output) in enumerate(rows)]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Times:
+    """The times of the requests that ended well, each (requests,) seconds, measured or simulated.
+
+    `tpot_s` is (last - first token) / (tokens - 1), NaN for a single token; `itl_s` is the mean of every gap between
+    two tokens of all of them. `missed` more requests did not end well.
+    """
+
+    ttft_s: Floats
+    tpot_s: Floats
+    itl_s: float
+    missed: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -349,3 +385,30 @@ def _limit(path: Path, held: object, bounds: Iterable[str], runs: Sequence[str])
         if name not in runs:
             raise no_such(f"run of a target ('{path}')", name, runs)
     return Limit(metric, str(how), float(limit), _text(path, held, "published", ""), tuple(of))
+
+
+def times(traffic: Traffic, simulator: Simulator) -> Times:
+    """The times of the simulated requests, in order of arrival."""
+    return _times(list(sent_again(simulator, traffic.requests(), traffic.users)))
+
+
+def sent_again(simulator: Simulator, requests: list[Request], users: int | None) -> Iterator[RequestRecord]:
+    """The records of the requests: sent when they arrived, or of a closed loop, the next one whenever one is over."""
+    if users is None:
+        return simulator.simulate(requests)
+    left = iter(requests[users:])
+
+    def next_one(record: RequestRecord) -> Iterable[Request]:
+        ends_s = [record.scheduled_s, *record.token_s[-1:], *([] if record.ended_s is None else [record.ended_s])]
+        return [replace(request, scheduled_s=max(ends_s)) for request in (next(left, None),) if request is not None]
+
+    return simulator.simulate(requests[:users], next_one)
+
+
+def _times(records: list[RequestRecord]) -> Times:
+    ended = sorted((r for r in records if r.status == "ok"), key=lambda r: r.request_id)
+    spans_s = np.array([r.token_s[-1] - r.token_s[0] for r in ended])
+    gaps = sum(r.output_tokens - 1 for r in ended)
+    ttft_s, tpot_s = (np.array(times, dtype=np.float64)  # None is NaN there
+                      for times in ([r.ttft_s for r in ended], [r.tpot_s for r in ended]))  # fmt: skip
+    return Times(ttft_s, tpot_s, float(spans_s.sum()) / gaps if gaps else 0.0, len(records) - len(ended))
