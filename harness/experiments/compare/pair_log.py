@@ -135,7 +135,8 @@ class PairLog:
 
     def seconds(self) -> float | None:
         """Mean time of a run so far; None before the first pair."""
-        return sum((row.base_s or 0.0) + (row.head_s or 0.0) for row in self.rows) / (2 * len(self.rows) or 1) or None
+        took_s = [(row.base_s or 0.0) + (row.head_s or 0.0) for row in self.rows]
+        return sum(took_s) / (2 * len(took_s)) if took_s else None
 
     def _take(self, kept: Mapping[str, Any]) -> None:
         try:
