@@ -27,7 +27,7 @@ from harness import untrusted
 from harness.data.lists import Floats
 from harness.errors import UsageError
 from workloads._checks import positive
-from workloads.arrivals import _renewal
+from workloads.arrivals import _operational
 from workloads.arrivals._operational import Gaps, Piece, chunks_along
 from workloads.readers import _lines
 
@@ -129,8 +129,8 @@ def _law(client: Client, window: int, rng: np.random.Generator, running: bool) -
     """The gap law of a window, of mean 1; exponential where the pool gives none."""
     family, shape = client.family[window], float(client.shape[window])
     if family == "Weibull":
-        return _renewal.weibull(shape, rng, running=running)
-    return _renewal.gamma(shape if family else 1.0, rng, running=running)
+        return _operational.weibull(shape, rng, running=running)
+    return _operational.gamma(shape if family else 1.0, rng, running=running)
 
 
 def _merged(streams: Sequence[Iterator[np.ndarray]], step_s: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:

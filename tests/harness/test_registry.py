@@ -55,9 +55,9 @@ def test_unknown_names_get_the_nearest() -> None:
         registry.find("arrivals", "gama")
 
 
-@pytest.mark.parametrize("name", ["_renewal", "-renewal", "__init__"])
+@pytest.mark.parametrize("name", ["_operational", "-operational", "__init__"])
 def test_helpers_are_no_plug_ins(name: str) -> None:
-    """`--arrivals _renewal` would import a module that holds no arrivals."""
+    """`--arrivals _operational` would import a module that holds no arrivals."""
     with pytest.raises(UsageError, match="No arrivals named"):
         registry.find("arrivals", name)
 

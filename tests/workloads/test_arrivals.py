@@ -10,7 +10,7 @@ from scipy import stats
 from harness.api import Arrivals
 from harness.errors import UsageError
 from harness.registry import make
-from workloads.arrivals import _renewal
+from workloads.arrivals import _operational
 from workloads.arrivals.builtin import Constant, Gamma, Poisson
 
 
@@ -71,9 +71,9 @@ def test_constant_arrivals_do_not_drift() -> None:
 def test_no_gap_is_repeated_or_lost_where_chunks_meet() -> None:
     """If this failed, the tail of the gaps would be cut or doubled every few thousand requests."""
     rng = np.random.default_rng(9)
-    expected = np.cumsum(rng.exponential(0.5, 3 * _renewal.CHUNK))
+    expected = np.cumsum(rng.exponential(0.5, 3 * _operational.CHUNK))
 
-    np.testing.assert_allclose(expected, times(Poisson(2.0), 3 * _renewal.CHUNK, seed=9), rtol=1e-12)
+    np.testing.assert_allclose(expected, times(Poisson(2.0), 3 * _operational.CHUNK, seed=9), rtol=1e-12)
 
 
 def test_first_arrivals_do_not_depend_on_how_many_are_taken() -> None:

@@ -17,7 +17,7 @@ from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
 from harness.validity.rules import applying
 from harness.validity.warnings import of_trace
-from workloads.arrivals import _renewal
+from workloads.arrivals import _operational
 from workloads.arrivals._services import Api, read_figures
 from workloads.catalog import load
 
@@ -231,7 +231,7 @@ def test_a_run_of_the_published_generator_is_warned_of(option: dict[str, str]) -
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("law", [_renewal.gamma, _renewal.weibull])
+@pytest.mark.parametrize("law", [_operational.gamma, _operational.weibull])
 @pytest.mark.parametrize("shape", [0.2, 0.5, 2.0])
 def test_a_process_that_was_running_has_no_burst_at_its_start(law: Callable[..., object], shape: float) -> None:
     """If this failed, every run with a bursty law would begin with an artificial burst."""

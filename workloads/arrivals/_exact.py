@@ -20,8 +20,7 @@ import numpy as np
 
 from harness.api import Arrivals
 from harness.stats.arrivals import counts, spread
-from workloads.arrivals._operational import Piece, Stretch, chunks_along
-from workloads.arrivals._renewal import gamma
+from workloads.arrivals._operational import Piece, Stretch, chunks_along, gamma
 
 Mean = Literal["exact", "long-run"]
 LONGEST_S = 7200.0  # runs of minutes; over hours the changes of rate are what such arrivals are for

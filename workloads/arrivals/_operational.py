@@ -1,25 +1,33 @@
-"""Arrivals whose rate changes: a renewal process that runs in operational time, where its mean gap is 1.
+"""Renewal processes: independent gaps at one rate, and in operational time, of mean gap 1, at rates that change.
+
+A renewal process that begins with an ordinary gap begins with an arrival just before time 0, and so with a burst where
+the law is bursty: (cv**2 - 1) / 2 arrivals too many, which is 25 for a gamma law of shape 0.02. The first gap must be
+what is left of the gap under way: a gap chosen with probability in proportion to its length, cut at a uniform point.
+Source: Cox, Renewal Theory (1962), sections 5.1 and 5.4.
 
 Operational time is the integral of the rate, so a gap that is under way when the rate changes is stretched or
 shortened, and neither lost nor begun anew. The gap law and the rate stay apart: scaling the rate leaves the
 coefficient of variation of neighbouring gaps as it is. Source: time change of a point process (Daley and Vere-Jones,
-An Introduction to the Theory of Point Processes, 2003, section 7.4).
-
-Arrivals whose rate is given on a grid of equal steps: a renewal process in operational time, many steps at once.
-
-The same idea as `_operational.py` (a gap under way when the rate changes is stretched or shortened), for rates that
-change every few seconds: whole blocks of steps are turned into times together, so that a million arrivals take a
-fraction of a second.
+An Introduction to the Theory of Point Processes, 2003, section 7.4). For rates on a grid of equal steps, which change
+every few seconds, whole blocks of steps are turned into times together, so that a million arrivals take a fraction of
+a second.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
+from msgspec import Meta
 
-CHUNK = 4096  # gaps drawn at once, whatever the caller takes
+from harness.bounds import Checked
+
+CHUNK = 4096  # gaps drawn at once, whatever the caller takes, so that its chunks do not change the stream
 Gaps = Callable[[int], np.ndarray]
 """Draws n gaps of mean 1."""
+
+# outside, the sums of float64 gaps lose the law
+GapCv: TypeAlias = Annotated[float, Meta(ge=1e-3, le=100.0, description="equal gaps are 'constant'")]
 
 
 class Piece(NamedTuple):
@@ -116,3 +124,67 @@ def times_on_grid(step_s: float, rates_rps: Iterable[np.ndarray], gaps: Gaps) ->
         yield np.interp(waiting[:inside], reached, edges)
         waiting = waiting[inside:] - reached[-1]
         steps += len(rates)
+
+
+def times_from(gaps: Callable[[int], np.ndarray]) -> Iterator[float]:
+    """Endless arrival times (s): running sums of `gaps(n)`; the first gap comes before the first arrival."""
+    last_s = 0.0
+    while True:
+        chunk = gaps(CHUNK)
+        chunk[0] += last_s
+        times = np.cumsum(chunk).tolist()
+        last_s = times[-1]
+        yield from times
+
+
+class AtRate(Checked):
+    """Arrivals whose long-run mean is their `rate_rps`, requests per second."""
+
+    __slots__ = ()
+    rate_rps: float
+
+    @property
+    def mean_rate_rps(self) -> float:
+        return self.rate_rps
+
+
+def gamma_gaps(rng: np.random.Generator, cv: float) -> Gaps:
+    """Draws of gamma gaps of mean 1 and coefficient of variation `cv`; 1 is exponential (Poisson arrivals)."""
+    if cv == 1:
+        return lambda n: rng.standard_exponential(n)
+    return lambda n: rng.gamma(1 / cv**2, cv**2, n)
+
+
+def gamma_cdf(gaps: np.ndarray, cv: float) -> np.ndarray:
+    """Probability that a gap of that law is at most each of `gaps` (N,)."""
+    from scipy.special import gammainc  # heavy: only where a run is judged
+
+    return np.asarray(gammainc(1 / cv**2, np.maximum(gaps, 0) / cv**2))
+
+
+def gamma(shape: float, rng: np.random.Generator, *, running: bool = False) -> Gaps:
+    """Draws of gamma gaps of mean 1 and this shape; where `running`, the very first is what is left of one."""
+    gaps: Gaps = lambda n: rng.gamma(shape, 1 / shape, n)  # noqa: E731  # one line a law
+    return _after(float(rng.random() * rng.gamma(shape + 1, 1 / shape)), gaps) if running else gaps
+
+
+def weibull(shape: float, rng: np.random.Generator, *, running: bool = False) -> Gaps:
+    """Draws of Weibull gaps of mean 1 and this shape; where `running`, the very first is what is left of one."""
+    scale = 1 / math.gamma(1 + 1 / shape)
+    gaps: Gaps = lambda n: scale * rng.weibull(shape, n)  # noqa: E731  # one line a law
+    if not running:
+        return gaps
+    return _after(float(rng.random() * scale * rng.gamma(1 + 1 / shape) ** (1 / shape)), gaps)
+
+
+def _after(first: float, gaps: Gaps) -> Gaps:
+    """`gaps`, with `first` in place of the first draw of all."""
+    pending = [first]
+
+    def draw(n: int) -> np.ndarray:
+        drawn = gaps(n)
+        if pending and n:
+            drawn[0] = pending.pop()
+        return drawn
+
+    return draw

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from workloads.arrivals._operational import Piece, times_along
-from workloads.arrivals._renewal import GapCv, gamma_cdf, gamma_gaps
+from workloads.arrivals._operational import GapCv, Piece, gamma_cdf, gamma_gaps, times_along
 
 
 class Path(NamedTuple):

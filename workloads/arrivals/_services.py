@@ -24,8 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._operational import Gaps, Piece, Stretch, times_on_grid
-from workloads.arrivals._renewal import gamma
+from workloads.arrivals._operational import Gaps, Piece, Stretch, gamma, times_on_grid
 
 HOUR_S = 3600.0
 WINDOW_S = 1200.0  # figure 6: gap law and rate are those of 20 minutes

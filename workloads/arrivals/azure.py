@@ -11,8 +11,7 @@ import numpy as np
 
 from harness.bounds import Positive, check
 from workloads.arrivals import _exact
-from workloads.arrivals._operational import Stretch
-from workloads.arrivals._renewal import gamma
+from workloads.arrivals._operational import Stretch, gamma
 from workloads.arrivals._services import Component, LogRate
 
 

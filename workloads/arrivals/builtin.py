@@ -13,9 +13,8 @@ from harness.bounds import NotNegative, Positive, check
 from harness.errors import UsageError
 from harness.spec import seconds
 from workloads._checks import DayHour, Weekday
-from workloads.arrivals._operational import Piece, times_along
+from workloads.arrivals._operational import AtRate, GapCv, Piece, gamma_cdf, gamma_gaps, times_along, times_from
 from workloads.arrivals._path import AlongPath, Path, along, flat, levels, rest_of
-from workloads.arrivals._renewal import AtRate, GapCv, gamma_cdf, gamma_gaps, times_from
 
 SMALLEST_SHAPE, LARGEST_SHAPE = 0.15, 1000.0
 """Of Weibull gaps; outside, the sums of float64 gaps lose the law."""

@@ -12,8 +12,7 @@ from msgspec import Meta
 from harness.bounds import NotNegative, Positive, check
 from workloads._checks import DayHour, Weekday
 from workloads.arrivals import _exact
-from workloads.arrivals._operational import Gaps, Piece, Stretch, times_along
-from workloads.arrivals._renewal import gamma
+from workloads.arrivals._operational import Gaps, Piece, Stretch, gamma, times_along
 from workloads.arrivals._services import DAYS, HOUR_S, WINDOW_S, Api, Conversation, read_figures, table_pieces
 from workloads.arrivals.azure import Azure
 

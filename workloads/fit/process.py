@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from harness.bounds import Positive, check
-from workloads.arrivals._operational import times_on_grid
-from workloads.arrivals._renewal import gamma_gaps
+from workloads.arrivals._operational import gamma_gaps, times_on_grid
 from workloads.arrivals._services import STEPS, Component, LogRate
 from workloads.fit import _rate
 
