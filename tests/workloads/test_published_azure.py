@@ -217,3 +217,11 @@ def test_what_is_expected_of_mixes_and_sessions_is_that_of_all_that_arrives(tmp_
     assert texts[0] is not None and re.match(r"3\.\d* to 4\.\d* req/s, dispersion [\d.]+ to [\d.]+ in 10 s$", texts[0])
     assert texts[1] is not None and texts[1].startswith("1.98 to 2.02 sessions/s")
     assert texts[2] is None
+
+
+@pytest.mark.parametrize("arrivals", ["azure:rate=0.04,over=10s", "burstgpt:rate=0.04,over=10s"])
+def test_windows_of_less_than_one_request_are_not_all_empty(arrivals: str) -> None:
+    """A run of few requests of a mix of services never ended: none came in any window of the rarer one."""
+    rates = [len(until(make("arrivals", arrivals), 2_000.0, seed)) / 2_000 for seed in range(5)]
+
+    assert 0.028 <= np.mean(rates) <= 0.05

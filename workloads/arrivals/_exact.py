@@ -101,8 +101,13 @@ def _until(path: Iterator[Stretch], end_s: float) -> Iterator[Stretch]:
 
 
 def _drawn(stretches: list[Stretch], scale: float, expected: float, rng: np.random.Generator, draws: int) -> np.ndarray:
-    """Times of the first draw whose count is close to the expected one, or of the closest of all."""
-    best = np.zeros(0)
+    """Times of the first draw whose count is close to the expected one, or of the closest of all.
+
+    Below one request the count is 0 or 1, so that it is the expected one on average: no window had any.
+    """
+    if expected < 1:
+        expected = float(rng.random() < expected)
+    best: np.ndarray | None = None
     for _ in range(draws):
         pieces = (
             Piece(
@@ -114,10 +119,11 @@ def _drawn(stretches: list[Stretch], scale: float, expected: float, rng: np.rand
             for i, s in enumerate(stretches)
         )
         drawn = np.concatenate([np.zeros(0), *chunks_along(pieces, rng.standard_exponential)])
-        if abs(len(drawn) - expected) < abs(len(best) - expected):
+        if best is None or abs(len(drawn) - expected) < abs(len(best) - expected):
             best = drawn
         if abs(len(best) - expected) <= max(CLOSE * expected, 0.5):
             break
+    assert best is not None
     return best
 
 
