@@ -40,6 +40,7 @@ REMOVED = {
         "option",
         "--max-seeds",
     ): "'bench capacity' and 'bench agents' take the seeds that --tolerance, --budget, --max-requests ask for",
+    ("option", "--ratio"): "'bench place --algorithm high' prints the best ratio of prefill to decode replicas",
     ("option", "--max-rate"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     ("option", "--width"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     (

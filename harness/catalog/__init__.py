@@ -20,7 +20,6 @@ from harness.catalog.facts import (
 )
 from harness.catalog.memory import (
     SEQS,
-    Errors,
     active_parameters,
     adapter_bytes,
     bits_of_kv,
@@ -47,7 +46,7 @@ from harness.catalog.tables import (
 )
 
 __all__ = [
-    "SEQS", "Compute", "Errors", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape",
+    "SEQS", "Compute", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape",
     "Window", "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel", "compared", "errors",
     "expert_bytes", "facts_of_files", "format_named", "formats", "gpus", "hardware", "is_file", "kv_bytes",
     "kv_bytes_per_token", "kv_capacity_blocks", "model", "models", "parameters", "weight_bytes", "without_experts",

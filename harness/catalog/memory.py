@@ -90,20 +90,12 @@ def active_parameters(m: Model) -> int:
     return parameters(m) - m.routed_layers * idle
 
 
-@dataclass(frozen=True, slots=True)
-class Errors:
-    """How far a latency model was from measurements: shares of the measured TTFT and TPOT, the largest of those of
-    several engines and formats; None where they were not compared."""
-
-    ttft: float | None
-    tpot: float | None
-
-
-def errors(latency: str, model_name: str, hardware_name: str) -> Errors:
-    """Those of the latency model of this name for the pair that `compared` tells of."""
+def errors(latency: str, model_name: str, hardware_name: str) -> Mapping[str, float]:
+    """By metric (ttft, tpot), how far off it was for the pair that `compared` tells of, as a share of what was
+    measured: the largest of several engines and formats."""
     pair = _nearest(latency, model_name, hardware_name)
     row = {} if pair is None else _pairs(latency)[pair]
-    return Errors(row.get("ttft_error"), row.get("tpot_error"))
+    return {metric: row[f"{metric}_error"] for metric in ("ttft", "tpot") if f"{metric}_error" in row}
 
 
 def compared(latency: str, model_name: str, hardware_name: str) -> str:

@@ -29,7 +29,7 @@ _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "w
           "prefix-cache")  # fmt: skip
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
-OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "ratio", "goal", "conditions",
+OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "goal", "conditions",
        "requests", "budget", "max_requests", "seeds", "seed")  # fmt: skip
 _EPILOG = """
 \b
@@ -42,7 +42,7 @@ Examples
       the unit with the highest rate per GPU
   bench place --rate 4 --gpus 8 --hardware h100 --model llama3-70b --workload chatbot --objective latency
       the parallelism of eight GPUs with the lowest TPOT at 4 requests per second
-  bench place --gpus 8 --slo ttft=0.4,tpot=0.04 --conditions separate --ratio auto
+  bench place --gpus 8 --slo ttft=0.4,tpot=0.04 --conditions separate --algorithm high
       how many prefill replicas to a decode replica, after P/D-Serve
 
 \b
@@ -78,8 +78,6 @@ Exit codes
         help="GPU types (bench list hardware), separated by commas; prefill and decode may differ.")  # fmt: skip
 @option("--algorithm", default="all", show_default=True, metavar="NAMES", group=CLUSTER,
         help="high, low, vllm++, mii, or all: the first three.")  # fmt: skip
-@option("--ratio", metavar="P:D", group=CLUSTER,
-        help="Prefill to decode replicas of algorithm high: 2:1, or auto for the best ratio that fits.")  # fmt: skip
 @run_options(
     without=[name for name in OPTIONS if name not in _TAKEN],
     workload={"help": "Preset (bench list presets) or lengths spec. Default: distserve-fig1."},
@@ -110,7 +108,7 @@ Exit codes
         help="Time limit; the answer is the best until then.")  # fmt: skip
 @max_requests("150,000 for each deployment")
 @option("--seeds", type=COUNT, metavar="N", group=SEARCH,
-        help="Seeds behind an interval. Default: 8.")  # fmt: skip
+        help="Seeds of a deployment under --objective latency. Default: 8.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
 @workers_and_pool
 @out("Store the answer and report.html here; rerun the command to resume.")

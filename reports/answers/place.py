@@ -20,14 +20,16 @@ MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
 MOST_NAMES = 8
 """Names of what was left out for one reason."""
-_KINDS = {"colocated": "colocated replicas", "pair": "pairs", "prefill": "prefill alone", "decode": "decode alone"}
 _SHAPE = re.compile(r"\((\d+),(\d+)((?:,\w+=\d+)*)\)")
 _UNIT = ("deployment", "GPU", "GPUs", "req/s", "req/s per GPU")
 _TAKEN = {"gpu": None, "cost": "$ per hour", "power": "watts", "latency": None}
+_PAID = {"cost": "cost", "power": "power"}
 _DEFINITIONS = (
     ("(tp, pp)", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
     ("P, D", "a replica that prefills only, and one that decodes only"),
     ("meets the SLO", "the mean share of requests over runs at the requested rate"),
+    ("if slower", "the same with TTFT and TPOT longer, as far as the latency model was off on public results"),
+    ("$ per 1M input", "what all GPUs cost, over the tokens of all prompts; of answers: $ per 1M output"),
     ("rate per GPU", "the highest rate at which enough requests meet the SLO, over the GPUs of the unit"),
     ("interval", "holds the mean over all traffic of this kind with 95%, by Student's t over the seeds"),
     (">=", "no rate was shown to be too high; the rate is the highest that was tried"),
@@ -51,7 +53,6 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
         findings=(Finding(text, good, () if finished else (RESUME,)), *_if_slower(info)),
         key_facts=(
             ("Workload", workload),
-            *([("Planner", "DistServe's, as released")] if query.planner == "distserve_sim" else []),
             *([("Latency model", clean(info.trust, None))] if info.trust else []),
             *([("Cost", _cost(info.cost))] if info.cost else []),
         ),
@@ -119,10 +120,7 @@ def _if_slower(info: PlaceAnswer) -> Iterator[Finding]:
 
 def _cost(spent: PlaceCost) -> str:
     left = f"; {spent.left} cheaper ones that may meet the SLO were not run" if spent.left else ""
-    trials = "" if spent.trials is None else f"{spent.trials:,} trials, "
-    return (
-        f"{spent.candidates:,} candidates, {trials}{spent.requests:,} requests, {_format.seconds(spent.wall_s)}{left}"
-    )
+    return f"{spent.candidates:,} candidates, {spent.requests:,} requests, {_format.seconds(spent.wall_s)}{left}"
 
 
 def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
@@ -179,27 +177,22 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
         columns.append(("95% interval", [_interval(one) for one in best]))
         if objective.name != "gpu":
             columns.append((objective.unit, [_number(one.value) for one in best]))
-    columns.append(("beside the first", ["", *(_beside(best[0], one) for one in best[1:])]))
+    columns.append(("beside the first", ["", *(_beside(info, one) for one in best[1:])]))
     heads, cells = zip(*columns, strict=True)
     yield Table("the first is recommended", heads, tuple(zip(*cells, strict=True)), 2, 1)
-    shown = {one.name for one in best}
-    if others := tuple(
-        (_named(one.name), _named(name), "equal" if name in one.ties else "not distinguishable")
-        for one in best for name in dict.fromkeys([*one.ties, *one.not_apart]) if name not in shown
-    ):  # fmt: skip
-        yield Table("as good as one of these", ("deployment", "other", "relation"), others, 3, 1)
     if best[0].command:
         yield Command("Confirm it", clean(best[0].command, None))
 
 
-def _beside(first: BestUnit, one: BestUnit) -> str:
+def _beside(info: PlaceAnswer, one: BestUnit) -> str:
+    first = info.best[0]
     if one.name in first.not_apart:
         return "not distinguishable"
     if one.tpot_s is not None and first.tpot_s is not None:
         return f"{one.tpot_s / first.tpot_s:.3g} times the TPOT"
     if one.taken and first.taken and one.attainment is not None:
         more = one.taken / first.taken - 1
-        return f"{more:+.0%} to pay" if more else "takes as much"
+        return f"{more:+.0%} {_PAID.get(info.objective.name, 'GPUs')}" if more else "takes as much"
     return f"{one.value / first.value:.3g} times the value" if first.value else "-"
 
 
@@ -225,15 +218,14 @@ def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
         requested = (*_UNIT, "share", "95% interval", "the goal", "of")
         yield Table("deployments that were run, the cheapest first", requested, rows, 2)
         return
-    for (algorithm, kind), group in groupby(info.candidates, key=lambda one: (one.algorithm, one.kind)):
+    for algorithm, group in groupby(sorted(info.candidates, key=lambda one: one.algorithm), lambda one: one.algorithm):
         every = [*group]
         more = f" (the best {most} of {len(every)})" if len(every) > most else ""
         rows = tuple(
-            (*_unit(one), _interval(one), clean(one.binding or "-"), *(_number(one.value) for _ in objective))
-            for one in every[:most]
+            (*_unit(one), clean(one.binding or "-"), *(_number(one.value) for _ in objective)) for one in every[:most]
         )
-        heads = (*_UNIT, "95% interval", "misses above it", *objective)
-        yield Table(f"{algorithm}: {_KINDS[kind]}{more}", heads, rows, 2)
+        heads = (*_UNIT, "misses above it", *objective)
+        yield Table(f"{algorithm}: rates of short runs{more}", heads, rows, 2)
 
 
 def _named(name: str) -> str:

@@ -38,21 +38,18 @@ NOTHING_PLACED = "No candidate was searched to its end; rerun the command to res
 MOST = 10
 """Candidates of each group that are drawn."""
 _PLACED = {
-    "apart": ("prefill and decode apart (high)", Look(style.OCHRE, symbol="star")),
-    "pair": ("pairs (low)", Look(style.BLUE)),
-    "colocated": ("colocated (vllm++)", Look(style.VERMILLION, symbol="square")),
-}
-_HALVES = {
-    "prefill": ("prefill alone (high)", Look(style.GREEN, symbol="diamond")),
-    "decode": ("decode alone (high)", Look(style.PURPLE, symbol="triangle-up")),
+    "high": ("prefill and decode apart (high)", Look(style.OCHRE, symbol="star")),
+    "low": ("pairs (low)", Look(style.BLUE)),
+    "vllm++": ("colocated (vllm++)", Look(style.VERMILLION, symbol="square")),
+    "mii": ("colocated (mii)", Look(style.PURPLE, symbol="triangle-up")),
 }
 _SIDES = {
     True: ("meets the goal", Look(style.GREEN)),
     None: ("not decided", Look(style.OCHRE, symbol="diamond")),
     False: ("misses the goal", Look(style.VERMILLION, symbol="x")),
 }
-_ROW, _BETWEEN = 24, 84
-"""Pixels of a placement, and from one panel to the next."""
+_ROW = 24
+"""Pixels of a placement."""
 
 
 def search_path(study: Study) -> go.Figure | str:
@@ -117,49 +114,39 @@ def _trial(row: Info) -> str:
 
 
 def placed(info: PlaceAnswer) -> go.Figure | str:
-    """A row for each placement, the best of its group on top; halves of a placement in a panel of their own."""
-    every = info.candidates
-    if not every:
+    """A row for each placement, the best of its algorithm on top."""
+    if not info.candidates:
         return NOTHING_PLACED
     if info.target_rps is not None:
         return _at_rate(info)
-    groups: dict[str, Sequence[PlacedUnit]] = {
-        kind: [one for one in every if one.kind == kind][:MOST] for kind in (*_PLACED, *_HALVES)
-    }
-    groups["apart"] = [one for one in info.best if one.algorithm == "high"]
-    panels = [
-        panel for styles in (_PLACED, _HALVES) if (panel := [(styles[k], groups[k]) for k in styles if groups[k]])
-    ]
-    heights = [_ROW * (sum(len(group) for _, group in panel) + 1) for panel in panels]
-    inner = sum(heights) + _BETWEEN * (len(panels) - 1)
-    drawn = style.panels(heights, 100 + inner, shared=False, spacing=_BETWEEN / inner if len(panels) > 1 else 0)
-    objective = info.objective
+    # a capacity in place of the rate of short runs; earlier versions had halves of pairs among the candidates
+    last = {(one.name, one.hardware): one for one in (*info.candidates, *info.best)}
+    every = sorted((one for one in last.values() if one.kind in ("colocated", "pair")), key=lambda one: -one.value)
+    groups = {name: [one for one in every if one.algorithm == name][:MOST] for name in _PLACED}
+    shown = [one for group in groups.values() for one in group]
+    height = _ROW * (len(shown) + 1)
+    drawn = style.panels([height], 100 + height)
+    objective, names = info.objective, _names(shown)
+    for name, group in groups.items():
+        if group:
+            _placements(drawn, group, names, *_PLACED[name], objective.unit, 1)
     title = "rate per GPU (req/s)" if objective.name == "gpu" else objective.unit
-    names = _names([*every, *groups["apart"]])
-    for row, panel in enumerate(panels, start=1):
-        for (name, look), group in panel:
-            _placements(drawn, group, names, name, look, objective.unit, row)
-        style.axes(
-            drawn,
-            style.axis(title, rangemode="tozero"),
-            style.axis("", autorange="reversed", type="category", dtick=1),
-            row,
-        )
+    style.axes(
+        drawn, style.axis(title, rangemode="tozero"),
+        style.axis("", autorange="reversed", type="category", dtick=1),
+    )  # fmt: skip
     values = {"Placements that met the SLO": ["none at any rate"]}
     if info.best:
         best = info.best[0]
         values = {f"Best ({best.algorithm})": [
             in_figure(best.name, 60), f"{_format.number(best.value, 4)} {objective.unit}"
         ]}  # fmt: skip
-    shown = sum(len(group) for kind, group in groups.items() if kind != "apart")
-    intervals = any(one.low_per_gpu_rps is not None for one in every)
+    intervals = any(one.low_per_gpu_rps is not None for one in shown)
     return style.done(drawn, style.finding(values), [
-        f"The best {shown} of {len(every)} candidates are drawn." if shown < len(every) else "",
+        f"The best {len(shown)} of {len(every)} candidates are drawn." if len(shown) < len(every) else "",
         "Behind a name: (tp, pp).",
-        "Prefill or decode alone is one side of a placement and has an axis of its own."
-        if any(groups[kind] for kind in _HALVES) else "",
-        "Hollow: at least this rate, no higher one was too high." if any(one.at_least for one in every) else "",
-        "Lines: 95% interval of the mean over seeds." if intervals else "One seed gives no interval.",
+        "Hollow: at least this rate, no higher one was too high." if any(one.at_least for one in shown) else "",
+        "Lines: 95% interval; rates without one are those of short runs." if intervals else "",
     ])  # fmt: skip
 
 

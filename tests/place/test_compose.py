@@ -8,7 +8,7 @@ import pytest
 from harness.catalog import Shape
 from harness.errors import UsageError
 from harness.experiments.place.bound import served_rps
-from harness.experiments.place.settings import PlaceOptions, ratio_of
+from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Algorithm, Cluster, Deployment, Group, Objective, load_objective
 from harness.experiments.place.units import units
 from tests.place.test_execute import placement
@@ -33,28 +33,12 @@ def test_two_prefill_replicas_feed_one_decode_replica() -> None:
 
 
 def test_the_ratio_is_that_of_the_min_rule() -> None:
-    """P/D-Serve: of all whole numbers of replicas on 8 GPUs none carry more per GPU; a given ratio is the only one
-    (K14.c)."""
+    """P/D-Serve: of all whole numbers of replicas on 8 GPUs none carry more per GPU (K14.c)."""
     rates = {PREFILL: 5.6, DECODE: 10.0}
     best, *_ = units(options(), rates)
     brute = max((min(n * 5.6, m * 10.0) / (n + m), n, m) for n in range(1, 8) for m in range(1, 9 - n))
 
     assert brute == (pytest.approx(served_rps(best, rates) / best.gpus), *best.counts) == (pytest.approx(3.5), 5, 3)
-    given = units(replace(options(), ratio=(1, 2)), rates)
-    assert ["1 x P(1,1) + 2 x D(1,1)"] == [unit.name for unit in given]
-
-
-@pytest.mark.parametrize(("text", "ratio"), [(None, None), ("auto", None), ("2:1", (2, 1)), ("6:4", (3, 2))])
-def test_a_ratio_is_read_in_lowest_terms(text: str | None, ratio: tuple[int, int] | None) -> None:
-    """6:4 would find nothing: the unit of 3:2 stands for all its multiples."""
-    assert ratio == ratio_of(text)
-
-
-@pytest.mark.parametrize("text", ["2", "0:1", "1:x", "1:2:3"])
-def test_a_ratio_that_is_none_is_refused(text: str) -> None:
-    """It would be searched as if none had been given."""
-    with pytest.raises(UsageError, match="must be auto or prefill to decode replicas such as 2:1"):
-        ratio_of(text)
 
 
 def test_the_faster_side_does_not_help() -> None:

@@ -53,11 +53,9 @@ def stored_options(options: PlaceOptions) -> Facts:
             "slo": str(options.slo),
             "goal": options.slo.goal,
             "conditions": options.definition,
-            **({} if options.ratio is None else {"ratio": ":".join(map(str, options.ratio))}),
             "seeds": list(options.seeds),
             **({} if options.max_requests is None else {"max_requests": options.max_requests}),
             "rate": options.rate_rps,
-            "planner": "bench",
         },
     }
 
@@ -112,15 +110,12 @@ def _sustained(options: PlaceOptions, result: PlaceResult) -> Iterator[BestUnit]
 def _cheapest(options: PlaceOptions, result: PlaceResult) -> Iterator[BestUnit]:
     assert result.cheapest is not None
     assert options.rate_rps is not None
-    met, taken = result.cheapest.met, options.objective.taken
     for deployment in result.cheapest.best:
         judged, errors = result.cheapest.run[deployment], options.errors(deployment)
-        equal = [other for other in met if other != deployment and taken(other) == taken(deployment)]
-        near = [other for other in equal if apart(judged.by_seed, result.cheapest.run[other].by_seed) is False]
         yield _judged(
-            options, result, BestUnit, deployment, judged, ttft_error=errors.ttft, tpot_error=errors.tpot,
-            command=_command(options, deployment, "run"), ties=[other.name for other in equal],
-            not_apart=[other.name for other in near], **_money(options, result, deployment, options.rate_rps),
+            options, result, BestUnit, deployment, judged, ttft_error=errors.get("ttft"),
+            tpot_error=errors.get("tpot"),
+            command=_command(options, deployment, "run"), **_money(options, result, deployment, options.rate_rps),
         )  # fmt: skip
 
 

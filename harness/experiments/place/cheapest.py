@@ -30,9 +30,12 @@ HALF, SCALE = 0.8, 0.1
 UNLIKELY, SMALL = 0.03, 0.002
 """What is less likely to meet is not run, nor what is expected to save so small a share of what the cheapest takes."""
 OTHER_GPUS = 0.1
-"""Weight of what is saved on a kind of GPU that is not the cheapest."""
+"""Weight of what is saved by an alternative: on another kind of GPU, or with the error of the step times."""
 NONE_MEETS = 1.25
 """What the cheapest takes while none meets, as a share of what the dearest does."""
+LONGER, FAR = 1.3, 3.0
+"""With the error of the step times a load counts as so much higher, and what holds is looked for up to so many times
+what the cheapest takes."""
 AGAIN = 0.1
 """How likely it is to meet where a few runs did not decide, for what the many cost that do."""
 OTHER_SIDE = 0.15
@@ -76,14 +79,17 @@ class Cheapest:
         save anything."""
         on_gpu = dict.fromkeys(self._options.hardware, self._most)
         on_gpu |= {one.hardware: self._candidates[one].taken for one in reversed(self.met)}
-        least = min(on_gpu.values(), default=0.0)
-        best, saves = None, SMALL * least
+        least, best = min(on_gpu.values(), default=0.0), None
+        saves, sure = SMALL * least, self._sure(least)
         for candidate in self._candidates.values():
             if candidate.deployment in self._begun and candidate.deployment not in self._undecided:
                 continue
             there = on_gpu.get(candidate.deployment.hardware, 0.0) - candidate.taken
             saved = max(0.0, least - candidate.taken) + OTHER_GPUS * max(0.0, there)
-            if saved > saves and (expected := saved * self._chance(candidate)) > saves:
+            expected = saved * self._chance(candidate) if saved > saves else 0.0
+            if (saved := OTHER_GPUS * (sure - candidate.taken)) > saves:
+                expected = max(expected, saved * self._chance(candidate, LONGER))
+            if expected > saves:
                 best, saves = candidate.deployment, expected
         if best is None:
             return None
@@ -136,8 +142,17 @@ class Cheapest:
         least = self._candidates[self.met[0]].taken if self.met else math.inf
         return sum(one.taken < least and self._chance(one) > 0 for one in self._candidates.values())
 
-    def _chance(self, candidate: Candidate) -> float:
-        """How likely it is to meet, as far as its load and what was run of its kind tell."""
+    def _sure(self, least: float) -> float:
+        """What the cheapest takes that meets with the error of the step times too, where the cheapest of all does not;
+        0 where that is of no interest."""
+        met = self.met
+        if not met or self.run[met[0]].holds is not False:
+            return 0.0
+        return next((self._candidates[one].taken for one in met if self.run[one].holds), FAR * least)
+
+    def _chance(self, candidate: Candidate, longer: float = 1.0) -> float:
+        """How likely it is to meet, or with steps that are `longer`, as far as its load and what was run of its kind
+        tell."""
         if candidate.deployment in self._undecided:
             return AGAIN
         if candidate.deployment in self.run:
@@ -145,13 +160,14 @@ class Cheapest:
         low, high = 0.0, math.inf  # loads at which its kind met and missed
         for deployment in self._of_kind.get(candidate.kind, ()):
             judged, its_load = self.run[deployment], self._candidates[deployment].load
-            if judged.meets:
+            if judged.meets if longer == 1 else judged.holds:
                 low = max(low, its_load)
             elif judged.unloaded or _no_more(candidate.deployment.counts, deployment.counts):
                 return 0.0
             else:
                 high = min(high, its_load)
-        if (load := max(low, candidate.load)) < high:
+        low, high, load = longer * low, longer * high, longer * candidate.load
+        if (load := max(low, load)) < high:
             chance = (_meets(load) - _meets(high)) / (_meets(low) - _meets(high))
         else:  # with more on the side that is loaded less: that side may be the one that misses
             chance = OTHER_SIDE

@@ -64,7 +64,7 @@ class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
 class BestUnit(PlacedUnit, frozen=True, kw_only=True):
     """The recommendation, or an alternative: what it takes (GPUs, money per hour or watts), money per million output
     and input tokens, the error of its step times as shares of TTFT and TPOT (None: not known), the run that confirms
-    it, what has an equal value, and what the seeds do not separate from it."""
+    it, and what the seeds do not separate from it."""
 
     taken: Positive | None = None
     per_million_tokens: Positive | None = None
@@ -72,7 +72,6 @@ class BestUnit(PlacedUnit, frozen=True, kw_only=True):
     ttft_error: Positive | None = None
     tpot_error: Positive | None = None
     command: Text = None
-    ties: list[str] = field(default_factory=list)
     not_apart: list[str] = field(default_factory=list)
 
 
@@ -93,12 +92,10 @@ class PlaceSkipped(Part, frozen=True):
 
 
 class PlaceCost(Part, frozen=True, kw_only=True):
-    """What the search took; `left` are deployments that take less than the best, may meet, and were not run. Earlier
-    versions wrote trials."""
+    """What the search took; `left` are deployments that take less than the best, may meet, and were not run."""
 
     candidates: Count
     left: Count = 0
-    trials: Count | None = None
     requests: Count
     wall_s: Positive
 
@@ -116,18 +113,14 @@ class PlaceQuery(Part, frozen=True, kw_only=True):
     slo: Text = None
     goal: Share | None = None
     conditions: Text = None
-    ratio: Text = None
     seeds: list[Count] = field(default_factory=list)
-    max_rate: Positive | None = None
-    width: Positive | None = None
-    planner: Text = None
 
 
 class PlaceAnswer(Document, frozen=True, kw_only=True):
     """place.json. Without `cost` the search is not over; `searched` is what it can resume from.
 
-    `best` holds the recommendation and its runners-up (of DistServe's planner: the best of each algorithm). `trust`
-    says how far the latency model was from measurements of this model on these GPUs.
+    `best` holds the recommendation and its alternatives. `trust` says how far the latency model was from measurements
+    of this model on these GPUs.
     """
 
     schema: int = 1

@@ -31,9 +31,9 @@ WITHOUT_LOAD = "without load"
 """What binds a deployment whose requests miss the goals one by one."""
 LIMIT = 150_000
 """Requests that may be spent on one deployment."""
-FEW, FEW_RUNS, FEW_SEEDS = 30_000, 6.5, 4
-"""Requests of the first runs of a deployment, or so many runs if these are more: one tells a clear miss, and three (one
-and half of the third number) that it clearly meets."""
+FEW, FEW_RUNS, FEW_SEEDS = 10_000, (6.5, 2.5), 4
+"""Requests of the first runs of a deployment, or so many runs if these are more (the second number where one run alone
+has more): one tells a clear miss, three (one and half of the third number) or two that it clearly meets."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,7 +130,8 @@ def judged(question: Question) -> Judged:
     """Whether a deployment meets the goals at the requested rate: a few runs, or with `again` as many as decide."""
     options = question.options
     assert options.rate_rps is not None
-    few = max(FEW, round(FEW_RUNS * options.rate_rps * options.horizon_s))
+    a_run = options.rate_rps * options.horizon_s
+    few = max(FEW, round(a_run * FEW_RUNS[a_run > FEW]))
     search = AtRate(question.spec((options.max_requests or LIMIT) if question.again else few))
     delayed: list[Trial] = []
     scored: list[Slo] = []

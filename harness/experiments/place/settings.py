@@ -52,8 +52,6 @@ class PlaceOptions:
     objective: Objective
     rate_rps: float | None
     own_rps: float
-    ratio: tuple[int, int] | None = None
-    """Prefill to decode replicas; None: any."""
     horizon_s: float = SHORTEST_S
     """How long the runs of every deployment last."""
     filling: Filling = field(default_factory=Filling)
@@ -91,19 +89,18 @@ class PlaceOptions:
         made = registry.make("latency", self.latency, model=self.spec.model, hardware=hardware, **parallel)
         return cast("LatencyModel", made)
 
-    def errors(self, deployment: Deployment) -> catalog.Errors:
+    def errors(self, deployment: Deployment) -> Mapping[str, float]:
         """How far step times were from measurements: TTFT where prompts are computed, TPOT where tokens are."""
         name, model = parse(self.latency).name, self.spec.model or ""
         first, last = (catalog.errors(name, model, deployment.groups[place].hardware) for place in (0, -1))
-        return catalog.Errors(first.ttft, last.tpot)
+        return {metric: errors[metric] for metric, errors in (("ttft", first), ("tpot", last)) if metric in errors}
 
     def slower(self, slo: Slo, deployment: Deployment) -> Slo | None:
         """The bounds that latencies without the error meet just where those longer by it meet `slo`."""
-        errors = self.errors(deployment)
-        if errors.ttft is None and errors.tpot is None:
+        if not (errors := self.errors(deployment)):
             return None
-        tpot = errors.tpot or 0.0  # of most answers the time is that of the tokens
-        longer = {"ttft": errors.ttft or 0.0, "tpot": tpot, "itl": tpot, "e2e": tpot}
+        tpot = errors.get("tpot", 0.0)  # of most answers the time is that of the tokens
+        longer = {"itl": tpot, "e2e": tpot, **errors}
         bounds = (replace(bound, limit=bound.limit / (1 + longer.get(bound.metric, 0.0))) for bound in slo.bounds)
         return replace(slo, bounds=tuple(bounds))
 
@@ -115,17 +112,6 @@ def algorithms_of(text: str) -> tuple[Algorithm, ...]:
         if name not in (*ALGORITHMS, "all"):
             raise no_such("placement algorithm", name, (*ALGORITHMS, "all"))
     return tuple(known for known in ALGORITHMS if known in names or ("all" in names and known in PAPER))
-
-
-def ratio_of(text: str | None) -> tuple[int, int] | None:
-    """`2:1` in lowest terms; None for `auto` and where none is given. Raises UsageError."""
-    if text is None or text.strip().lower() == "auto":
-        return None
-    prefill, _, decode = text.partition(":")
-    if not (prefill.isdecimal() and decode.isdecimal() and int(prefill) and int(decode)):
-        raise UsageError(f"--ratio must be auto or prefill to decode replicas such as 2:1, got '{text}'.")
-    common = math.gcd(int(prefill), int(decode))
-    return int(prefill) // common, int(decode) // common
 
 
 def hardware_of(text: str) -> tuple[str, ...]:
@@ -173,11 +159,6 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
             raise UsageError("--objective latency compares colocated replicas; take --algorithm vllm++.")
         if rate_rps is None:
             raise UsageError("--objective latency depends on the load; give the rate to serve (--rate), or a --trace.")
-    ratio = own.get("ratio")
-    if ratio is not None:
-        if "high" not in algorithms or rate_rps is not None:
-            raise UsageError("--ratio is that of algorithm high without --rate; leave one of them out.")
-        algorithms = ("high",)
     count = own["seeds"] or USUAL_SEEDS
     if count < FEW_SEEDS:
         raise UsageError(f"--seeds must be {FEW_SEEDS} or more, got {count}: fewer give no interval.")
@@ -194,7 +175,6 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         objective=objective,
         rate_rps=rate_rps,
         own_rps=own_rps,
-        ratio=ratio_of(ratio),
         horizon_s=_horizon_s(bounds, rate_rps, own["conditions"]),
         filling=Filling() if recorded else filling(spec),
         recorded_requests=len(Schedule.draw(loaded.workload, seed=spec.seed)) if recorded else None,

@@ -33,11 +33,11 @@ def units(options: PlaceOptions, rates: Mapping[Group, float]) -> list[Deploymen
 
 
 def _ratios(options: PlaceOptions, prefill: Group, decode: Group, rates: Mapping[Group, float]) -> Iterator[Deployment]:
-    """Numbers of both sides of which neither waits long for the other (DistServe, algorithm 1), or the given ratio."""
+    """Numbers of both sides of which neither waits long for the other (DistServe, algorithm 1)."""
     pair, cluster = Deployment((prefill, decode)), options.cluster
     for n in range(1, cluster.gpus // prefill.gpus + 1):
         even = n * rates[prefill] / rates[decode]
-        counts = {(n, max(1, math.floor(even))), (n, math.ceil(even))} if options.ratio is None else {options.ratio}
+        counts = {(n, max(1, math.floor(even))), (n, math.ceil(even))}
         for ratio in sorted(counts):
             if math.gcd(*ratio) == 1 and cluster.holds(unit := pair.counted(*ratio)):
                 yield unit
