@@ -104,8 +104,10 @@ class Formula:
         p = float(self.share(users, np.array(self.capacity * math.exp(self.scatter * work))))
         ends = (max(part * self.independent, 1e-3) for part in (p, 1 - p))
         met = int(rng.binomial(requests, rng.beta(*ends)))
-        shares = Share(JOINT, requests, requests), Share(bound, met, requests)
-        return Trial(key, requests, requests, 0.0, None, False, None, span_s, 0.0, shares)
+        bounds = want.slo.bounds if want.slo is not None else (bound,)
+        shares = (Share(each, met if each == bound else requests, requests) for each in bounds)
+        joint = Share(JOINT, requests, requests)
+        return Trial(key, requests, requests, 0.0, None, False, None, span_s, 0.0, (joint, *shares))
 
     def search(self, repeat: int) -> tuple[SearchResult, int]:
         """The answer of a search, and its trials."""
