@@ -50,6 +50,8 @@ FULL = {
 """What is full where a queue grows."""
 LIMITED = 1.05
 """A capacity within this of what the system serves is limited by its throughput."""
+VAGUE = 0.5
+"""Half-width from which on an interval has no rate in its middle to speak of."""
 CHECKED_BY, FRESH = 30, 100_000
 """Seeds of the sweep that checks an answer, and from which on: none of those of the search."""
 SWEEP_RATES = 7
@@ -129,11 +131,21 @@ def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
             f"{start}: {_format.number(one.capacity_rps)} req/s"
             f"{'' if info.one_traffic else ' (no interval)'}{unresolved}"
         )
+    if one.half_width > VAGUE:
+        ends = f"between {_format.number(one.low_rps, 2)} and {_format.number(one.high_rps, 2)} req/s"
+        return f"{start}: {ends} ({percent(info.confidence)} interval){unresolved}"
     half = (one.high_rps - one.low_rps) / 2
     digits = max(0, 1 - math.floor(math.log10(half))) if half > 0 else 3  # two digits of the half-width
     rate, low, high = (f"{value:,.{digits}f}" for value in (one.capacity_rps, one.low_rps, one.high_rps))
     interval = f"{low} .. {high}, +-{100 * one.half_width:.1f}%"
     return f"{start}: {rate} req/s ({percent(info.confidence)} interval {interval}){unresolved}"
+
+
+def _counted(requests: int | None, seeds: int | None) -> str:
+    """`885 requests of 1 seed`; without a number short runs decided, as in a search over a horizon."""
+    return (
+        f"{_format.count(requests, 'request')} of {_format.count(seeds or 0, 'seed')}" if requests else "in short runs"
+    )
 
 
 def _bracket(one: GoalCapacity) -> str:
@@ -177,7 +189,7 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
         sides = [
             f"{rate:g} req/s was {'taken for ' if sure is False else ''}{side}{' (the queue grew)' if grew else ''}, "
             f"{'' if met is None else f'met by {met:,} of '}"
-            f"{_format.count(requests or 0, 'request')} of {_format.count(seeds or 0, 'seed')}"
+            f"{_counted(requests, seeds)}"
             f"{f' at it and {beyond}' if (rates or 1) > 1 else ''}"
             f"{', too few to be sure' if sure is False else ''}"
             for side, beyond, rate, grew, met, requests, seeds, sure, rates in (

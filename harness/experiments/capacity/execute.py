@@ -33,6 +33,7 @@ from harness.experiments.capacity.trials import (
     simulated,
     task_of,
 )
+from harness.metrics.objective import JOINT
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
@@ -330,11 +331,15 @@ class TrialRunner:
     def _format_runs(self, runs: Sequence[Trial]) -> str:
         """One line of progress about runs over a horizon."""
         rates = " and ".join(f"{rate:g}" for rate in sorted({run.key.rate_rps for run in runs}))
-        joint = [share for run in runs if (share := run.shares[0]).of]
-        met = math.fsum(share.met / share.of for share in joint) / max(1, len(joint))
+        met = []
+        for key in (share.key for share in runs[0].shares):
+            what = "met the SLO" if key == JOINT else f"within {key}" if key.percentile is not None else None
+            shares = [share.met / share.of for run in runs if (share := run.share(key)).of]
+            if what is not None:
+                met.append(f"{math.fsum(shares) / max(1, len(shares)):.2%} {what}")
         some = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         return (
-            f"{rates} req/s, {some} of {runs[0].system_s:,.0f} s: {met:.2%} met the SLO "
+            f"{rates} req/s, {some} of {runs[0].system_s:,.0f} s: {', '.join(met)} "
             f"({self.ledger.requests:,} requests so far)"
         )
 
