@@ -206,7 +206,7 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
 def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[str]:
     """Say what the runs over a horizon were, and those near the answer."""
     settled = f", after {span(over.settle_s)} that fill the system" if over.settle_s else ", from an idle start"
-    yield f"Of {over.runs} runs of {span(over.horizon_s)} each{settled}."
+    yield f"Of {_format.count(over.runs, 'run')} of {span(over.horizon_s)} each{settled}."
     if near is not None:
         quarters = ", ".join(f"{100 * share:.3g}" for share in near.quarters)
         falls = near.quarters[-1] < near.quarters[0] - (1 - goal) / 2

@@ -166,7 +166,9 @@ def _at(rate_rps: float, found: SearchResult, *, over_horizon: bool) -> RateVerd
     """Whether the system sustains one rate: only an interval that leaves it out decides, with trials on that side."""
     estimate = found.estimate
     good = False if found.unreachable else None if estimate is None else sustained(rate_rps, estimate, found.bracket)
-    if over_horizon and estimate is not None and estimate.low_rps is not None and estimate.high_rps is not None:
+    if over_horizon and estimate is None and not found.unreachable:
+        good = found.bracket.side_of(rate_rps)
+    elif over_horizon and estimate is not None and estimate.low_rps is not None and estimate.high_rps is not None:
         good = True if rate_rps <= estimate.low_rps else False if rate_rps >= estimate.high_rps else None
     if found.answered is not None and found.answered.low_rps is None:  # one recorded traffic: nothing is random
         good = rate_rps <= found.answered.rate_rps

@@ -563,7 +563,7 @@ class HorizonSearch:
 
     def _so_far(self) -> _Best | None:
         """What the runs say where the search is ended: the final ones where there are enough, else all on one line,
-        else the rates that surely met or missed the goal, or at least the outermost ones."""
+        else the rates that surely met and missed the goal."""
         by_rate = self._by_rate()
         if not by_rate:
             return None
@@ -580,25 +580,26 @@ class HorizonSearch:
         return self._between(by_rate)
 
     def _between(self, by_rate: dict[float, list[Trial]]) -> _Best | None:
-        met: list[float] = []
-        missed: list[float] = []
-        for rate_rps, trials in by_rate.items():
-            sides: list[float] = []
-            for condition in self._conditions:
-                shares, half = self._votes(condition, trials)
-                if shares:
-                    goal, n = condition.goal, len(shares)
-                    alike = goal * (1 - goal) * half / HALF_A_MISS
-                    spread = max(float(np.var(shares, ddof=1)) / n, alike) if n >= FEWEST_SEEDS else math.inf
-                    away = float(np.mean(shares)) - goal
-                    sides.append(math.copysign(1, away) if abs(away) > student(max(2, n)) * math.sqrt(spread) else 0)
-            if side := min(sides, default=0.0):
-                (met if side > 0 else missed).append(math.log(rate_rps))
-        tried = [math.log(rate_rps) for rate_rps in (*by_rate, *self._sides)]
-        low = max((x for x in met if x < min(missed, default=math.inf)), default=min(tried))
-        high = min((x for x in missed if x > low), default=max(tried))
+        """The middle of the rates that surely met and missed the goal; None where either is missing."""
+        sides = [(math.log(rate_rps), side) for rate_rps, trials in by_rate.items() if (side := self._surely(trials))]
+        missed = [x for x, side in sides if side < 0]
+        low = max((x for x, side in sides if side > 0 and x < min(missed, default=-math.inf)), default=math.inf)
+        high = min((x for x in missed if x > low), default=-math.inf)
         condition = self._conditions[0]
         return _Best((low + high) / 2, low, high, condition.key, condition.goal, math.inf) if low < high else None
+
+    def _surely(self, trials: Sequence[Trial]) -> float:
+        """1 where runs at one rate surely met the goal, -1 where they surely missed it, else 0."""
+        sides: list[float] = []
+        for condition in self._conditions:
+            shares, half = self._votes(condition, trials)
+            if shares:
+                goal, n = condition.goal, len(shares)
+                alike = goal * (1 - goal) * half / HALF_A_MISS
+                spread = max(float(np.var(shares, ddof=1)) / n, alike) if n >= FEWEST_SEEDS else math.inf
+                away = float(np.mean(shares)) - goal
+                sides.append(math.copysign(1, away) if abs(away) > student(max(2, n)) * math.sqrt(spread) else 0)
+        return min(sides, default=0.0)
 
     @property
     def _enough(self) -> bool:
@@ -710,7 +711,8 @@ class HorizonSearch:
             if rate_rps is None:
                 return None
             trials = by_rate.get(rate_rps, [])
-            return Side(rate_rps, len(trials), sum(t.kept for t in trials), sure=False)
+            sure = self._surely(trials) == (1 if sides[rate_rps] else -1)
+            return Side(rate_rps, len(trials), sum(t.kept for t in trials), sure=sure)
 
         return Bracket(side(low), side(high), rates[0] if rates else None, rates[-1] if rates else None)
 
