@@ -11,7 +11,7 @@ from harness.data.codec import encode
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents
 from harness.metrics.objective import JOINT, parse_slo
 from reports import _format, _system, figures
-from reports._format import clean
+from reports._format import clean, sentence
 from reports._system import flat
 from reports.answers.capacity import of_runs, span
 from reports.document import Block, Document, Figure, Finding, Notice, Section, Table
@@ -137,6 +137,7 @@ def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
 
 
 def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
+    yield from (Notice(sentence(warning.message, 600), sentence(warning.remedy, 600)) for warning in info.warnings)
     for one in info.answers:
         if one.why and one.agents is not None:
             yield Notice(f"{clean(one.tier, 100)} {one.state}: {clean(one.why, 300)}", MORE)

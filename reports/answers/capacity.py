@@ -25,7 +25,7 @@ from harness.experiments.capacity.trials import Trial, folder_name
 from harness.metrics.objective import JOINT, restored_slo
 from harness.validity.remote import floors_s
 from reports import _format, figures
-from reports._format import clean
+from reports._format import clean, sentence
 from reports._system import first, flat, part
 from reports.answers import sweep
 from reports.answers.sweep import percent
@@ -277,7 +277,7 @@ def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
 def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Notice]:
     if not results:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
-    yield from (Notice(warning.message or "", warning.remedy or "") for warning in info.warnings)
+    yield from (Notice(sentence(warning.message, 600), sentence(warning.remedy, 600)) for warning in info.warnings)
     for one in results:
         if one.why:
             needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""

@@ -10,13 +10,15 @@ import pytest
 
 from harness.cli import main
 from harness.errors import BackendError, NotValid
-from harness.experiments import trial
+from harness.experiments import pool, trial
 from harness.experiments.agents import execute
 from harness.experiments.agents.agents_json import AgentTrial, TrialShare
 from harness.experiments.agents.execute import Key, Task, set_up, simulated
 from harness.experiments.agents.search import CUT
+from harness.experiments.capacity.search_spec import Bracket, SearchResult, Side
 from harness.metrics.objective import score
 from harness.options import Given, run_spec
+from harness.runner.progress import QUIET
 
 SIM = ["--backend", "sim", "--model", "llama3-8b", "--hardware", "h100", "--prefix-cache", "on"]
 SEARCH = ["--slo", "p95:ttft=1,p90:tpot=7.4ms", "--horizon", "30s", "--tolerance", "40%", "--workers", "1"]
@@ -83,6 +85,19 @@ def test_a_limit_of_requests_ends_a_search(chats: str, tmp_path: Path, capsys: p
         assert 0 < stored["requests"] <= 200
 
 
+def test_what_met_and_what_missed_a_tier_are_not_the_same_number_of_agents(chats: str) -> None:
+    """Of runs with 2.2 agents on average that met and with 2.4 that missed both were called 2."""
+    spec = run_spec(Given({"trace": chats, "backend": "sim", "model": "llama3-8b", "hardware": "h100"}))
+    setup = set_up(spec, ["ttft=1"])
+    sides = Bracket(Side(2.2, 4, 400, sure=False), Side(2.4, 4, 400, sure=False))
+
+    with pool.of(1, "processes") as processes:
+        search = execute._Search(setup, None, processes, print, QUIET)
+        tier = search._tier(setup.tiers[0], SearchResult(None, resolved=False, bracket=sides))
+
+    assert (2, 3) == (tier.met, tier.missed)
+
+
 def test_a_trial_is_the_run_of_so_many_users(chats: str) -> None:
     """Its shares would be of other requests than those that a run of the same users has."""
     given = {"trace": chats, "backend": "sim", "model": "llama3-8b", "hardware": "h100", "prefix-cache": "on"}
@@ -120,6 +135,7 @@ def test_sessions_are_drawn_where_there_is_no_trace(
     assert (named[1] if named else "coding-agent") == stored["workload"]
     assert min(made["requests"] for made in stored["trials"]) >= 3
     assert "even one agent alone misses it." in printed
+    assert "longer than the context of llama3-8b" in printed, "a server would refuse its prompts"
     assert "Think times" not in printed
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 from msgspec import field
 
 from harness.data.codec import Count, Document, Facts, Number, Part, Positive, Share, Text
-from harness.data.run_json import Workload
+from harness.data.run_json import Warned, Workload
 from harness.experiments.capacity.capacity_json import HorizonRuns, RunsNear
 
 
@@ -105,5 +105,6 @@ class AgentsAnswer(Document, frozen=True, kw_only=True):
     answers: list[TierAgents] = field(default_factory=list)
     trials: list[AgentTrial] = field(default_factory=list)
     invalid: list[str] = field(default_factory=list)
+    warnings: list[Warned] = field(default_factory=list)
     requests: Count = 0
     wall_s: Positive = 0.0

@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 from msgspec import structs
 
 from harness import termination
-from harness.api import WARM_UP, Slo
+from harness.api import WARM_UP, RunWarning, Slo
 from harness.data import codec
 from harness.data.codec import encode
 from harness.data.folder import cleaned
 from harness.data.host import versions
 from harness.data.lists import number
+from harness.data.run_json import Warned
 from harness.errors import BackendError, Interrupted, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
@@ -39,7 +40,7 @@ from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
 from harness.spec import parse
-from harness.validity.work_done import exceeded
+from harness.validity.work_done import exceeded, too_long
 
 TIERS = ("p95:ttft=5,p90:tpot=50ms", "p95:ttft=2,p90:tpot=20ms")
 """Of a first token within 5 s for 95% of requests and 20 tokens/s for nine tenths of them; 2 s and 50 tokens/s."""
@@ -97,6 +98,15 @@ class Setup:
     def virtual(self) -> bool:
         """Whether trials are simulated."""
         return self.first.virtual
+
+    @property
+    def warnings(self) -> list[RunWarning]:
+        """What makes simulated trials not valid as runs of their own."""
+        if not self.virtual:
+            return []
+        table, facts = self.first.schedule.table, self.first.backend.describe()
+        recorded = self.spec.trace is not None
+        return [*too_long(table, "output_tokens", facts, recorded=recorded, virtual=True)]
 
 
 def set_up(
@@ -380,11 +390,14 @@ class _Search:
         takes, why = self.setup.takes, found.why
         if not found.resolved and (self.interrupted or self.failed is not None):
             why = INTERRUPTED if self.failed is None else str(self.failed)
-        sides = [None if side is None else round(side.rate_rps) for side in (found.bracket.low, found.bracket.high)]
+        met, missed = found.bracket.low, found.bracket.high
         known = TierAgents(
-            tier=tier.text, state="unreachable" if found.unreachable else "unresolved", met=sides[0], missed=sides[1],
+            tier=tier.text,
+            state="unreachable" if found.unreachable else "unresolved",
+            met=None if met is None else math.floor(met.rate_rps),
+            missed=None if missed is None else math.ceil(missed.rate_rps),
             why=why,
-        )  # fmt: skip
+        )
         estimate = found.answered
         if estimate is None:
             return known
@@ -436,7 +449,8 @@ def _real(task: Task, out: Path | None, tell: Callable[[str], None], display: Di
 def _line(one: AgentTrial) -> str:
     speed = "-" if one.speed_p10 is None else f"{one.speed_p10:.3g} tokens/s"
     ttft = "-" if one.ttft_p95_s is None else f"{one.ttft_p95_s:.3g} s"
-    return f"{one.users} agents, seed {one.seed}: {one.requests:,} requests, TTFT p95 {ttft}, slowest tenth {speed}"
+    agents = f"{one.users} agent{'' if one.users == 1 else 's'}"
+    return f"{agents}, seed {one.seed}: {one.requests:,} requests, TTFT p95 {ttft}, slowest tenth {speed}"
 
 
 def search_options(setup: Setup) -> dict[str, Any]:
@@ -451,6 +465,7 @@ def search_options(setup: Setup) -> dict[str, Any]:
     return {
         **{name: cleaned(value, planned.redact) for name, value in clean.items()},
         "traffic": planned.traffic,
+        "warnings": [Warned(**asdict(warning)) for warning in setup.warnings],
         "tiers": [tier.text for tier in setup.tiers],
         "goal": setup.spec.goal,
         "clock": "virtual" if planned.virtual else "wall",
