@@ -10,6 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.errors import UsageError
+from harness.registry import make
 from workloads.arrivals._operational import CHUNK, Gaps, Piece, chunks_along, times_along
 from workloads.arrivals._path import Path, along, flat, rest_of
 
@@ -152,3 +154,21 @@ def test_gaps_of_nothing_at_a_rate_of_nothing_are_at_the_start() -> None:
     at_s = list(islice(times_along([Piece(0.0, 1.0, 1.0), Piece(10.0, 0.0, 5.0)], equal(0.0)), 3))
 
     assert [0.0, 0.0, 0.0] == at_s
+
+
+@pytest.mark.parametrize(
+    ("most_idle", "arrivals"),
+    [
+        ("_operational.MOST_IDLE", "onoff:on=1ms,off=1ms,rate=1e-6"),
+        ("_operational.MOST_IDLE", "diurnal:period=100s,rate=1e-6"),
+        ("_exact.MOST_EMPTY", "azure:over=1ms,rate=1e-6"),
+    ],
+)
+def test_a_rate_that_changes_far_more_often_than_requests_come_is_refused(
+    most_idle: str, arrivals: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run with such arrivals never began."""
+    monkeypatch.setattr(f"workloads.arrivals.{most_idle}", 1000)
+
+    with pytest.raises(UsageError, match=r"changes 1,000 times without a request; give a higher --rate"):
+        next(iter(make("arrivals", arrivals).times(np.random.default_rng(0))))

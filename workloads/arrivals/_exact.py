@@ -20,12 +20,13 @@ import numpy as np
 
 from harness.api import Arrivals
 from harness.stats.arrivals import counts, spread
-from workloads.arrivals._operational import Piece, Stretch, chunks_along, gamma
+from workloads.arrivals._operational import Piece, Stretch, chunks_along, gamma, one_more_idle
 
 Mean = Literal["exact", "long-run"]
 LONGEST_S = 7200.0  # runs of minutes; over hours the changes of rate are what such arrivals are for
 CLOSE = 0.01  # of the requests
 MOST_DRAWS = 200  # of a window; then the closest is taken
+MOST_EMPTY = 100_000  # windows in a row: some seconds of drawing
 Path = Callable[[float, np.random.Generator], Iterator[Stretch]]
 """Endless stretches from a time (s) on; the first has a shape. Only the ratios of their rates matter."""
 
@@ -69,14 +70,21 @@ def times(
 ) -> Iterator[float]:
     """Endless arrival times (s): `rate_rps` within 1 % in each window of `over_s`; windows are independent.
 
-    With fewer `draws` of a window its count is less exact, and its dispersion as it is.
+    Below one request the count of a window is 0 or 1, so that it is the expected one on average. With fewer `draws` of
+    a window its count is less exact, and its dispersion as it is. Raises UsageError for MOST_EMPTY windows in a row.
     """
+    mean = rate_rps * over_s
+    idle = 0
     for k in count():
         path_rng, gaps_rng = rng.spawn(2)  # the path does not depend on the rate
+        if mean < 1 and gaps_rng.random() >= mean:
+            idle = one_more_idle(idle, MOST_EMPTY)
+            continue
+        idle = 0
         start_s = k * over_s
         stretches = list(_until(path(start_s, path_rng), over_s))
-        scale = rate_rps * over_s / math.fsum(s.duration_s * s.rate for s in stretches)
-        yield from (start_s + _drawn(stretches, scale, rate_rps * over_s, gaps_rng, draws)).tolist()
+        scale = mean / math.fsum(s.duration_s * s.rate for s in stretches)
+        yield from (start_s + _drawn(stretches, scale, max(mean, 1.0), gaps_rng, draws)).tolist()
 
 
 def wandering(path: Iterator[Stretch], factors: np.ndarray, step_s: float) -> Iterator[Stretch]:
@@ -101,12 +109,7 @@ def _until(path: Iterator[Stretch], end_s: float) -> Iterator[Stretch]:
 
 
 def _drawn(stretches: list[Stretch], scale: float, expected: float, rng: np.random.Generator, draws: int) -> np.ndarray:
-    """Times of the first draw whose count is close to the expected one, or of the closest of all.
-
-    Below one request the count is 0 or 1, so that it is the expected one on average: no window had any.
-    """
-    if expected < 1:
-        expected = float(rng.random() < expected)
+    """Times of the first draw whose count is close to the expected one, or of the closest of all."""
     best: np.ndarray | None = None
     for _ in range(draws):
         pieces = (

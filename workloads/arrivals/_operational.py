@@ -21,8 +21,10 @@ import numpy as np
 from msgspec import Meta
 
 from harness.bounds import Checked
+from harness.errors import UsageError
 
 CHUNK = 4096  # gaps drawn at once, whatever the caller takes, so that its chunks do not change the stream
+MOST_IDLE = 1_000_000  # changes of the rate in a row without an arrival: some seconds of drawing
 Gaps = Callable[[int], np.ndarray]
 """Draws n gaps of mean 1."""
 
@@ -61,7 +63,7 @@ def times_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[float]:
 
     The first gap comes before the first arrival. Ends when the pieces do. Times never fall, and the stream does not
     depend on how much of it is taken at a time. Pieces are drawn as they are reached, so they may be endless;
-    endless pieces of rate 0 are never left.
+    endless pieces of rate 0 are never left. Raises UsageError for MOST_IDLE pieces without an arrival.
     """
     for chunk in chunks_along(pieces, gaps):
         yield from chunk.tolist()
@@ -72,6 +74,7 @@ def chunks_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[np.ndarray]:
     start_s = lost_s = last_s = 0.0  # start of the piece; what the sum of durations lost (Kahan); the last arrival
     source, waiting, next_ = gaps, np.zeros(0), 0  # arrivals from waiting[next_] on are still to come
     base = last = 0.0  # operational times, like `waiting` since it was drawn: start of the piece, last arrival
+    idle = 0
     for piece in pieces:
         if piece.gaps is not None and piece.gaps is not source:
             source, waiting, next_ = piece.gaps, waiting[next_ : next_ + 1], 0  # the gap under way stays as drawn
@@ -89,12 +92,23 @@ def chunks_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[np.ndarray]:
                 if piece.end_rps > piece.start_rps:  # the quotient of two growing numbers may fall by a rounding
                     times = np.maximum.accumulate(np.maximum(times, last_s))
                 yield times
-                last_s, last = float(times[-1]), float(inside[-1])
+                last_s, last, idle = float(times[-1]), float(inside[-1]), 0
             if next_ < len(waiting):
                 break
         step_s = piece.duration_s - lost_s
         end_s = start_s + step_s
         start_s, lost_s, base = end_s, (end_s - start_s) - step_s, end
+        idle = one_more_idle(idle, MOST_IDLE)
+
+
+def one_more_idle(idle: int, most: int) -> int:
+    """Count one more change of the rate without an arrival. Raises UsageError beyond `most` of them."""
+    if idle >= most:
+        raise UsageError(
+            f"The rate of --arrivals changes {most:,} times without a request; give a higher --rate, "
+            "or arrivals whose rate changes less often."
+        )
+    return idle + 1
 
 
 def _elapsed(piece: Piece, operational: np.ndarray) -> np.ndarray:
