@@ -20,6 +20,7 @@ from harness.experiments.capacity.capacity_json import (
     SearchCost,
 )
 from harness.experiments.capacity.conditions import MAX_REQUESTS, TOLERANCE
+from harness.experiments.capacity.horizon import ALONE, HORIZON_S
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
 from harness.metrics.objective import JOINT, restored_slo
@@ -116,7 +117,7 @@ def _mark(info: CapacityAnswer) -> tuple[str, bool | None]:
 
 def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
     """One line: the rate with its interval, the bracket where there is no estimate, or that there is no such rate."""
-    over = "" if one.horizon is None else f" over {span(one.horizon.horizon_s)}"
+    over = "" if one.horizon is None or not one.horizon.horizon_s else f" over {span(one.horizon.horizon_s)}"
     windows = "" if info.windows is None else f" in {percent(info.windows)} of the runs"
     start = f"Capacity{over} at {percent(one.goal)}{windows}"
     unresolved = ", unresolved" if one.state == "unresolved" else ""
@@ -469,9 +470,14 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return "see latencies and stages around it", command
     if info.clock == "wall":
         return "give the search more time, with the same --out", f"{rerun(info)} --budget 30min"
-    if info.over_horizon and info.cost and not info.cost.probes:  # the goal is within the noise of requests one by one
+    probes = info.cost is not None and info.cost.probes
+    if info.over_horizon and info.cost and info.cost.trials == len(ALONE) and not probes:
         goal = min(info.searched_goals)
         return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
+    if any("(--budget)" in (one.why or "") for one in results):
+        return "give the search more time, with the same --out", f"{rerun(info)} --budget 10min"
+    if info.horizon_s is not None and not probes:
+        return "let the runs last long enough for some requests", rerun(info, horizon=f"{HORIZON_S:g}s")
     if info.over_horizon:
         more = str(10 * (info.max_requests or MAX_REQUESTS))
         return "give the search more requests, with the same --out", rerun(info, **{"max-requests": more})

@@ -108,6 +108,22 @@ def test_a_goal_in_the_noise_without_load_leads_to_another_goal_and_not_to_more_
     assert "--max-requests" not in out.rpartition("next")[2]
 
 
+@pytest.mark.parametrize(
+    ("limit", "why", "command"),
+    [
+        (["--max-requests", "10"], "the limit of 10 requests was reached", "--max-requests 100"),
+        (["--horizon", "1ms"], "a run of 0.001 s has fewer than 2 requests", "--horizon 600s"),
+    ],
+)
+def test_a_search_that_tried_no_rate_is_not_advised_to_take_another_goal(bench, limit, why, command):
+    """Nothing had shown that the goal is near what requests meet one by one."""
+    code, out, _ = bench(*SIM, *limit)
+
+    assert (5, True) == (code, why in " ".join(out.split()))
+    assert command in out.rpartition("next")[2]
+    assert "over 0 s" not in out
+
+
 def test_the_command_that_checks_an_answer_runs_and_finds_the_goal(bench, capsys):
     """A capacity that its own check contradicts, or a check that ends in wrong usage."""
     _, out, _ = bench(*SIM, "--horizon", "60s", "--tolerance", "10%", "--slo", "tpot=0.1", "--lengths",
@@ -134,6 +150,7 @@ def test_markdown_holds_the_same_rate(bench):
     ("arguments", "message"),
     [
         (["--goal", "1"], "must be a share below 1"),
+        (["--windows", "1"], "must be a share below 1, got '1': ask for 95%."),
         (["--goal", "nine"], "--goal must be a share"),
         (["--definition", "join"], "Did you mean 'joint'?"),
         (["--max-seeds", "3"], "was removed"),

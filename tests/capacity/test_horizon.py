@@ -91,6 +91,21 @@ def test_a_search_that_ends_at_its_limit_has_an_interval_and_a_price(limit: int)
     assert result.needs
 
 
+def test_runs_that_scatter_around_the_goal_tell_no_narrow_bracket() -> None:
+    """Of rates that met and missed it by turns, two neighbours were called the sides of the capacity."""
+    search = HorizonSearch(SPEC, horizon_s=HORIZON_S)
+    shares = {0.5: 99, 1.0: 92, 1.1: 89, 1.2: 91, 1.3: 89, 1.4: 91, 2.0: 60}
+    for rate_rps, met in shares.items():
+        for seed in (1, 2) if 0.5 < rate_rps < 2 else (1, 2, 3, 4):
+            trial = queue(TrialRequest(Key(seed, rate_rps, 1), (), 0.0, HORIZON_S))
+            search._runs[seed, rate_rps] = replace(trial, shares=tuple(Share(s.key, met, 100) for s in trial.shares))
+    bracket = search._tried(search._by_rate())
+
+    assert bracket.low and bracket.high
+    assert (0.5, 2.0) == (bracket.low.rate_rps, bracket.high.rate_rps)
+    assert bracket.low.sure and bracket.high.sure
+
+
 @pytest.mark.parametrize("limit", [3_000, 8_000])
 def test_runs_too_few_to_be_sure_have_a_bracket_and_no_rate_in_its_middle(limit: int) -> None:
     """One run at 6.4 req/s met the goal, and the answer was 3.2 req/s: the middle of the rates that were tried."""
@@ -188,7 +203,7 @@ def test_no_rate_is_tried_at_which_runs_are_almost_empty() -> None:
 
     _, result = searched(make=make)
 
-    assert not result.resolved and "a longer --horizon tries lower ones" in (result.why or "")
+    assert not result.resolved and "a longer --horizon tries lower rates" in (result.why or "")
     assert min(rate for rate in tried if rate) * HORIZON_S > 1
 
 

@@ -231,7 +231,9 @@ def settings(
 def _goal_share(text: str, name: str) -> float:
     found = check.share(text.strip(), f"--{name}")
     if found == 1:
-        more = "a queue never keeps all; ask for 99.9%" if name == "goal" else "take 3%"
+        more = {"goal": "a queue never keeps all; ask for 99.9%", "windows": "ask for 95%", "tolerance": "take 3%"}[
+            name
+        ]
         raise UsageError(f"--{name} must be a share below 1, got '{text.strip()}': {more}.")
     return found
 

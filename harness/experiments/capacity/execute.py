@@ -292,7 +292,7 @@ class TrialRunner:
     tell: Callable[[str], None]
     trials: dict[Key, Trial] = field(default_factory=dict)
     limit: str | None = None
-    """The limit of requests, where it ended the search."""
+    """The limit of requests, or of time, where it ended the search."""
 
     def _allows(self, task: Task) -> bool:
         """Whether the trial may begin, by the budget of time and that of requests."""
@@ -300,6 +300,8 @@ class TrialRunner:
         if most is not None and self.ledger.requests + task.key.planned > most:
             self.limit = f"the limit of {most:,} requests was reached (--max-requests)."
             return False
+        if self.setup.over_horizon and self.budget.left_s() <= 0:
+            self.limit = f"the budget of {self.budget.limit_s:g} s ended (--budget)."
         return self.budget.allows
 
     def run(self, wanted: Sequence[TrialRequest]) -> list[Trial]:

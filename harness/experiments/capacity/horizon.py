@@ -444,8 +444,8 @@ class HorizonSearch:
     ) -> TrialRequest:
         if self.pace_rps * rate_rps * span_s < FEWEST[1]:
             raise SearchEnded(
-                f"the goal is missed at all rates at which a run of {span_s:g} s has {FEWEST[1]:.0f} requests or "
-                "more; a longer --horizon tries lower ones."
+                f"at {rate_rps:g} req/s a run of {span_s:g} s has fewer than {FEWEST[1]:.0f} requests; a longer "
+                "--horizon tries lower rates."
             )
         planned = math.ceil(self.pace_rps * rate_rps * (self.settle_s + span_s))
         return TrialRequest(Key(seed, rate_rps, planned, goal), wanted, self.settle_s, span_s, slo)
@@ -581,12 +581,18 @@ class HorizonSearch:
 
     def _between(self, by_rate: dict[float, list[Trial]]) -> _Best | None:
         """The middle of the rates that surely met and missed the goal; None where either is missing."""
-        sides = [(math.log(rate_rps), side) for rate_rps, trials in by_rate.items() if (side := self._surely(trials))]
-        missed = [x for x, side in sides if side < 0]
-        low = max((x for x, side in sides if side > 0 and x < min(missed, default=-math.inf)), default=math.inf)
-        high = min((x for x in missed if x > low), default=-math.inf)
-        condition = self._conditions[0]
-        return _Best((low + high) / 2, low, high, condition.key, condition.goal, math.inf) if low < high else None
+        low, high = self._sure_sides(by_rate)
+        if low is None or high is None:
+            return None
+        x, condition = (math.log(low), math.log(high)), self._conditions[0]
+        return _Best(sum(x) / 2, *x, condition.key, condition.goal, math.inf)
+
+    def _sure_sides(self, by_rate: dict[float, list[Trial]]) -> tuple[float | None, float | None]:
+        """The highest rate that surely met the goal below those that surely missed it, and the lowest of these."""
+        sides = {rate_rps: self._surely(trials) for rate_rps, trials in by_rate.items()}
+        high = min((rate for rate, side in sides.items() if side < 0), default=None)
+        low = max((rate for rate, side in sides.items() if side > 0 and rate < (high or math.inf)), default=None)
+        return low, high
 
     def _surely(self, trials: Sequence[Trial]) -> float:
         """1 where runs at one rate surely met the goal, -1 where they surely missed it, else 0."""
@@ -695,7 +701,8 @@ class HorizonSearch:
         return dict(sorted(by_rate.items()))
 
     def _tried(self, by_rate: dict[float, list[Trial]]) -> Bracket:
-        """The highest rate that met the goal and the lowest above it that missed, of runs where there are any."""
+        """The rates that surely met and missed the goal; where there is none, the highest below all that missed it, and
+        the lowest above all that met it."""
         sides = dict(self._sides)
         for rate_rps, trials in by_rate.items():
             sides[rate_rps] = all(
@@ -704,14 +711,16 @@ class HorizonSearch:
                 for shares, _ in [self._votes(c, trials)]
             )
         rates = sorted(sides)
-        low = max((rate for rate in rates if sides[rate]), default=None)
-        high = min((rate for rate in rates if not sides[rate] and (low is None or rate > low)), default=None)
+        met, missed = ([rate for rate in rates if sides[rate] is good] for good in (True, False))
+        sure_low, sure_high = self._sure_sides(by_rate)
+        low = sure_low or max((rate for rate in met if rate < min(missed, default=math.inf)), default=None)
+        high = sure_high or min((rate for rate in missed if rate > max(met, default=0.0)), default=None)
 
         def side(rate_rps: float | None) -> Side | None:
             if rate_rps is None:
                 return None
             trials = by_rate.get(rate_rps, [])
-            sure = self._surely(trials) == (1 if sides[rate_rps] else -1)
+            sure = self._best is None and rate_rps in (sure_low, sure_high)  # an interval stands for itself
             return Side(rate_rps, len(trials), sum(t.kept for t in trials), sure=sure)
 
         return Bracket(side(low), side(high), rates[0] if rates else None, rates[-1] if rates else None)
