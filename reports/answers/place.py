@@ -18,6 +18,8 @@ from reports.document import Block, Command, Document, Figure, Finding, Notice, 
 RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
+UNDECIDED = 5
+"""Exit code of a search that ended without a verdict."""
 MOST_NAMES = 8
 """Names of what was left out for one reason."""
 _SHAPE = re.compile(r"\((\d+),(\d+)((?:,\w+=\d+)*)\)")
@@ -54,7 +56,7 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
         key_facts=(
             ("Workload", workload),
             *([("Latency model", clean(info.trust, None))] if info.trust else []),
-            *([("Cost", _cost(info.cost))] if info.cost else []),
+            *([("Cost", _cost(info.cost, "cheaper ones" if info.best else "others"))] if info.cost else []),
         ),
         warnings=tuple(Notice(f"{text[:1].upper()}{text[1:]}.") for text in messages),
         sections=tuple(_sections(info, path is not None)) if info.cost else (),
@@ -71,11 +73,16 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
     if info.cost is None:
         return "NOT FINISHED", None, "The placement is not finished."
     stopped = info.state == "interrupted"
-    mark = "INTERRUPTED" if stopped else "PLACED" if info.best else "SLO NOT MET"
+    undecided = not info.best and info.exit_code == UNDECIDED
+    mark = "INTERRUPTED" if stopped else "PLACED" if info.best else "NOT DECIDED" if undecided else "SLO NOT MET"
     if not info.best:
         rate = "any rate" if info.target_rps is None else f"{info.target_rps:g} req/s in this cluster"
-        text = "Interrupted before any placement was known." if stopped else f"No deployment meets the SLO at {rate}."
-        return mark, False, text
+        if stopped:
+            return mark, False, "Interrupted before any placement was known."
+        if undecided:
+            return mark, None, f"No deployment that was run surely meets the SLO at {rate}."
+        why = "" if info.candidates else ": by step times and KV memory alone none does, so none was run"
+        return mark, False, f"No deployment meets the SLO at {rate}{why}."
     best, objective = info.best[0], info.objective
     start = "Interrupted; best so far" if info.state == "interrupted" else "Best"
     system = f"{_named(best.name)} on {best.gpus:,} x {clean(best.hardware)}"
@@ -118,9 +125,10 @@ def _if_slower(info: PlaceAnswer) -> Iterator[Finding]:
     yield Finding(f"With {longer}, {why}, only {best.with_error:.1%} meet the SLO. {instead}", False)
 
 
-def _cost(spent: PlaceCost) -> str:
-    left = f"; {spent.left} cheaper ones that may meet the SLO were not run" if spent.left else ""
-    return f"{spent.candidates:,} candidates, {spent.requests:,} requests, {_format.seconds(spent.wall_s)}{left}"
+def _cost(spent: PlaceCost, others: str) -> str:
+    left = f"; {spent.left} {others} that may meet the SLO were not run" if spent.left else ""
+    candidates = _format.count(spent.candidates, "candidate")
+    return f"{candidates}, {spent.requests:,} requests, {_format.seconds(spent.wall_s)}{left}"
 
 
 def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
@@ -135,7 +143,7 @@ def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
             Figure(key, title or row.title, partial(row.draw, info)) for key, row in figures.of("place").items()
         )
         yield Section("figures", "Comparison", drawn)
-    candidates = tuple(_candidates(info, MOST_ROWS_ON_PAGE if on_page else MOST_ROWS))
+    candidates = tuple(_candidates(info, MOST_ROWS_ON_PAGE if on_page else MOST_ROWS)) if info.candidates else ()
     reasons: dict[tuple[str, str], list[str]] = {}
     for one in info.skipped:
         reasons.setdefault((clean(one.hardware), clean(one.reason, None)), []).append(_named(one.name))

@@ -134,6 +134,9 @@ def test_a_budget_that_is_over_is_no_verdict(tmp_path: Path) -> None:
     info = run_placement(short, Store(tmp_path), pool.Here())
 
     assert (5, []) == (info.exit_code, info.best)
+    assert "No deployment that was run surely meets the SLO at 0.5 req/s" == place.document(info).findings[
+        0
+    ].text.removesuffix(" in this cluster.")
     assert ["out_of_time"] == [one.code for one in info.warnings if one.code != "no_prices"]
     longer = run_placement(replace(short, budget_s=600.0), Store(tmp_path), pool.Here())
     assert (0, "1 x a100-80g") == (longer.exit_code, f"{longer.best[0].gpus} x {longer.best[0].hardware}")
@@ -206,6 +209,17 @@ def test_a_rate_that_the_cluster_does_not_carry(capsys: pytest.CaptureFixture[st
 
     assert 1 == code
     assert [] == json.loads(capsys.readouterr().out)["best"]
+
+
+def test_an_slo_that_the_steps_rule_out_says_that_nothing_was_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty table of deployments that were run stood over a verdict about all deployments."""
+    short = ["--gpus", "1", "--slo", "ttft=0.001", "--rate", "5", "--format", "text", "--quiet"]
+    code = main(["place", *short])
+    printed = " ".join(capsys.readouterr().out.split())
+
+    assert 1 == code
+    assert "by step times and KV memory alone none does, so none was run" in printed
+    assert "deployments that were run, the cheapest first" not in printed
 
 
 def test_without_a_rate_the_best_unit_has_a_capacity(capsys: pytest.CaptureFixture[str]) -> None:
