@@ -225,3 +225,13 @@ def test_windows_of_less_than_one_request_are_not_all_empty(arrivals: str) -> No
     rates = [len(until(make("arrivals", arrivals), 2_000.0, seed)) / 2_000 for seed in range(5)]
 
     assert 0.028 <= np.mean(rates) <= 0.05
+
+
+def test_a_window_shorter_than_a_step_of_the_rate_is_not_drawn_a_thousand_times() -> None:
+    """`--arrivals azure --duration 0.001` and `burstgpt --requests 3 --rate 1000` took minutes to begin."""
+    rng = np.random.default_rng(0)
+
+    factors = LogRate((Component(0.2, 285.0),), 1.0).window(0.5, (0.9, 1.1), rng)
+
+    assert factors.tolist() == [1.0]
+    assert rng.random() == np.random.default_rng(0).random()

@@ -248,9 +248,11 @@ class LogRate:
         The variance of their means over a minute (a tenth of the span, where that is less) is within `spread` times
         the expected one: other windows are drawn again.
         """
+        steps = math.ceil(span_s / self.step_s)
+        if steps == 1:  # nothing varies inside
+            return np.ones(1)
         each = max(round(min(SPREAD_S, span_s / 10) / self.step_s), 1)
         expected = self.variance_within(each * self.step_s, span_s)
-        steps = math.ceil(span_s / self.step_s)
         for _ in range(MOST_WINDOWS):
             blocks, found = self.factors(rng), np.zeros(0)
             while len(found) < steps:
