@@ -96,10 +96,12 @@ def test_users_must_be_one_number_a_run(tmp_path, capsys):
     assert "users must be one whole number in all rows of a run, or empty in all" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("blocks", [700, pytest.param(1500, marks=pytest.mark.nightly)])
-def test_waits_for_memory_tell_its_size(blocks):
+@pytest.mark.parametrize(
+    ("blocks", "count"), [(700, 200), *(pytest.param(blocks, 400, marks=pytest.mark.nightly) for blocks in (700, 1500))]
+)
+def test_waits_for_memory_tell_its_size(blocks, count):
     """A server that ran out of KV memory would be simulated as one that never does."""
-    runs = [measured(rate, 400, kv_blocks=blocks) for rate in (1.0, 20.0)]
+    runs = [measured(rate, count, kv_blocks=blocks) for rate in (1.0, 20.0)]
 
     found, _, memory = fit_with_kv("linear", runs, [np.ones(len(run), bool) for run in runs], BACKEND, {})
     assert blocks * 16 == pytest.approx(memory.tokens, rel=0.15)

@@ -22,6 +22,7 @@ def tasks(sessions: CodingAgent, count: int = 700, seed: int = 0) -> Tasks:
     return sessions.tasks(count, Streams(sizes, delays, pairs_from(make("lengths", "agent-turns").pairs(lengths))))
 
 
+@pytest.mark.nightly
 def test_the_numbers_are_what_the_script_makes(shared_data: Path) -> None:
     """It would be unknown where the numbers come from."""
     folder = shared_data / "agentic" / "weka"
