@@ -9,11 +9,11 @@ requests that DistServe ran, and arrivals, which are not published, with them.
 import csv
 import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from harness.experiments.validate import measured_runs
 from harness.experiments.validate.answer import LARGEST, Validation
@@ -42,10 +42,10 @@ def validate(data: Path) -> Validation:
     others = " and ".join(f"{target.obtained:.3g}" for target in released.targets)
     return replace(
         fits,
-        setting=(*fits.setting, f"With the released constants the largest errors are {others} points."),
-        targets=tuple(
+        setting=[*fits.setting, f"With the released constants the largest errors are {others} points."],
+        targets=[
             replace(target, how=f"{target.how}, {name}") for target, name in zip(fits.targets, LIMITS, strict=True)
-        ),
+        ],
     )
 
 

@@ -5,7 +5,6 @@ with, `vllm/meta.json`) and `profiler/perf` (operators of one layer on the RTX 4
 sequences are admitted or KV memory is short.
 """
 
-import dataclasses
 import json
 import tempfile
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import replace
 
 from harness import catalog
 from harness.experiments.validate import measured_runs, measurements
@@ -78,7 +78,7 @@ def validate(data: Path) -> Validation:
     with tempfile.TemporaryDirectory() as folder:
         (path,) = convert(data, Path(folder))
         found = measured_runs.validate(path)
-        return dataclasses.replace(found, setting=(*found.setting, *one_by_one(path)))
+        return replace(found, setting=[*found.setting, *one_by_one(path)])
 
 
 def convert(data: Path, folder: Path) -> list[Path]:
