@@ -277,7 +277,7 @@ def _stacked(
     keys = dict.fromkeys(key for parts in bars for key in parts)
     shown = {key: cause_of(key) for key in keys if any(parts.get(key, 0.0) > 0 for parts in bars)}
     rates = {rate for group, percents in found if group.unit for rate in percents}  # of one panel or of several
-    order = {"categoryorder": "array", "categoryarray": sorted(rates, key=float)} if rates else {}
+    order = {"categoryorder": "array", "categoryarray": sorted(rates, key=_number)} if rates else {}
     for row, (group, percents) in enumerate(found, 1):
         _stack(drawn, row, group, percents, shown, alone=len(found) == 1)
         span = {"range": [0, top]} if top is not None else {"rangemode": "tozero"}
@@ -286,6 +286,11 @@ def _stacked(
         turned = {"tickangle": -90} if max(len(one.points) for one, _ in found) > _SIDE_BY_SIDE and group.unit else {}
         style.axes(drawn, style.axis(last, type="category", **order, **turned), y, row)
     return drawn.update_layout(barmode="stack", bargap=0.3)
+
+
+def _number(label: str) -> float:
+    """The rate that a label prints, such as 2,000."""
+    return float(label.replace(",", ""))
 
 
 def _stack(

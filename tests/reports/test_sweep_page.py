@@ -172,6 +172,17 @@ def test_systems_of_different_rates_share_an_axis_in_the_order_of_the_rates(info
     assert ("1", "1.5", "2", "3") == drawn.layout.xaxis.categoryarray == drawn.layout.xaxis2.categoryarray
 
 
+def test_rates_of_a_thousand_and_more_are_drawn_in_order(info: dict[str, Any], swept: Path) -> None:
+    """`bench sweep --rate 1000,2000` had no report.html."""
+    for point in info["points"]:
+        if point["values"]["rate"] == 3:
+            point["values"]["rate"] = 3000
+    drawn = stages_rate(studied(info, swept))
+
+    assert not isinstance(drawn, str)
+    assert drawn.layout.xaxis.categoryarray == ("1", "2", "3,000")
+
+
 def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) -> None:
     """A reader would take the curve of one system for that of the other in the next figure."""
     found = studied(info, swept)
