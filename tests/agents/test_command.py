@@ -83,6 +83,7 @@ def test_a_limit_of_requests_ends_a_search(chats: str, tmp_path: Path, capsys: p
         assert "requests; --max-requests is 200." in capsys.readouterr().err
         stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
         assert 0 < stored["requests"] <= 200
+        assert "the limit of 200 requests was reached (--max-requests)." == stored["answers"][0]["why"]
 
 
 def test_what_met_and_what_missed_a_tier_are_not_the_same_number_of_agents(chats: str) -> None:

@@ -285,6 +285,8 @@ class _Search:
     begun_s: float = field(default_factory=time.monotonic)
     interrupted: bool = False
     failed: BackendError | NotValid | None = None
+    limit: str | None = None
+    """The limit of requests, or of time, where it ended the search."""
 
     def answer(self) -> AgentsAnswer:
         """Search every tier, and return what is known in the end."""
@@ -332,10 +334,12 @@ class _Search:
             return False
         next_s = 0.0 if setup.virtual else setup.horizon_s * (1 + CUT)
         if setup.budget_s is not None and time.monotonic() - self.begun_s + next_s > setup.budget_s * 1.05:
+            self.limit = f"the budget of {setup.budget_s:g} s ended (--budget)." if setup.virtual else None
             return False
         sent = self._sent(missing)
         if setup.max_requests is not None and sent > setup.max_requests:
             self.tell(f"The next trials would make it {sent:,.0f} requests; --max-requests is {setup.max_requests:,}.")
+            self.limit = f"the limit of {setup.max_requests:,} requests was reached (--max-requests)."
             return False
         return True
 
@@ -387,7 +391,7 @@ class _Search:
 
     def _tier(self, tier: Tier, found: SearchResult) -> TierAgents:
         """Return the answer for a tier, with what the agents take of what serves them."""
-        takes, why = self.setup.takes, found.why
+        takes, why = self.setup.takes, found.why if found.resolved else self.limit or found.why
         if not found.resolved and (self.interrupted or self.failed is not None):
             why = INTERRUPTED if self.failed is None else str(self.failed)
         met, missed = found.bracket.low, found.bracket.high
