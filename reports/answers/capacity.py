@@ -46,7 +46,7 @@ FULL = {
     "decode": "its decode replicas are full",
     "decode memory": "the KV memory of its decode replicas is full",
     "memory": "its KV memory is full",
-    "batch": "its batches are full",
+    "batch": "its replicas are full",
 }
 """What is full where a queue grows."""
 LIMITED = 1.05
