@@ -35,6 +35,7 @@ from reports.document.curve import Curve
 from reports.study.capacity import folders, lone, of_capacity, share, trials
 from reports.study.runs import Study
 
+GOES_ON = "; with its --out it goes on from there"
 RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."
 RUNS_NEEDED = "Simulated trials store attainment only. This command stores runs, with latencies and stages"
 FLOOR_SHARE = 0.1
@@ -459,29 +460,29 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
     """What to do next, and the command that does it."""
     results = info.answers
     if not results or info.state == "interrupted":
-        return "finish the search, with the same --out", rerun(info)
+        return f"finish the search{GOES_ON}", rerun(info)
     if info.exit_code in (3, 4):
-        return "remedy the cause, then go on with the same --out", rerun(info)
+        return f"remedy the cause{GOES_ON}", rerun(info)
     if all(one.state == "unreachable" for one in results):
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
     if limits := [int(found[1]) for one in results if (found := _MAX_REQUESTS.search(one.needs or ""))]:
-        return "decide what is open, with the same --out", rerun(info, **{"max-requests": str(max(limits))})
+        return f"decide what is open{GOES_ON}", rerun(info, **{"max-requests": str(max(limits))})
     if command := around(info):
         return "see latencies and stages around it", command
     if info.clock == "wall":
-        return "give the search more time, with the same --out", f"{rerun(info)} --budget 30min"
+        return f"give the search more time{GOES_ON}", f"{rerun(info)} --budget 30min"
     probes = info.cost is not None and info.cost.probes
     if info.over_horizon and info.cost and info.cost.trials == len(ALONE) and not probes:
         goal = min(info.searched_goals)
         return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
     if any("(--budget)" in (one.why or "") for one in results):
-        return "give the search more time, with the same --out", f"{rerun(info)} --budget 10min"
+        return f"give the search more time{GOES_ON}", f"{rerun(info)} --budget 10min"
     if info.horizon_s is not None and not probes:
         return "let the runs last long enough for some requests", rerun(info, horizon=f"{HORIZON_S:g}s")
     if info.over_horizon:
         more = str(10 * (info.max_requests or MAX_REQUESTS))
-        return "give the search more requests, with the same --out", rerun(info, **{"max-requests": more})
-    return "begin at another rate, with the same --out", f"{rerun(info)} --rate-from 1"
+        return f"give the search more requests{GOES_ON}", rerun(info, **{"max-requests": more})
+    return f"begin at another rate{GOES_ON}", f"{rerun(info)} --rate-from 1"
 
 
 def rerun(info: CapacityAnswer, **more: str) -> str:

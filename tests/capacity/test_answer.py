@@ -73,7 +73,7 @@ def test_a_trial_that_proves_nothing_ends_the_search_with_what_there_is(searched
 
     assert (code, "unresolved", str(error)) == (info.exit_code, one.state, one.why)
     assert one.bracket.high_rate_rps is not None
-    assert ("remedy the cause, then go on with the same --out", capacity.rerun(info)) == capacity.advice(info)
+    assert ("remedy the cause; with its --out it goes on from there", capacity.rerun(info)) == capacity.advice(info)
 
 
 def test_a_first_trial_that_proves_nothing_is_an_error(searched):
