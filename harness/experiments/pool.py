@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -28,8 +30,13 @@ class Pool(Protocol):
 
     workers: int
 
-    def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
-        """Each item with its answer, as they come; items are taken when a worker is free. An error ends it."""
+    def map(
+        self, call: Callable[[Item], Answer], items: Iterable[Item], ends_s: float = math.inf
+    ) -> Iterator[tuple[Item, Answer]]:
+        """Each item with its answer, as they come; items are taken when a worker is free. An error ends it.
+
+        Calls that run at `ends_s` of the monotonic clock are cut, and the pool is of no more use.
+        """
         ...
 
     def __enter__(self) -> Pool: ...
@@ -42,7 +49,12 @@ class Here:
 
     workers = 1
 
-    def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
+    def map(
+        self,
+        call: Callable[[Item], Answer],
+        items: Iterable[Item],
+        ends_s: float = math.inf,  # noqa: ARG002  # its calls cannot be cut
+    ) -> Iterator[tuple[Item, Answer]]:
         """Each item with its answer, in order."""
         for item in items:
             yield item, call(item)
@@ -69,7 +81,9 @@ class Processes:
             self.workers, mp_context=context, initializer=begin, initargs=(self._held,)
         )
 
-    def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
+    def map(
+        self, call: Callable[[Item], Answer], items: Iterable[Item], ends_s: float = math.inf
+    ) -> Iterator[tuple[Item, Answer]]:
         waiting: dict[Future[Answer], Item] = {}
         left = iter(items)
         try:
@@ -80,7 +94,9 @@ class Processes:
                     waiting[future] = item  # type: ignore[assignment]  # as above
                 if not waiting:
                     return
-                done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+                done, _ = wait(waiting, left_s(ends_s), return_when=FIRST_COMPLETED)
+                if not done:
+                    return
                 for future in done:
                     yield waiting.pop(future), future.result()
         except BrokenProcessPool:
@@ -103,6 +119,11 @@ class Processes:
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._lifeline.close()
         self._held.close()
+
+
+def left_s(ends_s: float) -> float | None:
+    """Seconds until a time of the monotonic clock; None where there is no end."""
+    return None if ends_s == math.inf else max(0.0, ends_s - time.monotonic())
 
 
 _END = object()

@@ -6,12 +6,14 @@ Needs the extra `ray` (`pip install 'goodput-bench[ray]'`), on every node of a c
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from harness.errors import BackendError, Crashed, UsageError
+from harness.experiments.pool import left_s
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -43,7 +45,9 @@ class Ray:
             message = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
             raise BackendError(f"Ray at '{address or 'this machine'}' does not answer: {message}.") from None
 
-    def map(self, call: Callable[[Item], Answer], items: Iterable[Item]) -> Iterator[tuple[Item, Answer]]:
+    def map(
+        self, call: Callable[[Item], Answer], items: Iterable[Item], ends_s: float = math.inf
+    ) -> Iterator[tuple[Item, Answer]]:
         remote = self._ray.remote(num_cpus=1, max_retries=1)(_called)
         waiting: dict[Any, Item] = {}
         left = iter(items)
@@ -53,7 +57,9 @@ class Ray:
                     waiting[remote.remote(call, item)] = item  # type: ignore[assignment]  # not _END
                 if not waiting:
                     return
-                done, _ = self._ray.wait([*waiting], num_returns=1)
+                done, _ = self._ray.wait([*waiting], num_returns=1, timeout=left_s(ends_s))
+                if not done:
+                    return
                 for one in done:
                     yield waiting.pop(one), self._answer(one)
         finally:

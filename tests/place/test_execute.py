@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
@@ -147,7 +148,7 @@ class Dies(pool.Here):
 
     ends: type[BaseException] = RuntimeError
 
-    def map(self, call: Any, items: Any) -> Any:
+    def map(self, call: Any, items: Any, ends_s: float = math.inf) -> Any:  # noqa: ARG002  # it ends before
         items = iter(items)
         item = next(items)
         yield item, call(item)

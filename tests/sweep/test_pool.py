@@ -144,6 +144,15 @@ def test_error_ends_trials_under_way(tmp_path: Path) -> None:
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
 
 
+def test_what_runs_at_the_end_of_the_budget_is_cut(tmp_path: Path) -> None:
+    """A placement with --budget 5s waited 57 s for what had begun."""
+    with pool.Processes(2) as made:
+        assert [] == list(made.map(endless, [str(tmp_path / "pid")], time.monotonic() + 1.0))
+
+    pid = tmp_path / "pid"
+    assert not pid.exists() or not Path(f"/proc/{pid.read_text()}").exists()
+
+
 def test_too_few_files_are_a_sentence(tmp_path: Path) -> None:
     """Python's own server of processes would print a traceback when the connection to it cannot be made."""
     command = [sys.executable, "-m", "harness", "capacity", "--backend", "sim", "--latency", "abc:distserve", "--slo",

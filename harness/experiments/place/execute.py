@@ -125,7 +125,7 @@ def _space(options: PlaceOptions, role: tuple[Role, str], hardware: str) -> tupl
 
 @dataclass(slots=True)
 class _Asker:
-    """Asks in the processes of a pool, and stores what they answer; what would begin after `ends_s` is not run."""
+    """Asks in the processes of a pool, and stores what they answer; what has not ended at `ends_s` is cut."""
 
     options: PlaceOptions
     store: Store
@@ -141,9 +141,10 @@ class _Asker:
         if time.monotonic() > self.ends_s:
             self.out_of_time = True
             return
-        for question, found in self.processes.map(call, self._in_time(questions)):
+        for question, found in self.processes.map(call, self._in_time(questions), self.ends_s):
             self.store.add(question.key, found)
             yield question, found
+        self.out_of_time = self.out_of_time or time.monotonic() > self.ends_s
 
     def all(self, call: Callable[[Question], Answer], deployments: Sequence[Deployment]) -> dict[Deployment, Answer]:
         """The answers of several deployments, in their order, as many as there is time for."""
