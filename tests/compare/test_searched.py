@@ -7,7 +7,7 @@ import pytest
 
 from harness.cli import main
 from harness.data import codec
-from harness.errors import UsageError
+from harness.errors import NotValid, UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare import pairing
 
@@ -49,7 +49,7 @@ def stored_search(search, tmp_path):
 
 def test_each_seed_gives_its_capacity_at_every_goal(search):
     """Goals that were searched together are compared together."""
-    found = pairing.by_seed(of(search()), None)
+    found = pairing.by_seed("search", of(search()), None)
 
     assert list(found) == [0, 1, 2, 3, 4, 5]
     assert found[0]["capacity_rps"] == pytest.approx(2.08)
@@ -58,17 +58,17 @@ def test_each_seed_gives_its_capacity_at_every_goal(search):
 
 def test_another_goal_may_be_the_one_that_is_gated(search):
     """The gate is on the goal of --goal."""
-    assert pairing.by_seed(of(search()), 0.99)[1]["capacity_rps"] == pytest.approx(1.92 / math.e)
+    assert pairing.by_seed("search", of(search()), 0.99)[1]["capacity_rps"] == pytest.approx(1.92 / math.e)
     with pytest.raises(UsageError, match=r"0\.9, 0\.99"):
-        pairing.by_seed(of(search()), 0.5)
+        pairing.by_seed("search", of(search()), 0.5)
 
 
 def test_a_search_without_an_answer_is_reported(search):
     """Where nothing was found there is nothing to compare, and the search knows why."""
     none = search(answers=[{"goal": 0.9, "capacity_rps": None, "knees": {}, "why": "The budget is spent."}])
 
-    with pytest.raises(UsageError, match="The budget is spent"):
-        pairing.by_seed(of(none), None)
+    with pytest.raises(NotValid, match="The search in .search. has no capacity.*The budget is spent"):
+        pairing.by_seed("search", of(none), None)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_damaged_search_is_reported_as_such(stored_search, damage):
         pairing.opened(str(stored_search("base", **damage)))
 
 
-@pytest.mark.parametrize("read", [lambda info: pairing.by_seed(info, None), pairing.whole])
+@pytest.mark.parametrize("read", [lambda info: pairing.by_seed("search", info, None), pairing.whole])
 def test_a_search_that_was_killed_is_reported_as_such(read):
     """A comparison with a search that is still going on ends in a traceback."""
     with pytest.raises(UsageError, match="no answer yet"):

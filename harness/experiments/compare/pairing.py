@@ -20,7 +20,7 @@ from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
 from harness.data.storage import write_json
-from harness.errors import UsageError
+from harness.errors import NotValid, UsageError
 from harness.experiments import answers, imports
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity
 from harness.experiments.sweep.axes import added_points, point_folder
@@ -85,7 +85,8 @@ class Matched:
 def opened(text: str | Path, goal: float | None = None) -> list[Source]:
     """The runs that a path names: a run, a folder of runs, a sweep, a file of another tool, or several with commas.
 
-    A capacity search gives its seeds, for the given goal, else the first it answered. Raises UsageError.
+    A capacity search gives its seeds, for the given goal, else the first it answered. Raises UsageError, and NotValid
+    where it has no capacity.
     """
     path = Path(text)
     if not str(text).strip(" ,"):
@@ -96,7 +97,8 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
     if found is not None:
         tokens = found.output_tokens or {}
         return [
-            Numbers(path, values, found, seed, tokens.get(str(seed))) for seed, values in by_seed(found, goal).items()
+            Numbers(path, values, found, seed, tokens.get(str(seed)))
+            for seed, values in by_seed(path, found, goal).items()
         ]
     return _printed(path) or _runs(path)
 
@@ -241,11 +243,11 @@ def _grouped(
     yield from ((name, *both) for name, both in found.items())
 
 
-def by_seed(search: CapacityAnswer, goal: float | None) -> dict[int | None, dict[str, float]]:
+def by_seed(path: Path | str, search: CapacityAnswer, goal: float | None) -> dict[int | None, dict[str, float]]:
     """Seed -> capacity in req/s at a goal (the first that was answered by default), and beside it at the others.
 
-    A capacity of 0 is one of all seeds, and stands under None. Raises UsageError where the goal was not searched, or no
-    seed has a capacity.
+    A capacity of 0 is one of all seeds, and stands under None. Raises UsageError where the goal was not searched, and
+    NotValid where no seed has a capacity.
     """
     by_goal = _by_goal(search)
     chosen = next(iter(by_goal)) if goal is None else goal
@@ -256,8 +258,8 @@ def by_seed(search: CapacityAnswer, goal: float | None) -> dict[int | None, dict
     if not found.knees and found.capacity_rps == 0:
         return {None: {NAME: 0.0}}
     if not found.knees:
-        why = found.why or "the search found none"
-        raise UsageError(f"There is no capacity to compare at a goal of {chosen:.4g}: {why.rstrip('.')}.")
+        why = (found.why or "it found none").rstrip(".")
+        raise NotValid(f"The search in '{path}' has no capacity at a goal of {chosen:.4g} to compare: {why}.")
     return {
         int(seed): {
             _name(goal, chosen): math.exp(one.knees[seed]) for goal, one in by_goal.items() if seed in one.knees

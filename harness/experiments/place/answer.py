@@ -235,7 +235,10 @@ def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[BestUni
     if result.interrupted:
         yield "interrupted", "interrupted: not every question was answered"
     elif result.out_of_time:
-        yield "out_of_time", f"the budget of {options.budget_s:g} s ended; rerun with the same --out, or give a longer --budget"
+        yield (
+            "out_of_time",
+            f"the budget of {options.budget_s:g} s ended; rerun with the same --out, or give a longer --budget",
+        )
     if options.objective.name == "gpu":
         kinds = "; a GPU of any kind counts alike" if len(options.hardware) > 1 else ""
         yield "no_prices", f"ranked by GPUs, because no prices are known: give --prices{kinds}"
