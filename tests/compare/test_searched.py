@@ -67,7 +67,7 @@ def test_a_search_without_an_answer_is_reported(search):
     """Where nothing was found there is nothing to compare, and the search knows why."""
     none = search(answers=[{"goal": 0.9, "capacity_rps": None, "knees": {}, "why": "The budget is spent."}])
 
-    with pytest.raises(NotValid, match="The search in .search. has no capacity.*The budget is spent"):
+    with pytest.raises(NotValid, match=r"The search in .search. has no capacity.*The budget is spent"):
         pairing.by_seed("search", of(none), None)
 
 
