@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import math
 import os
 import signal
 import sys
@@ -230,3 +231,8 @@ def _unwatched(loop: Any, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
         return
     threading.excepthook(threading.ExceptHookArgs((type(error), error, error.__traceback__, None)))
+
+
+def left_s(ends_s: float) -> float | None:
+    """Seconds until a time of the monotonic clock; None where there is no end."""
+    return None if ends_s == math.inf else max(0.0, ends_s - time.monotonic())

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -94,7 +93,7 @@ class Processes:
                     waiting[future] = item  # type: ignore[assignment]  # as above
                 if not waiting:
                     return
-                done, _ = wait(waiting, left_s(ends_s), return_when=FIRST_COMPLETED)
+                done, _ = wait(waiting, termination.left_s(ends_s), return_when=FIRST_COMPLETED)
                 if not done:
                     return
                 for future in done:
@@ -119,11 +118,6 @@ class Processes:
         self._executor.shutdown(wait=True, cancel_futures=True)
         self._lifeline.close()
         self._held.close()
-
-
-def left_s(ends_s: float) -> float | None:
-    """Seconds until a time of the monotonic clock; None where there is no end."""
-    return None if ends_s == math.inf else max(0.0, ends_s - time.monotonic())
 
 
 _END = object()

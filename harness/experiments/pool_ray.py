@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from harness import termination
 from harness.errors import BackendError, Crashed, UsageError
-from harness.experiments.pool import left_s
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -57,7 +57,7 @@ class Ray:
                     waiting[remote.remote(call, item)] = item  # type: ignore[assignment]  # not _END
                 if not waiting:
                     return
-                done, _ = self._ray.wait([*waiting], num_returns=1, timeout=left_s(ends_s))
+                done, _ = self._ray.wait([*waiting], num_returns=1, timeout=termination.left_s(ends_s))
                 if not done:
                     return
                 for one in done:
