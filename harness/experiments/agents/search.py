@@ -71,9 +71,9 @@ class AgentSearch(HorizonSearch):
         yield from ()
 
     @property
-    def stable_rps(self) -> float | None:
-        """None: in a closed loop no queue grows without end."""
-        return None
+    def _stable(self) -> tuple[float | None, str | None]:
+        """Nothing: in a closed loop no queue grows without end."""
+        return None, None
 
     def _drawn(self, trials: Sequence[Trial]) -> np.ndarray:
         return np.zeros((len(trials), 0))

@@ -360,7 +360,7 @@ class HorizonSearch:
     def _overload(self) -> Steps:
         """Where no queue grew, a run or two at rates that are too high tell how many requests are served."""
         for times in TOO_HIGH:
-            if self._best is None or self.stable_rps is not None:
+            if self._best is None or self._stable[0] is not None:
                 return
             rate_rps = plain(math.exp(self._best.x) * times)
             span_s = max(PROBE_PART * self.horizon_s, ANSWERS / 3 * self.alone_s, SERVED / rate_rps)
@@ -625,14 +625,9 @@ class HorizonSearch:
         return not self._best.low < math.log(at_rps) < self._best.high
 
     @property
-    def stable_rps(self) -> float | None:
-        """How many requests are served per second where more come; None where they grew at no rate."""
-        return self._stable[0]
-
-    @property
     def _stable(self) -> tuple[float | None, str | None]:
-        """The most that is served of any rate at which requests under way surely grew in the second half of the runs,
-        and what was full in most of these."""
+        """The most that is served per second at any rate at which requests under way surely grew in the second half of
+        the runs, and what was full in most of these; None where they grew at no rate."""
         by_rate = self._by_rate()
         for trial in self._overloaded:
             by_rate.setdefault(trial.key.rate_rps, []).append(trial)
