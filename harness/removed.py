@@ -33,6 +33,8 @@ REMOVED = {
     ("figure", "sides_scale"): "'bench slo RUN --scale 0.25:4' scales the SLO of each run",
     ("figure", "pairs_scatter"): "'--figure forest' has a dot for each pair, and '--format json' its values",
     ("figure", "requests_paired"): "'--figure cdf_difference' shows which latencies changed; a table counts requests",
+    ("figure", "attainment_over"): "'--figure attainment_rate' is over the option where no rate is varied",
+    ("figure", "search_path"): "the report of 'bench capacity' has a table of the trials in their order",
     ("figure", "real_error_rate"): "'--figure real_curves' shows measured beside simulated, and the table their error",
     ("option of bench theory", "--KEY"): "parameters stand with the name of the form, and --over varies them",
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",

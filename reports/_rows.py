@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from harness.api import ENDED_WELL
 from harness.data.folder import Run
 from harness.data.run_json import Described, RunInfo, ScoredBound, Summary
-from harness.metrics.measure import ended_well, first_last, in_summary, metrics
+from harness.metrics.measure import ended_well, in_summary, metrics
 from harness.metrics.summary import describe, summarize
 from harness.validity.client_warnings import tokens_text
 from harness.validity.remote import of_held_back
@@ -119,7 +119,7 @@ def result(run: Run) -> Result:
         rate_rps=offered,
         rate=_sending.rate(run.info, rate),
         span=_span(run.info, summary),
-        flow=", ".join((*_flow(run.info, summary, offered, overloaded=overloaded), *_found(run), *_used(run))),
+        flow=", ".join((*_flow(run.info, summary, offered, overloaded=overloaded), *_found(run))),
         rows=rows(measured, bounds, slo.goal, _client(run)),
         classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
         counts=tuple((clean(s), f"{n:,}", share) for (s, n), share in zip(counts.items(), shares, strict=True)),
@@ -299,31 +299,6 @@ def _found(run: Run) -> Iterator[str]:
     if run.info.backend.get("prefix_cache") is True:
         found, prompt = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
         yield f"prefix cache found {_format.share(found / prompt if prompt else 0.0)} of the prompt tokens{best}"
-
-
-def _used(run: Run) -> Iterator[str]:
-    """What drafts, a padded batch or a rule of admission made of the steps of a simulator or engine."""
-    backend, requests = run.info.backend, run.requests
-    if run.steps is None or run.whole is not None or not run.steps.num_rows:
-        return
-    steps = {name: run.steps.column(name).to_numpy() for name in run.steps.column_names}
-    tokens = requests.column("output_tokens").to_numpy()
-    if backend.get("speculate", "off") != "off":
-        stamps = np.maximum(pc.list_value_length(requests.column("token_s")).to_numpy(), 1)
-        if (later := int((stamps - 1).sum())) > 0:
-            yield f"{float((tokens - 1).clip(0).sum()) / later:.3f} tokens a step of a sequence"
-    if str(backend.get("policy")).partition(":")[0] == "static":
-        slots = np.maximum(steps["running"], steps["decode_seqs"]).sum()  # finished rows of a padded batch do not run
-        yield f"{_format.share(float(tokens.sum() / slots))} of the slots of all steps gave a token"
-    blocks = backend.get("kv_blocks")
-    if backend.get("admission", "fcfs") != "fcfs" and isinstance(blocks, int):
-        ends_s = first_last(requests)[1]
-        queued = (steps["waiting"] > 0) & (steps["end_s"] > np.min(ends_s[np.isfinite(ends_s)], initial=np.inf))
-        if queued.any():
-            held = 1 - float(steps["free_blocks"][queued].mean()) / blocks
-            yield f"{_format.share(held)} of KV memory held while requests waited, from the first end on"
-        evicted = pc.sum(pc.greater(requests.column("preemptions"), 0)).as_py() or 0
-        yield f"{_format.share(evicted / max(1, len(requests)))} of requests evicted"
 
 
 def _classes(run: Run, bounds: list[ScoredBound], goal: float, *, overloaded: bool) -> tuple[Group, ...]:

@@ -9,17 +9,18 @@ from typing import Any, TypeAlias
 from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.sweep.crossings import ratio
 from harness.experiments.sweep.gathered import gathered
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _format
 from reports._format import clean, quoted
 from reports.answers import capacity, sweep
-from reports.document import Block, Document, Finding, Notice, Section
+from reports.document import Block, Document, Finding, Notice, Section, Table
 from reports.figures import curves
 from reports.study import of_capacity, of_many, of_sweep
 from reports.study.runs import Study
 
-UNTESTED = "Intervals of ratios are over the seeds that sweeps share; bench compare tests whether two systems differ."
+UNTESTED = "bench compare tests whether two systems differ."
 RUNS = "runs"
 """How the runs are called that no sweep made."""
 
@@ -56,9 +57,33 @@ def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Pat
         findings=(Finding(curves.finding(study), None, (UNTESTED,)),),
         key_facts=tuple(_key_facts(study, named)),
         warnings=tuple(_warnings(study, named)),
-        sections=(*sweep.of_figures(study), *_sections(named, home)),
+        sections=(
+            Section("systems", "Systems", tuple(_crossed(study))),
+            *sweep.of_figures(study),
+            *_sections(named, home),
+        ),
         commands=(f"bench report {' '.join(map(quoted, _paths(named)))}",) if _paths(named) else (),
     )
+
+
+def _crossed(study: Study) -> Iterator[Table]:
+    """What each system sustains at each goal, and over the first of them by the seeds that both have."""
+    first = study.systems[0]
+    for goal in study.goals:
+        rows = []
+        for system in study.systems:
+            found, share = system.capacity(goal), study.share(system)
+            rps, *ends = (None, None, None) if found is None else (found.rps, found.low_rps, found.high_rps)
+            comparable = first.line and system.line and system is not first
+            paired = ratio(first.line, system.line, goal) if comparable else None
+            scaled = [None if value is None else value * study.share(first) / share for value in paired or [None] * 3]
+            rows.append((
+                system.name, _format.number(None if rps is None else rps / share),
+                sweep.ends(*(None if end is None else end / share for end in ends)),
+                _format.number(scaled[0]), sweep.ends(*scaled[1:]),
+            ))  # fmt: skip
+        heads = ("system", f"sustains ({study.rate_unit})", "95% interval", f"times {first.name}", "95% interval")
+        yield Table(f"goal {sweep.percent(goal)}", heads, tuple(rows))
 
 
 def _of_runs(info: SweepAnswer, home: Path) -> Document:
@@ -139,5 +164,5 @@ def _sections(found: Named, home: Path) -> Iterator[Section]:
             curve = [capacity.curve_table(info)] if info.curve else []
             blocks: tuple[Block, ...] = (*(capacity.headline(info, one) for one in info.answers), *curve)
         else:
-            blocks = (*sweep.crossings(info), *sweep.tables(info), sweep.runs(info, path, home))
+            blocks = (*sweep.tables(info), sweep.runs(info, path, home))
         yield Section(f"part-{number}", name, blocks)

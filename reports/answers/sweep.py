@@ -30,7 +30,6 @@ from reports.study.sweep import at, axis_title, named, of_sweep
 
 FIGURE_SECTIONS = {
     "figures": "Goodput",
-    "over": "Over other options",
     "slos": "Other SLOs",
     "latency": "Latency and throughput",
     "time": "Where the time goes",
@@ -40,8 +39,6 @@ MOST_ROWS = 200
 """Rows of the table of runs; all are in sweep.json."""
 CURVES = 3
 """Most curves that a terminal is shown."""
-SENTENCES = 3
-"""Most crossings that are given in sentences; more are a table."""
 SYSTEMS_NAMED = 6
 """Systems that a sentence can name."""
 PERCENTILES = ("p50", "p90", "p99")
@@ -58,7 +55,7 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
     mark, good = _mark(info)
     warnings = [f"The sweep ended early: {info.error}"] if info.error else []
     warnings += [text[:1].upper() + text[1:] for text in info.warnings]
-    texts = [*([_answer(info, study)] if study is not None else []), *crossings(info), *_missed(info)]
+    texts = [_answer(info, of_sweep(info, Path()) if study is None else study), *_missed(info)]
     capacity = _capacity(info)
     spec = info.spec
     trace = str(spec.get("trace") or "").replace("\\", "/").rpartition("/")[2]
@@ -90,8 +87,7 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
 def _subtitle(info: SweepAnswer) -> str:
     spec = info.spec
     goals = " and ".join(percent(goal) for goal in info.goals)
-    parts = [f"SLO {clean(spec['slo'])} (seconds), goal {goals}"] if spec.get("slo") else [f"goal {goals}"]
-    parts.append(f"{_format.count(len(info.seeds), 'seed')} at each point")
+    parts = [f"goal {goals}", f"{_format.count(len(info.seeds), 'seed')} at each point"]
     if isinstance(requests := spec.get("requests"), int) and requests:
         parts.append(f"{_format.count(requests, 'request')} a run")
     return "; ".join([*parts, f"warm-up cut: {clean(spec.get('warmup', 'several rules'))}"])
@@ -126,10 +122,11 @@ def _answer(info: SweepAnswer, study: Study) -> str:
     """Where the curves cross the goals; of points without a rate in common the best and the worst."""
     if any(system.points for system in study.systems) and not any(system.slo for system in study.systems):
         return "No SLO was given, so attainment counts every request that succeeded."
+    study = study.over or study
     if any(len({point.rate_rps for point in system.points}) > 1 for system in study.systems):
         from reports.figures import curves
 
-        return " ".join([curves.finding(study), *_further_goals(study)])
+        return curves.finding(study)
     scored = [point for point in info.points if point.bounds]
     goal, ranked = info.goals[0], [point for point in scored if point.attainment is not None]
     if not ranked:  # all bounds are on percentiles, or nothing was scored
@@ -140,19 +137,6 @@ def _answer(info: SweepAnswer, study: Study) -> str:
     best, worst = ordered[0], ordered[-1]
     text = f"{_share(best, goal)} of the requests meet the SLO{_at(best)}"
     return f"{text}, {_share(worst, goal)}{_at(worst)}." if len(ranked) > 1 else f"{text}; the goal is {percent(goal)}."
-
-
-def _further_goals(study: Study) -> Iterator[str]:
-    """What is sustained at the goals after the first one."""
-    for goal in study.goals[1:]:
-        known = [
-            f"{_format.number(found.rps / study.share(system))} {study.rate_unit}"
-            f"{f' ({system.name})' if len(study.systems) > 1 else ''}"
-            for system in study.systems
-            if (found := system.capacity(goal)) is not None and found.rps is not None
-        ]
-        if known and len(known) <= SYSTEMS_NAMED:
-            yield f"{percent(goal)}: {', '.join(known)}."
 
 
 def _share(point: SweepPoint, goal: float) -> str:
@@ -170,13 +154,11 @@ def _state(info: SweepAnswer) -> str:
     """How much of the sweep there is, and how far it can be trusted."""
     runs, points = info.runs, info.points
     invalid = sum(point.invalid for point in {point.folder: point for point in points}.values())
-    grown = sum(point.overloaded > 0 for point in points)
     valid = f"{invalid:,} not valid, which do not count" if invalid else "all of them valid"
     texts = [
         f"{runs.done:,} of {_format.count(runs.planned, 'run')} done",
         valid if runs.done else "",
         _format.count(len(info.seeds), "seed") + (" at each point" if len(points) > 1 else ""),
-        f"the queue grew throughout a run at {_format.count(grown, 'point')}" if grown else "",
     ]
     return "; ".join(text for text in texts if text) + "."
 
@@ -229,12 +211,9 @@ def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iter
 
 def of_figures(study: Study) -> Iterator[Section]:
     """The figures of a study in their sections."""
-    from reports.figures import curves
 
     rows = figures.of("study")
     for key, title in FIGURE_SECTIONS.items():
-        if key == "over" and not any(curves.along(source) for source in study.sources if "axes" in source):
-            continue
         if key == "slos" and isinstance(replay := _replay.of_study(study), str):  # one sentence for all its figures
             yield Section(key, title, (replay,))
             continue
@@ -243,22 +222,19 @@ def of_figures(study: Study) -> Iterator[Section]:
 
 
 def tables(info: SweepAnswer) -> Iterator[Table]:
-    """Attainment first, then latencies, then crossings where they are too many for sentences."""
+    """Where the goals are crossed, attainment, latencies, and differences between systems."""
+    for along in dict.fromkeys(crossing.along for crossing in info.crossings):
+        yield _crossed(info, along)
     yield _attainment(info)
     timed = [m.name for m in headline() if any(m.name in point.metrics for point in info.points)]
     if timed:  # of runs: axes that only score the same runs again have no part in it
         names = [axis.name for axis in info.axes if not axis.rescored]
         heads = [f"{metrics()[name].label} {part} (ms)" for name in timed for part in PERCENTILES]
-        points = {point.folder: point for point in info.points}.values()
+        points = {point.folder: point for point in info.points if point.metrics}.values()
         rows = tuple((*_values(names, point), *_latencies(point, timed)) for point in points)
         yield Table("latencies, mean over seeds", (*map(axis_title, names), *heads), rows, len(names))
-    if info.ratios:
-        yield _ratios(info)
     if info.differences:
         yield _differences(info)
-    if len(info.crossings) > SENTENCES:
-        for along in dict.fromkeys(crossing.along for crossing in info.crossings):
-            yield _crossed(info, along)
 
 
 def _attainment(info: SweepAnswer) -> Table:
@@ -290,21 +266,6 @@ def _attainment(info: SweepAnswer) -> Table:
     return Table("attainment and goodput over seeds", heads, rows, len(names) + len(differ))
 
 
-def _ratios(info: SweepAnswer) -> Table:
-    rows = tuple(
-        (
-            named(one.head.items()),
-            named(one.base.items()),
-            percent(one.goal),
-            _format.number(one.ratio),
-            _ends(one.low, one.high),
-        )
-        for one in info.ratios
-    )
-    return Table("ratio of the rates at which a goal is crossed, paired by seed",
-                 ("system", "over", "goal", "ratio", "95% interval"), rows, 2)  # fmt: skip
-
-
 def _differences(info: SweepAnswer) -> Table:
     names = [*info.differences[0].at]
     rows = tuple(
@@ -312,7 +273,7 @@ def _differences(info: SweepAnswer) -> Table:
             *(clean(one.at[name]) for name in names),
             named(one.head.items()),
             f"{100 * one.difference:+.1f}",
-            "-" if one.low is None or one.high is None else f"{100 * one.low:+.1f} .. {100 * one.high:+.1f}",
+            "-" if one.low is None or one.high is None else f"{100 * one.low:+.1f} to {100 * one.high:+.1f}",
         )
         for one in info.differences
     )
@@ -320,39 +281,29 @@ def _differences(info: SweepAnswer) -> Table:
                  (*map(axis_title, names), "system", "difference", "95% interval"), rows, len(names) + 1)  # fmt: skip
 
 
-def _ends(low: float | None, high: float | None) -> str:
-    return "-" if low is None or high is None else f"{_format.number(low)} .. {_format.number(high)}"
+def ends(low: float | None, high: float | None) -> str:
+    """An interval in words; '-' for none."""
+    return "-" if low is None or high is None else f"{_format.number(low)} to {_format.number(high)}"
 
 
 def _crossed(info: SweepAnswer, along: str) -> Table:
+    """A row for each system and goal; over the rate with what it sustains over the first system, paired by seed."""
     names = [axis.name for axis in info.axes if axis.name != along]
+    base = info.ratios[0].base if info.ratios and along == RATE else None
+    over = {(one.goal, *one.head.items()): one for one in info.ratios if one.base == base}
     rows = []
-    for crossing in info.crossings:
-        if crossing.along == along:
-            side = "-" if crossing.side is None else f"all {clean(crossing.side)}"
-            between = " .. ".join(map(_format.option, crossing.between)) if crossing.between else side
-            where = (clean(crossing.where[name]) for name in names)
-            ends = _ends(crossing.low, crossing.high)
-            rows.append((*where, percent(crossing.goal), _format.number(crossing.at), ends, between))
-    heads = (*map(axis_title, names), "goal", f"crossed at {axis_title(along)}", "95% interval", "between")
-    return Table("where the goals are crossed", heads, tuple(rows), len(names))
-
-
-def crossings(info: SweepAnswer) -> Iterator[str]:
-    """Where goals are crossed, in sentences where they are few; a table lists more."""
-    for crossing in info.crossings if len(info.crossings) <= SENTENCES else ():
-        where = ", ".join(f"{clean(name)} {clean(value)}" for name, value in crossing.where.items())
-        goal = f"{percent(crossing.goal)}{f' ({where})' if where else ''}"
-        if crossing.at is None or crossing.between is None:
-            yield f"{goal} is not crossed: {clean(crossing.why, None)}."
-            continue
-        low, high = map(_format.option, crossing.between)
-        value = _format.number(crossing.at)
-        place = f"{value} req/s" if crossing.along == RATE else f"{axis_title(crossing.along)} {value}"
-        ends = "without an interval"
-        if crossing.low is not None and crossing.high is not None:
-            ends = f"95% interval over seeds {_format.number(crossing.low)} to {_format.number(crossing.high)}"
-        yield f"{goal} is crossed near {place}: interpolated between {low} and {high}, {ends}."
+    for one in (crossing for crossing in info.crossings if crossing.along == along):
+        side = "-" if one.side is None else f"all {clean(one.side)}"
+        between = " to ".join(map(_format.option, one.between)) if one.between else side
+        cells = [*(clean(one.where[name]) for name in names), percent(one.goal), _format.number(one.at),
+                 ends(one.low, one.high), between]  # fmt: skip
+        if base is not None:
+            beside = over.get((one.goal, *one.where.items()))
+            cells += ["-", "-"] if beside is None else [f"{beside.ratio:.3g}", ends(beside.low, beside.high)]
+        rows.append(tuple(cells))
+    heads = (*map(axis_title, names), "goal", f"crossed at {axis_title(along)}", "95% interval", "between",
+             *(() if base is None else (f"times {named(base.items())}", "95% interval")))  # fmt: skip
+    return Table("where attainment crosses the goals, interpolated", heads, tuple(rows), len(names))
 
 
 def _missed(info: SweepAnswer) -> Iterator[str]:
@@ -466,13 +417,13 @@ def _mean(spread: Spread | None, shown: Callable[[float | None], str]) -> str:
 def _interval(spread: Spread | None) -> str:
     if spread is None or spread.low is None:
         return "-"
-    return f"{_format.share(spread.low).removesuffix('%')} .. {_format.share(spread.high)}"
+    return f"{_format.share(spread.low).removesuffix('%')} to {_format.share(spread.high)}"
 
 
 def _range(spread: Spread | None) -> str:
     if spread is None or spread.n < 2:
         return "-"
-    return f"{_format.share(spread.least).removesuffix('%')} .. {_format.share(spread.most)}"
+    return f"{_format.share(spread.least).removesuffix('%')} to {_format.share(spread.most)}"
 
 
 def _latencies(point: SweepPoint, timed: Sequence[str]) -> Iterator[str]:

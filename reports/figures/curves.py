@@ -1,18 +1,17 @@
-"""Curves of systems over the rate, or over another option: attainment, latency, throughput.
+"""Curves of systems over the rate: attainment (over another option where no rate is varied), latency, throughput.
 
 After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT alone dotted, TPOT alone dashed.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
-from harness.experiments.sweep.axes import RATE, SCALE
+from harness.experiments.sweep.axes import RATE
 from harness.experiments.sweep.crossings import ratio
 from harness.metrics.objective import JOINT
 from harness.stats import curves as stats_curves
@@ -21,10 +20,9 @@ from reports._format import clean, in_figure
 from reports.figures import style, systems
 from reports.figures.style import Look
 from reports.figures.systems import Line
-from reports.study import Capacity, Point, Study, System, runs
-from reports.study.sweep import at, axis_title
+from reports.study import Point, Study, System, runs
+from reports.study.sweep import axis_title
 
-Info = Mapping[str, Any]
 BY_PERCENTILE = "Every bound is on a percentile of a run, so there is no share of requests to draw."
 _OTHERS = (Look(style.PURPLE, "dashdot", "x"), Look(style.OCHRE, "longdash", "cross"),
            Look(style.GREY, "longdashdot", "star"))  # fmt: skip
@@ -44,13 +42,14 @@ _NO_LATENCY = (
     "At too few rates the system kept up, and where a queue grows latencies tell how long the run was; "
     "bench sweep with lower rates brings them."
 )
-_ROOM = 0.15
-"""Free part of a numeric axis at its left end, where the goals are named."""
 
 
 def attainment_rate(study: Study) -> go.Figure | str:
-    """Share of requests within the SLO against the rate, with a band over seeds, and the rates that are sustained."""
+    """Share of requests within the SLO against the rate, with a band over seeds, and the rates that are sustained; of
+    rates that are not varied against the option that is."""
     every = systems.lines(study)
+    if not every and study.over is not None:
+        return attainment_rate(study.over)
     lines = [line for line in every if any(point.attainment for point in line.points)]
     if not lines:
         return BY_PERCENTILE if _percentile([p for line in every for p in line.points]) else systems.NO_CURVE
@@ -169,54 +168,43 @@ def _rule(study: Study) -> str:
 
 
 def finding(study: Study) -> str:
-    """Capacity at the first goal; of several systems the ratio of the best to the others."""
+    """Capacity at the first goal; of several systems that of the best, and which are not significantly worse."""
     goal = study.goals[0] if study.goals else 0.9
     capacities = [(system, one) for system in study.systems if (one := system.capacity(goal)) is not None]
     known = [(system, one.rps / study.share(system), one) for system, one in capacities if one.rps]
     if not known:
-        if len(capacities) == 1 and capacities[0][1].note:
-            return f"{goal * 100:g}% is not crossed: {capacities[0][1].note}."
-        beyond = "; ".join(_beyond(capacities))
-        return f"{goal * 100:g}% is not crossed by any of the rates tried{f': {beyond}' if beyond else ''}."
-    known.sort(key=lambda found: -found[1])
-    (first, best, how), *others = known
-    sure = "found by a search" if how.how == "searched" else "interpolated between the rates tried"
+        if len(capacities) == 1 and (note := capacities[0][1].note):
+            return f"{goal * 100:g}% is not crossed: {note}."
+        sides = {one.side for _, one in capacities}
+        where = f": attainment is {sides.pop()} it" if len(sides) == 1 and None not in sides else ""
+        return f"{goal * 100:g}% is not crossed by any of the rates tried{where}."
+    first, best, how = max(known, key=lambda found: found[1])
+    sure = "found by a search" if how.how == "searched" else "interpolated between those tried"
+    value = f"{_format.number(best)} {study.rate_unit}"
+    if study.axis != RATE:
+        value = f"{axis_title(study.axis)} {_format.number(best)}"
+    value += _between([how.low_rps, how.high_rps], study.share(first))
     if len(study.systems) == 1 and (rule := _rule(study)):
-        return (
-            f"With definition {rule}, {_format.number(best)} {study.rate_unit} is sustained at {goal * 100:g}%, {sure}."
-        )
+        return f"With definition {rule}, {value} is sustained at {goal * 100:g}%, {sure}."
     if len(study.systems) == 1:
-        ends = _between([how.low_rps, how.high_rps], study.share(first))
-        return f"Attainment falls below {goal * 100:g}% at {_format.number(best)} {study.rate_unit}{ends}, {sure}."
-    text = f"At {goal * 100:g}% {first.name} sustains {_format.number(best)} {study.rate_unit} ({sure})"
-    beside = [_beside(study, other, rps, first, best, goal) for other, rps, _ in others[:_NAMED]]
-    return "; ".join([", ".join([text, *beside]), *_beyond(capacities)]) + "."
+        crosses = "falls below" if study.axis == RATE else "crosses"
+        return f"Attainment {crosses} {goal * 100:g}% at {value}, {sure}."
+    alike = [other.name for other, *_ in known if other is not first and _alike(study, other, first, goal)]
+    doubt = f"; no significant difference from {', '.join(alike[:_NAMED])}" if alike else ""
+    return f"At {goal * 100:g}% {first.name} sustains most: {value}, {sure}{doubt}."
 
 
-def _beside(study: Study, base: System, base_rps: float, head: System, head_rps: float, goal: float) -> str:
-    """What `head` sustains over `base`, with its interval over the seeds that they have in common: none that holds 1
-    is a difference."""
+def _alike(study: Study, base: System, head: System, goal: float) -> bool:
+    """Whether the interval of what `head` sustains over `base`, over the seeds that they share, holds 1."""
     found = ratio(base.line, head.line, goal) if base.line and head.line else None
+    _, low, high = found or (None, None, None)
     share = study.share(head) / study.share(base)
-    times = f"{_format.number(head_rps / base_rps)} times{_between(found[1:], share) if found else ''}"
-    low, high = found[1:] if found else (None, None)
-    if low is not None and high is not None and low / share <= 1 <= high / share:
-        return f"no significant difference from {base.name} ({_format.number(base_rps)}): {times}"
-    return f"{times} that of {base.name} ({_format.number(base_rps)})"
+    return low is not None and high is not None and low / share <= 1 <= high / share
 
 
 def _between(ends: Sequence[float | None], share: float) -> str:
     low, high = ends
     return "" if low is None or high is None else f" ({_format.number(low / share)} to {_format.number(high / share)})"
-
-
-def _beyond(capacities: Sequence[tuple[System, Capacity]]) -> Iterator[str]:
-    """The systems that stay on one side of the goal."""
-    for side in ("above", "below"):
-        names = [system.name for system, one in capacities if one.rps is None and one.side == side]
-        if names:
-            shown = ", ".join(names) if len(names) <= _NAMED else f"{len(names)} systems"
-            yield f"{shown} stay{'s' if len(names) == 1 else ''} {side} the goal at every rate tried"
 
 
 def latency_rate(study: Study) -> go.Figure | str:
@@ -344,117 +332,3 @@ def _throughputs(study: Study, line: Line) -> list[tuple[float, float, float, Po
         for point in line.points
         if point.output_tps is not None and (tpot := point.metrics.get("tpot", {}).get("p50")) is not None
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Along:
-    """The points along an axis at one combination of the others."""
-
-    name: str
-    values: list[Any]
-    points: list[Info]
-
-
-def along(info: Info) -> str | None:
-    """The axis that `attainment_over` draws: the first with numbers besides the rate, else the first besides it."""
-    others = [axis for axis in info["axes"] if axis["name"] != RATE and len(axis["values"]) > 1]
-    numbers = [axis for axis in others if _numeric(axis["values"])]
-    return next((str(axis["name"]) for axis in (*numbers, *others)), None)
-
-
-def attainment_over(study: Study) -> go.Figure | str:
-    """Share of requests within the SLO above the requests per second within it, over the values of an option."""
-    info = next((source for source in study.sources if source.get("kind") == "sweep" and along(source)), None)
-    name = None if info is None else along(info)
-    if info is None or name is None:
-        return "Nothing but the rate was varied; bench sweep --over NAME=LIST shows attainment over another option."
-    every = _lines_along(info, name)
-    shown = list(zip(every, style.SYSTEMS, strict=False))
-    if not shown:
-        return "No run has ended that could be scored."
-    drawn = style.panels([0.6, 0.4], 620, spacing=0.06)
-    for line, look in shown:
-        _over(drawn, line, look, legend=len(shown) > 1)
-    values = [value for line, _ in shown for value in line.values]
-    x = _option_axis(name, values)
-    style.axes(drawn, {**x, "title": {"text": ""}}, style.share_axis("requests within<br>the SLO (%)"), 1)
-    style.axes(drawn, x, style.axis("goodput (req/s)", rangemode="tozero"), 2)
-    style.goals(drawn, info["goals"])
-    points = [point for line, _ in shown for point in line.points]
-    several = max(point["attainment"]["n"] for point in points) > 1
-    known = [point["attainment"]["low"] is not None for point in points]
-    return style.done(drawn, _over_finding(info, name, [line for line, _ in shown]), [
-        f"{systems.band_note(known, 'Bars')}." if several else "One run at each point, so there is no interval.",
-        style.HOLLOW if any(point["overloaded"] for point in points) else "",
-        f"Lines that are not drawn: {len(every) - len(shown)}; the tables have all." if len(shown) < len(every) else "",
-    ])  # fmt: skip
-
-
-def _numeric(values: Sequence[Any]) -> bool:
-    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
-
-
-def _lines_along(info: Info, name: str) -> list[_Along]:
-    found: dict[tuple[tuple[str, Any], ...], list[Info]] = {}
-    for point in info["points"]:
-        if point["attainment"] is not None:
-            where = tuple((key, value) for key, value in point["values"].items() if key != name)
-            found.setdefault(where, []).append(point)
-    lines = []
-    for where, points in found.items():
-        values: list[Any] = [in_figure(point["values"][name], 40) for point in points]
-        if _numeric([point["values"][name] for point in points]):
-            points = sorted(points, key=lambda point: float(point["values"][name]))
-            values = [float(point["values"][name]) for point in points]
-        lines.append(_Along(in_figure(at(where)), values, points))
-    return lines
-
-
-def _over(drawn: go.Figure, line: _Along, look: Look, *, legend: bool) -> None:
-    symbols = look.symbols(point["overloaded"] for point in line.points)
-    for row, key, name, scale in ((1, "attainment", "attainment", 100.0), (2, "goodput_rps", "goodput", 1.0)):
-        spreads = [point[key] for point in line.points]
-        values = np.array([np.nan if spread is None else spread["mean"] * scale for spread in spreads])
-        ends = np.full((len(spreads), 2), np.nan)
-        for i, spread in enumerate(spreads):
-            if spread is not None:
-                low, high = ("least", "most") if spread["low"] is None else ("low", "high")
-                ends[i] = spread[low] * scale, spread[high] * scale
-        error = {"type": "data", "symmetric": False, "array": ends[:, 1] - values, "arrayminus": values - ends[:, 0],
-                 "color": look.color, "thickness": 1.2, "width": 4}  # fmt: skip
-        style.curve(
-            drawn, line.values, values, line.name or name, look, "%{x}: %{y:.4r}", row=row, size=9, symbols=symbols,
-            mode="lines+markers" if _numeric(line.values) else "markers", legendgroup=line.name,
-            showlegend=legend and row == 1, error_y=error,
-        )  # fmt: skip
-
-
-def _option_axis(name: str, values: Sequence[Any]) -> dict[str, Any]:
-    title = in_figure(axis_title(name))
-    if not _numeric(values):
-        return style.axis(title, type="category", range=[-0.5, len(dict.fromkeys(values)) - 0.5])
-    low, high = min(values), max(values)
-    if name == SCALE and low > 0:
-        return style.log_axis(title, [*values, low * (low / high) ** _ROOM])
-    return style.axis(title, range=[low - _ROOM * (high - low), high + 0.04 * (high - low)])
-
-
-def _over_finding(info: Info, name: str, lines: Sequence[_Along]) -> str:
-    found = [crossing for crossing in info["crossings"] if crossing["along"] == name and crossing["at"] is not None]
-    if found:
-        ends = [
-            _format.number(one["at"]) + (f" ({where})" if (where := at(one["where"].items())) else "")
-            for one in found
-            if one["goal"] == found[0]["goal"]
-        ]
-        return style.finding({f"{100 * found[0]['goal']:g}% within the SLO, interpolated": [
-            f"from {axis_title(name)} {', '.join(ends[:4])} on"
-        ]})  # fmt: skip
-    values = {}
-    for line in lines[:3]:
-        shares = [point["attainment"]["mean"] for point in line.points]
-        printed = [value if isinstance(value, str) else _format.plain(value) for value in line.values]
-        values[line.name or f"Attainment over {clean(name, 40)}"] = [
-            f"{_format.share(shares[i])} at {printed[i]}" for i in (int(np.argmin(shares)), int(np.argmax(shares)))
-        ]
-    return style.finding(values)

@@ -1,10 +1,9 @@
-"""Searches: the path of a search for a capacity, placements beside one another, and shares by the number of agents."""
+"""Searches: placements beside one another, and shares by the number of agents."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import plotly.graph_objects as go
 
@@ -14,24 +13,10 @@ from reports import _format
 from reports._format import in_figure
 from reports.figures import style
 from reports.figures.style import Look
-from reports.study.capacity import LONE
-from reports.study.runs import Study
 
 if TYPE_CHECKING:
     from harness.experiments.agents.agents_json import AgentsAnswer
 
-Info = Mapping[str, Any]
-NO_TRIALS = (
-    "The trials of this search are not there; bench capacity --out DIR keeps them in DIR/trials.parquet, and this page "
-    "has to lie beside it."
-)
-FEWEST = 3
-"""Trials below which there is no path to see."""
-_TRIALS = {
-    "probe: goal met": Look(style.GREEN, symbol="triangle-up-open"),
-    "probe: goal missed": Look(style.VERMILLION, symbol="triangle-down-open"),
-    "whole trial": Look(style.BLUE),
-}
 
 NO_TRIAL = "No trial has ended yet."
 NOTHING_PLACED = "No candidate was searched to its end; rerun the command to resume."
@@ -50,67 +35,6 @@ _SIDES = {
 }
 _ROW = 24
 """Pixels of a placement."""
-
-
-def search_path(study: Study) -> go.Figure | str:
-    """The rate of each trial in the order in which they were made, above the requests that were sent by then."""
-    made = [row for source in study.sources[:1] for row in source.get("trials") or []]
-    system = study.systems[0] if study.systems else None
-    if not made or system is None:
-        return NO_TRIALS
-    if len(made) < FEWEST:
-        return f"There was nothing to search: {_format.count(len(made), 'trial')}."
-    share = study.share(system)
-    shown = []
-    for row in made:
-        others = [other["rate_rps"] for other in made if other["rate_rps"] != row["rate_rps"]]
-        if not others or row["rate_rps"] >= LONE * min(others):  # else its rate is that of requests one by one
-            shown.append(row)
-    rates = [row["rate_rps"] / share for row in shown]
-    drawn = style.panels((0.66, 0.34), 560)
-    for name, look in _TRIALS.items():
-        if rows := [row for row in shown if kind(row) == name]:
-            style.curve(
-                drawn, [row["order"] for row in rows], [row["rate_rps"] / share for row in rows], name, look,
-                "trial %{x}: %{y:.4g} req/s, %{customdata}", mode="markers", size=9, row=1,
-                customdata=[_trial(row) for row in rows],
-            )  # fmt: skip
-    sent = [total / 1000 for total in accumulate(row["requests"] for row in made)]
-    look, hover = Look(style.PURPLE, "dot"), "%{y:.3g} thousand requests"
-    order = [row["order"] for row in made]
-    style.curve(drawn, order, sent, "requests sent in all", look, hover, mode="lines", step="hv", row=2)
-    style.axes(drawn, style.axis(""), style.log_axis(f"rate tried ({study.rate_unit})", rates), 1)
-    x = style.axis("trial (number)", **style.whole(len(made)))
-    style.axes(drawn, x, style.axis("sent (1,000 requests)", rangemode="tozero"), 2)
-    for found in system.capacities:
-        if found.rps is not None:
-            style.level(drawn, found.rps / share, f"{_format.option(found.goal * 100)}%")
-            if found.low_rps is not None and found.high_rps is not None:
-                low, high = found.low_rps / share, found.high_rps / share
-                drawn.add_hrect(y0=low, y1=high, fillcolor=style.faint(style.GREY), line_width=0, row=1, col=1)
-    probes = sum(row["goal"] is not None for row in made)
-    ends = " to ".join(dict.fromkeys(_format.number(end) for end in (min(rates), max(rates))))
-    values = {
-        "Trials": [f"{probes} probes" if probes else "", f"{len(made) - probes} whole", f"at {ends} {study.rate_unit}"],
-        "requests sent": [f"{sum(row['requests'] for row in made):,}"],
-    }
-    left = len(made) - len(shown)
-    return style.done(drawn, style.finding(values), [
-        "Dashed lines: the capacity at each goal." if any(c.rps for c in system.capacities) else "",
-        f"Trials of requests one by one, left out of the upper panel: {left}." if left else "",
-    ])  # fmt: skip
-
-
-def kind(row: Info) -> str:
-    """What a trial is, and what came of a probe."""
-    if row["goal"] is None:
-        return "whole trial"
-    return "probe: goal met" if row["passed"] else "probe: goal missed"
-
-
-def _trial(row: Info) -> str:
-    met = "" if row["attainment"] is None else f"{_format.share(row['attainment'])} met, "
-    return f"{met}seed {row['seed']}, {_format.count(row['requests'], 'request')}"
 
 
 def placed(info: PlaceAnswer) -> go.Figure | str:

@@ -11,6 +11,7 @@ from reports._format import in_figure
 from reports.figures import style
 from reports.figures.style import Look
 from reports.study import Point, Study, System
+from reports.study.sweep import axis_title
 
 MOST = len(style.SYSTEMS)
 """Systems that one figure can tell apart."""
@@ -92,7 +93,7 @@ def groups(study: Study) -> list[Group]:
 def rate_title(study: Study) -> str:
     """The title of the axis of the rates."""
     if study.axis != "rate":
-        return f"{in_figure(study.axis)} (as given)"
+        return in_figure(axis_title(study.axis))
     return f"rate per GPU ({study.rate_unit})" if study.per_gpu else f"rate ({study.rate_unit})"
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from harness.api import Bound
 from harness.data.codec import encode
@@ -31,8 +30,7 @@ LONE = 0.05
 def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     """What a search found, also one that was killed; `path` is its folder, where trials.parquet is looked for.
 
-    The one source is the answer with `trials`: a row for each, in the order in which they were made. Without that
-    file there are no rows, and points know attainment as a whole alone. Requests one by one are no point of a curve.
+    Without that file points know attainment as a whole alone. Requests one by one are no point of a curve.
     """
     tried = trials(path)
     # only whole trials of the size that the capacities speak of, where the file tells it
@@ -63,8 +61,7 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
         for one in info.answers
     )  # fmt: skip
     system = System(name, gpus, tuple(points), capacities, text)
-    rows = [_row(number, t) for number, t in enumerate(tried, 1)]
-    return Study(text, goals(info), (system,), ({**encode(info), "trials": rows},))
+    return Study(text, goals(info), (system,), (encode(info),))
 
 
 def lone(rates_rps: Sequence[float]) -> bool:
@@ -137,10 +134,3 @@ def share(tried: Trial, key: ShareKey) -> float | None:
     """The share of that name in a trial; None where it was not taken, or of nothing."""
     found = next((s for s in tried.shares if s.key == key), None)
     return found.met / found.of if found is not None and found.of else None
-
-
-def _row(number: int, tried: Trial) -> dict[str, Any]:
-    names = ("requests", "kept", "passed", "overloaded", "system_s", "wall_s")
-    key = {name: getattr(tried.key, name) for name in ("seed", "rate_rps", "planned", "goal")}
-    columns = {name: getattr(tried, name) for name in names}
-    return {"order": number, **key, **columns, "attainment": share(tried, JOINT) if tried.by_request else None}

@@ -5,6 +5,8 @@ Several studies as one: their systems side by side, each named by what distingui
 What the requests of a study tell, beyond what its answer holds: latencies, phases and causes of misses per point.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -122,7 +124,8 @@ class System:
 
 @dataclass(frozen=True, slots=True)
 class Study:
-    """Systems to be seen together. `sources` are the stored answers (sweep.json, capacity.json).
+    """Systems to be seen together. `sources` are the stored answers (sweep.json, capacity.json). `over` has the same
+    over another option, where no rate is varied.
 
     `slo` is empty where they were scored under several. `memo` holds what was read of a run. Where the points differ in
     another `axis` than the rate, that stands in its place. The systems may be the `sides` of a comparison, whose points
@@ -135,6 +138,7 @@ class Study:
     sources: tuple[Info, ...]
     axis: str = "rate"
     sides: bool = False
+    over: Study | None = None
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property

@@ -25,13 +25,26 @@ NAMES = {"slo-scale": "SLO scale", "slo": "SLO"}
 def of_sweep(info: SweepAnswer, path: str | Path) -> Study:
     """What a sweep.json tells, whose runs are looked for below `path`; they may be gone."""
     home = Path(path)
+    study, option = _along(info, RATE, home), _option(info)
+    return study if option is None else replace(study, over=_along(info, option, home))
+
+
+def _along(info: SweepAnswer, axis: str, home: Path) -> Study:
+    """The systems over the values of an axis."""
     lines: dict[Where, list[SweepPoint]] = {}
     for point in info.points:
-        where = tuple((name, value) for name, value in point.values.items() if name != RATE)
+        where = tuple((name, value) for name, value in point.values.items() if name != axis)
         lines.setdefault(where, []).append(point)
-    systems = _marked(info, {where: _system(info, where, points, home) for where, points in lines.items()})
+    systems = _marked(info, {where: _system(info, where, points, home, axis) for where, points in lines.items()})
     slos = {system.slo for system in systems}
-    return Study(slos.pop() if len(slos) == 1 else "", tuple(info.goals), systems, (encode(info),))
+    return Study(slos.pop() if len(slos) == 1 else "", tuple(info.goals), systems, (encode(info),), axis)
+
+
+def _option(info: SweepAnswer) -> str | None:
+    """The first axis of several numbers that stands in the place of the rate, where no rate is varied."""
+    several = {axis.name: axis.values for axis in info.axes if len(axis.values) > 1}
+    numbers = [name for name, values in several.items() if all(type(value) in (int, float) for value in values)]
+    return None if RATE in several else next(iter(numbers), None)
 
 
 def _marked(info: SweepAnswer, systems: Mapping[Where, System]) -> tuple[System, ...]:
@@ -61,8 +74,8 @@ def at(values: Iterable[tuple[str, Any]]) -> str:
     return ", ".join([*rates, *filter(None, [named((name, value) for name, value in known if name != RATE)])])
 
 
-def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Path) -> System:
-    found = [_point(info, point, home) for point in points]
+def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Path, axis: str) -> System:
+    found = [_point(info, point, home, axis) for point in points]
     known = sorted((point for point in found if point is not None), key=lambda point: point.rate_rps)
     slos = {clean(point.slo or "", 400) for point in points}
     # GPUs of every run of the line; none where they differ or are unknown. Older sweeps leave it to their runs.
@@ -74,11 +87,11 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
     capacities = tuple(  # where the curve crosses each goal, by interpolation
         Capacity(one.goal, one.at, one.low, one.high, "interpolated", clean(one.why or "", 300), one.side)
         for one in info.crossings
-        if one.along == RATE and one.where == dict(where)
+        if one.along == axis and one.where == dict(where)
     )
     return System(
         named(where) or _alone(info.spec),
-        gpus if isinstance(gpus, int) and gpus > 0 else None,
+        gpus if axis == RATE and isinstance(gpus, int) and gpus > 0 else None,
         tuple(known),
         capacities,
         slos.pop() if len(slos) == 1 else "",
@@ -93,11 +106,11 @@ def _alone(spec: Mapping[str, Any]) -> str:
     return ", ".join(clean(text, 60) for text in known if text) or "the system"
 
 
-def _point(info: SweepAnswer, point: SweepPoint, home: Path) -> Point | None:
+def _point(info: SweepAnswer, point: SweepPoint, home: Path, axis: str) -> Point | None:
     folders = tuple(home / run.folder for run in point.runs if run.valid)
     there = tuple(folder for folder in folders if (folder / "run.json").is_file() or folder.is_file())
     # The requested rate, else that of the traffic itself, else (users who wait for answers) that achieved.
-    requested = point.values.get(RATE, info.spec.get(RATE))
+    requested = point.values.get(axis, info.spec.get(RATE))
     stored = next(infos(there), None) if requested is None else None
     own = requested if stored is None else stored.workload.rate_rps
     achieved = point.throughput_rps

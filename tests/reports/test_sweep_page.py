@@ -29,7 +29,7 @@ from reports import figures, study
 from reports.document import Document, Figure, Section
 from reports.document import html as document_html
 from reports.figures import systems
-from reports.figures.curves import attainment_over, attainment_rate, finding, interactivity
+from reports.figures.curves import attainment_rate, finding, interactivity
 from reports.figures.stages import misses_rate, stages_rate
 from reports.study import Study
 
@@ -134,15 +134,14 @@ def test_searched_capacity_is_drawn_with_its_interval(info: dict[str, Any], swep
     assert all(np.diff(traces(drawn)["all bounds"].y) <= 0)
 
 
-def test_improvement_is_the_ratio_of_the_crossings(info: dict[str, Any], swept: Path) -> None:
-    """The better system would be reported as better by another factor than the curves show."""
+def test_the_system_that_sustains_most_is_named(info: dict[str, Any], swept: Path) -> None:
+    """The verdict would name another system than the curves show."""
     base = studied(alone(info), swept).systems[0]
     systems = [study.System(name, 1, base.points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s")
                for name, rps in (("slow", 1.5), ("fast", 3.0))]  # fmt: skip
     found = finding(Study("s", (0.9,), tuple(systems), ()))
 
-    assert "At 90% fast sustains 3.00 req/s per GPU" in found
-    assert "2.00 times that of slow (1.50)" in found
+    assert "At 90% fast sustains most: 3.00 req/s per GPU, interpolated between those tried." == found
 
 
 def test_no_winner_is_named_where_the_interval_of_the_ratio_holds_1(
@@ -156,9 +155,7 @@ def test_no_winner_is_named_where_the_interval_of_the_ratio_holds_1(
     ]
     monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: (1.02, 0.97, 1.08))
 
-    assert "no significant difference from slow (1.50): 1.02 times (0.970 to 1.08)" in finding(
-        Study("s", (0.9,), tuple(systems), ())
-    )
+    assert finding(Study("s", (0.9,), tuple(systems), ())).endswith("; no significant difference from slow.")
 
 
 def test_systems_of_different_rates_share_an_axis_in_the_order_of_the_rates(info: dict[str, Any], swept: Path) -> None:
@@ -203,7 +200,6 @@ def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: P
 
     assert [("SLO scale 1", False), ("SLO scale 2", True)] == [(s.name, s.again) for s in found.systems]
     assert {"p50", "p90", "p99"} == set(traces(drawn))
-    assert ["1 req/s", "2 req/s", "3 req/s"] == [t.name for t in attainment_over(found).data][::2]  # type: ignore[union-attr]
 
 
 def test_phases_and_misses_come_from_the_stored_requests(info: dict[str, Any], swept: Path) -> None:
@@ -234,7 +230,7 @@ def test_page_says_what_the_answer_says(info: dict[str, Any], swept: Path, conte
     links = re.findall(r'href="\./([^"]+)"', html)
 
     assert html == pages.page(info, swept)
-    assert {"attainment_rate", "latency_rate", "interactivity", "stages_rate", "misses_rate", "attainment_over",
+    assert {"attainment_rate", "latency_rate", "interactivity", "stages_rate", "misses_rate",
             "slo_scale_rates"} <= keys  # fmt: skip
     assert 12 == len(links)
     assert all((swept / link).is_dir() for link in links)
@@ -328,7 +324,7 @@ def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swe
     sheet = pages.together(found, [], tmp_path)
 
     assert "2 systems side by side" == sheet.title
-    assert "policy vllm-v0" in sheet.findings[0].text
+    assert ["policy vllm-v0", "policy sarathi"] == [row[0] for row in sheet.sections[0].blocks[0].rows]  # type: ignore[union-attr]
     assert ["vllm-v0", "sarathi"] == [name for name, _ in sheet.key_facts if name != "SLO"]
     assert len(document_html.render(sheet)) > 1_000_000
 
@@ -348,7 +344,7 @@ def test_page_of_a_sweep_draws(info: dict[str, Any], swept: Path, opened: Callab
     html = pages.page(info, swept)
     seen = opened(html, dark=True)
 
-    assert 7 <= len(seen.drawn())
+    assert 6 <= len(seen.drawn())
     seen.untroubled()
 
 

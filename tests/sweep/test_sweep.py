@@ -259,7 +259,7 @@ def test_a_growing_queue_is_no_overload_where_the_slo_is_met(sweep: Sweep) -> No
 
 
 def test_no_attainment_falls_where_there_are_bounds_on_percentiles_alone(sweep: Sweep) -> None:
-    """'Attainment there falls further' was printed for points without an attainment."""
+    """A warning spoke of the attainment of points without one."""
     heavy = ("--rate", "40", "--requests", "200", "--seeds", "1", "--warmup", "none")
     info = sweep(*heavy, "--slo", "p99:ttft=1")
 

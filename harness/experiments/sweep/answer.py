@@ -9,7 +9,7 @@ from typing import Any
 from harness.data import codec
 from harness.data.codec import Text
 from harness.data.run_json import Resolution, ScoredBound, Warned
-from harness.experiments.sweep.axes import RATE, Layout, Point, run_folder, valued
+from harness.experiments.sweep.axes import Layout, Point, run_folder, valued
 from harness.experiments.sweep.crossings import compared
 from harness.experiments.sweep.runs import PARTS, RunResult
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound, SweptRun
@@ -141,28 +141,10 @@ def _warnings(info: SweepAnswer) -> Iterator[str]:
             f"Intervals of attainment above {SKEWED:.0%} hold less often than they say where seeds differ, because a "
             "seed that is far worse is rare (docs/guide/sweep.md has figures); more --seeds help."
         )
-    if hollow := [point for point in info.points if point.overloaded]:
-        falls = any(point.attainment is not None for point in hollow)
+    if grown := sum(point.overloaded > 0 for point in info.points):
         yield (
-            "Where a run was overloaded there are no latencies: they would tell how long the run was."
-            f"{' Attainment there falls further in a longer run.' if falls else ''}"
-        )
-    yield from _saturated(info.points)
-
-
-def _saturated(points: Sequence[SweepPoint]) -> Iterator[str]:
-    """From which rate on each system has more to do than it can."""
-    least: dict[str, float] = {}
-    for point in points:
-        rate = point.values.get(RATE)
-        if point.saturated and isinstance(rate, int | float):
-            name = ", ".join(f"{name} {value}" for name, value in point.values.items() if name != RATE)
-            least[name] = min(rate, least.get(name, rate))
-    if least:
-        where = "; ".join(f"{rate:g} req/s{f' ({name})' if name else ''}" for name, rate in least.items())
-        yield (
-            f"Saturated from {where} on: requests arrive faster than they are served, so the queue grew in every run, "
-            "and attainment tells only how long the runs were."
+            f"The queue grew all through a run at {grown} of {len(info.points)} points: there are no latencies, "
+            "and what these points show depends on the length of the runs."
         )
 
 
