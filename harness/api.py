@@ -1050,6 +1050,14 @@ class Slo:
         return ",".join(map(str, self.bounds))
 
 
+Row = dict[str, str | int | float | bool | None]
+"""A row of the table of a closed form, a function of its parameters in the file of a published system.
+
+The name of a column ends in its unit (`_s`, `_bytes`, `_bytes_per_s`, `_tokens_per_s`, `_rps`, `_share`, `_ratio`);
+None stands where a row has no value. What follows the first paragraph of the docstring is printed below the table.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class RunWarning:
     """Something a reader of the result must know, with a remedy."""

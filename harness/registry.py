@@ -2,11 +2,11 @@
 
 `arrivals/weibull.py` is `weibull`, because it holds the class whose lower-cased name is the file name without
 underscores. A file that starts with `_` is not a member. Where plug-ins of a kind are short, `builtin.py` in its folder
-holds several: each public class (`ReserveMax` is `reserve-max`), each public function where they are closed forms, and
-each row of the tuple `ROWS`, a dataclass with `name` and `about`. Where they are data, each key of `KIND.toml` is one,
-and `_rows.py` beside it makes the class.
+holds several: each public class (`ReserveMax` is `reserve-max`), and each row of the tuple `ROWS`, a dataclass with
+`name` and `about`. Where they are data, each key of `KIND.toml` is one, and `_rows.py` beside it makes the class.
 A published system is one file in `backends/systems/` with plug-ins of several kinds, each a class that ends with its
-kind: in `llumnix.py` the class `FreenessRouter` is the router `freeness`.
+kind: in `llumnix.py` the class `FreenessRouter` is the router `freeness`. Each public function that returns `list[Row]`
+is a closed form: in `mooncake.py` the function `kv_reuse` is the form `kv-reuse`.
 Other packages register an entry point in the group `bench.<kind>`. Listing imports nothing: names come from the folder,
 the one-line help from docstrings and `about`.
 """
@@ -52,16 +52,19 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "profiles": "harness.metrics.profiles",
         "reports": "reports",
         "results": "harness.experiments.imports",
-        "theory": "harness.experiments.theory.forms",
+        "theory": SYSTEMS,
     }
 )
 _KIND_OF_SUFFIX = MappingProxyType({
     "Policy": "policies", "Router": "routers", "Kv": "kv", "Admission": "admission", "Predictor": "predictors",
     "Latency": "latency",
 })  # fmt: skip
-_SYSTEM_CLASS = re.compile(rf"^class (?P<name>[A-Z]\w*)(?P<suffix>{'|'.join(_KIND_OF_SUFFIX)})\b", re.MULTILINE)
+_IN_SYSTEM = re.compile(
+    rf"^(?:class|def) (?P<name>[A-Za-z]\w*?)(?:(?P<suffix>{'|'.join(_KIND_OF_SUFFIX)})\b|\([^()]*\) -> list\[Row\]:)",
+    re.MULTILINE,
+)
 FORMS = "theory"
-"""The kind whose plug-ins are functions: closed forms."""
+"""The kind whose plug-ins are functions in the files of systems: closed forms."""
 OF_TRIALS = ("workloads.catalog", "backends.sim")
 """Modules that every simulated trial needs, for processes that import them before the first trial."""
 SYSTEM = ("model", "hardware", "tp", "pp", "dp", "ep")
@@ -92,8 +95,13 @@ def folder(package: str) -> Path:
 def names(kind: str) -> list[str]:
     """Sorted names of all plug-ins of a kind, with dashes, entry points included."""
     in_systems = (name for of_kind, name in _in_systems() if of_kind == kind)
-    alone = (f.stem.replace("_", "-") for f in folder(KINDS[kind]).glob("*.py") if _is_member(f.stem))
-    return sorted({*alone, *_together(kind, KINDS[kind]), *_entry_points(kind), *in_systems})
+    return sorted({*_files(kind), *_together(kind, KINDS[kind]), *_entry_points(kind), *in_systems})
+
+
+def _files(kind: str) -> dict[str, Path]:
+    """The files that hold one plug-in each, by its name."""
+    files = () if kind == FORMS else folder(KINDS[kind]).glob("*.py")
+    return {file.stem.replace("_", "-"): file for file in files if _is_member(file.stem)}
 
 
 def plugins_of(system: str) -> list[tuple[str, str]]:
@@ -103,24 +111,23 @@ def plugins_of(system: str) -> list[tuple[str, str]]:
 
 @cache
 def _in_systems() -> Mapping[tuple[str, str], tuple[str, str]]:
-    """(file, class) of each plug-in in a system's file by (kind, name), found without importing any."""
+    """(file, class or function) of each plug-in in a system's file by (kind, name), found without importing any."""
     return {
-        (_KIND_OF_SUFFIX[match["suffix"]], _dashed(match["name"])): (file.stem, match["name"] + match["suffix"])
+        (_KIND_OF_SUFFIX.get(match["suffix"], FORMS), _dashed(match["name"])): (
+            file.stem, match["name"] + (match["suffix"] or "")
+        )
         for file in sorted(folder(SYSTEMS).glob("*.py"))
-        for match in _SYSTEM_CLASS.finditer(file.read_text(encoding="utf-8"))
-    }
+        for match in _IN_SYSTEM.finditer(file.read_text(encoding="utf-8"))
+    }  # fmt: skip
 
 
 def summary(kind: str, name: str) -> str:
     """First sentence of the documentation of a plug-in, read from its file without importing it."""
-    path = folder(KINDS[kind]) / f"{name.replace('-', '_')}.py"
-    if path.exists():
-        return _first_paragraph(_docstring(path))
+    if name in (files := _files(kind)):
+        return _first_paragraph(_docstring(files[name]))
     if (kind, name) in _in_systems():
-        file, cls = _in_systems()[kind, name]
-        tree = ast.parse((folder(SYSTEMS) / f"{file}.py").read_text(encoding="utf-8"))
-        node = next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls)
-        return _first_paragraph(ast.get_docstring(node) or "")
+        file, plugin = _in_systems()[kind, name]
+        return _first_paragraph(_docstrings_in(folder(SYSTEMS) / f"{file}.py")[plugin])
     listed = _together(kind, KINDS[kind]).get(name)
     if listed is not None:
         return _first_paragraph(listed)
@@ -176,7 +183,7 @@ def _together(kind: str, package: str) -> Mapping[str, str]:
     file = folder(package) / "builtin.py"
     found = {}
     for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
-        if isinstance(node, ast.FunctionDef if kind == FORMS else ast.ClassDef) and not node.name.startswith("_"):
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
             found[_dashed(node.name)] = ast.get_docstring(node) or ""
         elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ROWS":
             for row in getattr(node.value, "elts", ()):
@@ -199,6 +206,13 @@ def _dashed(name: str) -> str:
 def _of_row(name: str) -> str:
     """The plug-in of a row: `ttft_sent` is `ttft-sent`, `vllm-0.32` is `vllm-0-32`."""
     return name.replace("_", "-").replace(".", "-")
+
+
+@cache
+def _docstrings_in(path: Path) -> Mapping[str, str]:
+    """The docstrings of the classes and functions of a file by name."""
+    nodes = ast.parse(path.read_text(encoding="utf-8")).body
+    return {n.name: ast.get_docstring(n) or "" for n in nodes if isinstance(n, ast.ClassDef | ast.FunctionDef)}
 
 
 def _docstring(path: Path) -> str:
@@ -224,8 +238,9 @@ def _source(kind: str, name: str) -> Path | None:
 def find(kind: str, name: str) -> Any:
     """The class of a plug-in, its row, or the module of a system. Raises UsageError with the nearest known name."""
     package = KINDS[kind]
-    stem = name.replace("-", "_").lower()
-    if (folder(package) / f"{stem}.py").exists() and _is_member(stem):
+    dashed = name.replace("_", "-").lower()
+    if dashed in _files(kind):
+        stem = dashed.replace("-", "_")
         module = importlib.import_module(f"{package}.{stem}")
         if package == SYSTEMS:
             return module
@@ -234,18 +249,17 @@ def find(kind: str, name: str) -> Any:
             if _is_own(attribute, module) and attribute.__name__.lower() == wanted:
                 return attribute
         raise TypeError(f"{module.__name__} holds no class named {wanted} (in any case)")
-    dashed = stem.replace("_", "-")
     if (folder(package) / "builtin.py").exists():
         module = importlib.import_module(f"{package}.builtin")
         for row in getattr(module, "ROWS", ()):
             if _of_row(row.name) == dashed:
                 return row
         for attribute in vars(module).values():
-            if _is_own(attribute, module, kind) and _dashed(attribute.__name__) == dashed:
+            if _is_own(attribute, module) and _dashed(attribute.__name__) == dashed:
                 return attribute
     if (kind, dashed) in _in_systems():
-        file, cls = _in_systems()[kind, dashed]
-        return getattr(importlib.import_module(f"{SYSTEMS}.{file}"), cls)
+        file, plugin = _in_systems()[kind, dashed]
+        return getattr(importlib.import_module(f"{SYSTEMS}.{file}"), plugin)
     if dashed in _table(kind, package):
         return importlib.import_module(f"{package}._rows").plugin(dashed)
     points = _entry_points(kind)
@@ -254,10 +268,9 @@ def find(kind: str, name: str) -> Any:
     raise no_such(_WORD.get(kind, kind), name, names(kind))
 
 
-def _is_own(attribute: Any, module: Any, kind: str = "") -> bool:
+def _is_own(attribute: Any, module: Any) -> bool:
     """Whether a module holds the plug-in itself: not rich.text.Text, imported by reports/text.py."""
-    of_kind = inspect.isfunction(attribute) if kind == FORMS else isinstance(attribute, type)
-    return of_kind and attribute.__module__ == module.__name__
+    return isinstance(attribute, type) and attribute.__module__ == module.__name__
 
 
 def make(kind: str, spec: str | Spec, **given: object) -> Any:

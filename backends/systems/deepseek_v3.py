@@ -4,3 +4,334 @@ Source: DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.4; Insights in
 units of 32 GPUs for prefill and 320 for decode are claimed to balance load between GPUs. `bench theory moe` and
 `exchange` have the arithmetic, `bench theory experts` draws the load.
 """
+
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from math import ceil, floor, inf
+from statistics import fmean
+
+import numpy as np
+import numpy.typing as npt
+
+from harness import catalog
+from harness.api import Row
+from harness.catalog import Experts, Model, Shape
+from harness.errors import UsageError
+from harness.spec import link_bytes_per_s
+
+SLIDE_STEP = 10
+"""Tokens of an expert are rounded up to multiples of this on the slide."""
+EXCHANGED_BYTES, EXCHANGE_LAYERS = (1.0 + 2.0) * 7000, 61
+"""Bytes of a token to one expert and back, and layers of DeepSeek-V3 (Insights into DeepSeek-V3)."""
+MOST_TOKENS = 1_000_000
+"""Tokens of a step whose experts are drawn."""
+HOTTEST = 0.8
+"""Share of the tokens up to which the power law of popularity reaches."""
+AT_ONCE = 4096
+"""Tokens that choose their experts in one array."""
+STEPS = 4
+"""Steps after the one whose counters decide where experts are placed."""
+Array = npt.NDArray[np.float64]
+
+
+def moe(
+    gpu: str = "h800", local: int = 30, inner: int = 7168, columns: int = 2048, experts: int = 256, top_k: int = 8,
+    element_bytes: int = 1,
+) -> list[Row]:  # fmt: skip
+    """Find the tokens that make an expert compute-bound, and the GPUs over which experts are spread for that.
+
+    'slide' takes 2M FLOP per byte and rounds up to tens; 'exact' is the full formula. `local` sequences run on each
+    GPU. 'ridge' is FLOP per byte of the GPU, 'intensity' those of an expert with m tokens, 'endless' those of endless
+    batches; no numbers ('-') for a GPU that not even these fill. The defaults are DeepSeek-V3's experts in FP8
+    (element_bytes 2: BF16).
+
+    Source: DeepSeek-V3, arXiv 2412.19437, section 3.4; S. Feng, LLMs Serving Techniques I.
+    """
+    if top_k > experts:
+        raise ValueError(f"top_k must be at most the {experts} experts, got {top_k}.")
+    if element_bytes not in (1, 2):
+        raise ValueError(f"element_bytes must be 1 (FP8) or 2 (BF16), got {element_bytes}.")
+    device, shape = catalog.hardware(gpu), ExpertMatrix(inner, columns, element_bytes)
+    if element_bytes == 1 and device.fp8_flops is None:
+        raise ValueError(f"{gpu} has no FP8 tensor cores; use element_bytes=2.")
+    ridge = device.peak_flops(element_bytes) / device.bandwidth_bytes_per_s
+    least = {"slide": floor(ridge / 2 * element_bytes), "exact": shape.rows_for(ridge)}
+    rows: list[Row] = []
+    for mode, m in least.items():
+        rows.append({"mode": mode, "ridge": ridge, "endless": shape.intensity(inf)})
+        if m is not None:
+            spread_m = ceil(m / SLIDE_STEP) * SLIDE_STEP if mode == "slide" else m
+            tokens = spread_m * experts / top_k
+            rows[-1] |= {
+                "least_m": m, "m": spread_m, "tokens_in_flight": round(tokens), "gpus": tokens / local,
+                "whole_gpus": ceil(tokens / local), "intensity": shape.intensity(spread_m),
+            }  # fmt: skip
+    return rows
+
+
+def exchange(tokens: int = 32, top_k: int = 8, link: str = "50GBps") -> list[Row]:
+    """Time the exchanges of expert parallelism: the tokens of a GPU go to their experts and come back.
+
+    1 byte an element out, 2 back, 7,000 elements a token, to the routed experts and a shared one. Each of 61 layers has
+    two micro-batches that take turns, so two exchanges, none of them overlapped. The last column is the most tokens per
+    second of a sequence.
+
+    Source: Insights into DeepSeek-V3, arXiv 2505.09343.
+    """
+    exchange_s = EXCHANGED_BYTES * tokens * (top_k + 1) / link_bytes_per_s(link)
+    layer_s = 2 * exchange_s
+    token_s = EXCHANGE_LAYERS * layer_s
+    return [{"exchange_s": exchange_s, "layer_s": layer_s, "token_s": token_s, "at_most_tokens_per_s": 1 / token_s}]
+
+
+def experts(
+    redundant: int = 0, model: str = "deepseek-v3-fp8", tp: int = 4, dp: int = 8, copies: int = 1, fail: bool = False,
+    shared: bool = False, tokens: int = 1024, skew: float = 1.01, seeds: int = 5,
+) -> list[Row]:  # fmt: skip
+    """Draw the load of the GPUs that share the experts of a layer: the most loaded one over the mean of all.
+
+    Means over `seeds` draws in which `tokens` tokens of each GPU choose experts: with experts in their order and none
+    redundant ('in order'), and placed by the counters of the step before ('placed', with the least and the most).
+    'idle' is the share of a step in which the mean GPU waits. How strongly tokens prefer some experts is a model, a
+    power law with exponent `skew` (0: all alike), not a measurement. fail=true adds the failure of one GPU: the share
+    of GPUs whose failure stops all, and the loss of throughput where tokens go to the least loaded live copy.
+
+    The default is DeepSeek-V3's unit of prefill (32 GPUs); that of decode is dp=80,redundant=63,shared=true,tokens=30.
+
+    Source: DeepSeek-V3, arXiv 2412.19437, section 3.4; deepseek-ai/EPLB (placement); ai-dynamo/aiconfigurator (skew);
+    Expert-as-a-Service, arXiv 2509.17863 (failures).
+    """
+    shape = Shape(tp, dp=dp, ep=tp * dp)
+    unit = ExpertUnit(catalog.model(model), shape, redundant, shared, copies)
+    per_gpu = unit.per_gpu  # refuses a wrong unit before anything is drawn
+    if tokens * shape.gpus > MOST_TOKENS:
+        raise ValueError(f"{tokens:,} tokens on {shape.gpus:,} GPUs are more than {MOST_TOKENS:,} tokens a step.")
+    drawn = [imbalance(unit, tokens * shape.gpus, skew, seed) for seed in range(seeds)]
+    placed = [draw.placed for draw in drawn]
+    row: Row = {
+        "experts_a_gpu": per_gpu, "tokens_an_expert": drawn[0].tokens,
+        "hottest": round(fmean(draw.hottest for draw in drawn)), "in_order_ratio": fmean(d.in_order for d in drawn),
+        "placed_ratio": fmean(placed), "least_ratio": min(placed), "most_ratio": max(placed),
+        "idle_share": 1 - 1 / fmean(placed),
+    }  # fmt: skip
+    if fail:
+        after = [failure(unit, tokens * shape.gpus, skew, seed) for seed in range(seeds)]
+        losses = [draw.loss for draw in after if draw.loss is not None]
+        row |= {
+            "stopping_share": fmean(draw.stops for draw in after), "loss_share": fmean(losses) if losses else None,
+            "largest_loss_share": max((draw.worst for draw in after if draw.worst is not None), default=None),
+        }  # fmt: skip
+    return [row]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertMatrix:
+    """One matrix of an expert, `inner` x `columns`; `element_bytes` is 1 for FP8. The defaults are DeepSeek-V3's."""
+
+    inner: int = 7168
+    columns: int = 2048
+    element_bytes: float = 1.0
+
+    def intensity(self, rows: float) -> float:
+        """FLOP per byte of `rows` tokens times the matrix: 2MNK / (MK + NK + MN) elements."""
+        k, n = self.columns, self.inner
+        if rows == inf:
+            return 2 * n * k / (k + n) / self.element_bytes
+        return 2 * rows * n * k / (rows * k + n * k + rows * n) / self.element_bytes
+
+    def rows_for(self, ridge: float) -> int | None:
+        """The fewest tokens of an expert with at least `ridge` FLOP per byte; None where no number has."""
+        if self.intensity(inf) <= ridge:
+            return None
+        k, n, r = self.columns, self.inner, ridge * self.element_bytes
+        rows = ceil(r * n * k / (2 * n * k - r * (n + k)))
+        return rows - 1 if rows > 1 and self.intensity(rows - 1) >= ridge else rows
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertUnit:
+    """GPUs of `shape` with all experts of a layer of `model` and `redundant` copies, the same number on each GPU.
+
+    Replicas are for the most loaded expert, and the heaviest go first onto the least loaded GPU (deepseek-ai/EPLB).
+    `shared`: the shared expert is placed like a routed one, which every token chooses; else each GPU has it. Every
+    expert has `copies` at least, which redundant ones are first taken for.
+    """
+
+    model: Model
+    shape: Shape
+    redundant: int = 0
+    shared: bool = False
+    copies: int = 1
+
+    @property
+    def experts(self) -> Experts:
+        """The experts of the model. Raises UsageError where it has none."""
+        if self.model.experts is None:
+            raise UsageError(f"{self.model.name} has no experts; name a mixture of experts, such as deepseek-v3-fp8.")
+        return self.model.experts
+
+    @property
+    def placed(self) -> int:
+        """Different experts that are placed."""
+        return self.experts.routed + (self.experts.shared if self.shared else 0)
+
+    @property
+    def per_gpu(self) -> int:
+        """Experts on each GPU. Raises UsageError where GPUs would hold unequal numbers, or the shape is wrong."""
+        experts, gpus = self.experts, self.shape.gpus
+        Shape(self.shape.tp, self.shape.pp, self.shape.dp).check(self.model)
+        if self.shape.ep != self.shape.stage_gpus:
+            raise UsageError(f"ep={self.shape.ep} must be all {self.shape.stage_gpus} GPUs, each with whole experts.")
+        if self.shared and not experts.shared:
+            raise UsageError(f"{self.model.name} has no shared expert.")
+        if self.redundant < (needed := self.placed * (self.copies - 1)):
+            raise UsageError(f"{self.copies} copies of {self.placed} experts need {needed} redundant ones or more.")
+        if (self.placed + self.redundant) % gpus:
+            least = -self.placed % gpus
+            raise UsageError(
+                f"{self.placed} experts and {self.redundant} redundant ones do not fill {gpus} GPUs evenly; "
+                f"take {least} or {least + gpus} redundant experts."
+            )
+        return (self.placed + self.redundant) // gpus
+
+    def replicas(self, load: Array) -> npt.NDArray[np.int64]:
+        """Copies of each expert: each redundant one goes to the expert whose copies have most to do."""
+        copies = np.full(len(load), self.copies, np.int64)
+        heap = [(-value, number) for number, value in enumerate((load / self.copies).tolist())]
+        heapify(heap)
+        for _ in range(self.redundant - len(load) * (self.copies - 1)):
+            _, hottest = heap[0]
+            copies[hottest] += 1
+            heapreplace(heap, (-float(load[hottest] / copies[hottest]), hottest))
+        return copies
+
+    def place(self, load: Array, copies: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many copies of each expert each GPU has, (GPUs, experts): heaviest first onto the least loaded GPU.
+
+        A GPU gets a second copy of an expert only where all others with room have one. Where every expert has several
+        copies, GPUs that share the fewest experts come first: else one partner would take over all that a GPU serves.
+        """
+        share, gpus = load / copies, self.shape.gpus
+        where, loaded, room = np.zeros((gpus, len(load)), np.int64), np.zeros(gpus), np.full(gpus, self.per_gpu)
+        for expert in np.argsort(-share, kind="stable").tolist():
+            for _ in range(copies[expert]):
+                partners = where @ where[where[:, expert] > 0].sum(axis=0) if self.copies > 1 else np.zeros(gpus)
+                gpu = np.lexsort((loaded, partners, where[:, expert], room == 0))[0]
+                where[gpu, expert] += 1
+                loaded[gpu] += share[expert]
+                room[gpu] -= 1
+        return where
+
+    def in_order(self) -> npt.NDArray[np.int64]:
+        """The same with experts in their order, as many on each GPU as there are; without redundant ones."""
+        gpus = self.shape.gpus
+        where = np.zeros((gpus, self.placed), np.int64)
+        for expert in range(self.placed):
+            where[expert * gpus // self.placed, expert] = 1
+        return where
+
+
+def popularity(experts: Experts, tokens: int, skew: float, rng: np.random.Generator) -> Array:
+    """How often each expert is wanted: from a power law of exponent `skew`, from 1 to 0.8 `tokens`; 0: equally.
+
+    Source: ai-dynamo/aiconfigurator, `power_law_logits_v3`.
+    """
+    if skew == 0:
+        return np.ones(experts.routed)
+    drawn, most = rng.random(experts.routed), max(2.0, HOTTEST * tokens)
+    if skew == 1:
+        return np.asarray(most**drawn)
+    low, high = 1.0, most ** (1 - skew)
+    return np.asarray(((high - low) * drawn + low) ** (1 / (1 - skew)))
+
+
+def chosen(experts: Experts, wanted: Array, tokens: int, rng: np.random.Generator) -> Array:
+    """Tokens that choose each expert: of `tokens`, each `per_token` different ones in at most `group_limit` groups.
+
+    A token draws without replacement in proportion to `wanted`; a group counts by its best per_token / group_limit
+    (DeepSeek-V3, section 2.1.2: node-limited routing).
+    """
+    counts, logs = np.zeros(experts.routed), np.log(wanted)
+    for begin in range(0, tokens, AT_ONCE):
+        score = logs + rng.gumbel(size=(min(AT_ONCE, tokens - begin), experts.routed))  # (T, E)
+        if experts.groups > experts.group_limit:
+            grouped = score.reshape(len(score), experts.groups, -1)  # (T, G, E / G)
+            best = max(1, experts.per_token // experts.group_limit)
+            of_group = np.sort(grouped, axis=2)[:, :, -best:].sum(axis=2)
+            left = np.argpartition(-of_group, experts.group_limit - 1, axis=1)[:, experts.group_limit :]
+            np.put_along_axis(grouped, left[:, :, None], -np.inf, axis=1)
+        top = np.argpartition(-score, experts.per_token - 1, axis=1)[:, : experts.per_token]
+        counts += np.bincount(top.ravel(), minlength=experts.routed)
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Imbalance:
+    """The most loaded GPU over the mean of all: `in_order`, and `placed` by load. `tokens` is the mean of an expert and
+    `hottest` the most of any."""
+
+    tokens: float
+    hottest: float
+    in_order: float
+    placed: float
+
+
+def imbalance(unit: ExpertUnit, tokens: int, skew: float, seed: int) -> Imbalance:
+    """Of a few steps of `tokens` tokens, placed by the counters of the step before them. Means over the steps."""
+    rng, experts = np.random.default_rng(seed), unit.experts
+    wanted = popularity(experts, tokens, skew, rng)
+    shared = np.full(unit.placed - experts.routed, float(tokens))
+    counters, *steps = (np.append(chosen(experts, wanted, tokens, rng), shared) for _ in range(1 + STEPS))
+    copies = unit.replicas(counters)
+    of = {"in_order": unit.in_order(), "placed": unit.place(counters, copies) / copies}
+    ratio = {
+        name: float(np.mean([(loads := where @ step).max() / loads.mean() for step in steps]))
+        for name, where in of.items()
+    }
+    hottest = float(np.mean([step[: experts.routed].max() for step in steps]))
+    return Imbalance(tokens * experts.per_token / experts.routed, hottest, ratio["in_order"], ratio["placed"])
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One GPU of a unit fails. `stops` is the share of GPUs whose failure leaves an expert without a copy, so that no
+    step can end; `loss` and `worst` are the mean and the largest loss of throughput of the others (None: all stop)."""
+
+    stops: float
+    loss: float | None
+    worst: float | None
+
+
+def failure(unit: ExpertUnit, tokens: int, skew: float, seed: int) -> Failure:
+    """Throughput after the failure of each GPU in turn, where tokens go to the least loaded live copy.
+
+    In the limit of many tokens this is the even split that makes the most loaded GPU least loaded; experts bound the
+    throughput before and after (Expert-as-a-Service, arXiv 2509.17863: clients choose among live replicas).
+    """
+    rng, experts = np.random.default_rng(seed), unit.experts
+    wanted = popularity(experts, tokens, skew, rng)
+    load = np.append(chosen(experts, wanted, tokens, rng), np.full(unit.placed - experts.routed, float(tokens)))
+    where = unit.place(load, unit.replicas(load)) > 0
+    whole, losses = least_most(where, load), []
+    for gpu in range(len(where)):
+        live = np.delete(where, gpu, axis=0)
+        if live.any(axis=0).all():
+            losses.append(1 - whole / least_most(live, load))
+    stops = 1 - len(losses) / len(where)
+    return Failure(stops, float(np.mean(losses)), max(losses)) if losses else Failure(stops, None, None)
+
+
+def least_most(where: npt.NDArray[np.bool_], load: Array) -> float:
+    """The load of the most loaded GPU if each expert's load is divided among its GPUs, (GPUs, experts), as well as
+    possible: a linear program over the shares of all copies."""
+    from scipy.optimize import linprog
+
+    gpu, expert = np.nonzero(where)
+    number, gpus, scale = np.arange(len(gpu)), len(where), load.sum() / len(where)
+    # minimise the last variable, which no GPU's sum exceeds; the others are the loads of copies
+    least, most = np.zeros(len(gpu) + 1), np.zeros((gpus, len(gpu) + 1))
+    every = np.zeros((len(load), len(gpu) + 1))
+    least[-1], most[:, -1], most[gpu, number], every[expert, number] = 1.0, -1.0, 1.0, 1.0
+    split = linprog(least, A_ub=most, b_ub=np.zeros(gpus), A_eq=every, b_eq=load / scale, method="highs")
+    assert split.status == 0
+    return float(split.fun * scale)

@@ -13,10 +13,12 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
-from math import ceil, exp, inf, sqrt
+from math import ceil, exp, inf, isclose, sqrt
+from typing import Literal
 
 import numpy as np
 
+from backends.latency import step_times
 from backends.latency.abc import Abc
 from backends.serving._checks import at_least, positive
 from backends.serving.batch import Batch, VisibleRequest
@@ -33,8 +35,11 @@ from backends.serving.routing import (
     Scale,
     SetRole,
 )
-from harness.catalog import hardware, model
+from backends.systems.laws import mean_wait, wait_quantile
+from harness import catalog, registry
+from harness.api import Request, Row
 from harness.errors import UsageError
+from harness.spec import link_bytes_per_s
 
 HORIZON = 20
 """Stationary windows over which a false alarm has the probability `alpha`."""
@@ -306,11 +311,11 @@ def kv_tokens(name: str, tp: int = 1, pp: int = 1) -> int:
     Utilisation 0.95, reserve 1 %, blocks of 16; its weights are vocab * h + 2048 * h, undivided, and
     (12 * h^2 / tp + 5 * h) per layer of the stage, all in fp16.
     """
-    shape = model(name)
+    shape = catalog.model(name)
     h, layers = shape.hidden, shape.layers / pp
     weights = 2 * (shape.vocab * h + 2048 * h + 12 * layers * h * h / tp + 5 * layers * h)
     block = 16 * 2 * layers * (h / tp) * 2
-    memory_bytes = hardware(GPU).memory_bytes
+    memory_bytes = catalog.hardware(GPU).memory_bytes
     return max(0, int((memory_bytes * 0.95 - memory_bytes * 0.01 - weights) // block)) * 16
 
 
@@ -523,3 +528,221 @@ def rate_per_gpu(
         middle_rps = (low_rps + high_rps) / 2
         low_rps, high_rps = (middle_rps, high_rps) if holds(middle_rps) else (low_rps, middle_rps)
     return low_rps
+
+
+def prefill(
+    execution_s: float = 1.0, rate_rps: float | None = None, tp: int = 2, pp: int = 2, speedup: float = 1.6,
+    replicas: int = 1, simulate: bool = False, requests: int = 100_000, seed: int = 0,
+) -> list[Row]:  # fmt: skip
+    """Compare the TTFT of prompts of equal length on one GPU, on `tp` GPUs and in `pp` pipeline stages.
+
+    An M/D/1 queue: prompts of `execution_s` on one GPU arrive at random and are prefilled one at a time; `tp` GPUs are
+    `speedup` times as fast. No rate stands for half of what one GPU sustains. A queue that is busy all the time grows
+    without end and has no TTFT ('-'). The simulation has `requests` prompts.
+
+    Source: Zhong et al., DistServe, OSDI 2024, section 3.1; Franx 2001 (distribution of waiting times).
+    """
+    rate = replicas * 0.5 / execution_s if rate_rps is None else rate_rps
+    forms = {"one GPU": Prefill(execution_s, replicas=replicas)}
+    if tp > 1:
+        forms[f"tp {tp}, {speedup:g}x"] = Prefill(execution_s, tp=tp, speedup=speedup, replicas=replicas)
+    if pp > 1:
+        forms[f"pp {pp}"] = Prefill(execution_s, pp=pp, replicas=replicas)
+    rows: list[Row] = []
+    for name, form in forms.items():
+        busy = form.utilisation(rate)
+        stable = busy < 1 and not isclose(busy, 1.0)  # 20 req/s of 50 ms come to 1 less a rounding error
+        row: Row = {
+            "replica": name, "rate_rps": rate, "busy_share": busy if stable else 1.0,
+            "mean_ttft_s": form.mean_s(rate) if stable else None,
+            "p90_ttft_s": form.quantile_s(rate, 0.9) if stable else None,
+            "p99_ttft_s": form.quantile_s(rate, 0.99) if stable else None,
+        }  # fmt: skip
+        if simulate and stable:
+            times_s = prefill_times_s(form, rate, requests, seed)
+            row["simulated_mean_s"] = float(times_s.mean())
+            row |= {f"simulated_p{p}_s": float(np.quantile(times_s, p / 100)) for p in (90, 99)}
+        rows.append(row)
+    return rows
+
+
+def crossover(speedup: float = 1.6, ways: int = 2, execution_s: float = 1.0, replicas: int = 1) -> list[Row]:
+    """Find the load from which on a pipeline has a lower mean TTFT than tensor parallelism over as many GPUs.
+
+    The load is the rate times the time of a prompt on one GPU, per replica. No crossover ('-') where tensor parallelism
+    stays ahead as long as both queues are stable.
+
+    Source: Zhong et al., DistServe, OSDI 2024, section 3.1.
+    """
+    if ways < 2:
+        raise ValueError("ways must be at least 2; a pipeline has two stages or more.")
+    load = crossover_load(speedup, ways)
+    return [{"load": load, "rate_rps": None if load is None else load / execution_s * replicas}]
+
+
+def kv(
+    model: str = "opt-13b", length_tokens: int = 512, rate_rps: float = 10.0, link: str = "200Gbps",
+    memory_bytes: float | None = None, hardware: str = "a100-80g", latency: str = "roofline", tp: int = 1,
+) -> list[Row]:  # fmt: skip
+    """Size the KV of a prompt, and time its transfer from a prefill to a decode replica.
+
+    A transfer is hidden if the link keeps up with the rate and the layer-wise transfer of a prompt ends with its
+    prefill. 'room' is how many tokens memory_bytes hold. For 512 tokens of OPT-66B at 10 a second DistServe prints
+    1.13 GB and 90 Gbps: GiB, in decimal units 96.6 Gbps.
+
+    Source: Zhong et al., DistServe, OSDI 2024, sections 3.3 and 6.3.
+    """
+    per_token = catalog.kv_bytes_per_token(catalog.model(model))
+    catalog.hardware(hardware)
+    size = length_tokens * per_token
+    transfer_s = size / link_bytes_per_s(link)
+    try:
+        prefill_s = step_times(latency, model=model, hardware=hardware, tp=tp).step_s([(length_tokens, 0)], 0, 0)
+    except UsageError:
+        if latency != "roofline":
+            raise
+        prefill_s = None  # roofline times no system of this shape
+    row: Row = {
+        "bytes_per_token": per_token, "kv_bytes": size, "bytes": size, "gbps": rate_rps * size * 8 / 1e9,
+        "transfer_s": transfer_s, "in_use_share": rate_rps * transfer_s, "prefill_s": prefill_s,
+        "hidden": None if prefill_s is None else rate_rps * transfer_s < 1 and transfer_s <= prefill_s,
+    }  # fmt: skip
+    return [row if memory_bytes is None else {**row, "room": int(memory_bytes // per_token)}]
+
+
+def knee(
+    phase: Literal["prefill", "decode"] = "prefill", length_tokens: int = 512, batch: int = 128,
+    model: str = "opt-13b", hardware: str = "a100-80g", latency: str = "roofline", tp: int = 1, pp: int = 1,
+) -> list[Row]:  # fmt: skip
+    """Find the batch, of up to `batch` sequences, at which the throughput of a step saturates.
+
+    A prompt, or the context of a decode, has length_tokens. A batch passes every pipeline stage, so stages raise the
+    throughput and do not change the time of a step. 'of best' is the share of the highest throughput in these rows.
+
+    Source: Zhong et al., DistServe, OSDI 2024, figures 3 and 5.
+    """
+    timed = step_times(latency, model=model, hardware=hardware, tp=tp, pp=pp)
+
+    def tokens_per_s(sequences: int) -> float:
+        if phase == "prefill":
+            return sequences * length_tokens / timed.step_s([(length_tokens, 0)] * sequences, 0, 0)
+        return sequences / timed.decode_s(sequences, sequences * length_tokens)
+
+    sizes = [*(1 << n for n in range(batch.bit_length()) if 1 << n < batch), batch]
+    rates = {size: tokens_per_s(size) for size in sizes}
+    per_sequence = length_tokens if phase == "prefill" else 1
+    return [{"batch": size, "step_s": pp * size * per_sequence / rate, "throughput_tokens_per_s": rate,
+             "of_best_share": rate / max(rates.values())} for size, rate in rates.items()]  # fmt: skip
+
+
+def chunking(
+    chunk_tokens: int = 512, prompt_tokens: int = 2048, simulate: bool = False, model: str = "opt-13b",
+    hardware: str = "a100-80g", latency: str = "roofline", tp: int = 1,
+) -> list[Row]:  # fmt: skip
+    """Compare the time of a prompt in chunks with its time in one piece.
+
+    Every chunk reads the KV of all before it: N (N - 1) / 2 chunk-loads in N chunks. A ratio below 1 comes from step
+    times by which one long piece takes longer than its chunks together; latency=roofline has the cost of reading alone.
+
+    Source: Zhong et al., DistServe, OSDI 2024, section 2.3.
+    """
+    system = {"model": model, "hardware": hardware, "tp": tp}
+    timed = step_times(latency, **system)
+    pieces = [(min(chunk_tokens, prompt_tokens - start), start) for start in range(0, prompt_tokens, chunk_tokens)]
+    chunks, whole_s = len(pieces), timed.step_s([(prompt_tokens, 0)], 0, 0)
+    chunked_s = sum(timed.step_s([piece], 0, 0) for piece in pieces)
+    row: Row = {"chunks": chunks, "kv_chunk_loads": chunks * (chunks - 1) // 2, "in_chunks_s": chunked_s,
+                "in_one_piece_s": whole_s, "chunks_ratio": chunked_s / whole_s}  # fmt: skip
+    if simulate:
+        simulator = registry.make(
+            "backends", "sim", policy=f"sarathi:budget={chunk_tokens}", kv_blocks=prompt_tokens // 8 + 64,
+            log_steps=False, latency=latency, **system,
+        )  # fmt: skip
+        (record,) = simulator.simulate(iter([Request(0, 0.0, prompt_tokens, 1)]))
+        row["simulated_s"] = record.token_s[0]
+    return [row]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """A replica that prefills prompts of `execution_s` seconds each, split over GPUs in one of two ways.
+
+    With `tp` GPUs side by side a prompt takes execution_s / `speedup`; with `pp` stages it takes as long as on one,
+    and the next may begin after execution_s / pp. `replicas` share the arrivals at random.
+    """
+
+    execution_s: float
+    tp: int = 1
+    pp: int = 1
+    speedup: float = 1.0
+    replicas: int = 1
+
+    @property
+    def own_s(self) -> float:
+        """Seconds of a prompt that does not wait."""
+        return self.execution_s / self.speedup
+
+    @property
+    def between_s(self) -> float:
+        """Seconds from the start of one prompt to that of the next, while others wait."""
+        return self.own_s / self.pp
+
+    def utilisation(self, rate_rps: float) -> float:
+        """Busy share of the first stage when `rate_rps` prompts arrive per second at all replicas together."""
+        return rate_rps / self.replicas * self.between_s
+
+    def mean_s(self, rate_rps: float) -> float:
+        """Mean TTFT in seconds; infinite where the queue grows."""
+        return self.own_s + self.between_s * mean_wait(self.utilisation(rate_rps))
+
+    def quantile_s(self, rate_rps: float, share: float) -> float:
+        """TTFT in seconds that a `share` of the requests does not exceed."""
+        return self.own_s + self.between_s * wait_quantile(self.utilisation(rate_rps), share)
+
+
+def crossover_load(speedup: float, ways: int = 2) -> float | None:
+    """rho = rate x execution time below which `ways`-way tensor parallelism with this speed-up has the lower mean TTFT.
+
+    Above it pipeline parallelism over as many stages has. None where tensor parallelism is the better one as long as
+    both are stable; 0 where it never is.
+    """
+    tensor, pipeline = Prefill(1.0, tp=ways, speedup=speedup), Prefill(1.0, pp=ways)
+
+    def ahead(rho: float) -> float:
+        return pipeline.mean_s(rho) - tensor.mean_s(rho)
+
+    if speedup <= 1:
+        return 0.0
+    low, high = 0.0, min(speedup, ways) * (1 - 1e-12)
+    if ahead(high) > 0:
+        return None
+    for _ in range(200):
+        middle = (low + high) / 2
+        low, high = (middle, high) if ahead(middle) > 0 else (low, middle)
+    return high
+
+
+def prefill_times_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
+    """(requests,) TTFT in seconds of prompts of equal length, one at a time, on a simulated replica.
+
+    With several replicas each gets its share of the rate, of which one is simulated. Gaps are exponential and scaled so
+    that their mean is that of the rate: most of the noise of a mean wait is noise of the rate.
+    """
+    own_gaps_s = gaps_s(form, rate_rps, requests, seed)
+    simulator = registry.make(
+        "backends", f"sim:pp={form.pp}" if form.pp > 1 else "sim", policy="vllm-v0:max_seqs=1", kv_blocks=4 * form.pp,
+        log_steps=False,
+        latency=f"linear:base_s={form.between_s!r},prefill_token_s=0,decode_seq_s=0,context_token_s=0",
+    )  # fmt: skip
+    prompts = (Request(i, at_s, 16, 1) for i, at_s in enumerate(np.cumsum(own_gaps_s).tolist()))
+    times = np.empty(requests)
+    for record in simulator.simulate(prompts):
+        times[record.request_id] = record.token_s[0] - record.scheduled_s
+    return times
+
+
+def gaps_s(form: Prefill, rate_rps: float, requests: int, seed: int = 0) -> np.ndarray:
+    """(requests,) exponential gaps, whose mean is that of the rate of one replica."""
+    gaps_s = np.random.default_rng(seed).standard_exponential(requests)
+    gaps_s *= form.replicas / rate_rps / gaps_s.mean()
+    return gaps_s

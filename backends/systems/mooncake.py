@@ -12,7 +12,13 @@ from typing import Literal
 from backends.serving.batch import VisibleRequest
 from backends.serving.routers._sent import Sent
 from backends.serving.routing import ClusterView, Decision, FinishedRequest, Reject, ReplicaView, Requirements
+from harness.api import Row
+from harness.spec import link_bytes_per_s
 
+ELEMENT_BYTES = 2
+"""KV of BF16."""
+ATTENTION_FLOPS, LINEAR_FLOPS = 4, 22
+"""FLOP of a prompt of n tokens and width d are layers * (4 n^2 d + 22 n d^2) (gated feed-forward)."""
 LATE = "no prefill replica meets the target for the first token"
 FULL = "no decode replica has room, or meets the target for the tokens that follow"
 
@@ -108,3 +114,21 @@ class EarlyRejectRouter:
         seqs = left * sum(seqs for seqs, _ in now) + len(joins) + 1
         context = left * sum(context for _, context in now) + sum(joins) + request.prompt_tokens
         return self._load_of(decodes[0], ceil(seqs / len(decodes)), round(context / len(decodes)))
+
+
+def kv_reuse(
+    prefix_tokens: int = 8192, peak_flops: float = 312e12, gpus: int = 8, link: str = "200Gbps", hidden: int = 8192,
+    layers: int = 80, group: float = 8,
+) -> list[Row]:  # fmt: skip
+    """Find the link from which on loading the KV of a prefix is faster than computing it again.
+
+    The defaults are LLaMA3-70B with 8 query heads to a KV head, on 8 A800 at their peak FLOP/s (H800: 989e12). Mooncake
+    prints 6 and 19 GB/s for 8,192 tokens on 8 of each.
+
+    Source: Mooncake, FAST 2025, equation 2.
+    """
+    kv_bytes = layers * prefix_tokens * 2 * hidden * ELEMENT_BYTES / group
+    flops = layers * (ATTENTION_FLOPS * prefix_tokens**2 * hidden + LINEAR_FLOPS * prefix_tokens * hidden**2)
+    load_s, compute_s = kv_bytes / link_bytes_per_s(link), flops / (peak_flops * gpus)
+    return [{"kv_bytes": kv_bytes, "least_link_bytes_per_s": kv_bytes / compute_s, "load_s": load_s,
+             "compute_s": compute_s, "pays": load_s < compute_s}]  # fmt: skip

@@ -47,7 +47,7 @@ def command(
     """
     from harness.cli import _terminal
     from harness.cli.list import command as listed
-    from harness.experiments.theory.tables import evaluate
+    from harness.experiments.theory import evaluate
 
     if words:
         if get_close_matches(words[0], [name for option in ctx.command.params for name in option.opts], cutoff=0.8):

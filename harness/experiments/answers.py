@@ -16,7 +16,7 @@ from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.reproduce import ReproduceAnswer
 from harness.experiments.rescore.slo_json import SloAnswer
 from harness.experiments.sweep.sweep_json import SweepAnswer
-from harness.experiments.theory.tables import TheoryAnswer
+from harness.experiments.theory import TheoryAnswer
 from harness.experiments.validate.answer import ValidateAnswer
 
 Answer: TypeAlias = (

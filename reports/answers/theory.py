@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from harness.experiments.theory import tables
-from harness.experiments.theory.tables import TheoryAnswer
+from harness.experiments import theory
+from harness.experiments.theory import TheoryAnswer
 from reports import _format
 from reports._format import clean
 from reports.document import Document, Section, Table
@@ -49,7 +49,7 @@ def _value(value: Any) -> str:
     return str(value)
 
 
-def _table(one: tables.Table) -> Table:
+def _table(one: theory.Table) -> Table:
     units = [column.unit for column in one.columns]
     left = next((number for number, unit in enumerate(units) if unit != "text"), len(units))  # columns of names
     rows = tuple(
@@ -58,7 +58,7 @@ def _table(one: tables.Table) -> Table:
     return Table(clean(one.title, 100), tuple(map(_head, one.columns)), rows, left)
 
 
-def _head(column: tables.Column) -> str:
+def _head(column: theory.Column) -> str:
     """The name of a column without its unit, which stands with each cell."""
     words = column.head.removesuffix(f"_{column.unit}").split("_")
     return clean(" ".join(word.upper() if word in _ACRONYMS else word for word in words), 60)

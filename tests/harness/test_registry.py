@@ -151,6 +151,9 @@ def test_a_system_holds_plug_ins_of_several_kinds(tmp_path, monkeypatch):
     (folder / "far_sight.py").write_text(
         '"""Far Sight.\n\nSource: none.\n"""\nclass Seen: ...\nclass _HiddenPolicy: ...\n'
         'class FarPolicy:\n    """Schedules ahead.\n\n    Far.\n    """\nclass FarRouter:\n    """Sends ahead."""\n'
+        "Row = dict[str, float]\ndef _hidden() -> list[Row]: ...\ndef helper(rows: list[Row]) -> Row: ...\n"
+        "def far_away(\n    speed_s: float = 0.5,\n) -> list[Row]:  # fmt: skip\n"
+        '    """Tell how far.\n\n    Far.\n    """\n'
     )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(registry, "SYSTEMS", "papers")
@@ -158,9 +161,14 @@ def test_a_system_holds_plug_ins_of_several_kinds(tmp_path, monkeypatch):
     registry._in_systems.cache_clear()
     try:
         assert "Far Sight.\n\nSource: none.\n" == registry.find("systems", "far_sight").__doc__
-        assert [("policies", "far"), ("routers", "far")] == registry.plugins_of("far-sight")
+        assert [("policies", "far"), ("routers", "far"), ("theory", "far-away")] == registry.plugins_of("far-sight")
         assert "far" in registry.names("policies")
         assert "far" not in registry.names("kv")
+        assert ["far-away"] == registry.names("theory")
+        assert "Tell how far." == registry.summary("theory", "far-away")
+        assert "far_away" == registry.find("theory", "Far_Away").__name__
+        with pytest.raises(UsageError, match="No closed form named 'far-sight'"):
+            registry.find("theory", "far-sight")
         assert "Schedules ahead." == registry.summary("policies", "far")
         assert "FarRouter" == registry.find("routers", "Far").__name__
         assert "far" == registry.name_of(registry.find("policies", "far")())

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from backends.systems.megascale_infer import MEMORY_SHARE, Decode, colocated, deployments, disaggregated
 from harness import catalog
 from harness.errors import UsageError
-from harness.experiments.theory.moe import MEMORY_SHARE, Decode, colocated, deployments, disaggregated
 
 A100, MIXTRAL = catalog.hardware("a100-80g"), catalog.model("mixtral-8x22b")
 DECODE = Decode(MIXTRAL, A100, 650, 0.15, 25e9)

@@ -4,19 +4,15 @@ from math import inf
 
 import pytest
 
+from backends.systems.deepseek_v3 import ExpertMatrix, exchange, moe
+from backends.systems.distserve import chunking, knee, kv
+from backends.systems.laws import speculative, tokens_per_step
+from backends.systems.megascale_infer import PingPong
+from backends.systems.mooncake import kv_reuse
+from backends.systems.pd_serve import handoff
+from backends.systems.vllm import LONGEST_TOKENS, Traffic, filled
 from harness import registry
 from harness.errors import UsageError
-from harness.experiments.theory.batching import (
-    batched_speed_up,
-    chunked,
-    decode_tokens_per_s,
-    prefill_tokens_per_s,
-    speed_up,
-    tokens_per_step,
-)
-from harness.experiments.theory.forms import builtin as forms
-from harness.experiments.theory.moe import ExpertMatrix, PingPong
-from harness.experiments.theory.simulated import LONGEST_TOKENS, Traffic, filled
 from harness.spec import link_bytes_per_s
 
 DEEPSEEK = ExpertMatrix()
@@ -34,7 +30,7 @@ def test_intensity_of_an_expert_is_that_of_the_roofline():
 )
 def test_both_modes_give_their_widths(gpu: str, slide: tuple[float, ...], exact: tuple[int, int]):
     """The slide's rounding would be taken for the formula, or the other way round (E15, S35)."""
-    by_slide, by_formula = forms.moe(gpu)
+    by_slide, by_formula = moe(gpu)
 
     assert pytest.approx(slide) == tuple(by_slide[name] for name in ("least_m", "m", "tokens_in_flight", "gpus"))
     assert exact == (by_formula["m"], by_formula["whole_gpus"])
@@ -42,7 +38,7 @@ def test_both_modes_give_their_widths(gpu: str, slide: tuple[float, ...], exact:
 
 def test_a_gpu_that_endless_batches_cannot_fill_has_no_width():
     """Experts would be spread over GPUs that they never fill."""
-    _, by_formula = forms.moe("h800", inner=64, columns=64)
+    _, by_formula = moe("h800", inner=64, columns=64)
 
     assert {"mode", "ridge", "endless"} == {*by_formula}
 
@@ -60,7 +56,7 @@ def test_the_least_number_of_tokens_is_the_least(ridge: float):
 
 def test_exchanges_of_experts_take_their_time():
     """The bound of 67 tokens per second would not come out (E16, K11.b)."""
-    (result,) = forms.exchange()
+    (result,) = exchange()
 
     assert pytest.approx([120.96e-6, 241.92e-6, 14.757e-3, 67.76], rel=1e-4) == [*result.values()]
 
@@ -108,12 +104,12 @@ def test_a_second_and_a_third_micro_batch_gain_as_published():
 def test_stored_kv_pays_only_above_the_threshold():
     """KV would be fetched over links on which computing it is faster (E18, K17.a)."""
     for peak, published in ((312e12, 5.86e9), (989e12, 18.6e9)):
-        (row,) = forms.kv_reuse(8192, peak)
+        (row,) = kv_reuse(8192, peak)
         least = row["least_link_bytes_per_s"]
 
         assert published == pytest.approx(least, rel=0.01)
         for factor, pays in ((1.01, True), (0.99, False)):
-            assert pays == forms.kv_reuse(8192, peak, link=f"{factor * least / 1e9}GBps")[0]["pays"]
+            assert pays == kv_reuse(8192, peak, link=f"{factor * least / 1e9}GBps")[0]["pays"]
 
 
 def test_links_are_read_in_bits_and_bytes():
@@ -126,7 +122,7 @@ def test_links_are_read_in_bits_and_bytes():
 def test_a_hand_off_is_hidden_where_the_link_keeps_up_and_ends_with_the_prefill():
     """A link that is too slow would be called good enough (S31)."""
     slow, fast, long = (
-        forms.kv("opt-66b", link=link, latency=latency, tp=4)[0]
+        kv("opt-66b", link=link, latency=latency, tp=4)[0]
         for link, latency in (
             ("25Gbps", "roofline"),
             ("600GBps", "roofline"),
@@ -140,7 +136,7 @@ def test_a_hand_off_is_hidden_where_the_link_keeps_up_and_ends_with_the_prefill(
 
 def test_pieces_of_a_hand_off_cost_besides_their_bytes():
     """Contiguous KV would seem to gain nothing (K14.d)."""
-    (row,) = forms.handoff(length_tokens=33, link="200Gbps", control_s=1e-5)
+    (row,) = handoff(length_tokens=33, link="200Gbps", control_s=1e-5)
 
     assert 3 * 40 == row["pieces"]
     assert 33 * 819_200 / 25e9 + 1e-5 * 40 == pytest.approx(row["in_one_piece_s"])
@@ -152,33 +148,34 @@ def test_pieces_of_a_hand_off_cost_besides_their_bytes():
 )
 def test_a_prompt_in_n_chunks_loads_half_n_squared_chunks_again(prompt: int, chunk: int, chunks: int):
     """The cost of chunking would seem linear (K04.c, S12)."""
-    one = chunked(registry.make("latency", "linear:base=0.01,prefill_token=0.001"), prompt, chunk)
+    (row,) = chunking(chunk, prompt, latency="linear:base=0.01,prefill_token=0.001")
 
-    assert (chunks, chunks * (chunks - 1) // 2) == (one.chunks, one.reloads)
-    assert (chunks - 1) * 0.01 == pytest.approx(one.chunked_s - one.whole_s)
+    assert (chunks, chunks * (chunks - 1) // 2) == (row["chunks"], row["kv_chunk_loads"])
+    assert (chunks - 1) * 0.01 == pytest.approx(row["in_chunks_s"] - row["in_one_piece_s"])
 
 
 def test_the_knee_of_opt_13b():
     """Batching prefill would seem to pay where it does not, and decode the other way round (S29, S30)."""
-    one = registry.make("latency", "abc:distserve", model="opt-13b")
-    peak = max(prefill_tokens_per_s(one, size, 512) for size in (1, 2, 4, 8, 16, 32, 64, 128))
+    of_best = {row["batch"]: row["of_best_share"] for row in knee("prefill", 512, latency="abc:distserve")}
+    decodes = {row["batch"]: row["throughput_tokens_per_s"] for row in knee("decode", 256, latency="abc:distserve")}
 
-    assert prefill_tokens_per_s(one, 8, 512) >= 0.85 * peak
-    assert decode_tokens_per_s(one, 128, 256) >= 25 * decode_tokens_per_s(one, 1, 256)
+    assert [1, 2, 4, 8, 16, 32, 64, 128] == [*of_best]
+    assert of_best[8] >= 0.85
+    assert decodes[128] >= 25 * decodes[1]
     steps_s = [registry.make("latency", "abc:distserve", tp=tp).decode_s(128, 128 * 512) for tp in (1, 2, 4)]
     assert [65.4, 42.0, 27.5] == [round(1e3 * step_s, 1) for step_s in steps_s]
 
 
 def test_drafts_gain_less_in_larger_batches():
     """Speculation would be switched on where it costs (K06.a, K06.b)."""
-    roofline = registry.make("latency", "roofline")
-    gains = [batched_speed_up(roofline, size, 512, 4, 0.7, 0.1) for size in (1, 16, 64, 256, 512)]
+    rows = [speculative(4, 0.7, size, 0.1, 512)[0] for size in (1, 16, 64, 256, 512)]
+    gains = [row["in_batch_ratio"] for row in rows]
 
     assert sorted(gains, reverse=True) == gains
     assert gains[0] > 1.5
     assert (1 - 0.7**5) / 0.3 == pytest.approx(tokens_per_step(4, 0.7))
     assert (1.0, 5.0) == (tokens_per_step(4, 0.0), tokens_per_step(4, 1.0))
-    assert tokens_per_step(4, 0.7) / 1.4 == pytest.approx(speed_up(4, 0.7, 0.1))
+    assert tokens_per_step(4, 0.7) / 1.4 == pytest.approx(rows[0]["memory_bound_ratio"])
 
 
 def test_reserved_memory_holds_fewer_tokens_than_paged():

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from backends.systems.deepseek_v3 import ExpertUnit, chosen, failure, imbalance, least_most, popularity
 from harness import catalog
 from harness.catalog import Shape
 from harness.errors import UsageError
-from harness.experiments.theory.moe import ExpertUnit, chosen, failure, imbalance, least_most, popularity
 
 DEEPSEEK = catalog.model("deepseek-v3-fp8")
 PREFILL, DECODE = Shape(4, dp=8, ep=32), Shape(4, dp=80, ep=320)

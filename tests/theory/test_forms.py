@@ -9,7 +9,7 @@ import pytest
 from harness import registry
 from harness.cli import main
 from harness.experiments import answers
-from harness.experiments.theory.tables import evaluate
+from harness.experiments.theory import evaluate
 from harness.metrics.objective import parse_slo
 from reports.answers import theory
 from reports.document import csv

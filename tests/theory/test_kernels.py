@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.experiments.theory.attention import Decodes, lengths_of, share_needed
-from harness.experiments.theory.weights import Weights, marlin
+from backends.systems.flashinfer import Decodes, lengths_of, share_needed
+from backends.systems.marlin import Weights, weights
 
 INT4 = Weights(4, 128, 125e12 / 600e9)
 
@@ -37,9 +37,9 @@ def test_fewer_bits_are_never_slower(bits: int, group: int, batch: int):
 
 def test_published_figures_belong_to_their_setting():
     """MARLIN on an A10 would be printed beside another GPU or width."""
-    assert 3.89 == marlin().at(INT4, "a10")[16]
-    assert {} == marlin().at(INT4, "h100")
-    assert {} == marlin().at(Weights(3, 128, INT4.flops), "a10")
+    settings = ({}, {"batch": 32}, {"gpu": "h100"}, {"bits": 3}, {"group": 64}, {"inner": 4096})
+
+    assert [3.89, None, None, None, None, None] == [weights(**setting)[0]["marlin_ratio"] for setting in settings]
 
 
 @given(

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from backends.sim import Sim
-from backends.systems.megascale_infer import AfLatency
+from backends.systems.megascale_infer import AfLatency, PingPong
 from harness.api import Request
 from harness.cli import main
-from harness.experiments.theory.moe import PingPong
 
 NETWORK = {"network_bytes_per_s": 25e9}
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from backends.sim import Sim
+from backends.systems.distserve import chunking
 from harness.api import Request
 from harness.errors import UsageError
-from harness.experiments.theory.batching import chunked
 from harness.registry import make
 
 YI = ("mixed:yi-34b-tp2", "table:yi-34b-tp2")
@@ -25,10 +25,10 @@ def test_a_decode_that_rides_along_costs_no_more_than_the_prompt_it_displaces(sp
 @pytest.mark.parametrize(("chunk", "published"), [(512, (1.15, 1.19, 1.12, 0.995)), (2048, (0.999, 1.02, 0.94, 0.81))])
 def test_chunks_of_the_table_cost_what_was_measured(chunk: int, published: tuple[float, ...]):
     """Chunked prefill would look dearer or cheaper than it was measured to be (S12; Sarathi-Serve, figure 9)."""
-    model = make("latency", "table:yi-34b-tp2")
-    found = [chunked(model, prompt, chunk).ratio for prompt in (2047, 4095, 8191, 16383)]
+    table = {"model": "yi-34b", "tp": 2, "latency": "table:yi-34b-tp2"}
+    ratios = [chunking(chunk, prompt, **table)[0]["chunks_ratio"] for prompt in (2047, 4095, 8191, 16383)]
 
-    assert published == pytest.approx(found, rel=0.03)
+    assert published == pytest.approx(ratios, rel=0.03)
 
 
 def test_chunks_never_take_less_than_prompts_of_as_many_tokens():

@@ -5,8 +5,8 @@ from math import exp, factorial, inf
 import numpy as np
 import pytest
 
-from harness.experiments.theory.queueing import Prefill, crossover, mean_wait, wait_cdf, wait_quantile
-from harness.experiments.theory.simulated import gaps_s, prefill_times_s
+from backends.systems.distserve import Prefill, crossover_load, gaps_s, prefill_times_s
+from backends.systems.laws import mean_wait, wait_cdf, wait_quantile
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_the_crossover_is_the_derived_one():
     """A user would choose the pipeline where tensor parallelism is faster (E6)."""
     speedups = (1.2, 1.4, 1.6, 1.8, 1.9)
 
-    assert [0.434, 0.776, 1.095, 1.429, 1.626] == [round(crossover(k) or 0, 3) for k in speedups]
-    assert (0.0, None) == (crossover(1.0), crossover(2.0))
-    at = crossover(1.6)
+    assert [0.434, 0.776, 1.095, 1.429, 1.626] == [round(crossover_load(k) or 0, 3) for k in speedups]
+    assert (0.0, None) == (crossover_load(1.0), crossover_load(2.0))
+    at = crossover_load(1.6)
     assert at is not None
     assert Prefill(1, tp=2, speedup=1.6).mean_s(at) == pytest.approx(Prefill(1, pp=2).mean_s(at))
 

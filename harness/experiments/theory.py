@@ -8,6 +8,7 @@ from typing import Any, Literal
 from msgspec import field
 
 from harness import registry
+from harness.api import Row
 from harness.data.codec import Document, Facts, Number, Part
 from harness.data.host import versions
 from harness.errors import UsageError
@@ -18,8 +19,6 @@ Unit = Literal[
     "text", "number", "count", "s", "bytes", "bytes_per_s", "tokens_per_s", "rps", "flops", "share", "ratio", "yes"
 ]
 Cell = str | Number | bool | None
-Row = dict[str, Cell]
-"""A row of a form: the name of a column ends in its unit."""
 UNITS: tuple[Unit, ...] = ("bytes_per_s", "tokens_per_s", "rps", "flops", "bytes", "share", "ratio", "s")
 """Units that end the name of a column, the longer ones first."""
 NO_RESULT = "these values have no finite result; change one of them."

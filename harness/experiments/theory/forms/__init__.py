@@ -1,1 +1,0 @@
-"""The forms of `bench theory`: public functions, found by the registry; the formulas stand beside this package."""
