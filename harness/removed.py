@@ -42,6 +42,10 @@ REMOVED = {
         "option",
         "--max-seeds",
     ): "'bench capacity' and 'bench agents' take the seeds that --tolerance, --budget, --max-requests ask for",
+    (
+        "option",
+        "--objective",
+    ): "--prices and --power say what to save; 'bench sweep --over tp=4,8' shows the TPOT of each parallelism",
     ("option", "--ratio"): "'bench place --algorithm high' prints the best ratio of prefill to decode replicas",
     ("option", "--max-rate"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     ("option", "--width"): "'bench place' simulates each deployment over a horizon, within --max-requests",

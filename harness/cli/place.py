@@ -29,8 +29,8 @@ _TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "w
           "prefix-cache")  # fmt: skip
 """Options of a run that all candidates share."""
 CLUSTER, TARGET, SEARCH = "Cluster", "Optimization target", "Search"
-OWN = ("objective", "prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "goal", "conditions",
-       "requests", "budget", "max_requests", "seeds", "seed")  # fmt: skip
+OWN = ("prices", "power", "rate", "nodes", "gpus", "hardware", "algorithm", "goal", "conditions", "budget",
+       "max_requests", "seed")  # fmt: skip
 _EPILOG = """
 \b
 Examples
@@ -40,8 +40,6 @@ Examples
       the lowest cost per hour, prefill and decode on any of both: prices.toml holds h100 = 3.5 and l40s = 1.1
   bench place --gpus 8 --hardware h100 --model llama3-8b --workload chatbot
       the unit with the highest rate per GPU
-  bench place --rate 4 --gpus 8 --hardware h100 --model llama3-70b --workload chatbot --objective latency
-      the parallelism of eight GPUs with the lowest TPOT at 4 requests per second
   bench place --gpus 8 --slo ttft=0.4,tpot=0.04 --conditions separate --algorithm high
       how many prefill replicas to a decode replica, after P/D-Serve
 
@@ -93,22 +91,20 @@ Exit codes
         help="Share of requests that must meet the SLO. Default: 0.9.")  # fmt: skip
 @option("--conditions", default="joint", show_default=True, metavar="NAME", group=OBJECTIVES,
         help="joint: a request meets all bounds; separate: each bound by itself, as in DistServe.")  # fmt: skip
-@option("--objective", metavar="NAME", group=TARGET,
-        help="Save gpu, cost or power, or latency: the lowest TPOT of colocated replicas on all GPUs at --rate. "
-        "Default: by --prices or --power, else gpu.")  # fmt: skip
-@option("--prices", metavar="FILE", group=TARGET, help="TOML file with the price per hour of each GPU: h100 = 3.5.")
-@option("--power", metavar="FILE", group=TARGET,
-        help="TOML file with the watts of each GPU: h100 = 700, or [h100] with prefill, decode, mixed.")  # fmt: skip
+@option("--prices", metavar="FILE", group=TARGET,
+        help="Save money instead of GPUs: TOML file with the price per hour of each GPU, h100 = 3.5.")  # fmt: skip
+@option(
+    "--power",
+    metavar="FILE",
+    group=TARGET,
+    help="Save power: TOML file with the watts of each GPU, h100 = 700, or [h100] with prefill, decode, mixed.",
+)
 @option("--rate", type=RATE, metavar="RPS", group=TARGET,
         help="Find the cheapest deployment for this total request rate. Default: the best rate per GPU; "
         "of a trace: its own rate.")  # fmt: skip
-@option("--requests", type=COUNT, metavar="N", group=SEARCH,
-        help="Requests of a run under --objective latency, or of a trace.")  # fmt: skip
 @option("--budget", type=DURATION, default="2min", show_default=True, metavar="TIME", group=SEARCH,
         help="Time limit; the answer is the best until then.")  # fmt: skip
 @max_requests("150,000 for each deployment")
-@option("--seeds", type=COUNT, metavar="N", group=SEARCH,
-        help="Seeds of a deployment under --objective latency. Default: 8.")  # fmt: skip
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
 @workers_and_pool
 @out("Store the answer and report.html here; rerun the command to resume.")

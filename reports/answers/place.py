@@ -24,7 +24,7 @@ MOST_NAMES = 8
 """Names of what was left out for one reason."""
 _SHAPE = re.compile(r"\((\d+),(\d+)((?:,\w+=\d+)*)\)")
 _UNIT = ("deployment", "GPU", "GPUs", "req/s", "req/s per GPU")
-_TAKEN = {"gpu": None, "cost": "$ per hour", "power": "watts", "latency": None}
+_TAKEN = {"gpu": None, "cost": "$ per hour", "power": "watts"}
 _PAID = {"cost": "cost", "power": "power"}
 _DEFINITIONS = (
     ("(tp, pp)", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
@@ -89,17 +89,12 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
     sides = [sum(group.count for group in best.groups if group.role == role) for role in ("prefill", "decode")]
     if best.algorithm == "high" and all(sides):
         system += f" (prefill to decode {sides[0]}:{sides[1]})"
-    if best.tpot_s is not None:
-        start = start if info.state == "interrupted" else "Fastest"
-        time = f"TPOT {_format.seconds(best.tpot_s)}{_tpot_interval(best, ' (95%: {} to {})')}"
-        share = f"{best.attainment or 0:.1%} of requests meet the SLO at {best.rate_rps:g} req/s"
-        return mark, True, f"{start}: {system}, {time}, {share}."
     if best.attainment is not None:
         share = f"{best.attainment:.1%} of requests meet the SLO{_share_interval(best)} at {best.rate_rps:g} req/s"
         money = "" if best.per_million_tokens is None else (
             f"${_number(best.taken or 0)} per hour, ${_number(best.per_million_tokens)} per million output tokens, "
         )  # fmt: skip
-        start = start if info.state == "interrupted" else "Cheapest"
+        start = start if info.state == "interrupted" or objective.name not in _TAKEN else "Cheapest"
         return mark, True, f"{start}: {system}, {money}{share}."
     interval = "" if best.low_per_gpu_rps is None else f" (95%: {_interval(best)})"
     value = "" if objective.name == "gpu" else f", {_number(best.value)} {objective.unit}"
@@ -167,16 +162,12 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
     columns: list[tuple[str, list[str]]] = [
         (head, [_unit(one)[place] for one in best]) for place, head in enumerate(_UNIT)
     ]
-    if (head := _TAKEN[objective.name]) is not None:
+    if (head := _TAKEN.get(objective.name)) is not None:
         columns.append((head, [_number(one.taken or 0.0) for one in best]))
     if best[0].per_million_tokens is not None:
         columns.append(("$ per 1M input", [_number(one.per_million_input_tokens or 0.0) for one in best]))
         columns.append(("$ per 1M output", [_number(one.per_million_tokens or 0.0) for one in best]))
-    if best[0].tpot_s is not None:
-        columns.append(("TPOT", [_tpot(one) for one in best]))
-        columns.append(("95% interval", [_tpot_interval(one, "{} to {}") or "-" for one in best]))
-        columns.append(("meets the SLO", [f"{one.attainment or 0:.1%}" for one in best]))
-    elif best[0].attainment is not None:
+    if best[0].attainment is not None:
         columns.append(("meets the SLO", [f"{one.attainment or 0:.1%}" for one in best]))
         columns.append(("95% interval", [_share_interval(one, "{} to {}") for one in best]))
         if any(one.with_error is not None for one in best):
@@ -196,8 +187,6 @@ def _beside(info: PlaceAnswer, one: BestUnit) -> str:
     first = info.best[0]
     if one.name in first.not_apart:
         return "not distinguishable"
-    if one.tpot_s is not None and first.tpot_s is not None:
-        return f"{one.tpot_s / first.tpot_s:.3g} times the TPOT"
     if one.taken and first.taken and one.attainment is not None:
         more = one.taken / first.taken - 1
         return f"{more:+.0%} {_PAID.get(info.objective.name, 'GPUs')}" if more else "takes as much"
@@ -207,15 +196,6 @@ def _beside(info: PlaceAnswer, one: BestUnit) -> str:
 def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
     """A table for each algorithm and kind of replica; of a requested rate one of all deployments that were run."""
     objective = () if info.objective.name == "gpu" else (info.objective.unit,)
-    if info.objective.name == "latency":
-        fastest = tuple(
-            (*_unit(one), _tpot(one), _tpot_interval(one, "{} to {}") or "-", f"{one.attainment or 0:.1%}",
-             "meets" if one.meets else "misses")
-            for one in info.candidates[:most]
-        )  # fmt: skip
-        columns = (*_UNIT, "TPOT", "95% interval", "share", "the goal")
-        yield Table("deployments on all GPUs, the fastest of those that meet the goal first", columns, fastest, 2)
-        return
     if info.target_rps is not None:
         sides = {True: "meets", False: "misses", None: "not decided"}
         rows = tuple(
@@ -261,16 +241,6 @@ def _share_interval(one: PlacedUnit, text: str = " (95%: {} to {})") -> str:
     if one.attainment_low is None or one.attainment_high is None:
         return "" if text.startswith(" ") else "-"
     return text.format(f"{one.attainment_low:.1%}", f"{one.attainment_high:.1%}")
-
-
-def _tpot(one: PlacedUnit) -> str:
-    return "-" if one.tpot_s is None else _format.seconds(one.tpot_s)
-
-
-def _tpot_interval(one: PlacedUnit, text: str) -> str:
-    if one.tpot_low_s is None or one.tpot_high_s is None:
-        return ""
-    return text.format(_format.seconds(one.tpot_low_s), _format.seconds(one.tpot_high_s))
 
 
 def _number(value: float) -> str:

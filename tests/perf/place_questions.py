@@ -65,7 +65,7 @@ def drawn(number: int, prices: Path, budget_s: float) -> tuple[PlaceOptions, dic
     own = {
         "nodes": max(nodes, len(hardware)), "gpus": 8, "hardware": ",".join(hardware), "algorithm": "all",
         "goal": GOALS[rng.integers(len(GOALS))], "conditions": "joint", "rate": RATES[rng.integers(len(RATES))],
-        "objective": None, "prices": str(prices), "power": None, "requests": None, "seeds": None, "seed": None,
+        "prices": str(prices), "power": None, "seed": None,
         "budget": budget_s,
     }  # fmt: skip
     text = {**run, **{name: own[name] for name in ("hardware", "nodes", "goal", "rate")}}

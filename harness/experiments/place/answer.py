@@ -24,7 +24,7 @@ from harness.experiments.place.place_json import (
     PlaceObjective,
     PlaceSkipped,
 )
-from harness.experiments.place.questions import Capacity, Judged, Timed
+from harness.experiments.place.questions import Capacity, Judged
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import NETWORK, UNITS, Deployment
 from harness.spec import parse
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from harness.experiments.place.execute import PlaceResult
 
 SCHEMA = 1
-CONFIRMED_BY = 20_000
-"""Requests of the run that confirms an answer."""
+CONFIRMED_BY, UNSEEN = 20_000, 8
+"""Requests of the run that confirms an answer, and how far its seed is from the first: no other run has it."""
 
 
 def stored_options(options: PlaceOptions) -> Facts:
@@ -53,7 +53,6 @@ def stored_options(options: PlaceOptions) -> Facts:
             "slo": str(options.slo),
             "goal": options.slo.goal,
             "conditions": options.definition,
-            "seeds": list(options.seeds),
             **({} if options.max_requests is None else {"max_requests": options.max_requests}),
             "rate": options.rate_rps,
         },
@@ -63,9 +62,7 @@ def stored_options(options: PlaceOptions) -> Facts:
 def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], wall_s: float) -> PlaceAnswer:
     """The whole answer; no number in it is infinite or NaN."""
     answers = list(answers)
-    if options.objective.name == "latency":
-        best, candidates = [*_fastest(options, result)], [_timed(options, PlacedUnit, *each) for each in result.timed]
-    elif result.cheapest is None:
+    if result.cheapest is None:
         best = [*_sustained(options, result)]
         candidates = [_capacity(options, PlacedUnit, *each) for each in result.rates_of_units]
     else:
@@ -127,16 +124,6 @@ def _run(options: PlaceOptions, result: PlaceResult) -> Iterator[PlacedUnit]:
         yield _judged(options, result, PlacedUnit, deployment, run[deployment])
 
 
-def _fastest(options: PlaceOptions, result: PlaceResult) -> Iterator[BestUnit]:
-    """Deployments that meet the goal, by their TPOT; those beside one that its seeds do not separate from it."""
-    met = [(deployment, timed) for deployment, timed in result.timed if timed.meets][:CHOICES]
-    for deployment, timed in met:
-        near = [one.name for one, other in met if one != deployment and apart(timed.by_seed, other.by_seed) is False]
-        command = _command(options, deployment, "run")
-        taken = options.objective.taken(deployment)
-        yield _timed(options, BestUnit, deployment, timed, taken=taken, command=command, not_apart=near)
-
-
 U = TypeVar("U", bound=PlacedUnit)
 
 
@@ -149,16 +136,6 @@ def _unit(options: PlaceOptions, kind: type[U], deployment: Deployment, rate_rps
         kind=deployment.kind, name=deployment.name, hardware=deployment.hardware, gpus=deployment.gpus, groups=groups,
         algorithm=algorithm_of(options, deployment), rate_rps=rate_rps, rate_per_gpu_rps=rate_rps / deployment.gpus,
         **{"value": options.objective.of(deployment, rate_rps), **facts},
-    )  # fmt: skip
-
-
-def _timed(options: PlaceOptions, kind: type[U], deployment: Deployment, timed: Timed, **facts: Any) -> U:
-    assert options.rate_rps is not None
-    tpot_s = timed.tpot_s if math.isfinite(timed.tpot_s) else None
-    return _unit(
-        options, kind, deployment, options.rate_rps, value=0.0 if tpot_s is None else 1 / tpot_s,
-        attainment=timed.share, meets=timed.meets, tpot_s=tpot_s, tpot_low_s=timed.low_s, tpot_high_s=timed.high_s,
-        by_seed={str(seed): value for seed, value in timed.by_seed.items() if math.isfinite(value)}, **facts,
     )  # fmt: skip
 
 
@@ -212,7 +189,7 @@ def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
     if name == "run":
         assert options.rate_rps is not None
         if options.spec.trace is None:
-            given |= {"rate": f"{options.rate_rps:g}", "requests": CONFIRMED_BY, "seed": options.seeds[-1] + 1}
+            given |= {"rate": f"{options.rate_rps:g}", "requests": CONFIRMED_BY, "seed": options.spec.seed + UNSEEN}
         else:
             given |= {"scale": f"compress:{options.rate_rps / options.own_rps:g}"}
     elif options.recorded_requests is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from harness.catalog import Shape
@@ -14,7 +14,7 @@ from harness.experiments.place.answer import answer
 from harness.experiments.place.bound import replica_rps, tokens_of
 from harness.experiments.place.cheapest import Cheapest
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.questions import Capacity, Judged, Question, Timed, capacity, judged, rough, timed
+from harness.experiments.place.questions import Capacity, Judged, Question, capacity, judged, rough
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import REPLICAS, Deployment, Group, Role, Skipped, Space, space
@@ -34,8 +34,7 @@ Answer = TypeVar("Answer")
 @dataclass(slots=True)
 class PlaceResult:
     """What was found so far: `rates` bound what single replicas serve. `cheapest` is the search for a requested rate;
-    `rates_of_units` and `sustained` are rough rates and capacities of units, the best first; `timed` are deployments
-    by their TPOT, the fastest first."""
+    `rates_of_units` and `sustained` are rough rates and capacities of units, the best first."""
 
     tokens: Tokens
     rates: dict[Group, float]
@@ -43,7 +42,6 @@ class PlaceResult:
     cheapest: Cheapest | None = None
     rates_of_units: list[tuple[Deployment, Capacity]] = field(default_factory=list)
     sustained: list[tuple[Deployment, Capacity]] = field(default_factory=list)
-    timed: list[tuple[Deployment, Timed]] = field(default_factory=list)
     interrupted: bool = False
     out_of_time: bool = False
 
@@ -59,7 +57,6 @@ def run_placement(
     tokens = tokens_of(options.spec, options.slo.goal)
     result = PlaceResult(tokens, *_replicas(options, tokens))
     search = _per_gpu if options.rate_rps is None else _at_rate
-    search = _fastest if options.objective.name == "latency" else search
     with store.opened(options):
         asker = _Asker(options, store, processes, tell, begun_s + options.budget_s)
         try:
@@ -146,11 +143,12 @@ class _Asker:
             yield question, found
         self.out_of_time = self.out_of_time or time.monotonic() > self.ends_s
 
-    def all(self, call: Callable[[Question], Answer], deployments: Sequence[Deployment]) -> dict[Deployment, Answer]:
-        """The answers of several deployments, in their order, as many as there is time for."""
-        questions = [Question(f"{call.__name__} {one.key}", self.options, one) for one in deployments]
+    def all(self, call: Callable[[Question], Capacity], units: Sequence[Deployment]) -> dict[Deployment, Capacity]:
+        """The answers of several units, in their order, as many as there is time for."""
+        questions = [Question(f"{call.__name__} {one.key}", self.options, one) for one in units]
         for question, found in self.stream(call, (one for one in questions if one.key not in self.store.known)):
-            self.tell(f"{question.deployment.name} on {question.deployment.hardware}: {_text(found)}")
+            rate = f"{found.rate_rps:.3g} req/s ({found.requests:,} requests)"
+            self.tell(f"{question.deployment.name} on {question.deployment.hardware}: {rate}")
         known = self.store.known
         return {question.deployment: known[question.key] for question in questions if question.key in known}
 
@@ -160,14 +158,6 @@ class _Asker:
                 self.out_of_time = True
                 return
             yield question
-
-
-def _text(found: object) -> str:
-    """What a question has found, for a line of progress."""
-    if isinstance(found, Timed):
-        return f"TPOT {found.tpot_s * 1e3:.3g} ms, {found.share:.1%} meet the SLO ({found.requests:,} requests)"
-    assert isinstance(found, Capacity)
-    return f"{found.rate_rps:.3g} req/s ({found.requests:,} requests)"
 
 
 def _at_rate(ask: _Asker, result: PlaceResult) -> None:
@@ -200,14 +190,6 @@ def _progress(search: Cheapest, deployment: Deployment, found: Judged) -> str:
     best = f"{met[0].gpus} x {met[0].hardware} meets ({search.run[met[0]].share:.1%})" if met else "none meets yet"
     tried = f"; trying {', '.join(trying)}" if trying else ""
     return f"{deployment.name} on {deployment.gpus} x {deployment.hardware}: {found.share:.1%}, {side} | {best}{tried}"
-
-
-def _fastest(ask: _Asker, result: PlaceResult) -> None:
-    """The colocated deployment with the lowest TPOT at the requested rate: each on all GPUs of the cluster."""
-    gpus = ask.options.cluster.gpus
-    fill = [Deployment((replace(one, count=gpus // one.gpus),)) for one in result.rates if gpus % one.gpus == 0]
-    result.timed = [*ask.all(timed, [one for one in fill if ask.options.cluster.holds(one)]).items()]
-    result.timed.sort(key=lambda one: (not one[1].meets, one[1].tpot_s, one[0].key))
 
 
 def _per_gpu(ask: _Asker, result: PlaceResult) -> None:

@@ -36,8 +36,7 @@ class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
     `at_least`: no rate was shown to be too high; `binding`: what is missed above the rate. At a requested rate,
     `attainment` with its interval is the share of the condition `binding`, and `meets` whether it surely reaches the
     goal (None: not decided); `with_error` and `holds` are the same with latencies longer by the known error of the step
-    times. `load` is the rate as a share of what it serves at most by its step times and KV memory. `tpot_s` is the mean
-    TPOT, where the lowest latency is searched.
+    times. `load` is the rate as a share of what it serves at most by its step times and KV memory.
     """
 
     algorithm: str
@@ -56,9 +55,6 @@ class PlacedUnit(PlaceSystem, frozen=True, kw_only=True):
     with_error: Share | None = None
     holds: bool | None = None
     load: Positive | None = None
-    tpot_s: Positive | None = None
-    tpot_low_s: Number | None = None
-    tpot_high_s: Number | None = None
 
 
 class BestUnit(PlacedUnit, frozen=True, kw_only=True):
@@ -76,7 +72,7 @@ class BestUnit(PlacedUnit, frozen=True, kw_only=True):
 
 
 class PlaceObjective(Part, frozen=True):
-    """What is maximized: gpu, cost, power or latency, with the table of prices or watts."""
+    """What is maximized: gpu, cost or power, with the table of prices or watts."""
 
     name: str
     unit: str
@@ -113,7 +109,6 @@ class PlaceQuery(Part, frozen=True, kw_only=True):
     slo: Text = None
     goal: Share | None = None
     conditions: Text = None
-    seeds: list[Count] = field(default_factory=list)
 
 
 class PlaceAnswer(Document, frozen=True, kw_only=True):

@@ -10,20 +10,18 @@ import math
 import time
 from dataclasses import asdict, dataclass, field, replace
 
-from harness import registry
 from harness.api import Slo
 from harness.data.records import to_table
 from harness.errors import NothingDue
 from harness.experiments import trial
 from harness.experiments.capacity.at_rate import AtRate, Attained
-from harness.experiments.capacity.conditions import Settings, conditions, shares
+from harness.experiments.capacity.conditions import Settings, conditions
 from harness.experiments.capacity.execute import run_search, set_up
 from harness.experiments.capacity.search_spec import SearchSpec, TrialRequest, answered
 from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Task, Trial, concluded, over_horizon, simulated, task_of
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Deployment
-from harness.stats.seeds import spread
 
 TOLERANCE = 0.05
 """Half of the interval of a capacity, as a share of it."""
@@ -51,7 +49,7 @@ class Question:
         options = self.options
         return SearchSpec(
             slo=options.slo, goal=options.slo.goal, definition=options.definition,
-            planned=options.recorded_requests or 0, first_seed=options.seeds[0], tolerance=TOLERANCE,
+            planned=options.recorded_requests or 0, first_seed=options.spec.seed, tolerance=TOLERANCE,
             at_rps=options.rate_rps, one_traffic=options.recorded_requests is not None, horizon_s=options.horizon_s,
             limit=limit, filling=options.filling,
         )  # fmt: skip
@@ -90,42 +88,6 @@ class Capacity:
     by_seed: dict[int, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """Mean TPOT of all requests at the requested rate, with its 95% interval (None: no interval) and by seed.
-
-    `share` of the requests meet the SLO; `meets` is whether that is the goal.
-    """
-
-    tpot_s: float
-    low_s: float | None
-    high_s: float | None
-    meets: bool
-    share: float
-    requests: int
-    by_seed: dict[int, float] = field(default_factory=dict)
-
-
-def timed(question: Question) -> Timed:
-    """The mean TPOT of a deployment in runs that start and end, one a seed; a recording has one traffic."""
-    options = question.options
-    assert options.rate_rps is not None
-    spec, tpot = options.of(question.deployment), registry.make("metrics", "tpot")
-    by_seed, met, requests = {}, [], 0
-    for seed in options.seeds[:1] if spec.trace is not None else options.seeds:
-        table = trial.simulate(trial.at_rate(replace(spec, seed=seed), options.rate_rps, options.own_rps)).table
-        values = [value for value in tpot.of(table).tolist() if not math.isnan(value)]
-        by_seed[seed] = math.fsum(values) / len(values) if values else math.inf
-        joint = shares(table, options.slo)[0]
-        met.append(joint.met / max(1, joint.of))
-        requests += len(table)
-    mean, share = math.fsum(by_seed.values()) / len(by_seed), math.fsum(met) / len(met)
-    interval = spread([*by_seed.values()]) if len(by_seed) > 1 and math.isfinite(mean) else None
-    low_s, high_s = (None, None) if interval is None else (interval.low, interval.high)
-    meets = share >= options.slo.goal and math.isfinite(mean)
-    return Timed(mean, low_s, high_s, meets, share, requests, by_seed)
-
-
 def judged(question: Question) -> Judged:
     """Whether a deployment meets the goals at the requested rate: a few runs, or with `again` as many as decide."""
     options = question.options
@@ -154,7 +116,8 @@ def judged(question: Question) -> Judged:
                 delayed.append(conclude(replace(task, slo=slower), table, None, begun_s))
         return made
 
-    attained = answered(search.attained(options.seeds[:FEW_SEEDS]), make)
+    first = options.spec.seed
+    attained = answered(search.attained(range(first, first + FEW_SEEDS)), make)
     if not delayed:
         return Judged(**asdict(attained))
     wanted = conditions(scored[-1], options.slo.goal, options.definition)

@@ -19,7 +19,6 @@ from harness.experiments.capacity.filling import Filling, filling
 from harness.experiments.capacity.horizon import SHORTEST_S, usual_s
 from harness.experiments.place.systems import (
     ALGORITHMS,
-    OBJECTIVES,
     PAPER,
     Algorithm,
     Cluster,
@@ -34,7 +33,6 @@ from harness.options import Given, RunSpec, with_parts
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
-FEW_SEEDS, USUAL_SEEDS, MOST_SEEDS = 3, 8, 30
 BUDGET_S = 120.0
 
 
@@ -48,7 +46,6 @@ class PlaceOptions:
     hardware: tuple[str, ...]
     algorithms: tuple[Algorithm, ...]
     definition: Definition
-    seeds: tuple[int, ...]
     objective: Objective
     rate_rps: float | None
     own_rps: float
@@ -143,36 +140,16 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     own_rps = own_rate(spec)
     recorded = loaded.timing == "recorded"
     rate_rps = own["rate"] if own["rate"] is not None or not recorded else own_rps
-    objective = _objective(own, hardware)
-    runs = recorded or objective.name == "latency"
-    for name, takes, other in (("requests", runs, "max_requests"), ("max_requests", not runs, "requests")):
-        if own.get(name) is not None and not takes:
-            what = "runs of a set length" if runs else "runs over a horizon, which have no set number of requests"
-            raise UsageError(
-                f"--{name.replace('_', '-')} {own[name]}: this search simulates {what}; "
-                f"give --{other.replace('_', '-')}."
-            )
-    algorithms = algorithms_of(own["algorithm"])
-    if objective.name == "latency":
-        algorithms = tuple(one for one in algorithms if one in ("vllm++", "mii"))
-        if not algorithms:
-            raise UsageError("--objective latency compares colocated replicas; take --algorithm vllm++.")
-        if rate_rps is None:
-            raise UsageError("--objective latency depends on the load; give the rate to serve (--rate), or a --trace.")
-    count = own["seeds"] or USUAL_SEEDS
-    if count < FEW_SEEDS:
-        raise UsageError(f"--seeds must be {FEW_SEEDS} or more, got {count}: fewer give no interval.")
-    if count > MOST_SEEDS:
-        raise UsageError(f"--seeds must be at most {MOST_SEEDS}, got {count}.")
+    if recorded and own.get("max_requests") is not None:
+        raise UsageError(f"--max-requests {own['max_requests']}: a recording is run as a whole; give --limit.")
     return PlaceOptions(
         spec=spec,
         slo=bounds,
         cluster=Cluster(own["nodes"], own["gpus"]),
         hardware=hardware,
-        algorithms=algorithms,
+        algorithms=algorithms_of(own["algorithm"]),
         definition=_one_of("condition", own["conditions"], CONDITIONS),
-        seeds=tuple(range(spec.seed, spec.seed + count)),
-        objective=objective,
+        objective=_objective(own, hardware),
         rate_rps=rate_rps,
         own_rps=own_rps,
         horizon_s=_horizon_s(bounds, rate_rps, own["conditions"]),
@@ -190,7 +167,7 @@ def _horizon_s(slo: Slo, rate_rps: float | None, definition: Definition) -> floa
 
 def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     values = dict(run.values)
-    values.update({name: own[name] for name in ("requests", "goal", "seed") if own[name] is not None})
+    values.update({name: own[name] for name in ("goal", "seed") if own[name] is not None})
     file = configs.read(config) if config is not None else None
     if "backend" not in values and (file is None or "backend" not in file.given.values):
         values["backend"] = "sim"
@@ -202,14 +179,12 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
 
 
 def _objective(own: Mapping[str, Any], hardware: tuple[str, ...]) -> Objective:
-    """By --objective, or by the table that is given."""
-    files = {"cost": own["prices"], "power": own["power"]}
-    given = [name for name, file in files.items() if file is not None]
-    name = _one_of("objective", own["objective"] or (given[0] if len(given) == 1 else "gpu"), OBJECTIVES)
-    if any(one != name for one in given):
-        option = {"cost": "--prices", "power": "--power"}[next(one for one in given if one != name)]
-        raise UsageError(f"{option} does not belong to --objective {name}; give one of them.")
-    return load_objective(name, files.get(name), hardware)
+    """What is saved, by the table that is given: money, power, or without one GPUs."""
+    if own["prices"] is not None and own["power"] is not None:
+        raise UsageError("--prices and --power are two objectives; give one of them.")
+    if own["prices"] is not None:
+        return load_objective("cost", own["prices"], hardware)
+    return Objective() if own["power"] is None else load_objective("power", own["power"], hardware)
 
 
 def _one_of(what: str, text: str, known: tuple[Any, ...]) -> Any:

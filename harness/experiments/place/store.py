@@ -13,10 +13,10 @@ from harness.errors import UsageError
 from harness.experiments.folder import ExperimentFolder
 from harness.experiments.place.answer import stored_options
 from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.place.questions import Capacity, Judged, Timed
+from harness.experiments.place.questions import Capacity, Judged
 from harness.experiments.place.settings import PlaceOptions
 
-KINDS: Mapping[str, type] = {"judged": Judged, "again": Judged, "rough": Capacity, "capacity": Capacity, "timed": Timed}
+KINDS: Mapping[str, type] = {"judged": Judged, "again": Judged, "rough": Capacity, "capacity": Capacity}
 """What the first word of a key says of the answer."""
 
 

@@ -247,28 +247,25 @@ def _divisors(number: int, most: int) -> list[int]:
     return [n for n in range(1, most + 1) if number % n == 0]
 
 
-ObjectiveName = Literal["gpu", "cost", "power", "latency"]
-OBJECTIVES: tuple[ObjectiveName, ...] = ("gpu", "cost", "power", "latency")
+ObjectiveName = Literal["gpu", "cost", "power"]
 UNITS: Mapping[ObjectiveName, str] = {
     "gpu": "req/s per GPU",
     "cost": "requests per unit of money",
     "power": "requests per kJ",
-    "latency": "tokens/s of a request",
 }
 ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a placement saves. `table` holds the price per hour, or the watts, of a kind of GPU in each role; latency is
-    the time between tokens, whatever the GPUs."""
+    """What a placement saves. `table` holds the price per hour, or the watts, of a kind of GPU in each role."""
 
     name: ObjectiveName = "gpu"
     table: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def taken(self, deployment: Deployment) -> float:
         """What it takes: GPUs, money per hour, or watts."""
-        if self.name in ("gpu", "latency"):
+        if self.name == "gpu":
             return float(deployment.gpus)
         return sum(group.gpus * self.table[group.hardware][group.role] for group in deployment.groups)
 
@@ -277,16 +274,12 @@ class Objective:
         return rate_rps / self.taken(deployment) * {"cost": 3600.0, "power": 1000.0}.get(self.name, 1.0)
 
 
-def load_objective(name: ObjectiveName, file: str | None, hardware: tuple[str, ...]) -> Objective:
-    """The objective with its table read from a TOML file: `h100 = 700`, or `[h100]` with prefill, decode and mixed.
+def load_objective(name: ObjectiveName, file: str, hardware: tuple[str, ...]) -> Objective:
+    """Read the table of an objective from a TOML file: `h100 = 700`, or `[h100]` with prefill, decode and mixed.
 
     Raises UsageError for a file that is missing or lacks a kind of GPU that is searched.
     """
-    if name in ("gpu", "latency"):
-        return Objective(name)
-    option, what = ("--prices", "prices per GPU and hour") if name == "cost" else ("--power", "watts per GPU")
-    if file is None:
-        raise UsageError(f"--objective {name} needs {option} FILE, a TOML file of {what}: {hardware[0]} = 2.5")
+    what = "prices per GPU and hour" if name == "cost" else "watts per GPU"
     rows = _read(file)
     return Objective(name, {gpu: _row(rows, gpu, file, what) for gpu in hardware})
 
