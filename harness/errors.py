@@ -103,6 +103,11 @@ def no_such(what: str, given: str, known: Iterable[str], hint: str = "") -> Usag
     if (instead := REMOVED.get((what, given))) is not None:
         return UsageError(f"The {what} '{given}' was removed: {instead}.")
     names = sorted(known)
-    near = get_close_matches(given.lower(), names, n=1, cutoff=0.5)
-    guess = f" Did you mean '{near[0]}'?" if near else ""
+    guess = nearest(given.lower(), names)
     return UsageError(f"No {what} named '{given}'.{guess} Known: {', '.join(names)}.{' ' + hint if hint else ''}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the question whether a known name like this one was meant, to be added to a sentence; empty of none."""
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" Did you mean '{near[0]}'?" if near else ""

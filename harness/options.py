@@ -6,12 +6,11 @@ a file (`harness.configs`). Parts of a backend (`--policy`, `--model`, ...) fill
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal
 
 from harness import values as check
-from harness.errors import UsageError
+from harness.errors import UsageError, nearest
 from harness.removed import ARGUMENTS, REMOVED
 from harness.spec import parse
 from harness.values import Check
@@ -358,8 +357,7 @@ def _value(option: str, value: object, given: Given) -> object:
     if option not in OPTIONS:
         if (instead := REMOVED.get(("option", f"--{option}"))) is not None:
             raise UsageError(f"The option '{given.name(option)}' was removed: {instead}.")
-        near = get_close_matches(option.replace("_", "-"), OPTIONS, n=1, cutoff=0.5)
-        guess = f" Did you mean '{near[0]}'?" if near else ""
+        guess = nearest(option.replace("_", "-"), OPTIONS)
         where = "" if given.file is None else f" (in '{given.file}')"
         raise UsageError(f"No option '{option}'{where}.{guess} Known: {', '.join(sorted(OPTIONS))}.")
     return OPTIONS[option].check(value, given.name(option))

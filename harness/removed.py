@@ -36,6 +36,9 @@ REMOVED = {
     ("figure", "attainment_over"): "'--figure attainment_rate' is over the option where no rate is varied",
     ("figure", "search_path"): "the report of 'bench capacity' has a table of the trials in their order",
     ("figure", "real_error_rate"): "'--figure real_curves' shows measured beside simulated, and the table their error",
+    ("option of bench explain", "--html"): "'bench trace generate NAME --requests N -o FILE' draws requests, and "
+    "'bench trace info FILE --html PAGE' charts them",
+    ("option of bench trace slice", "--tag"): "write '--where tag=NAME'",
     ("option of bench theory", "--KEY"): "parameters stand with the name of the form, and --over varies them",
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",
     (

@@ -45,8 +45,48 @@ _OPTION = re.compile(
 placeholder, a spec."""
 
 
+class _Shown:
+    """A result that prints as its command does, and shows its summary in a notebook."""
+
+    __slots__ = ()
+
+    def _drawn(self) -> Mapping[str, Any]:
+        """Return what draws each figure, by name."""
+        raise NotImplementedError
+
+    def _rendered(self, form: str) -> str:
+        raise NotImplementedError
+
+    def figures(self) -> list[str]:
+        """The names of its figures."""
+        return list(self._drawn())
+
+    def figure(self, name: str) -> go.Figure:
+        """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
+        known = self._drawn()
+        if name not in known:
+            raise no_such("figure", name, known)
+        drawn = known[name]()
+        if isinstance(drawn, str):
+            raise UsageError(f"Figure '{name}' has no data: {drawn}")
+        return drawn
+
+    def report(self, path: str | Path) -> Path:
+        """Write its HTML page."""
+        from harness.data import files
+
+        files.write(Path(path), self._rendered("html"))
+        return Path(path)
+
+    def __str__(self) -> str:
+        return self._rendered("text")
+
+    def _repr_markdown_(self) -> str:
+        return self._rendered("markdown")
+
+
 @dataclass(frozen=True, slots=True)
-class RunResult:
+class RunResult(_Shown):
     """One run. In a notebook it shows its summary.
 
     `data` holds run.json (`data.info`), the requests with all token times and the steps as pyarrow tables.
@@ -69,39 +109,19 @@ class RunResult:
         frame: pd.DataFrame = table.select(plain).to_pandas()
         return frame.assign(**{metric.name: per_request(metric, table) for metric in placed() if not metric.on_request})
 
-    def figures(self) -> list[str]:
-        """The names of its figures."""
+    def _drawn(self) -> Mapping[str, Any]:
         from reports.document import rendered
 
-        return list(rendered.run_figures(self.data))
+        return rendered.run_figures(self.data)
 
-    def figure(self, name: str) -> go.Figure:
-        """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
+    def _rendered(self, form: str) -> str:
         from reports.document import rendered
 
-        return _figure(rendered.run_figures(self.data), name)
-
-    def report(self, path: str | Path) -> Path:
-        """Write the HTML page of the run."""
-        from harness.data import files
-        from reports.document import rendered
-
-        files.write(Path(path), rendered.render_run("html", self.data))
-        return Path(path)
-
-    def __str__(self) -> str:
-        from reports.document import rendered
-
-        return rendered.render(self.data, "text")
-
-    def _repr_markdown_(self) -> str:
-        from reports.document import rendered
-
-        return rendered.render(self.data, "markdown")
+        return str(rendered.render_run(form, self.data)) if form == "html" else rendered.render(self.data, form)
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerResult:
+class AnswerResult(_Shown):
     """The answer of a sweep, a capacity search, a comparison or another command. In a notebook it shows its summary.
 
     `info` is the answer as --format json prints it; `path` the folder (or file) that holds it, where there is one.
@@ -128,44 +148,16 @@ class AnswerResult:
 
         return pd.DataFrame(answers.rows(self.answer))
 
-    def figures(self) -> list[str]:
-        """The names of its figures."""
+    def _drawn(self) -> Mapping[str, Any]:
         from reports.document import rendered
 
-        return list(rendered.answer_figures(self.answer, self.path or Path()))
+        return rendered.answer_figures(self.answer, self.path or Path())
 
-    def figure(self, name: str) -> go.Figure:
-        """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
-        from reports.document import rendered
-
-        return _figure(rendered.answer_figures(self.answer, self.path or Path()), name)
-
-    def report(self, path: str | Path) -> Path:
-        """Write the HTML page of the answer."""
-        from harness.data import files
+    def _rendered(self, form: str) -> str:
         from reports import answers
-
-        files.write(Path(path), answers.page(self.answer, self.path or Path()))
-        return Path(path)
-
-    def __str__(self) -> str:
         from reports.document import rendered
 
-        return rendered.render(self.answer, "text")
-
-    def _repr_markdown_(self) -> str:
-        from reports.document import rendered
-
-        return rendered.render(self.answer, "markdown")
-
-
-def _figure(known: Mapping[str, Any], name: str) -> go.Figure:
-    if name not in known:
-        raise no_such("figure", name, known)
-    drawn = known[name]()
-    if isinstance(drawn, str):
-        raise UsageError(f"Figure '{name}' has no data: {drawn}")
-    return drawn
+        return answers.page(self.answer, self.path or Path()) if form == "html" else rendered.render(self.answer, form)
 
 
 def _as_arguments(sentence: str) -> str:
@@ -365,7 +357,7 @@ def load(path: str | Path) -> RunResult | AnswerResult:
 def _await_servers(specs: Sequence[RunSpec], wait: float | str | None) -> None:
     """As --wait, with what it waits for on standard error."""
     from harness import values
-    from harness.runner.remote.ready import await_servers
+    from harness.runner.remote.run import await_servers
 
     limit_s = None if wait is None else values.duration_s(wait, "wait")
     await_servers(specs, limit_s, lambda line: print(line, file=sys.stderr))  # noqa: T201  # as in a notebook

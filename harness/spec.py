@@ -19,11 +19,10 @@ import sys
 import types
 import typing
 from dataclasses import MISSING, dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.errors import UsageError
+from harness.errors import UsageError, nearest
 from harness.removed import REMOVED
 
 T = TypeVar("T")
@@ -204,11 +203,11 @@ def _field(key: str, fields: typing.Mapping[str, object], spec: Spec) -> str:
         raise UsageError(f"'{spec}': {spec.name} takes no arguments.")
     if (instead := REMOVED.get(("argument", name))) is not None:
         raise UsageError(f"'{spec}': the argument '{key}' of {spec.name} was removed: {instead}.")
-    near = get_close_matches(name, fields, n=1, cutoff=0.5)
-    guess = f" Did you mean '{near[0]}'?" if near else ""
     if _SECRET.search(name):  # who writes a key here should not find it in the log of a build
         spec = dataclasses.replace(spec, args={**spec.args, key: "..."})
-    raise UsageError(f"'{spec}': {spec.name} has no argument '{key}'.{guess} Known: {', '.join(sorted(fields))}.")
+    raise UsageError(
+        f"'{spec}': {spec.name} has no argument '{key}'.{nearest(name, fields)} Known: {', '.join(sorted(fields))}."
+    )
 
 
 def convert(text: str, hint: Any, name: str, where: str) -> object:
@@ -220,9 +219,8 @@ def convert(text: str, hint: Any, name: str, where: str) -> object:
     if typing.get_origin(kind) is typing.Literal:
         allowed = [str(a) for a in typing.get_args(kind)]
         if text not in allowed:
-            near = get_close_matches(text, allowed, n=1, cutoff=0.5)
-            guess = f" Did you mean '{near[0]}'?" if near else ""
-            raise UsageError(f"'{where}': {name} must be one of {', '.join(allowed)}, got '{text}'.{guess}")
+            known = ", ".join(allowed)
+            raise UsageError(f"'{where}': {name} must be one of {known}, got '{text}'.{nearest(text, allowed)}")
         return text
     if kind is str:
         return text

@@ -73,7 +73,7 @@ def measured(run: Run) -> Run:
 
 def warmed_up(run: Run) -> str:
     """What a figure over time says where its run has requests of a warm-up; empty where it has none."""
-    return "" if large.cut_s(run.info) is None else "The requests of the warm-up are among them."
+    return "" if run.info.warmup.since_s is None else "The requests of the warm-up are among them."
 
 
 def label(metric: str) -> str:

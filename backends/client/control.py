@@ -232,7 +232,7 @@ class ControlClient:
         chunk = found if isinstance(found, dict) else {}
         page = re.search(rb"<title>([^<]+)", body[:FOREIGN_MOST])  # of a proxy: "502 Bad Gateway"
         text = (page[1] if page else body[:FOREIGN_MOST]).decode(errors="replace")
-        response.words = self.shown(error_words(chunk) or text) if response.status != 200 else ""
+        response.words = self.shown(shapes.error_words(chunk) or text) if response.status != 200 else ""
         if response.status == 200:
             framing.take(response.stream, chunk, len(body))
             response.stream.events = 1
@@ -274,12 +274,6 @@ class ControlClient:
         # a port that docker or a proxy has opened for a server that does not listen yet
         closed = isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError)
         return NotReady(broke) if closed else BackendError(f"{broke}.")
-
-
-def error_words(answer: Mapping[str, object]) -> str:
-    """What the JSON of an error says; empty where it says nothing."""
-    words = shapes.error_text(answer) or answer.get("message") or answer.get("detail")
-    return "" if words is None else str(words)
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from backends.client import shapes
 from backends.client.body import Api
-from backends.client.control import ControlClient, error_words
+from backends.client.control import ControlClient
 from backends.client.secrets import load_key
 from backends.client.target import base_url, deployment, without_version
 from harness.errors import BackendError, NotReady, UsageError
@@ -135,7 +135,7 @@ async def model_of(control: ControlClient, named: str | None) -> Chosen:
         raise UsageError(
             f"The server at {control.where} has several models; name one by {_NAME}. Known: {names.rstrip('.')}."
         )
-    words = error_words(shapes.inside(answer))
+    words = shapes.error_words(shapes.inside(answer))
     if status in (401, 403):
         raise BackendError(
             f"{control.refuses_key(status, words)} If only its list of models is closed, name one by {_NAME}."
@@ -176,7 +176,7 @@ async def _api(control: ControlClient, model: str) -> Api:
             ) from None
         if status == 200 and isinstance(shapes.inside(answer).get("choices"), list):
             return api
-        words = error_words(shapes.inside(answer))
+        words = shapes.error_words(shapes.inside(answer))
         if status in (401, 403):
             raise control.refuses_key(status, words)
         if (later := control.not_ready(status, words)) is not None:

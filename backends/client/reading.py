@@ -172,19 +172,13 @@ def _broken(answer: Answer, events: int) -> str | None:
 
 def _http_error(head: Message, body: bytes, foreign: Callable[[str], str]) -> str:
     """Status and the server's own error message."""
-    chunk = framing.decoded(body) or {}
-    words = (
-        shapes.error_text(chunk)
-        or chunk.get("message")
-        or chunk.get("detail")
-        or body[:FOREIGN_MOST].decode(errors="replace")
-    )
+    words = shapes.error_words(framing.decoded(body) or {}) or body[:FOREIGN_MOST].decode(errors="replace")
     parts = [f"HTTP {head.status} {foreign(head.reason)}".rstrip()]
     if (after := head.headers.get("retry-after")) is not None:
         parts.append(f"(Retry-After {foreign(after)})")
     if 300 <= (head.status or 0) < 400:
         parts.append(f"(redirects are not followed; it points to {foreign(head.headers.get('location', 'nowhere'))})")
-    return " ".join(parts) + (f": {foreign(str(words))}" if words else "")
+    return " ".join(parts) + (f": {foreign(words)}" if words else "")
 
 
 def _end_of_stream(stream: Stream, request: Request, events: int, unseen: int) -> tuple[Status, str | None]:

@@ -312,3 +312,8 @@ def error_text(chunk: Json) -> str | None:
         return error
     message = source.get("message") or source.get("detail") or source.get("type")
     return message if isinstance(message, str) else str(error or message or "an error without words")
+
+
+def error_words(answer: Json) -> str:
+    """What the JSON of an error says; empty where it says nothing."""
+    return str(error_text(answer) or answer.get("message") or answer.get("detail") or "")

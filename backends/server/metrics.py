@@ -9,7 +9,6 @@ The records of answers are the truth that clients are compared with; they tell h
 from __future__ import annotations
 
 import json
-import math
 import time
 from array import array
 from bisect import bisect_left
@@ -17,8 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO
 
-import numpy as np
-
+from backends.client.stamps import Lags
 from backends.server.service import Stats
 from harness.api import Step
 
@@ -30,10 +28,6 @@ REQUEST_S = (.3, .5, .8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 
              960.0, 1920.0, 7680.0)  # fmt: skip
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 FINISHED = ("stop", "length", "abort", "error")
-_STEP = 1.01
-"""Lateness is kept in classes 1% wide: quantiles of any number of tokens in constant memory."""
-_FLOOR_S = 1e-7
-_CLASSES = 2500  # the last one ends beyond an hour
 
 
 class Histogram:
@@ -170,41 +164,16 @@ def _micro(times_s: array[float]) -> str:
     return ("%.6f," * len(times_s) % tuple(times_s))[:-1]
 
 
-class Lateness:
-    """By how much tokens left after their time."""
-
-    __slots__ = ("_classes", "count", "worst_s")
-
-    def __init__(self) -> None:
-        self._classes = np.zeros(_CLASSES, dtype=np.int64)  # class i ends at _FLOOR_S * _STEP**i
-        self.count = 0
-        self.worst_s = 0.0
-
-    def add(self, due_s: array[float], left_s: array[float]) -> None:
-        """The writes of an answer; early ones (there are none but by rounding) count as 0."""
-        if not left_s:
-            return
-        late_s = np.maximum(np.frombuffer(left_s) - np.frombuffer(due_s), _FLOOR_S)
-        classes = np.ceil(np.log(late_s / _FLOOR_S) / math.log(_STEP)).astype(np.int64)
-        self._classes += np.bincount(np.minimum(classes, _CLASSES - 1), minlength=_CLASSES)
-        self.count += len(late_s)
-        self.worst_s = max(self.worst_s, float(late_s.max()))
-
-    def quantile_s(self, share: float) -> float:
-        """The upper end of the class in which the quantile lies, never above the worst; NaN without any."""
-        if not self.count:
-            return math.nan
-        index = int(np.searchsorted(np.cumsum(self._classes), math.ceil(share * self.count)))
-        return float(min(_FLOOR_S * _STEP**index, self.worst_s))
-
-    def line(self) -> str:
-        """For the end of the server's life."""
-        if not self.count:
-            return "No tokens left."
-        p50, p99, worst = (s * 1e3 for s in (self.quantile_s(0.5), self.quantile_s(0.99), self.worst_s))
-        return (
-            f"Tokens left p50 {p50:.2f} ms, p99 {p99:.2f} ms, at worst {worst:.2f} ms after their time ({self.count})."
-        )
+def lateness_line(lateness: Lags) -> str:
+    """By how much tokens left after their time, for the end of the server's life."""
+    if not lateness.reads:
+        return "No tokens left."
+    p50_ms, p99_ms = (1e3 * (lateness.quantile_s(share) or 0.0) for share in (0.5, 0.99))
+    worst_ms = 1e3 * lateness.max_s
+    return (
+        f"Tokens left p50 {p50_ms:.2f} ms, p99 {p99_ms:.2f} ms, at worst {worst_ms:.2f} ms after their time "
+        f"({lateness.reads})."
+    )
 
 
 class TruthLog:
@@ -212,21 +181,21 @@ class TruthLog:
 
     def __init__(self, file: IO[str] | None, facts: Mapping[str, object]) -> None:
         self._file = file
-        self.lateness = Lateness()
+        self.lateness = Lags()
         clock = {"monotonic_s": time.monotonic(), "unix_s": time.time()}
         self._write(lambda: json.dumps({"server": dict(facts), "clock": clock}, default=str))
 
     def ended(self, record: AnswerRecord) -> None:
         """An answer is over; those with faults do not count as late."""
         if not record.faults:
-            self.lateness.add(record.due_s, record.left_s)
+            self.lateness.add(record.left_s, record.due_s, 0)
         self._write(record.line)
 
     def close(self) -> None:
         """The last line has the lateness of tokens."""
         late = self.lateness
-        quantiles = {f"p{p}_s": late.quantile_s(p / 100) if late.count else None for p in (50, 99)}
-        self._write(lambda: json.dumps({"lateness": {"tokens": late.count, **quantiles, "max_s": late.worst_s}}))
+        quantiles = {f"p{p}_s": late.quantile_s(p / 100) for p in (50, 99)}
+        self._write(lambda: json.dumps({"lateness": {"tokens": late.reads, **quantiles, "max_s": late.max_s}}))
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -18,7 +18,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from backends.server.faults import Faults, parse_fault
 from backends.server.front import Front
-from backends.server.metrics import TruthLog
+from backends.server.metrics import TruthLog, lateness_line
 from backends.server.service import Service
 from harness import termination
 from harness.errors import BackendError, UsageError, no_such
@@ -195,7 +195,7 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
         if signals < 2:
             raise
     if running is not None:
-        say(running.front.truth.lateness.line())
+        say(lateness_line(running.front.truth.lateness))
         if (failure := running.front.service.stats().failure) is not None:
             raise BackendError(failure)
 

@@ -9,7 +9,6 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -20,7 +19,7 @@ import msgspec
 from harness import untrusted
 from harness.catalog import config_json
 from harness.catalog.facts import FAMILIES, Experts, Format, Formats, Hardware, Latent, Linear, Model, Window
-from harness.errors import UsageError, no_such
+from harness.errors import UsageError, nearest, no_such
 
 T = TypeVar("T")
 _PARTS: Mapping[str, type] = MappingProxyType(
@@ -254,9 +253,9 @@ def _convert(entry: Mapping[str, Any], kind: type[T], where: str) -> T:
         if kind is Model and key in _PARTS and isinstance(value, dict):
             _convert(value, _PARTS[key], where)
         if key not in known:
-            near = get_close_matches(key, known, n=1, cutoff=0.5)
-            guess = f" Did you mean '{near[0]}'?" if near else ""
-            raise UsageError(f"'{where}': no figure is called '{key}'.{guess} Known: {', '.join(sorted(known))}.")
+            raise UsageError(
+                f"'{where}': no figure is called '{key}'.{nearest(key, known)} Known: {', '.join(sorted(known))}."
+            )
     try:
         made = msgspec.convert(dict(entry), kind)
     except msgspec.ValidationError as error:

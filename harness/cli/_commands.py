@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import click
 
 from harness import untrusted
 from harness.cli import _installed
-from harness.errors import BenchError, UsageError, no_such
+from harness.errors import BenchError, UsageError, nearest, no_such
 from harness.removed import REMOVED
 from harness.spec import size_bytes
 from harness.version import __version__
@@ -30,6 +29,8 @@ GROUPS = {
 }
 """Headings of `bench --help` and their commands, in the order in which a newcomer needs them."""
 COMMANDS = tuple(name for names in GROUPS.values() for name in names)
+BESIDE_RUN = {name: f"harness.cli.run:{name}" for name in ("init", "sender")}
+"""Commands in the module of another."""
 
 ADDRESS_BYTES = 1 << 30
 SERVER = ("--url", "--target", "--base-url", "--endpoint", "--host", "--server", "--address", "--api-base")
@@ -133,7 +134,7 @@ def _size(_: click.Context, __: click.Parameter, text: str) -> int:
 @click.group(
     cls=Commands,
     what="command",
-    modules={name: f"harness.cli.{name.replace('-', '_')}" for name in COMMANDS},
+    modules={name: f"harness.cli.{name}" for name in COMMANDS} | BESIDE_RUN,
     groups=GROUPS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -207,14 +208,17 @@ def _sentence(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         params = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
         known = [option for param in params for option in param.opts]
-        if (instead := REMOVED.get(("option", error.option_name))) is not None:
+        removed = (
+            ("option", error.option_name),
+            (f"option of {path}", error.option_name),
+            (f"option of {path}", "--KEY"),
+        )
+        if (instead := next((REMOVED[key] for key in removed if key in REMOVED), None)) is not None:
             return f"The option '{error.option_name}' was removed: {instead}."
         if error.option_name in SERVER and (
             place := next((SERVER_AT[name] for name in SERVER_AT if name in known), None)
         ):
             return f"No option '{error.option_name}': give the server's URL as '{path} {place}'."
-        near = get_close_matches(error.option_name, known, n=1, cutoff=0.5)
-        hint = f" Did you mean '{near[0]}'?" if near else ""
-        return f"No option '{error.option_name}'.{hint} See '{path} --help'."
+        return f"No option '{error.option_name}'.{nearest(error.option_name, known)} See '{path} --help'."
     message = error.format_message().rstrip(".")
     return f"{message[:1].upper()}{message[1:]}; see '{path} --help'."

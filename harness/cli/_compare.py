@@ -22,7 +22,7 @@ from harness.experiments.compare.runner import Judge, Made, check_enough, run_pa
 from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec, run_spec
 from harness.runner.plan import make_backend, plan
-from harness.runner.remote.ready import await_servers
+from harness.runner.remote.run import await_servers
 from harness.runner.run import RUNS
 from harness.stats.paired import ALPHA
 

@@ -107,7 +107,7 @@ def command(
     from harness.data.folder import new_folder
     from harness.experiments.agents.execute import TIERS, WORKLOAD, run_search, set_up
     from harness.options import run_spec
-    from harness.runner.remote.ready import await_servers
+    from harness.runner.remote.run import await_servers
     from harness.runner.run import RUNS
     from harness.values import duration_s
 

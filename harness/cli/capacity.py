@@ -103,7 +103,7 @@ def command(
     from harness.experiments.capacity.execute import folder_of, run_search, set_up
     from harness.experiments.capacity.store import Store
     from harness.options import run_spec
-    from harness.runner.remote.ready import await_servers
+    from harness.runner.remote.run import await_servers
 
     search = settings(goal, definition, tolerance, budget, at, rate_from, max_requests, horizon, windows)
     file = configs.read(config) if config is not None else None

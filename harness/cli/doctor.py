@@ -32,18 +32,17 @@ class Found:
     remedy: str = ""
 
 
-def python() -> Found:
-    """The interpreter; the installation refuses one that is too old."""
-    return Found("python", "ok", f"{platform.python_version()} in {sys.prefix}")
-
-
 def packages() -> Found:
     """Everything that the installation asks for, in versions it accepts, and no other files in its four packages."""
     if mixed := [f"{owner} has files in '{name}'" for owner, name in others()]:
         return Found("packages", "FAIL", "; ".join(mixed), f"install bench alone: uv tool install {DISTRIBUTION}")
     missing = [name for name in _required() if not _installed(name)]
     if not missing:
-        return Found("packages", "ok", f"bench {__version__} and all it needs")
+        return Found(
+            "packages",
+            "ok",
+            f"bench {__version__} and all it needs, Python {platform.python_version()} in {sys.prefix}",
+        )
     return Found("packages", "FAIL", f"missing: {', '.join(missing)}", "pip install .")
 
 
@@ -91,15 +90,6 @@ def load() -> Found:
     return Found("load", "warn", f"{value:.2f} in the last minute", "stop other programs while measuring")
 
 
-def clock() -> Found:
-    """The monotonic clock ticks in microseconds or less."""
-    resolution_s = time.get_clock_info("monotonic").resolution
-    value = f"monotonic, resolution {resolution_s * 1e9:.0f} ns"
-    if resolution_s <= 1e-6:
-        return Found("clock", "ok", value)
-    return Found("clock", "warn", value, "token times are no finer than that; see the clock source")
-
-
 def timer() -> Found:
     """How late a sleep of 1 ms ends: half of all, and the worst of 100."""
     late_s = []
@@ -124,18 +114,6 @@ def stamps() -> Found:
         "token times of a remote server are those of reading; measure from Linux, or see the client floor in the report"
     )
     return Found("arrival stamps", "warn", "of the process: this system has no kernel timestamps", remedy)
-
-
-def descriptors() -> Found:
-    """Open connections need a file descriptor each."""
-    try:
-        import resource
-    except ImportError:
-        return Found("file descriptors", "ok", "not available on this system")
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= 1024:
-        return Found("file descriptors", "ok", f"{soft} (up to {hard})")
-    return Found("file descriptors", "warn", str(soft), f"ulimit -n {min(hard, 65536)}")
 
 
 def disk() -> Found:
@@ -184,7 +162,7 @@ def engine() -> Found:
 
 
 ALL: tuple[Callable[[], Found], ...] = (
-    python, packages, core, cores, load, clock, timer, stamps, descriptors, disk, blas, engine,
+    packages, core, cores, load, timer, stamps, disk, blas, engine,
 )  # fmt: skip
 
 
@@ -192,8 +170,7 @@ ALL: tuple[Callable[[], Found], ...] = (
 @click.option("--no-engine", is_flag=True, help="Skip the smoke run of the built-in engine.")
 @formats
 def command(no_engine: bool, form: str) -> int:
-    """Check packages, simulator core, cores, clock, timer, arrival timestamps, open files, disk, BLAS threads and the
-    built-in engine.
+    """Check packages, simulator core, cores, load, timer, arrival timestamps, disk, BLAS and the built-in engine.
 
     Exit code 0 if this machine is ready to run benchmarks, else 3.
     """

@@ -1,26 +1,19 @@
-"""`bench explain`: what a name means, whatever kind of name it is.
-
-With --html a page of pictures of the traffic that a preset, arrivals or lengths draw.
-"""
-
-from __future__ import annotations
+"""`bench explain`: what a name means, whatever kind of name it is."""
 
 import dataclasses
 import inspect
 import textwrap
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from harness import catalog, configs, registry
-from harness.cli import _names, _terminal
-from harness.cli._options import NEW_FILE, formats
-from harness.errors import UsageError, no_such
+from harness.cli import _terminal
+from harness.cli._options import formats
+from harness.cli.list import OPTION, glossary, listed, names, table
+from harness.errors import no_such
 from harness.spec import defaults, types_of
-
-if TYPE_CHECKING:
-    from harness.data.schedule import Schedule
 
 _UNITS = {"_s": "seconds; 250ms, 60s, 5min", "_tokens": "tokens", "_rps": "requests per second",
           "_bytes": "bytes; 24GB, 80GiB", "_flops": "FLOP/s"}  # fmt: skip
@@ -36,26 +29,10 @@ _SCALES = {
 _KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "NoneType": "none"}
 
 
-REQUESTS = 20_000
-"""Requests that are drawn, or as many as there are."""
-
-FEWEST = 300
-"""Arrivals that are drawn at least where the rate soon stays what it is."""
-
-SEED = 0
-HELD = "fixed"
-"""Lengths for drawing arrivals alone; they are not shown."""
-
-DRAWABLE = ("presets", "arrivals", "lengths")
-"""Kinds of names of which there is something to draw."""
-
-
 @click.command("explain", short_help="Explain a preset, plug-in, metric or term.")
 @click.argument("name")
-@click.option("--html", type=NEW_FILE, metavar="FILE",
-              help="Also write charts of a preset, of arrivals (gamma:cv=2) or of lengths.")  # fmt: skip
 @formats
-def command(name: str, html: str | None, form: str) -> int:
+def command(name: str, form: str) -> int:
     """Explain NAME: a preset, a plug-in with its arguments, a model, a GPU, a metric or a term (tpot, ...).
 
     A name that exists in several kinds is explained in each; KIND.NAME selects one (arrivals.gamma). Files are those
@@ -64,7 +41,7 @@ def command(name: str, html: str | None, form: str) -> int:
     from workloads import catalog as workloads
 
     kind, dot, short = name.partition(".")
-    if not dot or kind not in _names.kinds():
+    if not dot or kind not in OPTION:
         kind, short = "", name
     wanted = short.split(":")[0].lower().replace("_", "-")
     if kind in ("models", "hardware") and catalog.is_file(short):
@@ -74,19 +51,19 @@ def command(name: str, html: str | None, form: str) -> int:
     elif not kind and catalog.is_file(name):
         kinds, found = ["models"], [_about("models", name)]
     else:
-        kinds = [k for k in _names.kinds() if kind in ("", k) and wanted in _names.names(k)]
+        kinds = [k for k in OPTION if kind in ("", k) and wanted in names(k)]
         found = [_about(k, wanted) for k in kinds]
-    terms, aliases = _names.glossary()
+    terms, aliases = glossary()
     term = aliases.get(wanted, wanted)
     if not kind and term in terms and (term == wanted or {*kinds} <= {"theory"}):
         found.insert(0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}")
-    if not found and wanted in _names.kinds():
-        members = _names.rows(wanted)
+    if not found and wanted in OPTION:
+        members = listed(wanted)
         width = max(len(member) for member, _ in members)
-        lines = [f"{wanted} ({_names.OPTION[wanted]})", *(f"  {member:<{width}}  {text}" for member, text in members)]
+        lines = [f"{wanted} ({OPTION[wanted]})", *(f"  {member:<{width}}  {text}" for member, text in members)]
         found = ["\n".join(lines)]
     if not found:
-        known = {n for k in _names.kinds() for n in _names.names(k)} | set(terms)
+        known = {n for k in OPTION for n in names(k)} | set(terms)
         error = no_such("term or plug-in", name, known)  # all names at once would fill the screen
         raise type(error)(f"{str(error).split(' Known: ')[0]} 'bench list' shows all names.")
     if form == "text":
@@ -97,77 +74,7 @@ def command(name: str, html: str | None, form: str) -> int:
         parts = [text.partition("\n") for text in found]
         rows = [{"name": head, "explanation": textwrap.dedent(text).strip()} for head, _, text in parts]
         _terminal.show(form, table_report(name, rows))
-    if html is not None:
-        _draw(html, kinds, short, "\n\n".join(found))
     return 0
-
-
-def _draw(html: str, kinds: list[str], spec: str, text: str) -> None:
-    """Write the page of what is drawn under this name: of the first of its kinds that draws something."""
-    if not kinds:
-        raise UsageError(f"'{spec}' is a term, of which there is nothing to draw; leave out --html.")
-    kind = next((k for k in kinds if k in DRAWABLE), kinds[0])
-    facts = _facts(kind, spec)
-    _terminal.draw(html, {**facts, "texts": [*text.splitlines(), *facts.get("texts", ())]}, spec)
-
-
-def _facts(kind: str, spec: str) -> dict[str, Any]:
-    """What `reports.traffic.page` is given of a preset, of arrivals or of lengths: one schedule and its law.
-
-    Raises UsageError for a kind that draws nothing.
-    """
-    if kind not in DRAWABLE:
-        listed = f"{', '.join(DRAWABLE[:-1])} and {DRAWABLE[-1]}"
-        raise UsageError(f"'{spec}' is of the kind {kind}, which draws no traffic; --html goes with {listed}.")
-    from workloads.catalog import load
-
-    loaded = load(HELD, arrivals=spec) if kind == "arrivals" else load(spec)
-    return _drawn(loaded, arrivals=kind != "lengths", lengths=kind != "arrivals")
-
-
-def _drawn(loaded: Any, *, arrivals: bool, lengths: bool) -> dict[str, Any]:
-    from harness.data.schedule import Schedule  # heavy
-
-    schedule = Schedule.draw(loaded.workload, seed=SEED, requests=REQUESTS)
-    found: dict[str, Any] = {"name": "drawn", "source": f"{len(schedule):,} requests drawn with seed {SEED}"}
-    if arrivals:
-        found |= _arrivals(schedule, loaded)
-    if lengths:
-        found |= {name: schedule.table[name] for name in ("prompt_tokens", "output_tokens")}
-    return found
-
-
-def _arrivals(schedule: Schedule, loaded: Any) -> dict[str, Any]:
-    """Times of what waits for no answer, and the rate that was declared."""
-    import numpy as np  # heavy
-
-    from harness.validity.fidelity import by_itself
-
-    if loaded.rate_rps is None:
-        return {"texts": ["A closed loop has no arrivals to draw: requests come when answers come."]}
-    times_s = schedule.table["scheduled_s"].to_numpy()[by_itself(schedule.table)]
-    found: dict[str, Any] = {"times_s": times_s}
-    if loaded.operational_time is not None and len(times_s) > FEWEST:
-        end_s = _settled(loaded.operational_time, times_s)
-        edges = np.linspace(0.0, end_s, 401)
-        rps = np.diff(loaded.operational_time(edges)) / np.diff(edges)
-        found["rate"] = {"at_s": (edges[1:] + edges[:-1]) / 2, "rps": rps, "name": "declared"}
-        found["times_s"] = shown = times_s[times_s <= end_s]
-        found["source"] = f"{len(shown):,} requests drawn with seed {SEED}"
-    elif loaded.arrivals_rps:
-        found["rate"] = {"at_s": [0.0, float(times_s[-1])], "rps": [loaded.arrivals_rps] * 2, "name": "declared mean"}
-    return found
-
-
-def _settled(operational_time: Any, times_s: Any) -> float:
-    """Up to when to draw (s): where the rate stays what it is soon, five times as long as it changes, else all."""
-    import numpy as np  # heavy
-
-    edges = np.linspace(0.0, float(times_s[-1]), 20_001)
-    arrivals = np.diff(operational_time(edges))
-    moving = np.flatnonzero(np.abs(arrivals - arrivals[-1]) > 1e-6 * arrivals.max())
-    changes_s = float(edges[moving[-1] + 1]) if len(moving) else float(times_s[-1])
-    return min(float(times_s[-1]), max(5 * changes_s, float(times_s[FEWEST])))
 
 
 def _about(kind: str, name: str) -> str:
@@ -179,9 +86,9 @@ def _about(kind: str, name: str) -> str:
     if kind == "configs":
         return f"{name} (configuration: --config {name})\n{textwrap.indent(configs.text_of(name) or '', '  ').rstrip()}"
     if kind in ("models", "hardware", "formats"):
-        read = _of_file(kind, name) if catalog.is_file(name) else _names.table(kind)[name]
+        read = _of_file(kind, name) if catalog.is_file(name) else table(kind)[name]
         return f"{name} ({kind})\n{_entry({**read, **(_counted(name) if kind == 'models' else {})})}"
-    return f"{name} ({kind}: {_names.OPTION[kind]})\n{_plugin(kind, name)}"
+    return f"{name} ({kind}: {OPTION[kind]})\n{_plugin(kind, name)}"
 
 
 def _of_file(kind: str, file: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ def _answer(
     from harness.experiments.fit.forms import System
     from harness.experiments.fit.probe import Probe
     from harness.options import RunSpec
-    from harness.runner.remote.ready import await_servers
+    from harness.runner.remote.run import await_servers
     from harness.spec import parse
 
     query = FitOptions(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)

@@ -92,7 +92,7 @@ def command(
     from harness.experiments.capacity.quick import client_floor, quick_search
     from harness.experiments.capacity.store import Store
     from harness.options import run_spec
-    from harness.runner.remote.ready import when_ready
+    from harness.runner.remote.run import when_ready
     from harness.spec import Spec, seconds
     from reports.document.rendered import write_answer_page
 

@@ -1,6 +1,8 @@
-"""`bench run`: one run of a workload or a trace against a backend, with its verdict."""
+"""`bench run`: one run of a workload or a trace against a backend, with its verdict; its configuration and senders."""
 
+import os
 import shlex
+import stat
 import sys
 from pathlib import Path
 
@@ -18,7 +20,9 @@ from harness.cli._options import (
     server_url,
     wait,
 )
+from harness.errors import UsageError
 
+TEMPLATE = Path(__file__).with_name("init.toml")
 _EPILOG = """
 \b
 Examples
@@ -90,7 +94,7 @@ def command(
     from harness import configs
     from harness.cli import _terminal
     from harness.options import SCHEDULE, run_spec
-    from harness.runner.remote.ready import await_servers
+    from harness.runner.remote.run import await_servers
     from harness.runner.run import execute, why
     from reports.document.rendered import write_run_page
 
@@ -116,3 +120,39 @@ def command(
     elif (reason := why(result.exit_code, result.run.info, result.outcome, spec.fail_under)) is not None:
         _terminal.complain(reason)
     return result.exit_code
+
+
+@click.command("init", short_help="Write a commented configuration file.")
+@click.argument("file", default="bench.toml")
+def init(file: str) -> int:
+    """Write FILE (default bench.toml), a commented configuration for 'bench run --config FILE'."""
+    from harness.cli import _terminal
+    from harness.data import files
+
+    path = Path(file)
+    try:
+        with path.open("x", encoding="utf-8") as out:
+            out.write(TEMPLATE.read_text(encoding="utf-8").replace("bench.toml", shlex.quote(file)))
+    except FileExistsError:
+        raise UsageError(f"'{file}' exists and is left alone; name another file.") from None
+    except OSError as error:
+        if files.has_no_room(error):
+            path.unlink(missing_ok=True)  # else the next call would leave the empty file alone
+        raise files.refused(file, error) from None
+    _terminal.say(f"{file} written; edit it, then: bench run --config {shlex.quote(file)}")
+    return 0
+
+
+@click.command("sender", short_help="Send for 'bench run --senders' on another machine.")
+def sender() -> None:
+    """Send a share of a run for bench on another machine, which starts this command (--senders ssh:HOST,...).
+
+    Standard input and output carry messages of 'bench run', not text.
+    """
+    from harness.runner.remote import calibration
+    from harness.runner.remote.sender import main
+
+    kind = os.fstat(0).st_mode
+    if not stat.S_ISFIFO(kind) and not stat.S_ISSOCK(kind):
+        raise UsageError("'bench sender' needs a pipe as its standard input: 'bench run --senders ssh:HOST' starts it.")
+    main(calibration.serve)

@@ -93,7 +93,7 @@ def command(
     from harness.experiments.sweep import axes
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
-    from harness.runner.remote.ready import await_servers
+    from harness.runner.remote.run import await_servers
     from reports.document import rendered
 
     file = configs.read(config).given if config is not None else None

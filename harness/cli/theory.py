@@ -1,14 +1,8 @@
 """`bench theory`: closed forms of LLM serving, evaluated at every point of what is varied."""
 
-import re
-from collections.abc import Iterable
-from difflib import get_close_matches
-
 import click
 
 from harness.cli._options import Value, formats, option
-from harness.errors import UsageError
-from harness.removed import REMOVED
 
 _EPILOG = """
 \b
@@ -26,21 +20,15 @@ def _answer_file(value: object, name: str) -> str:  # noqa: ARG001  # the messag
     return str(value)
 
 
-@click.command(
-    "theory", short_help="Analytical models of LLM serving, without a run.", epilog=_EPILOG,
-    context_settings={"ignore_unknown_options": True},
-)  # fmt: skip
+@click.command("theory", short_help="Analytical models of LLM serving, without a run.", epilog=_EPILOG)
 @click.argument("spec", metavar="[NAME:KEY=VALUE,...]", required=False)
-@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="")
 @option("--over", multiple=True, metavar="NAME=VALUES",
         help="Vary a parameter: rate=1,2,4, or batch=1:128:x2 (doubling); repeatable.")  # fmt: skip
 @option("--out", type=Value(_answer_file), metavar="FILE",
         help="Write to this file instead: .html, .md, .json, .csv or .txt.")  # fmt: skip
 @formats
 @click.pass_context
-def command(
-    ctx: click.Context, spec: str | None, words: tuple[str, ...], over: tuple[str, ...], out: str | None, form: str
-) -> int:
+def command(ctx: click.Context, spec: str | None, over: tuple[str, ...], out: str | None, form: str) -> int:
     """Evaluate the closed form NAME of LLM serving; some have a simulation beside it. Without NAME, list all forms.
 
     'bench explain theory.NAME' shows the parameters of a form with their units, and its source.
@@ -49,10 +37,6 @@ def command(
     from harness.cli.list import command as listed
     from harness.experiments.theory import evaluate
 
-    if words:
-        if get_close_matches(words[0], [name for option in ctx.command.params for name in option.opts], cutoff=0.8):
-            raise click.NoSuchOption(words[0], ctx=ctx)
-        raise UsageError(_moved(str(spec), words))
     if spec is None:
         return int(ctx.invoke(listed, kind="theory", form=form))
     info = evaluate(spec, over)
@@ -61,20 +45,3 @@ def command(
     else:
         _terminal.put(info, out)
     return 0
-
-
-def _moved(name: str, words: Iterable[str]) -> str:
-    """Write options of a form, as earlier versions had them, as its parameters."""
-    left = [*words]
-    fixed: list[str] = []
-    varied: list[str] = []
-    option = left[0].partition("=")[0]
-    while left:
-        key, equals, value = left.pop(0).lstrip("-").partition("=")
-        if not equals:
-            value = left.pop(0) if left and not left[0].startswith("-") else "true"
-        value = re.sub(r"(\d+)\.\.(\d+)", r"\1:\2:x2", value)
-        (varied if "," in value or ":x2" in value else fixed).append(f"{key}={value}")
-    spec = f"{name}:{','.join(fixed)}" if fixed else name
-    written = " --over ".join(["bench theory " + spec, *varied])
-    return f"The option '{option}' was removed: {REMOVED['option of bench theory', '--KEY']}: '{written}'."

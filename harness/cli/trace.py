@@ -138,19 +138,15 @@ def convert(file: str, target: str, force: bool, sort: bool, form: str, **option
 @command.command("slice", short_help="Extract a part of a trace.")
 @click.argument("file")
 @writing(TRACE_FILE)
-@run_options(SLICING)
-@click.option("--tag", metavar="NAME", help="Only this class of traffic, e.g. api.")
-@run_options(READING)
+@run_options((*READING, *SLICING))
 @formats
-def cut(file: str, target: str, force: bool, tag: str | None, form: str, **options: Any) -> int:
+def cut(file: str, target: str, force: bool, form: str, **options: Any) -> int:
     """Write a part of the trace FILE: a time range, the first N requests, matching rows.
 
     Times count from the first row, or from --start. Excluded rows are counted by reason.
     """
     from workloads.trace_tools.convert import cut as write_part
 
-    conditions = [*([options["where"]] if options["where"] else []), *([f"tag={tag}"] if tag else [])]
-    options["where"] = ",".join(conditions) or None
     trace = write_part(file, target, force=force, **_rows(options))
     return _written(form, target, len(trace), trace.facts)
 

@@ -33,13 +33,13 @@ from harness.data.records import (
     completed,
     corrections,
     http_table,
+    since,
     steps_table,
     to_table,
 )
 from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
-from harness.data.storage import Stream, batches, write_json
-from harness.data.warmup_cut import kept
+from harness.data.storage import Stream, batches, readable, write_json
 from harness.errors import UsageError
 
 _TABLES = ("requests", "steps", "http", "server_metrics", "actions")
@@ -109,7 +109,7 @@ class Run:
     @property
     def measured(self) -> pa.Table:
         """The measured requests, those after the warm-up, in a new table."""
-        return kept(self.requests, self.info.warmup)
+        return since(self.requests, self.info.warmup.since_s)
 
 
 class RunFolder:
@@ -372,18 +372,10 @@ def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_firs
                 return pa.Table.from_batches(rows) if rows else None
             return completed(pa.Table.from_batches(rows), schema) if rows else schema.empty_table()
         if file == parquet and file.exists():
-            return _read_parquet(file, schema)
+            with readable(file):
+                found = untrusted.read_parquet(file)
+                return found if schema is None else completed(found, schema)
     return None
-
-
-def _read_parquet(file: Path, schema: pa.Schema | None) -> pa.Table:
-    try:
-        table = untrusted.read_parquet(file)
-        return table if schema is None else completed(table, schema)
-    except MemoryError:  # an ArrowException too, where Arrow has no memory
-        raise
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be
-        raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
 
 
 def _check_usable(path: Path) -> None:

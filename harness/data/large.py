@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness import untrusted
@@ -21,10 +20,9 @@ from harness.data import folder
 from harness.data.folder import Run
 from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import lists
-from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed
-from harness.data.run_json import RunInfo
+from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed, since
 from harness.data.schedule import Schedule
-from harness.errors import UsageError
+from harness.data.storage import readable
 
 PART = 2048
 """Rows that are read at one time: with 128 tokens each, 2 MB of stamps."""
@@ -110,44 +108,20 @@ def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> 
     """The rows of a group, a few at a time: their memory can be used again, which costs less than new memory."""
     wanted = pa.schema([schema.field(name) for name in columns])
     rows = PART if schema is REQUESTS else 32 * PART
-    try:
-        with opened(file) as source:
-            for batch in source.iter_batches(rows, [group], columns, use_threads=False):
-                yield completed(untrusted.decoded(pa.Table.from_batches([batch]), file), wanted)
-    except MemoryError:  # an ArrowException too, where Arrow has no memory
-        raise
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be
-        raise unreadable(file, error) from None
+    with readable(file), opened(file) as source:
+        for batch in source.iter_batches(rows, [group], columns, use_threads=False):
+            yield completed(untrusted.decoded(pa.Table.from_batches([batch]), file), wanted)
 
 
 def opened(file: Path) -> pq.ParquetFile:
     """The Parquet file, to be read in parts. Raises UsageError for one that cannot be read."""
-    try:
+    with readable(file):
         return untrusted.open_parquet(file)
-    except MemoryError:  # an ArrowException too, where Arrow has no memory
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise unreadable(file, error) from None
-
-
-def unreadable(file: Path, error: Exception) -> UsageError:
-    """The sentence for a file that is damaged."""
-    return UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.")
-
-
-def cut_s(info: RunInfo) -> float | None:
-    """From when requests are measured; None where nothing was cut."""
-    return info.warmup.at_s if info.warmup.requests else None
-
-
-def since(table: pa.Table, since_s: float | None) -> pa.Table:
-    """The requests due at `since_s` or after it; all where it is None."""
-    return table if since_s is None else table.filter(pc.greater_equal(table["scheduled_s"], since_s))
 
 
 def measured(run: Run) -> Run:
     """The run without the requests before the cut of its warm-up."""
-    since_s = cut_s(run.info)
+    since_s = run.info.warmup.since_s
     if since_s is None:
         return run
     parts = () if run.whole is None else run.whole.requests

@@ -149,6 +149,11 @@ def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table.select(schema.names).cast(schema)
 
 
+def since(table: pa.Table, since_s: float | None) -> pa.Table:
+    """The requests due at `since_s` or after it; all where it is None."""
+    return table if since_s is None else table.filter(pc.greater_equal(table["scheduled_s"], since_s))
+
+
 def in_tables(rows: Iterator[T], count: int, table: Callable[[list[T]], pa.Table]) -> Iterator[pa.Table]:
     """Tables of `count` rows, and of those that are left where an error or an interrupt ends the rows."""
     batch: list[T] = []

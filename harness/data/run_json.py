@@ -37,6 +37,11 @@ class Cut(Part, frozen=True):
     requests: Count
     stationary: bool = True
 
+    @property
+    def since_s(self) -> float | None:
+        """From when requests are measured; None where nothing was cut."""
+        return self.at_s if self.requests else None
+
 
 class Workload(Part, frozen=True, kw_only=True):
     """What is sent: name, laws, rates, where lengths and times come from."""

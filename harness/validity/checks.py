@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from harness.api import ENDED_WELL, RunWarning, Status
 from harness.data.folder import Run
 from harness.data.lists import number
+from harness.data.records import since
 from harness.data.run_json import Check, Cut, Fidelity, OutputLengths, RunInfo
-from harness.data.warmup_cut import kept
 from harness.metrics.measure import ended_well, succeeded
 from harness.metrics.quantiles import quantile
 from harness.validity import steady_state, work_done
@@ -101,7 +101,7 @@ def judge(
     if clock == "wall":
         late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
         late_s = late_s[~np.isnan(late_s)]
-    measured_table = kept(requests, cut)
+    measured_table = since(requests, cut.since_s)
     measured = int(succeeded(measured_table).sum())
     unsent = len(without_record(requests, schedule)) if schedule is not None and interrupted else 0
     planned = 0 if schedule is None else len(schedule)

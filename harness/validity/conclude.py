@@ -79,7 +79,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
 
 def _tables(measured: Run, run: Run) -> RunTables:
     """What its own metrics see of a run without the requests of its warm-up, of which they see the prompts too."""
-    since_s, backend = large.cut_s(measured.info) or 0.0, measured.info.backend
+    since_s, backend = measured.info.warmup.since_s or 0.0, measured.info.backend
 
     def steps() -> Iterator[pa.Table]:
         return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in measured.step_pieces())

@@ -18,9 +18,9 @@ from msgspec import UNSET, structs
 from harness.api import RunWarning, Status
 from harness.data.folder import Run
 from harness.data.lists import Lists, first, gap_lists, last, lists, number, pieces, streamed_tokens
+from harness.data.records import since
 from harness.data.run_json import Ending
 from harness.data.schedule import digest, links
-from harness.data.warmup_cut import kept
 from harness.metrics.measure import first_last, succeeded
 from harness.validity.rules import sentences
 
@@ -322,7 +322,8 @@ def _not_as_scheduled(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWar
 
 def _not_as_counted(run: Run) -> Iterator[RunWarning]:
     counted = {status: count for status, count in run.info.summary.status.items() if count}
-    ends = kept(run.requests.select(["scheduled_s", "status"]), run.info.warmup)["status"].value_counts().to_pylist()
+    measured = since(run.requests.select(["scheduled_s", "status"]), run.info.warmup.since_s)
+    ends = measured["status"].value_counts().to_pylist()
     there = {row["values"]: row["counts"] for row in ends}
     if counted and counted != there:
         text, other = (

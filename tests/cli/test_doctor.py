@@ -4,7 +4,6 @@ import importlib.metadata as metadata
 import os
 import shutil
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -69,10 +68,6 @@ def _busy(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(os, "getloadavg", lambda: (99.0, 9.0, 9.0), raising=False)
 
 
-def _coarse_clock(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(time, "get_clock_info", lambda _: SimpleNamespace(resolution=0.015))
-
-
 def _late_timer(patch: pytest.MonkeyPatch) -> None:
     at_s = iter(range(1000))
     patch.setattr(doctor, "time", SimpleNamespace(monotonic=lambda: float(next(at_s)), sleep=lambda _: None))
@@ -84,10 +79,6 @@ def _full_disk(patch: pytest.MonkeyPatch) -> None:
 
 def _read_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(os, "access", lambda *_: False)
-
-
-def _few_files(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("resource.getrlimit", lambda _: (256, 4096))
 
 
 def _no_blas(patch: pytest.MonkeyPatch) -> None:
@@ -115,9 +106,7 @@ def _no_engine(patch: pytest.MonkeyPatch) -> None:
     [
         (_one_core, doctor.cores, "warn", "lower --rate"),
         (_busy, doctor.load, "warn", "stop other programs"),
-        (_coarse_clock, doctor.clock, "warn", "clock source"),
         (_late_timer, doctor.timer, "warn", "not shared"),
-        (_few_files, doctor.descriptors, "warn", "ulimit -n 4096"),
         (_full_disk, doctor.disk, "warn", "--out"),
         (_read_only, doctor.disk, "warn", "not writable"),
         (_no_blas, doctor.blas, "warn", "slow"),

@@ -1,14 +1,12 @@
 """`bench list` and `bench explain` know everything that can be named."""
 
-import re
-from pathlib import Path
-
 import pytest
 
-from harness.cli import _names, main
+from harness.cli import main
+from harness.cli.list import OPTION, glossary, names
 
 
-@pytest.mark.parametrize("kind", _names.kinds())
+@pytest.mark.parametrize("kind", OPTION)
 def test_everything_that_is_listed_is_explained(
     kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -17,7 +15,7 @@ def test_everything_that_is_listed_is_explained(
     assert main(["list", kind]) == 0
     listed = capsys.readouterr().out
 
-    for name in _names.names(kind):
+    for name in names(kind):
         assert f"  {name} " in listed
         assert main(["explain", f"{kind}.{name}"]) == 0
         assert capsys.readouterr().out.startswith(name)
@@ -49,7 +47,7 @@ def test_a_list_that_is_read_by_a_program_is_not_cut(capsys: pytest.CaptureFixtu
 
 def test_other_words_lead_to_terms() -> None:
     """`bench explain percentile` would end in a traceback."""
-    terms, aliases = _names.glossary()
+    terms, aliases = glossary()
 
     assert set(aliases.values()) <= set(terms)
     assert not set(aliases) & set(terms)
@@ -57,7 +55,7 @@ def test_other_words_lead_to_terms() -> None:
 
 def test_metrics_are_explained_without_fields_of_their_classes(capsys: pytest.CaptureFixture[str]) -> None:
     """'assume Assume, default nothing' tells a user nothing."""
-    for name in _names.names("metrics"):
+    for name in names("metrics"):
         assert main(["explain", f"metrics.{name}"]) == 0
         shown = capsys.readouterr().out
         assert "Assume" not in shown
@@ -93,49 +91,6 @@ def test_quantities_have_units_and_choices_are_named(capsys: pytest.CaptureFixtu
     assert "one of distserve, first-turn, multi-turn-8k, default distserve" in lengths
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("chatbot", ["dispersion", "rate", "lengths", "joint"]),
-        ("ramp:over=30s", ["dispersion", "rate"]),
-        ("arrivals.closed", []),
-        ("fixed", ["lengths"]),
-        ("deck-slots", ["rate", "lengths"]),
-    ],
-)
-def test_names_are_drawn(name: str, shown: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A user could read of a workload, but not see it before a run."""
-    page = tmp_path / "page.html"
-
-    assert main(["explain", name, "--html", str(page)]) == 0
-    assert shown == re.findall(r'data-figure="(\w+)"', page.read_text())
-    assert str(page) in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("a100-80g", "of the kind hardware, which draws no traffic"), ("idc", "is a term"), ("chatbot", "no folder")],
-)
-def test_what_cannot_be_drawn_is_an_error(
-    name: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """`bench explain a100-80g --html` would end in a traceback, or write an empty page."""
-    assert (
-        main(["explain", name, "--html", str(tmp_path / ("none/x.html" if message == "no folder" else "x.html"))]) == 2
-    )
-    assert message in capsys.readouterr().err
-
-
-def test_the_text_of_a_page_keeps_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every line of a paragraph would be a point of a list, with empty points between them."""
-    assert main(["explain", "slo-mix", "--html", str(tmp_path / "page.html")]) == 0
-    page, text = (tmp_path / "page.html").read_text(), capsys.readouterr().out
-
-    assert "<pre>slo-mix (workload preset)\n" in page
-    assert text.splitlines()[0] == "slo-mix (workload preset)"
-    assert text.splitlines()[1].startswith("  Chat, deadlines and compound tasks")
-
-
 def test_equal_arrivals_of_classes_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:
     """Twenty tenants would fill five lines with 'tenant-01=poisson'."""
     main(["explain", "multi-tenant"])
@@ -153,4 +108,4 @@ def test_a_kind_is_explained_by_its_names(capsys: pytest.CaptureFixture[str]) ->
     text = capsys.readouterr().out
 
     assert text.startswith("arrivals (--arrivals NAME)")
-    assert all(f"  {name} " in text for name in _names.names("arrivals"))
+    assert all(f"  {name} " in text for name in names("arrivals"))

@@ -370,7 +370,7 @@ class TestWriting:
     def test_slices(self, bench: Bench, plain: str) -> None:
         """A slice would hold other rows, or not say which it left out."""
         code, out, _ = bench(
-            "slice", plain, "-o", "out.parquet", "--tag", "api", "--where", "prompt<=2500", "--limit", "50"
+            "slice", plain, "-o", "out.parquet", "--where", "tag=api,prompt<=2500", "--limit", "50"
         )
         before = traces.read(plain).table.to_pylist()
         wanted = [r for r in before if r["tag"] == "api" and r["prompt_tokens"] <= 2500][:50]
@@ -539,7 +539,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("convert plain.csv -o no/such/out.csv", 2, "no folder 'no/such'"),
     ("convert plain.csv -o plain.csv --force", 2, "is the trace that is read"),
     ("slice plain.csv -o out.csv --where prompt>9999", 2, "leaves none of 400 requests"),
-    ("slice plain.csv -o out.csv --tag none", 2, "leaves none of 400 requests"),
+    ("slice plain.csv -o out.csv --where tag=none", 2, "leaves none of 400 requests"),
     ("scale plain.csv -o out.csv", 2, "STEP"),
     ("scale plain.csv half -o out.csv", 2, "No way to scale named 'half'"),
     ("scale plain.csv thin:2 -o out.csv", 2, "share must be above 0 and at most 1"),

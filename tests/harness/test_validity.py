@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from harness.api import Request
-from harness.cli._names import glossary
+from harness.cli.list import glossary
 from harness.data.records import schedule_chunk, scheduled_table, to_table
 from harness.data.schedule import Schedule
 from harness.validity import steady_state

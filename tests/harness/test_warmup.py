@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from harness import values
-from harness.data.records import to_table
+from harness.data.records import since, to_table
 from harness.data.schedule import Schedule
-from harness.data.warmup_cut import kept
 from harness.errors import UsageError
 from harness.validity import steady_state
 
@@ -28,7 +27,7 @@ def test_a_start_that_is_slower_is_left_out(lasting):
     cut = steady_state.find(lasting(e2e_s), "mser5")
 
     assert 35 <= cut.requests <= 50
-    assert cut.requests == 500 - len(kept(lasting(e2e_s), cut))
+    assert cut.requests == 500 - len(since(lasting(e2e_s), cut.since_s))
 
 
 def test_nothing_is_cut_before_the_system_has_filled(lasting):
@@ -45,7 +44,7 @@ def test_a_cut_can_be_named(lasting):
     assert (30.0, 30) == (steady_state.find(table, "30s").at_s, steady_state.find(table, "30s").requests)
     assert (200.0, 200) == (steady_state.find(table, "200").at_s, steady_state.find(table, "200").requests)
     assert 0 == steady_state.find(table, "none").requests == steady_state.find(table, None).requests
-    assert 1 == len(kept(table, steady_state.find(table, "1000s")))
+    assert 1 == len(since(table, steady_state.find(table, "1000s").since_s))
 
 
 @pytest.mark.parametrize(

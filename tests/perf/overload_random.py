@@ -26,7 +26,7 @@ import pyarrow as pa
 import random_systems
 
 from harness.data.lists import number
-from harness.data.warmup_cut import kept
+from harness.data.records import since
 from harness.errors import BenchError
 from harness.experiments import trial
 from harness.metrics import measure
@@ -126,7 +126,7 @@ class Drawn:
                     own = SEEDS_OF_RUNS + 1000 * self.number + 10 * seed + requests % 7
                     table = self.run(factor * base_rps, requests, own)
                     cut = steady_state.find(table, "mser5")
-                    scored = score(kept(table, cut), parse_slo(str(self.spec.slo)))
+                    scored = score(since(table, cut.since_s), parse_slo(str(self.spec.slo)))
                     grew = steady_state.overload(table) is not None
                     met = (scored.attainment or 0.0) >= self.goal
                     yield Judged(factor, requests, grew, bool(grew and not met), long_enough(table))

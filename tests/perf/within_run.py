@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.data.codec import encode
-from harness.data.warmup_cut import kept
+from harness.data.records import since
 from harness.experiments import pool, trial
 from harness.metrics import measure
 from harness.metrics.objective import parse_slo, score
@@ -50,7 +50,7 @@ def look(spec: RunSpec) -> Seen:
     """Simulate a run and compute its intervals."""
     table = trial.simulate(spec).table
     cut = steady_state.find(table, "mser5")
-    measured = kept(table, cut)
+    measured = since(table, cut.since_s)
     grown = steady_state.overload(table) is not None
     info = encode(within(measured, parse_slo(SLO), overloaded=grown))
     ttft_s, tpot_s = (measure.per_request(measure.metrics()[name], measured) for name in ("ttft", "tpot"))

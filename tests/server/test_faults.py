@@ -140,9 +140,9 @@ def test_answers_with_faults_do_not_count_as_late(play: Play) -> None:
 
     async def scenario(stage: Stage) -> None:
         await stage.post(TEXT, FIVE)
-        assert 0 == stage.running.front.truth.lateness.count
+        assert 0 == stage.running.front.truth.lateness.reads
         await stage.post(TEXT, FIVE)
-        assert 0 == stage.running.front.truth.lateness.count
+        assert 0 == stage.running.front.truth.lateness.reads
 
     play(scenario, faults=("slow=50%",), backend="null:itl=10ms")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import signal, stats
 
-from harness.data.warmup_cut import kept
+from harness.data.records import since
 from harness.experiments import pool, trial
 from harness.metrics import measure
 from harness.metrics.objective import parse_slo
@@ -79,7 +79,7 @@ def run_of(seed, rate_rps=1.0):
         seed=seed, slo="ttft=0.15,tpot=0.1",
     )  # fmt: skip
     table = trial.simulate(spec).table
-    measured = kept(table, steady_state.find(table, "mser5"))
+    measured = since(table, steady_state.find(table, "mser5").since_s)
     found = within(measured, parse_slo(spec.slo))
     ttft_s = measure.per_request(measure.metrics()["ttft"], measured)
     return found, float(ttft_s.mean()), float((ttft_s <= 0.15).mean())

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from pyarrow import parquet
 
 from harness import untrusted
 from harness.data.lists import Floats, Ints
-from harness.errors import UsageError, no_such
+from harness.errors import UsageError, nearest, no_such
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import may_be_timestamp, shown_columns
 from workloads.readers._collect import HEAD, Block
@@ -121,10 +120,9 @@ def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[st
     found = _parsed(given) if given is not None else _by_name(columns)
     for name, column in found.items():
         if column not in columns:
-            near = get_close_matches(column, columns, n=1, cutoff=0.5)
-            guess = f" Did you mean '{near[0]}'?" if near else ""
             raise UsageError(
-                f"--columns {name}={column}: trace '{file}' has no such column; found: {shown_columns(columns)}.{guess}"
+                f"--columns {name}={column}: trace '{file}' has no such column; found: {shown_columns(columns)}."
+                f"{nearest(column, columns)}"
             )
     units = [unit for unit in UNITS if unit in found]
     missing = [n for n in ("prompt", "output") if n not in found] + ([] if units else ["at"])

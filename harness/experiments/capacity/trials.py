@@ -22,10 +22,9 @@ from harness import termination, untrusted
 from harness.api import RequestRecord, Slo
 from harness.data.held_back import without_held_back
 from harness.data.lists import number
-from harness.data.records import to_table
+from harness.data.records import since, to_table
 from harness.data.run_json import RunInfo
 from harness.data.storage import write_parquet
-from harness.data.warmup_cut import kept
 from harness.errors import BackendError, NothingDue, NotValid, Unresolved, UsageError
 from harness.experiments import trial
 from harness.experiments.capacity.conditions import Condition, Share, missed, shares, sure_misses, with_typical
@@ -283,7 +282,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     table = table.sort_by("request_id")
     probe = task.key.goal is not None or task.key.rate_rps == 0
     cut = steady_state.find(table, "none" if probe else task.run.warmup)
-    measured = kept(table, cut)
+    measured = since(table, cut.since_s)
     end_s = ended_s(table)
     e2e_s = end_s - number(table, "scheduled_s")
     e2e_s = e2e_s[np.isfinite(e2e_s)]

@@ -19,8 +19,8 @@ from harness.api import Metric, Slo
 from harness.data.folder import Run
 from harness.data.held_back import HELD_BACK
 from harness.data.lists import number
-from harness.data.run_json import Cut, Described, Summary
-from harness.data.warmup_cut import kept
+from harness.data.records import since
+from harness.data.run_json import Described, Summary
 from harness.errors import UsageError, no_such
 from harness.experiments.compare.pairing import Numbers, Pair, Source
 from harness.metrics.measure import metrics, per_request, succeeded
@@ -242,7 +242,7 @@ def of(source: Source, objective: Slo | None, from_s: float) -> Values:
         return {**source.values}
     if source.info.source and not len(source.requests):
         return dict(_summary(source.info.summary))  # what the other tool computed is all there is
-    table = measured(source.requests, from_s)
+    table = since(source.requests, from_s)
     return dict(_summary(summarize(table, objective or restored_slo(source.info))))
 
 
@@ -295,7 +295,7 @@ def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:
     metric = compared().get(name)
     if metric is None or isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
         return None
-    tables = [measured(run.requests, from_s) for run in (pair.base, pair.head)]
+    tables = [since(run.requests, from_s) for run in (pair.base, pair.head)]
     _, ours, theirs = np.intersect1d(*(table["request_id"] for table in tables), return_indices=True)
     base, head = (
         np.where(succeeded(table), per_request(metric, table), np.nan)[rows]
@@ -308,17 +308,11 @@ def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:
     return found if found is None or metric.better == "lower" else (-found[0], found[1])
 
 
-def measured(table: pa.Table, from_s: float) -> pa.Table:
-    """The requests due at `from_s` or after it."""
-    early = int((number(table, "scheduled_s") < from_s).sum()) if from_s else 0
-    return kept(table, Cut("pair", from_s, early))
-
-
 def cached_share(source: Source, from_s: float) -> float | None:
     """Share of the prompt tokens that a prefix cache had; None where it is not known."""
     if isinstance(source, Numbers):
         return None
-    table = measured(source.requests, from_s)
+    table = since(source.requests, from_s)
     cached, prompts = number(table, "cached_tokens"), number(table, "prompt_tokens")
     known = ~np.isnan(cached)
     total = float(prompts[known].sum())

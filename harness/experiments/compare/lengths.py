@@ -14,7 +14,8 @@ import numpy.typing as npt
 from msgspec import structs
 
 from harness.data.lists import number
-from harness.experiments.compare import gates, refusals, verdict
+from harness.data.records import since
+from harness.experiments.compare import refusals, verdict
 from harness.experiments.compare.compare_json import Difference, GateRow, LengthChange, LengthRow, RowVerdict
 from harness.experiments.compare.gates import OUTPUT_TOKENS
 from harness.experiments.compare.pairing import Numbers, Pair, Source
@@ -140,7 +141,7 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
     if isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
         means = [_mean(side) for side in (pair.base, pair.head)]
         return None if None in means else (np.array(means[:1], float), np.array(means[1:], float), 1)
-    base, head = (gates.measured(run.requests, cut_s) for run in (pair.base, pair.head))
+    base, head = (since(run.requests, cut_s) for run in (pair.base, pair.head))
     base, head = base.filter(succeeded(base)), head.filter(succeeded(head))
     _, ours, theirs = np.intersect1d(base["request_id"], head["request_id"], return_indices=True)
     if not len(ours):

@@ -14,6 +14,7 @@ import pyarrow as pa
 from harness.data import large
 from harness.data.folder import Run
 from harness.data.lists import pieces
+from harness.data.records import since
 from harness.data.run_json import RunInfo
 from harness.experiments import imports
 from harness.metrics.objective import Seen
@@ -63,8 +64,8 @@ def of_run(run: Run) -> Source:
     table = run.measured
     table = table.drop_columns([c for c in ("error",) if c in table.column_names])
     if run.whole is not None:
-        since_s = large.cut_s(run.info)
-        seen = Seen(table, lambda: (large.since(piece, since_s) for piece in run.pieces()))
+        since_s = run.info.warmup.since_s
+        seen = Seen(table, lambda: (since(piece, since_s) for piece in run.pieces()))
     else:
         seen = Seen(large.thinned(table), lambda: pieces(table))
     return Source(run.path, run.info, seen, len(run.requests) - len(table), run.http, run.schedule)

@@ -1,33 +1,45 @@
-"""A run against a remote endpoint: query its capabilities, measure the client, send, read the server's metrics."""
+"""A run against a remote endpoint: wait for it, query its capabilities, measure the client, send, read its metrics."""
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
+from harness import termination
 from harness.api import Outcome, Remote, Scraper, Sourced
 from harness.data.codec import from_facts
 from harness.data.folder import RunFolder
 from harness.data.host import process_age_s
 from harness.data.records import Recounts
 from harness.data.run_json import Client, Sender, Server
+from harness.errors import BackendError, NotReady, UsageError
+from harness.options import RunSpec
 from harness.runner.live import Live
-from harness.runner.plan import Plan
+from harness.runner.plan import Plan, make_backend
 from harness.runner.recorder import Recorder
 from harness.runner.remote import calibration
 from harness.runner.remote.coordinator import Senders
 from harness.runner.remote.process import yielding
 from harness.runner.remote.split import events_rps, hosts, sender_count
 from harness.runner.virtual import Interruptible
+from harness.spec import parse
+
+T = TypeVar("T")
 
 Signals: TypeAlias = "Callable[[Interruptible], AbstractContextManager[None]]"
 """A context in which Ctrl-C and SIGTERM interrupt the given object."""
 
 CALIBRATE_S = 2.0
 """How long the client is measured before a run and after it, when nothing says how long."""
+PAUSE_S = 1.0
+"""Between two tries."""
+REMIND_S = 60.0
+"""How often the same reason is repeated."""
 
 
 @dataclass(slots=True)
@@ -164,3 +176,50 @@ class _Ends:
     def interrupt(self) -> None:
         """End it."""
         self.task.cancel()
+
+
+def when_ready(action: Callable[[], T], wait_s: float, say: Callable[[str], None]) -> T:
+    """The result of an action as soon as it does not raise NotReady; `say` hears what it waits for.
+
+    Raises BackendError where it still does after `wait_s`.
+    """
+    begun_s = reminded_s = time.monotonic()
+    reason = ""
+    while True:
+        try:
+            return action()
+        except NotReady as error:
+            now_s = time.monotonic()
+            left_s = begun_s + wait_s - now_s
+            if wait_s and left_s <= 0:
+                raise BackendError(f"{error.args[0]}; gave up after --wait {wait_s:g}s.") from None
+            if left_s <= 0:
+                raise
+            if error.args[0] != reason or now_s - reminded_s >= REMIND_S:
+                reason, reminded_s = error.args[0], now_s
+                say(f"waiting up to {left_s:.0f} s: {reason}")
+            time.sleep(min(PAUSE_S, left_s))
+
+
+def await_servers(specs: Iterable[RunSpec], wait_s: float | None, say: Callable[[str], None]) -> None:
+    """Wait until the servers of runs take requests, by those of a probe, `wait_s` for each; None does not wait.
+
+    Raises UsageError for a backend that is no server.
+    """
+    if wait_s is None:
+        return
+    for spec in {spec.backend: spec for spec in specs}.values():
+        backend = make_backend(spec)
+        if not isinstance(backend, Remote):
+            raise UsageError(f"--wait is for a server; the backend '{parse(spec.backend).name}' needs none.")
+        when_ready(partial(_open, backend), wait_s, say)
+
+
+def _open(backend: Remote) -> None:
+    async def opened() -> None:
+        try:
+            await backend.open(calibration.Words())
+        finally:
+            await backend.close()
+
+    termination.run(opened())
