@@ -369,9 +369,7 @@ class TestWriting:
 
     def test_slices(self, bench: Bench, plain: str) -> None:
         """A slice would hold other rows, or not say which it left out."""
-        code, out, _ = bench(
-            "slice", plain, "-o", "out.parquet", "--where", "tag=api,prompt<=2500", "--limit", "50"
-        )
+        code, out, _ = bench("slice", plain, "-o", "out.parquet", "--where", "tag=api,prompt<=2500", "--limit", "50")
         before = traces.read(plain).table.to_pylist()
         wanted = [r for r in before if r["tag"] == "api" and r["prompt_tokens"] <= 2500][:50]
         after = traces.read("out.parquet").table

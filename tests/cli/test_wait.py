@@ -6,7 +6,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import BackendError, NotReady
-from harness.runner.remote import ready
+from harness.runner.remote import run as remote
 
 
 class Clock:
@@ -25,7 +25,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(ready, "time", made)
+    monkeypatch.setattr(remote, "time", made)
     return made
 
 
@@ -46,7 +46,7 @@ def test_each_reason_is_printed_once_until_the_server_answers(clock: Clock) -> N
     lines: list[str] = []
     action = answering(clock, [(5, "No server answers"), (20, "The server is loading its model")])
 
-    assert "an answer" == ready.when_ready(action, 600, lines.append)
+    assert "an answer" == remote.when_ready(action, 600, lines.append)
     assert ["waiting up to 600 s: No server answers", "waiting up to 595 s: The server is loading its model"] == lines
     assert 20 == clock.now_s
 
@@ -56,7 +56,7 @@ def test_a_long_wait_repeats_its_reason_each_minute_and_gives_up_in_time(clock: 
     lines: list[str] = []
 
     with pytest.raises(BackendError, match=r"No server answers; gave up after --wait 150s."):
-        ready.when_ready(answering(clock, [(1e9, "No server answers")]), 150, lines.append)
+        remote.when_ready(answering(clock, [(1e9, "No server answers")]), 150, lines.append)
     assert ["waiting up to 150 s", "waiting up to 90 s", "waiting up to 30 s"] == [
         line.partition(":")[0] for line in lines
     ]
@@ -66,7 +66,7 @@ def test_a_long_wait_repeats_its_reason_each_minute_and_gives_up_in_time(clock: 
 def test_without_a_wait_the_error_names_the_option(clock: Clock) -> None:
     """A user whose server takes minutes to load would start the command by hand again and again."""
     with pytest.raises(NotReady, match=r"^No server answers; --wait 10min waits for it.$"):
-        ready.when_ready(answering(clock, [(1, "No server answers")]), 0, print)
+        remote.when_ready(answering(clock, [(1, "No server answers")]), 0, print)
     assert "No server answers; --wait 10min waits for it." == str(NotReady(f"{NotReady('No server answers')}"))
 
 
