@@ -97,9 +97,9 @@ def _share(value: object, name: str, allowed: str) -> float:
     return number
 
 
-def share(value: object, name: str) -> float:
+def share(value: object, name: str, example: str = "0.9 or 90%") -> float:
     """A share above 0: 0.9 of 0.9 or '90%'."""
-    allowed = "a share above 0 and up to 1, such as 0.9 or 90%"
+    allowed = f"a share above 0 and up to 1, such as {example}"
     if not (number := _share(value, name, allowed)):
         raise UsageError(f"{name} must be {allowed}, got '{value}'.")
     return number

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.records import ACTIONS
+from harness.metrics.measure import first_last
 from harness.metrics.quantiles import quantiles
-from reports import _data, _format, _shown
+from reports import _data, _format
 from reports._format import clean
 from reports._system import first, part
 from reports.document import Table
@@ -21,6 +22,8 @@ from reports.document import Table
 State: TypeAlias = Literal["up", "starting", "draining", "down"]
 """`starting`: the replica loads its weights, or takes up another role, and runs nothing."""
 
+ENDS = ("ended_s", "prefill_end_s", "handoff_end_s", "sent_s", "scheduled_s")
+"""Columns of which the latest is when a request without a token was over."""
 _STATES: dict[str, State] = {"scale": "starting", "drain": "draining", "up": "up", "down": "down"}
 
 
@@ -49,7 +52,15 @@ def actions(run: Run, *kinds: str) -> pa.Table:
 @_data.once
 def end_s(run: Run) -> float:
     """When the last request was over (s)."""
-    return float(np.max(_shown.over_s(run), initial=0.0))
+    return float(np.max(over_s(run), initial=0.0))
+
+
+def over_s(run: Run) -> np.ndarray:
+    """When a request is over, in seconds: its last token, its end, or, of one that was never sent, when it was due."""
+    last = first_last(run.requests)[1]
+    columns = [last, *(number(run.requests, name) for name in ENDS if name in run.requests.column_names)]
+    found: np.ndarray = np.fmax.reduce(columns)
+    return found
 
 
 def _first_roles(run: Run) -> list[str]:
@@ -159,35 +170,18 @@ def done(run: Run) -> dict[str, Done]:
 
 
 def line(run: Run) -> str:
-    """The router and what it did, in about two lines of a terminal; empty where it only routes."""
-    backend, found = run.info.backend, done(run)
+    """The router with the age of its views, and the GPU time; empty where it only routes."""
+    backend = run.info.backend
     gpu_s, report_s = (backend.get(name) for name in ("gpu_s", "router_report_s"))
-    if not found and gpu_s is None:
+    if not done(run) and gpu_s is None:
         return ""
-    groups = [(first(backend, "router") or "one router").partition(":")[0]]
+    parts = [(first(backend, "router") or "one router").partition(":")[0]]
     if isinstance(report_s, int | float):
-        groups[0] += f", views {_format.limit(report_s)} old"
-    for what, words in _LINE:
-        texts = [f"{word} {_counted(found[kind], kind)}" for kind, word in words.items() if kind in found]
-        groups += [what + ", ".join(texts)] if texts else []
+        parts.append(f"views {_format.limit(report_s)} old")
     if isinstance(gpu_s, int | float):
         hours = gpu_s >= 3600
-        groups.append(f"GPU time {_format.number(gpu_s / 3600 if hours else gpu_s)} {'h' if hours else 's'}")
-    return "; ".join(groups)
-
-
-_LINE = (
-    ("", {"migrate": "migrations", "abort": "aborted", "requeue": "moved between queues",
-          "replicate": "copied prefixes"}),
-    ("replicas ", {"scale": "added", "drain": "drained", "failed": "failed", "role": "changed roles"}),
-    ("requests ", {"hold": "held", "reject": "rejected"}),
-)  # fmt: skip
-"""Kinds that stand together in the line, what they are of, and their words there."""
-
-
-def _counted(one: Done, kind: str) -> str:
-    more = {"migrate": f" ({one.downtime})", "hold": f" (p99 {one.quantiles[1]})"}
-    return f"{one.rows.num_rows:,}{more.get(kind, '')}"
+        parts.append(f"GPU time {_format.number(gpu_s / 3600 if hours else gpu_s)} {'h' if hours else 's'}")
+    return ", ".join(parts)
 
 
 def table(run: Run) -> Table:

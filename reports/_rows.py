@@ -285,9 +285,9 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
     overflows, bubbles = backend.get("handoff_overflows"), backend.get("bubble_share")
     if isinstance(overflows, int) and overflows:
         yield f"{overflows:,} hand-offs without room"
-    if isinstance(loads := backend.get("adapter_loads"), int):
+    if isinstance(loads := backend.get("adapter_loads"), int) and loads:
         each = _format.seconds(backend["adapter_load_s"])
-        yield f"adapters loaded {loads:,} times into {backend['adapter_slots']:,} slots, {each} each"
+        yield f"{_format.count(loads, 'load')} of adapters into {backend['adapter_slots']:,} slots, {each} each"
     if isinstance(bubbles, float):
         yield f"bubbles {_format.share(bubbles)} of busy stages"
 

@@ -256,27 +256,6 @@ def advice(run: Run, result: Result) -> Advice:
     return (_longer(run.info, again) if result.passed else None) or _other_system(run.info, again)
 
 
-TRIED = (0.5, 0.7, 0.85, 1.0, 1.2, 1.4)
-"""Rates of a curve around the rate of a run, as parts of it."""
-
-ENOUGH = 10_000
-"""Requests at a point of a curve that are advised at most: thirty runs of a million would take an hour."""
-
-
-def several_rates(run: Run) -> tuple[Advice, ...]:
-    """What draws curves over the rate around this run; nothing where its rate is not ours to choose."""
-    requested_rps = run.info.workload.rate_rps
-    if run.info.source or run.info.workload.recorded or requested_rps is None or requested_rps <= 0:
-        return ()
-    config = f"--config {shlex.quote(clean(run.path / 'run.json', None))}"
-    rates = ",".join(_format.option(requested_rps * share, 3) for share in TRIED)
-    fewer = f" --requests {ENOUGH}" if run.requests.num_rows > ENOUGH and not run.info.spec.get("duration") else ""
-    return (
-        Advice("measure the curve", f"bench sweep {config} --rate {rates} --seeds 5{fewer} --out curve"),
-        Advice("find the highest rate that reaches the goal", f"bench capacity {config} --out capacity"),
-    )
-
-
 def _with_rate(spec: Mapping[str, object], rate: str) -> str:
     """The option that sets the rate: the arrivals may bring one of their own, which --rate would contradict."""
     arrivals = _system.parsed(spec.get("arrivals"))

@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.metrics.summary import summarize
-from reports import _data, _sending, _tables
+from reports import _data, _pictures, _sending, _tables
 from reports._format import clean
 from reports.answers.run import document
-from reports.document import Command, Section, markdown, text
+from reports.document import Command, Section, html, markdown, text
 
-DETAILS = ("client", "server", "ran")
+DETAILS = ("client", "server")
 """Folded sections of the page that markdown has too."""
 
 FORMULA = ("=", "+", "-", "@")
@@ -68,6 +68,48 @@ class Markdown:
         sections = tuple(replace(one, detail=one.detail and one.key not in DETAILS) for one in shown.sections)
         findings = tuple(replace(one, text=f"{shown.mark}. {one.text}") for one in shown.findings)
         return markdown.render(replace(shown, findings=findings, sections=sections))
+
+
+@dataclass(frozen=True, slots=True)
+class Html:
+    """One offline HTML file: verdict, tables and figures of a run, with plotly.js inside and no request to any host.
+
+    The page of a run; the same run gives the same bytes.
+
+    `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings; `plain` leaves
+    it uncompressed, for browsers that cannot unpack it. Of its `sections` only those named, where any are.
+    """
+
+    plotly_bundle: str | None = None
+    plain: bool = False
+    sections: tuple[str, ...] = ()
+
+    def render(self, run: Run) -> str:
+        """The whole file as text.
+
+        Raises UsageError when the plotly bundle cannot be read, and for a section that the page does not have.
+        """
+        return html.render(document(run), bundle=self.plotly_bundle, plain=self.plain, sections=self.sections)
+
+
+@dataclass(frozen=True, slots=True)
+class Png:
+    """A picture of each figure of a run, as PNG files, drawn by the Chromium or Chrome of this machine.
+
+    PNG files in the light look, `width` CSS pixels wide, `scale` dots for each of them; of the `sections` named.
+
+    `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings.
+    """
+
+    width: int = _pictures.WIDTH
+    scale: float = _pictures.SCALE
+    sections: tuple[str, ...] = ()
+    plotly_bundle: str | None = None
+
+    def render(self, run: Run) -> dict[str, bytes]:
+        """The files by the names of their figures. Raises BenchError where no browser draws them."""
+        parts = html.figures(document(run), self.sections)
+        return _pictures.drawn(parts, bundle=self.plotly_bundle, width=self.width, scale=self.scale)
 
 
 @dataclass(frozen=True, slots=True)

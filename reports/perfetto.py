@@ -11,15 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.data.folder import Run
+from harness.data.lists import number
 from harness.errors import UsageError
-from harness.metrics.measure import missing
+from harness.metrics.measure import first_last, missing
+from harness.metrics.stages import joint
 from harness.validity import server_metrics
-from reports import _cluster, _shown
-from reports._cluster import Stay
-from reports._format import clean
-from reports._shown import ENDS, Shown
+from reports import _cluster, _data
+from reports._cluster import ENDS, Stay, over_s
+from reports._format import clean, count, option
 
 Event = dict[str, Any]
 
@@ -44,6 +47,14 @@ _LASTING = ("migrate", "requeue", "abort", "replicate", "hold")
 """Kinds of what a router did that are drawn from begin to end; others are instants."""
 
 _ARGS = ("prefill_tokens", "decode_seqs", "context_tokens", "running", "waiting", "free_blocks")
+
+MOST_STEPS = 100_000
+
+_COLUMNS = (
+    "request_id", "session", "turn", "tag", "scheduled_s", "sent_s", "arrived_s", "ended_s", "prefill_start_s",
+    "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s", "prompt_tokens", "cached_tokens",
+    "output_tokens", "status", "error", "replica", "preemptions",
+)  # fmt: skip
 
 _GAUGES = (("running", "requests", "running", 1.0), ("waiting", "requests", "waiting", 1.0),
            ("kv_use", "KV memory", "in use (%)", 100.0))  # fmt: skip
@@ -72,15 +83,28 @@ class Perfetto:
             raise UsageError(f"'{run.path}' holds no single requests; there is no timeline of it.")
         if "sent_s" in missing(run.requests):
             raise UsageError(f"'{run.path}' does not tell when requests were sent; there is no timeline of it.")
-        shown = _shown.shown(run, self.requests, self.start_s, self.window_s)
+        shown = shown_part(run, self.requests, self.start_s, self.window_s)
         if not len(shown.rows):
-            when = _shown.span(self.start_s, self.window_s)
+            when = span(self.start_s, self.window_s)
             raise UsageError(f"No request of '{run.path}' is due or under way {when}; choose another start.")
         timed = sorted(_events(shown), key=lambda event: event["ts"])  # stable: at one instant as they were made
         events = [*_names(shown), *timed]
         lines = ",\n".join(json.dumps(event, allow_nan=False, separators=(",", ":")) for event in events)
         other = json.dumps(_other(run, shown), allow_nan=False)
         return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shown:
+    """The part: `rows` of requests in the order in which they were due (with `first_s`, `last_s` of their tokens and
+    `met`, whether they met the SLO), the `steps` that overlap it, sorted by replica and time, and a sentence."""
+
+    run: Run
+    rows: list[dict[str, Any]]
+    steps: pa.Table | None
+    from_s: float
+    to_s: float
+    note: str
 
 
 def _other(run: Run, shown: Shown) -> dict[str, str]:
@@ -340,12 +364,12 @@ def _actions(shown: Shown) -> Iterator[Event]:
         where = {"pid": FIRST_REPLICA + stay.replica, "tid": _STATES}
         yield {"ph": "X", "name": what, "cat": "state", **where, "ts": start, "dur": round(end - start, 3)}
     for kind, one in _cluster.done(shown.run).items():
-        for number, row in enumerate(one.rows.to_pylist()):
+        for place, row in enumerate(one.rows.to_pylist()):
             if row["end_s"] < shown.from_s or row["at_s"] > shown.to_s:
                 continue
             own = {"name": one.name, "args": _of_action(row)}
             if kind in _LASTING:
-                yield from _slice(f"{kind} {number}", row, own)
+                yield from _slice(f"{kind} {place}", row, own)
             elif kind == "reject" or row["replica"] is None:
                 yield {"ph": "i", "s": "p", "cat": kind, "pid": ROUTER, "tid": 1, "ts": _us(row["at_s"]), **own}
             else:
@@ -374,3 +398,69 @@ def _of_action(row: Event) -> Event:
         "detail": None if row["detail"] is None else clean(row["detail"]),
     }  # fmt: skip
     return {name: value for name, value in found.items() if value is not None}
+
+
+def shown_part(run: Run, most: int, start_s: float, window_s: float | None) -> Shown:
+    """The first `most` requests that are due, or still under way, from `start_s` on, within `window_s`."""
+    until_s = np.inf if window_s is None else start_s + window_s
+    due, ended = number(run.requests, "scheduled_s"), over_s(run)
+    there = np.flatnonzero((ended >= start_s) & (due < until_s))
+    order = there[np.lexsort((there, due[there]))]
+    kept = order[:most]
+    rows = _rows(run, kept)
+    to_s = float(min(until_s, np.max(ended[kept], initial=start_s)))
+    steps, left_out = _steps(run, start_s, to_s)
+    note = _note(len(kept), len(order), run, span(start_s, window_s))
+    cut = f"; {count(left_out, 'later step')} left out" if left_out else ""
+    return Shown(run, rows, steps, start_s, to_s, note + cut)
+
+
+def span(start_s: float, window_s: float | None) -> str:
+    """A window of the run in words."""
+    end = "on" if window_s is None else f"to {option(start_s + window_s)} s"
+    return f"from {option(start_s)} s {end}"
+
+
+def _note(kept: int, there: int, run: Run, where: str) -> str:
+    """How much of the run it is."""
+    total = run.requests.num_rows
+    which = f"all {there:,}" if kept == there else f"the first {kept:,} of {there:,}"
+    if there == total:
+        return f"{which} requests"
+    return f"{which} requests due or under way {where}, of {total:,} in all"
+
+
+def _rows(run: Run, kept: np.ndarray) -> list[dict[str, Any]]:
+    table = run.requests.take(pa.array(kept))
+    first, last = first_last(table)
+    columns = [name for name in _COLUMNS if name in table.column_names]
+    met = _met(run, kept)
+    rows: list[dict[str, Any]] = table.select(columns).to_pylist()
+    for row, first_s, last_s, kept_slo in zip(rows, first.tolist(), last.tolist(), met, strict=True):
+        row["first_s"] = first_s if np.isfinite(first_s) else None
+        row["last_s"] = last_s if np.isfinite(last_s) else None
+        row["met"] = kept_slo
+    return rows
+
+
+def _met(run: Run, kept: np.ndarray) -> list[bool | None]:
+    """Whether these requests met every bound that is on single requests; None where there is no such bound."""
+    margins = _data.margins(run)
+    if not margins:
+        return [None] * len(kept)
+    met: list[bool | None] = (joint(margins)[kept] <= 1.0).tolist()
+    return met
+
+
+def _steps(run: Run, from_s: float, to_s: float) -> tuple[pa.Table | None, int]:
+    """The steps that overlap a time, the first of them, and how many more there would be."""
+    if not _data.has_steps(run):
+        return None, 0
+    within = []
+    for piece in run.step_pieces():
+        ends, starts = piece.column("end_s"), piece.column("start_s")
+        within.append(piece.filter(pc.and_(pc.greater_equal(ends, from_s), pc.less_equal(starts, to_s))))
+    found = pa.concat_tables(within)
+    found = found.sort_by([("start_s", "ascending"), ("replica", "ascending")])
+    kept = found.slice(0, MOST_STEPS).sort_by([("replica", "ascending"), ("start_s", "ascending")])
+    return kept, found.num_rows - kept.num_rows

@@ -22,7 +22,7 @@ from harness.validity import steady_state, work_done
 from harness.validity.fidelity import GAP_LAW, LATE_S
 from harness.validity.physics import CAUSALITY, LITTLE_S, RECORDS, TOKENS, impossible, little, without_record
 from harness.validity.remote import floors_s, ms
-from harness.validity.rules import OVERLOAD, QUEUE_GREW, Rule, Verdict, applying, plural
+from harness.validity.rules import OVERLOAD, QUEUE_GREW, Rule, Verdict, applying, digits, plural
 from harness.validity.steady_state import overload
 from harness.validity.work_done import BY_SERVER, LENGTHS
 
@@ -48,6 +48,9 @@ EMPTY: Status = "empty"
 
 LATENESS, ANSWERS, PACE = "lateness", "answers", "pace"
 """Names of the checks made here, as run.json lists them."""
+
+FAILED = "failed"
+"""Code of the warning of failed requests, which is not given beside that of too many of them."""
 
 MIN_FOR_P99 = 100
 """Fewest values for which the 99th percentile is more than the largest value."""
@@ -132,7 +135,7 @@ def judge(
              f"{less}, or give the client a processor of its own"),
         *steady_state.rules(cut),
         *_overloaded(requests, less, met=met is True),
-        Rule(failed, "failed",
+        Rule(failed, FAILED,
              f"{failed:,} of {len(requests):,} requests failed ({kinds}); they miss the SLO and have no latency",
              "see the columns status and error of requests.parquet"),
         Rule(EMPTY in counts, "empty-answers",
@@ -196,8 +199,8 @@ def _overloaded(requests: pa.Table, less: str, *, met: bool) -> Iterator[Rule]:
     if grown.seconds:
         came_rps, started_rps = grown.arrivals / grown.seconds, (grown.arrivals - grown.requests) / grown.seconds
         what = (
-            f"the queue grew by {grown.requests:,} requests in {grown.seconds:.3g} s: {came_rps:.3g} a second came and "
-            f"{started_rps:.3g} were started"
+            f"the queue grew by {grown.requests:,} requests in {digits(grown.seconds)} s: {digits(came_rps)} a second "
+            f"came and {digits(started_rps)} were started"
         )
         until = "until no more come than are started, or take a faster system"
     yield Rule(
@@ -279,7 +282,7 @@ def _littles_law(run: Run) -> tuple[State, str]:
     pair = little(run.requests)
     if pair is None:
         return "unknown", "no request got a token over a time of any length"
-    return "ok", f"{pair[0]:.4g} requests in the system on average = rate x mean time in the system"
+    return "ok", f"{digits(pair[0], 4)} requests in the system on average = rate x mean time in the system"
 
 
 def _rate(sent: Fidelity) -> tuple[State, str]:
@@ -287,7 +290,7 @@ def _rate(sent: Fidelity) -> tuple[State, str]:
     if achieved is None:
         return "unknown", "the requests were due at one instant, or fewer than two were sent"
     rates = (("requested", requested), ("drawn", drawn), ("achieved", achieved))
-    return "ok", ", ".join(f"{name} {rps:.4g}" for name, rps in rates if rps is not None) + " req/s"
+    return "ok", ", ".join(f"{name} {digits(rps, 4)}" for name, rps in rates if rps is not None) + " req/s"
 
 
 def _gaps(sent: Fidelity) -> tuple[State, str]:

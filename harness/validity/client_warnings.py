@@ -37,7 +37,7 @@ from harness.validity.remote import (
     stamps_of,
     total,  # fmt: skip
 )
-from harness.validity.rules import Rule, applying, plural
+from harness.validity.rules import Rule, applying, digits, plural
 from harness.validity.server_metrics import not_streamed
 from harness.validity.work_done import by
 
@@ -149,7 +149,8 @@ def _sending(run: Run, objective: Slo, fidelity: Fidelity, remedy: str) -> Itera
              f"lateness p99 is {ms(p99_s)}, {p99_s / tightest.limit:.0%} of the bound {tightest}, which counts from "
              "the time a request was due", remedy),
         Rule(whole and (sent or 0.0) < LEAST_RATE * drawn, "achieved-rate",
-             f"{sent or 0.0:.4g} req/s left of {drawn:.4g} in the schedule ({ratio(sent, drawn):.1%})", remedy),
+             f"{digits(sent or 0.0, 4)} req/s left of {digits(drawn, 4)} in the schedule ({ratio(sent, drawn):.1%})",
+             remedy),
     ])  # fmt: skip
 
 
@@ -328,7 +329,8 @@ def _unseen(run: Run) -> Iterator[Rule]:
 
 def tokens_text(output: float, streamed: float) -> str:
     """'40 tokens: 10 streamed, 30 unseen'."""
-    return f"{output:.4g} tokens: {streamed:.4g} streamed, {output - streamed:.4g} unseen"
+    parts = (digits(value, 4) for value in (output, streamed, output - streamed))
+    return "{} tokens: {} streamed, {} unseen".format(*parts)
 
 
 def tokens_per_event(requests: pa.Table) -> float:

@@ -21,7 +21,7 @@ from harness.metrics.summary import of_run, summarize, vllm_keys
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, server_metrics, steady_state, work_done
-from harness.validity.checks import checks, judge, late_steps
+from harness.validity.checks import FAILED, checks, judge, late_steps
 from harness.validity.physics import rechecked
 from harness.validity.remote import is_remote, resolution
 from harness.validity.rules import Verdict, sentences
@@ -180,7 +180,7 @@ def _judged(
         *fidelity.short_of(sent, None if workload.recorded else workload.rate_rps),
         *work_done.warnings(lengths),
         *([RunWarning("max-failed", failed.text)] if failed.text is not None else []),
-        *found.warnings,
+        *(warning for warning in found.warnings if failed.text is None or warning.code != FAILED),
     ]
     return Verdict(not reasons, reasons, warnings), failed
 

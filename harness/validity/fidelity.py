@@ -19,7 +19,7 @@ from harness.data.schedule import links
 from harness.metrics.quantiles import quantiles
 from harness.stats import arrivals
 from harness.stats.arrivals import Floats, Law, judged
-from harness.validity.rules import Rule, applying
+from harness.validity.rules import Rule, applying, digits
 
 SCALES_S = (1.0, 10.0, 60.0)
 """Widths of the bins in which arrivals are counted: bursts live at different time scales."""
@@ -105,8 +105,8 @@ def warnings(found: Fidelity) -> Iterator[RunWarning]:
     z, declared_rps = found.rate_z or 0.0, found.expected_rps or found.requested_rps or 0.0
     return applying([Rule(
         abs(z) > FAR_Z and declared_rps, "drawn-rate",
-        f"the drawn rate of {found.drawn_rps or 0.0:.3g} req/s is {abs(z):.1f} standard errors from the "
-        f"{declared_rps:.3g} req/s declared, also by the dispersion of its own counts",
+        f"the drawn rate of {digits(found.drawn_rps or 0.0)} req/s is {abs(z):.1f} standard errors from the "
+        f"{digits(declared_rps)} req/s declared, also by the dispersion of its own counts",
         "draw a longer schedule (--duration), or check the rate that the arrivals declare",
     )])  # fmt: skip
 
@@ -127,7 +127,7 @@ def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
         # the deviance of a mean of so many exponential values: numbers of turns scatter about as much as their mean
         cut = share < 1 - FAR_SHARE and math.sqrt(2 * found.sent * (share - 1 - math.log(share))) > SHORT_Z
     if everything.rps < (1 - FAR_SHARE) * rate_rps and cut:
-        what = f"{everything.rps:.3g} req/s were sent of {rate_rps:.3g} requested"
+        what = f"{digits(everything.rps)} req/s were sent of {digits(rate_rps)} requested"
         remedy = "run longer (--duration), so that sessions end within the run, or read the rate that was sent"
         yield RunWarning("sessions-cut", f"{what}: sessions that had begun go on after the end", remedy)
 

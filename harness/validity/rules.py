@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import NamedTuple
 
 from harness.api import RunWarning
@@ -22,6 +23,11 @@ class Rule(NamedTuple):
 def applying(rules: Iterable[Rule]) -> Iterator[RunWarning]:
     """Yield the rows that apply."""
     return (RunWarning(rule.code, rule.message, rule.remedy) for rule in rules if rule.applies)
+
+
+def digits(value: float, count: int = 3) -> str:
+    """Return a number with so many significant digits and no exponent: '0.042', '1,000'."""
+    return format(Decimal(f"{value:.{count}g}"), ",f")
 
 
 def plural(count: float, one: str, many: str) -> str:

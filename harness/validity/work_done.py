@@ -17,7 +17,7 @@ from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Failures, OutputLengths, RunInfo
 from harness.metrics.measure import ended_well
-from harness.validity.rules import Rule, applying
+from harness.validity.rules import Rule, applying, digits
 
 LENGTHS = "output-lengths"
 """Name of the check, as run.json lists it."""
@@ -59,8 +59,8 @@ def lengths_text(found: OutputLengths) -> str:
     if found.share is None:
         return "no request ended well"
     return (
-        f"{found.output_tokens:.4g} of {found.requested_tokens:.4g} requested output tokens a request "
-        f"({found.share:.1%})"
+        f"{digits(found.output_tokens or 0.0, 4)} of {digits(found.requested_tokens or 0.0, 4)} requested output "
+        f"tokens a request ({found.share:.1%})"
     )
 
 

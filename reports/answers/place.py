@@ -1,7 +1,7 @@
 """The report of `bench place`: the recommendation with its runners-up, every candidate, what was left out."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -25,6 +25,7 @@ MOST_NAMES = 8
 _SHAPE = re.compile(r"\((\d+),(\d+)((?:,\w+=\d+)*)\)")
 _UNIT = ("deployment", "GPU", "GPUs", "req/s", "req/s per GPU")
 _TAKEN = {"gpu": None, "cost": "$ per hour", "power": "watts"}
+_SIDES = {True: "meets", False: "misses", None: "not decided"}
 _PAID = {"cost": "cost", "power": "power"}
 _DEFINITIONS = (
     ("(tp, pp)", "GPUs that share one stage, and pipeline stages of one replica; a replica has tp x pp GPUs"),
@@ -159,28 +160,31 @@ def _some(names: list[str]) -> str:
 def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
     """The recommendation first, what it takes, what stands beside it, and the command that confirms it."""
     best, objective = info.best, info.objective
-    columns: list[tuple[str, list[str]]] = [
-        (head, [_unit(one)[place] for one in best]) for place, head in enumerate(_UNIT)
-    ]
+    columns = _columns(info, best)
     if (head := _TAKEN.get(objective.name)) is not None:
-        columns.append((head, [_number(one.taken or 0.0) for one in best]))
+        columns[head] = [_number(one.taken or 0.0) for one in best]
     if best[0].per_million_tokens is not None:
-        columns.append(("$ per 1M input", [_number(one.per_million_input_tokens or 0.0) for one in best]))
-        columns.append(("$ per 1M output", [_number(one.per_million_tokens or 0.0) for one in best]))
-    if best[0].attainment is not None:
-        columns.append(("meets the SLO", [f"{one.attainment or 0:.1%}" for one in best]))
-        columns.append(("95% interval", [_share_interval(one, "{} to {}") for one in best]))
-        if any(one.with_error is not None for one in best):
-            columns.append(("if slower", ["-" if one.with_error is None else f"{one.with_error:.1%}" for one in best]))
-    else:
-        columns.append(("95% interval", [_interval(one) for one in best]))
-        if objective.name != "gpu":
-            columns.append((objective.unit, [_number(one.value) for one in best]))
-    columns.append(("beside the first", ["", *(_beside(info, one) for one in best[1:])]))
-    heads, cells = zip(*columns, strict=True)
-    yield Table("the first is recommended", heads, tuple(zip(*cells, strict=True)), 2, 1)
+        columns["$ per 1M input"] = [_number(one.per_million_input_tokens or 0.0) for one in best]
+        columns["$ per 1M output"] = [_number(one.per_million_tokens or 0.0) for one in best]
+    if any(one.with_error is not None for one in best):
+        columns["if slower"] = ["-" if one.with_error is None else f"{one.with_error:.1%}" for one in best]
+    columns["beside the first"] = ["", *(_beside(info, one) for one in best[1:])]
+    yield Table("the first is recommended", tuple(columns), tuple(zip(*columns.values(), strict=True)), 2, 1)
     if best[0].command:
         yield Command("Confirm it", clean(best[0].command, None))
+
+
+def _columns(info: PlaceAnswer, units: Sequence[PlacedUnit]) -> dict[str, list[str]]:
+    """What placements are described by: the unit, and what its objective goes by with the interval of that."""
+    columns = {head: [_unit(one)[place] for one in units] for place, head in enumerate(_UNIT)}
+    if info.target_rps is not None:
+        columns["meets the SLO"] = [f"{one.attainment or 0:.1%}" for one in units]
+        columns["95% interval"] = [_share_interval(one, "{} to {}") for one in units]
+    else:
+        columns["95% interval"] = [_interval(one) for one in units]
+        if info.objective.name != "gpu":
+            columns[info.objective.unit] = [_number(one.value) for one in units]
+    return columns
 
 
 def _beside(info: PlaceAnswer, one: BestUnit) -> str:
@@ -195,25 +199,19 @@ def _beside(info: PlaceAnswer, one: BestUnit) -> str:
 
 def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
     """A table for each algorithm and kind of replica; of a requested rate one of all deployments that were run."""
-    objective = () if info.objective.name == "gpu" else (info.objective.unit,)
-    if info.target_rps is not None:
-        sides = {True: "meets", False: "misses", None: "not decided"}
-        rows = tuple(
-            (*_unit(one), f"{one.attainment or 0:.1%}", _share_interval(one, "{} to {}"), sides[one.meets],
-             clean(one.binding or "-"))
-            for one in info.candidates[:most]
-        )  # fmt: skip
-        requested = (*_UNIT, "share", "95% interval", "the goal", "of")
-        yield Table("deployments that were run, the cheapest first", requested, rows, 2)
-        return
-    for algorithm, group in groupby(sorted(info.candidates, key=lambda one: one.algorithm), lambda one: one.algorithm):
-        every = [*group]
+    groups = {"deployments that were run, the cheapest first": [*info.candidates]}
+    if info.target_rps is None:
+        ordered = sorted(info.candidates, key=lambda one: one.algorithm)
+        groups = {f"{name}: rates of short runs": [*group] for name, group in groupby(ordered, lambda u: u.algorithm)}
+    for caption, every in groups.items():
+        units = every[:most]
+        columns = _columns(info, units)
+        if info.target_rps is not None:
+            columns["the goal"] = [_SIDES[one.meets] for one in units]
+        columns["binding bound"] = [clean(one.binding or "-") for one in units]
+        shown = {head: column for head, column in columns.items() if set(column) - {"-"}}
         more = f" (the best {most} of {len(every)})" if len(every) > most else ""
-        rows = tuple(
-            (*_unit(one), clean(one.binding or "-"), *(_number(one.value) for _ in objective)) for one in every[:most]
-        )
-        heads = (*_UNIT, "misses above it", *objective)
-        yield Table(f"{algorithm}: rates of short runs{more}", heads, rows, 2)
+        yield Table(f"{caption}{more}", tuple(shown), tuple(zip(*shown.values(), strict=True)), 2)
 
 
 def _named(name: str) -> str:

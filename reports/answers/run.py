@@ -13,7 +13,7 @@ from harness.metrics.resources import resources
 from reports import _cluster, _data, _format, _rows, _sending, _stages, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
-from reports._system import OF_REMOTE, Facts, first, in_use, pairs
+from reports._system import OF_REMOTE, Facts, first, in_use
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Markup, Notice, Section, Table
 from reports.document.curve import Curve
 
@@ -151,7 +151,6 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
     key = [drawn.pop(name)[0] for name in KEY_FIGURES if name in drawn]
     others = [figure for figure, section in drawn.values() if section != figures.FIDELITY]
     classes = tuple(_rows_table(group.note, group.rows) for group in result.classes)
-    advice = tuple(Command(one.text, one.command) for one in _verdict.several_rates(run))
     curve = _curve(run)
     latency = [_latencies(run, result)]
     if result.errors:
@@ -160,14 +159,12 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
                              ("status", "error", "requests"), errors, left=2))  # fmt: skip
     yield Section("percentiles", "Latency", tuple(latency))
     yield Section("figures", "Figures", (*([curve] if curve else []), *_notes(run, result), *key))
-    yield Section("cluster", "What the router did", (_cluster.table(run),) if _cluster.done(run) else (), detail=True)
+    yield Section("cluster", "What the router did", (_cluster.table(run),) if _cluster.done(run) else ())
     yield Section("classes", "By class of traffic", classes, detail=True)
     yield Section("more", "More figures", tuple(others), detail=True)
-    yield Section("rates", "Other rates", advice, detail=True)
     yield Section(figures.FIDELITY, "Was the workload sent as declared?", (*_checks(run.info), *fidelity), detail=True)
     yield Section("client", "The client", _facts("The client that measured", _sending.client(run)), detail=True)
     yield Section("server", "The server's own metrics", tuple(_server(run)), detail=True)
-    yield Section("ran", "What was run", _facts("What was run", tuple(_ran(run.info))), detail=True)
 
 
 def _latencies(run: Run, result: Result) -> Table:
@@ -234,7 +231,6 @@ def _figures(run: Run) -> Iterator[tuple[str, tuple[Figure, str]]]:
 
 
 def _checks(info: RunInfo) -> Iterator[Block]:
-    yield f"Sending: {_sending.fidelity(info)}"
     if checks := _verdict.checks(info):
         rows = tuple(
             (check.name, Cell(check.state, good=False if check.failed else None), check.found, check.remedy)
@@ -260,23 +256,3 @@ def _server(run: Run) -> Iterator[Block]:
 
 def _facts(caption: str, facts: Facts) -> tuple[Block, ...]:
     return (Table(caption, ("", ""), facts, left=2, words=1),) if facts else ()
-
-
-def _ran(info: RunInfo) -> Iterator[tuple[str, str]]:
-    """What was run, in full."""
-    workload, backend, provenance = info.workload, info.backend, info.workload.provenance
-    name = clean(workload.name or "", 600)
-    rows = (
-        ("Workload", ", ".join(t for t in (name, *_system.source(workload, info.spec)) if t)),
-        ("Preparation", first(provenance, "preparation", "source")),
-        ("Tokenizer", first(provenance, "tokenizer")),
-        ("Backend", ", ".join(t for t in (_backend_name(info), pairs(backend, _APART)) if t)),
-        ("Model", first(backend, "model")),
-        ("Server" if backend.get("url") else "Hardware", _system.hardware(backend, info.host)),
-        ("Clock", {"virtual": "virtual (simulated time)", "wall": "wall"}.get(info.clock or "")),
-    )
-    return ((name, value) for name, value in rows if value)
-
-
-_APART = ("backend", "name", "model", "hardware", "device", "url")
-"""Facts of a backend that have a row of their own."""

@@ -71,7 +71,7 @@ def cluster(run: Run) -> go.Figure | str:
         )
     width = _format.seconds(until_s / _STRETCHES)
     notes += [f"Shades: requests, running and waiting, in the mean of a stretch of {width}.", _data.warmed_up(run)]
-    return style.done(drawn, _finding(run, stays, load), notes, _table(run, stays))
+    return style.done(drawn, _finding(stays, load), notes, _table(run, stays))
 
 
 def _drawn(stays: list[Stay]) -> tuple[list[int], int]:
@@ -159,18 +159,12 @@ def _router(drawn: go.Figure, run: Run, until_s: float) -> str:
     return note
 
 
-def _finding(run: Run, stays: list[Stay], load: np.ndarray) -> str:
-    done = {kind: f"{one.rows.num_rows:,}" for kind, one in _cluster.done(run).items()}
+def _finding(stays: list[Stay], load: np.ndarray) -> str:
     least, most = (_format.number(float(value)) for value in (load.mean(axis=1).min(), load.mean(axis=1).max()))
     busiest = _format.number(float(load.max()))
     return style.finding({
         "Replicas": [f"{len({stay.replica for stay in stays})}"],
         "requests on one of them": [f"{least} to {most} in the mean of the run", f"{busiest} in a stretch at most"],
-        "migrations": [done.get("migrate", ""), f"{done['abort']} aborted" if "abort" in done else ""],
-        "role changes": [done.get("role", "")],
-        "failures": [done.get("failed", "")],
-        "held": [done.get("hold", "")],
-        "rejected": [done.get("reject", "")],
     })  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from harness.experiments.compare.compare_json import RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
-from reports._history import MOST_DRAWN, format_night, format_step
+from reports.answers.trend import MOST_DRAWN, format_night, format_step
 from reports.figures import style
 from reports.figures.style import Look
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import plotly.graph_objects as go
 
 from harness.experiments.place.place_json import PlaceAnswer, PlacedUnit
@@ -38,77 +39,66 @@ _ROW = 24
 
 
 def placed(info: PlaceAnswer) -> go.Figure | str:
-    """A row for each placement, the best of its algorithm on top."""
+    """A row for each placement with its value and interval: the best of its algorithm on top, or of a requested rate
+    the cheapest, by whether they meet the goal."""
     if not info.candidates:
         return NOTHING_PLACED
+    groups, more = _groups(info)
+    shown = [one for _, group in groups for one in group]
+    objective, goal, at_rate = info.objective, info.query.goal, info.target_rps is not None
+    names = _names(info.candidates[: len(shown)] if at_rate else shown)
+    unit = "%" if at_rate else objective.unit
+    drawn = style.panels([_ROW * (len(shown) + 1)], 100 + _ROW * (len(shown) + 1))
+    every: list[float] = []
+    for (name, look), group in groups:
+        values = np.array([_ends(one, at_rate=at_rate) for one in group])
+        every += values.ravel().tolist()
+        error = {"type": "data", "symmetric": False, "color": look.color, "array": values[:, 2] - values[:, 0],
+                 "arrayminus": values[:, 0] - values[:, 1]}  # fmt: skip
+        style.curve(drawn, values[:, 0], [names[id(one)] for one in group], name, look, f"%{{y}}: %{{x:.4r}} {unit}",
+                    mode="markers", size=10, error_x=error,
+                    symbols=look.symbols(one.at_least for one in group))  # fmt: skip
+    title = "rate per GPU (req/s)" if objective.name == "gpu" else objective.unit
+    x = style.axis(title, rangemode="tozero")
+    if at_rate:
+        x = style.share_axis("within the SLO (%)", every + ([] if goal is None else [100 * goal]))
+    order = {"categoryorder": "array", "categoryarray": [*names.values()], "dtick": 1}
+    style.axes(drawn, x, style.axis("", autorange="reversed", type="category", **order))
+    if at_rate and goal is not None:
+        drawn.add_vline(x=100 * goal, line={"color": style.GREY, "width": 1})
+    best = info.best[0] if info.best else None
+    values_of = ["no placement"]
+    if best is not None:
+        value = f"{best.attainment or 0:.1%} at {best.rate_rps:g} req/s"
+        values_of = [in_figure(best.name, 60), value if at_rate else f"{_format.number(best.value, 4)} {unit}"]
+    return style.done(drawn, style.finding({"Meets the SLO best": values_of}), [
+        f"{_format.count(more, 'candidate')} more in the tables." if more else "",
+        "The vertical line is the goal." if at_rate else "",
+        "Behind a name: (tp, pp). Lines: 95% interval, where there is one.",
+        "Hollow: at least this rate, no higher one was too high." if any(one.at_least for one in shown) else "",
+    ])  # fmt: skip
+
+
+def _groups(info: PlaceAnswer) -> tuple[list[tuple[tuple[str, Look], list[PlacedUnit]]], int]:
+    """The placements to draw by how they are drawn, and how many there are besides."""
     if info.target_rps is not None:
-        return _at_rate(info)
+        shown = info.candidates[: len(_SIDES) * MOST]
+        groups = [(drawn, [one for one in shown if one.meets is side]) for side, drawn in _SIDES.items()]
+        return [row for row in groups if row[1]], len(info.candidates) - len(shown)
     # a capacity in place of the rate of short runs; earlier versions had halves of pairs among the candidates
     last = {(one.name, one.hardware): one for one in (*info.candidates, *info.best)}
     every = sorted((one for one in last.values() if one.kind in ("colocated", "pair")), key=lambda one: -one.value)
-    groups = {name: [one for one in every if one.algorithm == name][:MOST] for name in _PLACED}
-    shown = [one for group in groups.values() for one in group]
-    height = _ROW * (len(shown) + 1)
-    drawn = style.panels([height], 100 + height)
-    objective, names = info.objective, _names(shown)
-    for name, group in groups.items():
-        if group:
-            _placements(drawn, group, names, *_PLACED[name], objective.unit, 1)
-    title = "rate per GPU (req/s)" if objective.name == "gpu" else objective.unit
-    style.axes(
-        drawn, style.axis(title, rangemode="tozero"),
-        style.axis("", autorange="reversed", type="category", dtick=1),
-    )  # fmt: skip
-    values = {"Placements that met the SLO": ["none at any rate"]}
-    if info.best:
-        best = info.best[0]
-        values = {f"Best ({best.algorithm})": [
-            in_figure(best.name, 60), f"{_format.number(best.value, 4)} {objective.unit}"
-        ]}  # fmt: skip
-    intervals = any(one.low_per_gpu_rps is not None for one in shown)
-    return style.done(drawn, style.finding(values), [
-        f"The best {len(shown)} of {len(every)} candidates are drawn." if len(shown) < len(every) else "",
-        "Behind a name: (tp, pp).",
-        "Hollow: at least this rate, no higher one was too high." if any(one.at_least for one in shown) else "",
-        "Lines: 95% interval; rates without one are those of short runs." if intervals else "",
-    ])  # fmt: skip
+    groups = [(drawn, [one for one in every if one.algorithm == name][:MOST]) for name, drawn in _PLACED.items()]
+    return [row for row in groups if row[1]], len(every) - sum(len(group) for _, group in groups)
 
 
-def _at_rate(info: PlaceAnswer) -> go.Figure:
-    """The share of requests that meet the SLO in each deployment that was run, the cheapest on top."""
-    shown = info.candidates[: len(_SIDES) * MOST]
-    names = _names(shown)
-    drawn = style.panels([_ROW * (len(shown) + 1)], 100 + _ROW * (len(shown) + 1))
-    for side, (name, look) in _SIDES.items():
-        if group := [one for one in shown if one.meets is side]:
-            shares = [[*_percent(one)] for one in group]
-            error = {"type": "data", "symmetric": False, "color": look.color,
-                     "array": [high - share for share, _, high in shares],
-                     "arrayminus": [share - low for share, low, _ in shares]}  # fmt: skip
-            style.curve(drawn, [share for share, _, _ in shares], [names[id(one)] for one in group], name, look,
-                        "%{y}: %{x:.1f}%", mode="markers", size=10, error_x=error)  # fmt: skip
-    order = {"categoryorder": "array", "categoryarray": [*names.values()], "dtick": 1}
-    goal = [] if info.query.goal is None else [100 * info.query.goal]
-    x = style.share_axis("within the SLO (%)", [share for one in shown for share in _percent(one)] + goal)
-    style.axes(drawn, x, style.axis("", autorange="reversed", **order))
-    if info.query.goal is not None:
-        drawn.add_vline(x=100 * info.query.goal, line={"color": style.GREY, "width": 1})
-    best = info.best[0] if info.best else None
-    cheapest = ["none in this cluster"] if best is None else [
-        in_figure(best.name, 60), f"{best.attainment or 0:.1%} at {best.rate_rps:g} req/s"
-    ]  # fmt: skip
-    more = len(info.candidates) - len(shown)
-    return style.done(drawn, style.finding({"Cheapest that meets the SLO": cheapest}), [
-        f"{more} more deployments were run." if more else "", "The vertical line is the goal.",
-        "Behind a name: (tp, pp). Lines: 95% interval over seeds, where there are several.",
-    ])  # fmt: skip
-
-
-def _percent(one: PlacedUnit) -> Iterator[float]:
-    """The share and the ends of its interval, which are the share itself where there is none."""
-    share = one.attainment or 0.0
-    for value in (share, one.attainment_low, one.attainment_high):
-        yield 100 * (share if value is None else value)
+def _ends(one: PlacedUnit, *, at_rate: bool) -> tuple[float, float, float]:
+    """What is drawn of a placement, and the ends of its interval, which are the same where there is none."""
+    value, low, high, scale = one.attainment or 0.0, one.attainment_low, one.attainment_high, 100.0
+    if not at_rate:
+        value, low, high = one.rate_per_gpu_rps, one.low_per_gpu_rps, one.high_per_gpu_rps
+        scale = one.value / value if value else 0.0
+    return scale * value, scale * min(value, value if low is None else low), scale * max(value, high or value)
 
 
 def _names(units: Sequence[PlacedUnit]) -> dict[int, str]:
@@ -117,26 +107,6 @@ def _names(units: Sequence[PlacedUnit]) -> dict[int, str]:
     return {
         id(one): in_figure(f"{one.name}, {one.gpus} x {one.hardware}" if several else one.name, 60) for one in units
     }
-
-
-def _placements(
-    drawn: go.Figure, group: Sequence[PlacedUnit], names: Mapping[int, str], name: str, look: Look, unit: str, row: int
-) -> None:
-    error = {"type": "data", "symmetric": False, "color": look.color, "array": [*_ends(group, "high", 1)],
-             "arrayminus": [*_ends(group, "low", -1)]}  # fmt: skip
-    symbols = look.symbols(one.at_least for one in group)
-    style.curve(drawn, [one.value for one in group], [names[id(one)] for one in group], name, look,
-                f"%{{y}}: %{{x:.4r}} {unit}", row=row, mode="markers", size=10, error_x=error,
-                symbols=symbols)  # fmt: skip
-
-
-def _ends(group: Sequence[PlacedUnit], end: str, sign: int) -> Iterator[float]:
-    """How far an end of the interval is from the value; 0 where there is no interval."""
-    for one in group:
-        rate = one.rate_per_gpu_rps
-        value = one.low_per_gpu_rps if end == "low" else one.high_per_gpu_rps
-        far = 0.0 if value is None else max(0.0, sign * (value - rate))
-        yield far * one.value / rate if rate else 0.0
 
 
 def agents_share(info: AgentsAnswer) -> go.Figure | str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import plotly.graph_objects as go
 
 from harness.experiments.validate.answer import Pair, Validation
-from reports import _validated as wording
 from reports._format import in_figure
+from reports.answers import validate as wording
 from reports.figures import style
 from reports.figures.style import Look
 

@@ -112,6 +112,12 @@ WRONG: list[tuple[str, int, str, str]] = [
         "0",
     ),
     ("run --backend openai:url=http://127.0.0.1:1/v1", 3, "No server answers at http://127.0.0.1:1/v1", "127.0.0.1"),
+    (
+        "capacity --backend sim --workload chatbot --slo ttft=1 --tolerance 0",
+        2,
+        "--tolerance must be a share above 0",
+        "0.03 or 3%",
+    ),
     ("run --backend null --goal 90", 2, "--goal must be a share above 0 and up to 1, such as 0.9 or 90%", "'90'"),
     ("run --backend null --fail-under 0", 2, "--fail-under must be a share above 0", "'0'"),
     ("run --backend null --slo ttfb=0.25", 2, "", "Did you mean 'ttft'?"),

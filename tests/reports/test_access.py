@@ -9,9 +9,9 @@ import pytest
 
 from harness.data.folder import Run
 from reports import _page, figures, traffic
+from reports.builtin import Html
 from reports.document import Cell, Document, Finding, Notice, Section, Table, html
 from reports.figures import style
-from reports.html import Html
 
 MakeRun = Callable[..., Run]
 Attributes = dict[str, str | None]

@@ -14,7 +14,7 @@ from harness.metrics.objective import restored_slo
 from harness.stats.arrivals import Law
 from harness.validity.conclude import completed, conclude
 from reports import figures, traffic
-from reports.html import Html
+from reports.builtin import Html
 
 MakeRun = Callable[..., Run]
 Open = Callable[..., Any]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.data.folder import Run
-from reports.html import Html
+from reports.builtin import Html
 
 MakeRun = Callable[..., Run]
 Open = Callable[..., Any]

@@ -13,7 +13,7 @@ from harness.data.folder import Run
 from harness.data.storage import write_json, write_parquet
 from harness.experiments import imports
 from reports import _counted, _data, figures
-from reports.html import Html
+from reports.builtin import Html
 
 MakeRun = Callable[..., Run]
 Stored = Callable[..., tuple[Run, Run]]

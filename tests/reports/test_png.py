@@ -12,8 +12,8 @@ from harness.data.folder import Run
 from harness.errors import BenchError, UsageError
 from reports import _pictures
 from reports.answers.run import document
+from reports.builtin import Png
 from reports.document import html
-from reports.png import Png
 
 MakeRun = Callable[..., Run]
 HOSTILE = "</script><script>throw 1</script><img src=x>"

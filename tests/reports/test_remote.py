@@ -16,10 +16,9 @@ from harness.metrics.objective import restored_slo
 from harness.stats.arrivals import Law
 from harness.validity import conclude
 from reports import _format, _sending, _stages
-from reports.builtin import Markdown, Text
+from reports.builtin import Html, Markdown, Text
 from reports.figures import finding
 from reports.figures.timeline import timeline
-from reports.html import Html
 
 RemoteRun = Callable[..., Run]
 HOSTILE = '<script>alert(1)</script> <a href="https://evil.example/">x</a> \x1b[31m| `b`'

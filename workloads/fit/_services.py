@@ -42,9 +42,10 @@ class Work:
 def fit(trace: Trace, work: Work) -> tuple[Service, ...]:
     """A service per tag with at least 100 requests; the rest together, or with the largest. Adds notes to `work`."""
     if len(trace) < LEAST_ROWS:
+        count = "1 request" if len(trace) == 1 else f"{len(trace)} requests"
         raise UsageError(
-            f"Trace '{trace.facts.get('file')}' has {len(trace)} requests; a fit needs at least {LEAST_ROWS}: give a "
-            f"longer trace, or replay this one."
+            f"Trace '{trace.facts.get('file')}' has {count}; a fit needs at least {LEAST_ROWS}: give a "
+            "longer trace, or replay this one."
         )
     if len(trace) < FEW_ROWS:
         work.notes.append(f"{len(trace)} requests are few: burstiness above some seconds is hardly known.")

@@ -229,7 +229,7 @@ def settings(
 
 
 def _goal_share(text: str, name: str) -> float:
-    found = check.share(text.strip(), f"--{name}")
+    found = check.share(text.strip(), f"--{name}", "0.03 or 3%" if name == "tolerance" else "0.9 or 90%")
     if found == 1:
         more = {"goal": "a queue never keeps all; ask for 99.9%", "windows": "ask for 95%", "tolerance": "take 3%"}[
             name
