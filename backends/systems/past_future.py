@@ -7,13 +7,13 @@ bound is admission=oracle.
 
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from backends.serving._checks import positive
-from backends.serving.admission._future import capacity_tokens, held_tokens, peak_fits, with_candidate
-from backends.serving.batch import Sequence
+from backends.serving.batch import Oracle, Sequence
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, Checked, Positive, PositiveShare
 
 MARGIN_TOKENS = 6
 """Tokens that it adds to each guess."""
@@ -130,3 +130,105 @@ class LightllmMainAdmission:
         if not busy:
             longest = min(longest, max(int(GROWTH * emitted), self.usual_new_tokens))
         return max(1, longest + MARGIN_TOKENS - emitted)
+
+
+@dataclass(frozen=True, slots=True)
+class OracleAdmission:
+    """Admission with known answer lengths: as full as memory can be without a preemption.
+
+    The peak of memory, with true lengths, must fit. No real system can do this, so results with it are oracle results.
+    Source: the bound that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025).
+    """
+
+    @property
+    def decision_is_stable(self) -> bool:
+        """False: the later a sequence begins, the less it overlaps with the others."""
+        return False
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether no sequence will be preempted."""
+        futures = [(held_tokens(s), Oracle.output_tokens(s) - s.emitted) for s in with_candidate(replica, seq)]
+        return peak_fits(replica, futures)
+
+
+@dataclass(frozen=True, slots=True)
+class AggressiveAdmission(Checked):
+    """Admission while what is stored now stays below a watermark: full memory, and many preemptions.
+
+    Tokens held and the new prompt may fill the share `watermark` of the memory. Source: the rule that the Past-Future
+    paper compares with (Gong et al., LightLLM, ASPLOS 2025); vLLM's own is of this kind.
+    """
+
+    watermark: PositiveShare = 0.99
+
+    @property
+    def decision_is_stable(self) -> bool:
+        """True: held memory only grows until a sequence ends."""
+        return True
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether the prompt fits below the watermark now."""
+        held = sum([held_tokens(s) for s in with_candidate(replica, seq)])
+        return held <= capacity_tokens(replica) * self.watermark
+
+
+@dataclass(frozen=True, slots=True)
+class ConservativeAdmission(Checked):
+    """Admission as if every answer were as long as it may be: no preemption, and much memory stays unused.
+
+    Source: the rule that the Past-Future paper compares with (Gong et al., LightLLM, ASPLOS 2025).
+
+    Prompts plus `max_new_tokens` each must fit `overcommit` times the memory; above 1 it may have to preempt.
+    """
+
+    max_new_tokens: AtLeastOne = 2048
+    overcommit: Positive = 1.0
+
+    @property
+    def decision_is_stable(self) -> bool:
+        """True: what it counts does not depend on how far a sequence has come."""
+        return True
+
+    def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
+        """Whether all that run and this one could become as long as they may."""
+        blocks = replica.blocks
+        longest = sum([blocks.blocks_for(s.prompt + self.max_new_tokens) for s in with_candidate(replica, seq)])
+        return longest <= blocks.total * self.overcommit
+
+
+def with_candidate(replica: Replica, candidate: Sequence) -> Iterator[Sequence]:
+    """The candidate, and all that hold memory already."""
+    yield candidate
+    yield from replica.all_holders()
+
+
+def held_tokens(seq: Sequence) -> int:
+    """Tokens of prompt and output so far: what is stored, or will be once the prompt has run."""
+    return seq.prompt + seq.emitted
+
+
+def peak_tokens(futures: Iterable[tuple[int, int]], rounding: int = 0) -> int:
+    """Most tokens stored at any time by sequences of (tokens held, tokens still to come) that all go on together.
+
+    Memory is fullest just before a sequence ends; `rounding` is what the last block of each may waste. Source: the
+    documentation of LightLLM (ModelTC/lightllm), Past-Future scheduler.
+    """
+    held = peak = 0
+    for count, (own, rest) in enumerate(sorted(futures, key=_rest, reverse=True), 1):
+        held += own
+        peak = max(peak, held + count * (rest + rounding))
+    return peak
+
+
+def _rest(future: tuple[int, int]) -> int:
+    return future[1]
+
+
+def capacity_tokens(replica: Replica) -> int:
+    """Tokens that fit the KV memory."""
+    return replica.blocks.total * replica.blocks.size
+
+
+def peak_fits(replica: Replica, futures: Iterable[tuple[int, int]], share: float = 1.0) -> bool:
+    """Whether the peak stays within `share` of the memory."""
+    return peak_tokens(futures, replica.blocks.size - 1) <= capacity_tokens(replica) * share

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from backends.serving._checks import at_least, positive
-from backends.serving.admission._future import held_tokens, with_candidate
 from backends.serving.batch import Batch, Phase, Sequence, VisibleRequest
 from backends.serving.plugins import Predictor
 from backends.serving.policies.vllm_v1 import VllmV1
@@ -548,7 +547,8 @@ class ZeroEvictAdmission:
 
     def admits(self, replica: Replica, seq: Sequence, chance: Callable[[], float]) -> bool:  # noqa: ARG002
         """Whether the blocks last; memory is fullest at the ends, so only they are looked at."""
-        futures = [(held_tokens(s), max(1, self.max_decode_tokens - s.emitted)) for s in with_candidate(replica, seq)]
+        sequences = [seq, *replica.all_holders()]
+        futures = [(s.prompt + s.emitted, max(1, self.max_decode_tokens - s.emitted)) for s in sequences]
         blocks = replica.blocks
         return all(
             sum([blocks.blocks_for(held + rest) for held, own in futures if own >= rest]) <= blocks.total

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.serving.admission._future import peak_tokens
 from backends.sim import Sim
 from backends.simulator.core import Core
+from backends.systems.past_future import peak_tokens
 from harness.api import Request
 from harness.registry import names
 
