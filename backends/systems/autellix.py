@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch, Sequence
-from backends.serving.policies._programs import KEPT, program_of
+from backends.serving.policies._programs import MOST_PROGRAMS, program_of
 from backends.serving.policies._ranked import Ranks, Seats
 from backends.serving.replica import Replica
 
@@ -48,7 +48,7 @@ class AutellixPolicy:
         program = program_of(seq)
         if seq.request.program is not None:
             self._ended[program] = self._ended.pop(program, 0) + seq.emitted
-            if len(self._ended) > KEPT:
+            if len(self._ended) > MOST_PROGRAMS:
                 del self._ended[next(iter(self._ended))]
 
     def _rank(self, seqs: ListOf[Sequence]) -> Ranks:

@@ -8,14 +8,14 @@ from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 
 from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
-from backends.serving.policies._programs import Call, Programs
+from backends.serving.policies._programs import MOST_PROGRAMS, program_of
 from backends.serving.policies._ranked import Ranks, Seats, best
 from backends.serving.replica import Replica
-from harness.api import LatencySlo, ProgramSlo
+from harness.api import DeadlineSlo, LatencySlo, ProgramSlo, SloClass
 from harness.registry import make
 
 LEAST = 1e-6
@@ -24,6 +24,45 @@ STEP_S = 0.02
 """Seconds of a step before any has run."""
 SAMPLES = 10
 """Intervals whose steps make the moving average."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request as part of its program (a request that stands alone is a program of one call).
+
+    `since_s` is when its clock began, `due_s` when its last token is due, inf for one whose tokens are due one by one.
+    """
+
+    slo: SloClass
+    program: tuple[str, int]
+    since_s: float
+    due_s: float
+
+
+@dataclass(slots=True)
+class Programs:
+    """The programs seen so far. A request without bounds has those of `default`."""
+
+    default: LatencySlo
+    _begun_s: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def call(self, seq: Sequence) -> Call:
+        """The place of a sequence in its program, which begins with the first call that is seen."""
+        request = seq.request
+        slo = request.slo or self.default
+        program = program_of(seq)
+        begun_s = self._begun_s.get(program)
+        if begun_s is None:
+            begun_s = self._begun_s[program] = seq.request.scheduled_s
+            if len(self._begun_s) > MOST_PROGRAMS:
+                del self._begun_s[next(iter(self._begun_s))]
+        match slo:
+            case ProgramSlo():
+                return Call(slo, program, begun_s, begun_s + slo.program_s)
+            case DeadlineSlo():
+                return Call(slo, program, seq.request.scheduled_s, seq.request.scheduled_s + slo.e2e_s)
+            case LatencySlo():
+                return Call(slo, program, seq.request.scheduled_s, inf)
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from backends.latency.recorded import Recorded
 from harness import registry
 from harness.cli import main
 from harness.experiments import answers
@@ -223,3 +224,11 @@ def test_wrong_usage_is_one_sentence(arguments: str, message: str, capsys: pytes
     assert 2 == code
     assert message in printed
     assert 1 == len(printed.strip().splitlines())
+
+
+def test_steps_of_a_stored_run_answer_no_form(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """A form would end in a traceback: such times belong to the place of a step, not to its load."""
+    monkeypatch.setattr(Recorded, "__post_init__", lambda _: None)  # it reads no run
+
+    assert 2 == main(["theory", "knee:latency=recorded:out/run"])
+    assert "'recorded:out/run' repeats the steps of a stored run, and has no step" in capsys.readouterr().err
