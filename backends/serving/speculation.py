@@ -35,11 +35,6 @@ class Speculation:
         if self.cost < 0:
             raise ValueError(f"cost must be at least 0 decode steps, got {self.cost}")
 
-    @property
-    def tokens_per_step(self) -> float:
-        """Mean tokens that a step yields a sequence: (1 - alpha^(k+1)) / (1 - alpha)."""
-        return float(sum(self.alpha**i for i in range(self.k + 1)))
-
     def guess(self, chance: Callable[[], float]) -> Callable[[Sequence, int], int]:
         """How many of its drafts a sequence keeps, drawn from `chance`."""
 
