@@ -47,6 +47,11 @@ REMOVED = {
     ): "'bench capacity' and 'bench agents' take the seeds that --tolerance, --budget, --max-requests ask for",
     (
         "option",
+        "--definition",
+    ): "'--conditions separate' takes each bound by itself; Sarathi's are '--slo p99:itl=0.2,p50:scheduling_delay=2'",
+    ("condition", "sarathi"): "its bounds are '--slo p99:itl=0.2,p50:scheduling_delay=2'",
+    (
+        "option",
         "--objective",
     ): "--prices and --power say what to save; 'bench sweep --over tp=4,8' shows the TPOT of each parallelism",
     ("option", "--ratio"): "'bench place --algorithm high' prints the best ratio of prefill to decode replicas",

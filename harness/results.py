@@ -266,7 +266,7 @@ def sweep(
 def capacity(
     *,
     goal: float | Sequence[float] | None = None,
-    definition: str | None = None,
+    conditions: str | None = None,
     tolerance: float | str | None = None,
     max_requests: int | None = None,
     budget: float | str | None = None,
@@ -294,7 +294,7 @@ def capacity(
     most = None if max_requests is None else values.count(max_requests, "max_requests")
     search = settings(
         goals,
-        definition,
+        conditions,
         _text(tolerance),
         _text(budget),
         at_rps,

@@ -62,9 +62,8 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
           "help": "Shares of requests that must meet the SLO: 90% (default), 90%,99%."},
 )  # fmt: skip
 @option(
-    "--definition", "--conditions", "definition", metavar="NAME", group=OBJECTIVES,
-    help="joint (default): a request meets all bounds; separate: each bound by itself, as in DistServe; "
-    "sarathi: p99 of itl and a median scheduling delay of 2s.",
+    "--conditions", metavar="NAME", group=OBJECTIVES,
+    help="joint (default): a request meets all bounds; separate: each bound by itself, as in DistServe.",
 )  # fmt: skip
 @option("--horizon", metavar="TIME", group=SEARCH, help="Simulated: how long the runs last over which the SLO is to be "
         "met. Default: 10min, longer where a queue needs it to reach the SLO, shorter for fast systems.")  # fmt: skip
@@ -84,7 +83,7 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
 @result_options
 @config
 def command(
-    goal: str | None, definition: str | None, tolerance: str | None, budget: str | None,
+    goal: str | None, conditions: str | None, tolerance: str | None, budget: str | None,
     max_requests: int | None, at: float | None, rate_from: float | None, horizon: str | None,
     windows: str | None, workers: int | None, pool_name: str,
     config: str | None, out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None,
@@ -105,7 +104,7 @@ def command(
     from harness.options import run_spec
     from harness.runner.remote.run import await_servers
 
-    search = settings(goal, definition, tolerance, budget, at, rate_from, max_requests, horizon, windows)
+    search = settings(goal, conditions, tolerance, budget, at, rate_from, max_requests, horizon, windows)
     file = configs.read(config) if config is not None else None
     line = given(options)
     spec = run_spec(line, file.given if file else None)

@@ -5,8 +5,7 @@ import pytest
 
 from harness.api import RequestRecord
 from harness.data.records import to_table
-from harness.errors import UsageError
-from harness.experiments.capacity.conditions import Condition, Share, conditions, missed_unloaded, shares, tells, under
+from harness.experiments.capacity.conditions import Condition, Share, conditions, missed_unloaded, shares, tells
 from harness.metrics.objective import JOINT, parse_slo, score
 
 
@@ -58,17 +57,15 @@ def test_joint_asks_for_all_bounds_at_once_and_separate_for_each():
     ) == conditions(slo, 0.95, "separate")
 
 
-def test_the_definition_of_sarathi_adds_its_median_delay():
+def test_the_bounds_of_sarathi_are_two_percentiles():
     """A queue that grows would count as capacity, as long as tokens come evenly."""
-    slo = under("sarathi", parse_slo("p99:itl=0.2"))
+    slo = parse_slo("p99:itl=0.2,p50:scheduling_delay=2")
 
     assert (
         Condition(JOINT, 0.9),
         Condition(bound("p99:itl=0.2"), 0.99),
         Condition(bound("p50:scheduling_delay=2"), 0.5),
-    ) == (conditions(slo, 0.9, "sarathi"))
-    with pytest.raises(UsageError, match="needs a bound on a percentile of itl"):
-        under("sarathi", parse_slo("ttft=1"))
+    ) == (conditions(slo, 0.9, "joint"))
 
 
 @pytest.mark.parametrize(("met", "of", "good", "decided"), [

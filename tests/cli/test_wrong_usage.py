@@ -220,6 +220,7 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
     run = str(tmp_path / "run")
     arguments = {
         "command": [name],
+        "condition": ["capacity", "--backend", "sim", "--conditions", name],
         "option": ["run", name],
         "option of bench theory": ["theory", "prefill", "--rate", "5,12", "--simulate"],
         "option of bench explain": ["explain", "chatbot", name, "page.html"],

@@ -256,7 +256,7 @@ def test_the_report_names_the_best() -> None:
     ("arguments", "message"),
     [
         (["--algorithm", "hihg"], "No placement algorithm named 'hihg'. Did you mean 'high'?"),
-        (["--conditions", "sarathi"], "No condition named 'sarathi'."),
+        (["--conditions", "sarathi"], "its bounds are '--slo p99:itl=0.2,p50:scheduling_delay=2'"),
         (["--prices", "p.toml"], "'p.toml' cannot be read"),
         (["--prices", "p.toml", "--power", "w.toml"], "--prices and --power are two objectives; give one of them."),
         (["--objective", "latency"], "'bench sweep --over tp=4,8' shows the TPOT of each parallelism"),

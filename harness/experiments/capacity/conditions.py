@@ -23,10 +23,7 @@ from harness.options import RunSpec
 from harness.spec import seconds
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
-Definition = Literal["joint", "separate", "sarathi"]
-
-DELAY_S = 2.0
-"""Longest median wait for a first turn in the capacity of Sarathi-Serve (OSDI 2024, section 5)."""
+Definition = Literal["joint", "separate"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,19 +56,6 @@ class Share:
     def is_percentile(self) -> bool:
         """Whether it is that of a bound on a percentile, such as p99:ttft=0.5."""
         return isinstance(self.key, Bound) and self.key.percentile is not None
-
-
-def under(definition: Definition, slo: Slo) -> Slo:
-    """The SLO of a definition: Sarathi's adds its bound on the median scheduling delay. Raises UsageError."""
-    if definition != "sarathi":
-        return slo
-    if not any(bound.metric == "itl" and bound.percentile is not None for bound in slo.bounds):
-        raise UsageError(
-            "--definition sarathi needs a bound on a percentile of itl; give one, such as --slo p99:itl=0.2."
-        )
-    delay = Bound("scheduling_delay", DELAY_S, None, 50.0)
-    others = tuple(bound for bound in slo.bounds if bound.metric != delay.metric)
-    return replace(slo, bounds=(*others, delay))
 
 
 def conditions(slo: Slo, goal: float, definition: Definition) -> tuple[Condition, ...]:
@@ -165,7 +149,7 @@ def bounds_of(slo: Slo, goal: float) -> Iterator[Condition]:
         yield Condition(bound, goal if bound.percentile is None else bound.percentile / 100)
 
 
-DEFINITIONS: tuple[Definition, ...] = ("joint", "separate", "sarathi")
+DEFINITIONS: tuple[Definition, ...] = ("joint", "separate")
 KEPT = 600
 """Requests of a trial after the warm-up cut, where nothing says how many: a run starts empty, so this belongs to the
 definition of a capacity (statistics of the harness, section 6)."""
@@ -201,7 +185,7 @@ class Settings:
 
 def settings(
     goal: str | None,
-    definition: str | None,
+    conditions: str | None,
     tolerance: str | None,
     budget: str | None,
     at: float | None,
@@ -219,8 +203,8 @@ def settings(
     if goal is not None:
         goals = tuple(sorted({_goal_share(part, "goal") for part in goal.split(",")}))
         found = replace(found, goals=goals)
-    if definition is not None:
-        found = replace(found, definition=_definition(definition))
+    if conditions is not None:
+        found = replace(found, definition=definition_of(conditions))
     if tolerance is not None:
         found = replace(found, tolerance=_goal_share(tolerance, "tolerance"))
     if budget is not None:
@@ -238,11 +222,12 @@ def _goal_share(text: str, name: str) -> float:
     return found
 
 
-def _definition(text: str) -> Definition:
+def definition_of(text: str) -> Definition:
+    """Return the definition of that name. Raises UsageError with the nearest one."""
     for known in DEFINITIONS:
         if known == text.strip().lower():
             return known
-    raise no_such("definition of capacity", text, DEFINITIONS)
+    raise no_such("condition", text, DEFINITIONS)
 
 
 def _time(text: str, option: str) -> float:

@@ -18,7 +18,7 @@ from harness.experiments import pool, trial
 from harness.experiments.capacity.answer import answer
 from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.capacity.conditions import BUDGET_S, MAX_REQUESTS, Settings, requests_of, under
+from harness.experiments.capacity.conditions import BUDGET_S, MAX_REQUESTS, Settings, requests_of
 from harness.experiments.capacity.filling import Filling, filling
 from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest, answered
@@ -155,7 +155,7 @@ def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
     own_rps = trial.own_rate(spec)
     recorded = spec.trace is not None
     first = plan(spec if recorded else replace(spec, requests=spec.requests or 100))
-    objective = under(settings.definition, first.slo)
+    objective = first.slo
     if not objective.bounds:
         raise UsageError("A capacity needs an SLO to meet; give one, such as --slo ttft=0.25,tpot=0.1.")
     fixed = spec.requests is not None

@@ -14,7 +14,7 @@ from harness.api import LatencyModel, ReusableSimulator, Simulator, Slo
 from harness.catalog import Shape
 from harness.data.schedule import Schedule
 from harness.errors import UsageError, no_such
-from harness.experiments.capacity.conditions import Definition, conditions
+from harness.experiments.capacity.conditions import Definition, conditions, definition_of
 from harness.experiments.capacity.filling import Filling, filling
 from harness.experiments.capacity.horizon import SHORTEST_S, usual_s
 from harness.experiments.place.systems import (
@@ -120,8 +120,6 @@ def hardware_of(text: str) -> tuple[str, ...]:
 WORKLOAD = "distserve-fig1"
 """The example of DistServe: 512 tokens in and 64 out."""
 
-CONDITIONS: tuple[Definition, ...] = ("joint", "separate")
-
 
 def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOptions:
     """The options of `bench place`: those of a run, a file of them, and its own. Raises UsageError."""
@@ -142,17 +140,18 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     rate_rps = own["rate"] if own["rate"] is not None or not recorded else own_rps
     if recorded and own.get("max_requests") is not None:
         raise UsageError(f"--max-requests {own['max_requests']}: a recording is run as a whole; give --limit.")
+    definition = definition_of(own["conditions"])
     return PlaceOptions(
         spec=spec,
         slo=bounds,
         cluster=Cluster(own["nodes"], own["gpus"]),
         hardware=hardware,
         algorithms=algorithms_of(own["algorithm"]),
-        definition=_one_of("condition", own["conditions"], CONDITIONS),
+        definition=definition,
         objective=_objective(own, hardware),
         rate_rps=rate_rps,
         own_rps=own_rps,
-        horizon_s=_horizon_s(bounds, rate_rps, own["conditions"]),
+        horizon_s=_horizon_s(bounds, rate_rps, definition),
         filling=Filling() if recorded else filling(spec),
         recorded_requests=len(Schedule.draw(loaded.workload, seed=spec.seed)) if recorded else None,
         max_requests=own.get("max_requests"),
@@ -185,9 +184,3 @@ def _objective(own: Mapping[str, Any], hardware: tuple[str, ...]) -> Objective:
     if own["prices"] is not None:
         return load_objective("cost", own["prices"], hardware)
     return Objective() if own["power"] is None else load_objective("power", own["power"], hardware)
-
-
-def _one_of(what: str, text: str, known: tuple[Any, ...]) -> Any:
-    if text.strip().lower() not in known:
-        raise no_such(what, text, known)
-    return text.strip().lower()
