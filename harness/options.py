@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from harness import values as check
 from harness.errors import UsageError, nearest
-from harness.removed import ARGUMENTS, REMOVED
+from harness.removed import ARGUMENTS, REMOVED, SERVER_ARGUMENTS
 from harness.spec import parse
 from harness.values import Check
 
@@ -174,14 +174,6 @@ class RunSpec:
         ENDPOINT, "JSON", check.text, "openai: fields merged into every request body, overriding those of bench.",
         part=True, commas=True,
     )
-    output_lengths: str | None = option(
-        ENDPOINT, "WHO", check.text, "openai: exact (outputs have the requested length; default where the server "
-        "supports ignore_eos), or server (the server decides).", part=True,
-    )
-    probe: str | None = option(
-        ENDPOINT, "HOW", check.text, "openai: unmeasured requests before a run, once per command: short (default), "
-        "full (about 14; verifies prompt lengths) or off (none; every field is assumed to be accepted).", part=True,
-    )
     senders: str | None = option(
         ENDPOINT, "N", check.senders, "openai: number of sending processes, or hosts that send: ssh:HOST,ssh:HOST. "
         "Default: auto (as many as the rate needs).", commas=True,
@@ -281,7 +273,7 @@ def with_parts(spec: RunSpec, parts: Mapping[str, object]) -> RunSpec:
 
 def respelled(stored: Mapping[str, object]) -> dict[str, object]:
     """The options of a stored run as they are spelled today."""
-    arguments = {name: value for name, value in stored.items() if name in ARGUMENTS}
+    arguments = {name: value for name, value in stored.items() if name in {*ARGUMENTS, *SERVER_ARGUMENTS}}
     if not arguments:
         return dict(stored)
     backend = _with_arguments(str(stored.get("backend", RunSpec().backend)), arguments)

@@ -14,6 +14,9 @@ ARGUMENTS = {
 }
 """Arguments of the simulator and the engine that were options, each with an example; stored runs hold them as such."""
 
+SERVER_ARGUMENTS = {"output-lengths": "server", "probe": "off"}
+"""Arguments of a server that were options, as above."""
+
 REMOVED = {
     ("command", "policy"): "'bench sweep --over policy=A,B --over backend=engine,sim' measures policies on both clocks",
     ("command", "import-command"): "docs/guide/import.md has the flags of other load generators beside those of bench",
@@ -64,6 +67,10 @@ REMOVED = {
     **{
         ("option", f"--{name}"): f"write it as an argument of the backend, '--backend sim:{name}={example}'"
         for name, example in ARGUMENTS.items()
+    },
+    **{
+        ("option", f"--{name}"): f"write it behind the URL of the server, 'URL,{name}={example}'"
+        for name, example in SERVER_ARGUMENTS.items()
     },
     ("argument", "compat"): "'bench explain distserve' says where the numbers of DistServe's simulator are checked",
     ("policy", "distserve-sim"): "'--policy vllm-v0' runs prompts first too",

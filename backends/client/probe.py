@@ -232,7 +232,7 @@ class _Prober:
         if gone:
             self.warnings.append(
                 f"the server refuses the request (status {response.status}) and does not name a field, so "
-                f"{', '.join(gone)} are not sent; --probe full finds out which of them it takes"
+                f"{', '.join(gone)} are not sent; probe=full finds out which of them it takes"
             )
         return self.ask != before
 

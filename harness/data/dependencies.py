@@ -4,11 +4,11 @@ The schedule holds them all, drawn before the run; an answer only decides when t
 rest of its session is dropped. What is dropped gets a record like everything else.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from harness.api import ENDED_WELL, Request, RequestRecord
+from harness.api import ENDED_WELL, Ended, Request, RequestRecord
 from harness.data.schedule import Rows, Schedule, links
 
 
@@ -82,25 +82,8 @@ class Releases:
 
 def dropped(request: Request, because: RequestRecord) -> RequestRecord:
     """The record of a request that cannot be sent, because of one before it in its session."""
-    return RequestRecord(
-        request_id=request.id,
-        scheduled_s=request.scheduled_s,
-        sent_s=None,
-        token_s=(),
-        token_n=(),
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=0,
-        output_tokens_asked=request.output_tokens,
-        status="dropped",
-        error=f"request {because.request_id} of its session was {because.status}",
-        session=request.session,
-        turn=request.turn,
-        tag=request.tag,
-        slo_ttft_s=request.slo_ttft_s,
-        slo_tpot_s=request.slo_tpot_s,
-        ended_s=request.scheduled_s,
-        slo_task_s=request.slo_task_s,
-    )
+    why = f"request {because.request_id} of its session was {because.status}"
+    return record_of(request, Ended(request.id, request.scheduled_s, "dropped", error=why), None)
 
 
 def ended_s(record: RequestRecord) -> float:
@@ -108,3 +91,41 @@ def ended_s(record: RequestRecord) -> float:
     if record.ended_s is not None:
         return record.ended_s
     return record.token_s[-1] if len(record.token_s) else record.scheduled_s
+
+
+def record_of(
+    request: Request, ended: Ended, sent_s: float | None, token_s: Sequence[float] = (), token_n: Sequence[int] = ()
+) -> RequestRecord:
+    """The row of a request; the backend's own stamp of departure, where it has one, is the better one."""
+    plain = all(n == 1 for n in token_n)
+    return RequestRecord(
+        request_id=request.id,
+        scheduled_s=request.scheduled_s,
+        sent_s=ended.sent_s if ended.sent_s is not None else sent_s,
+        token_s=token_s,
+        token_n=None if plain else token_n,
+        prompt_tokens=request.prompt_tokens,
+        output_tokens=(len(token_n) if plain else sum(token_n)) + (ended.unseen_tokens or 0),
+        output_tokens_asked=request.output_tokens,
+        status=ended.status,
+        error=ended.error,
+        session=request.session,
+        turn=request.turn,
+        tag=request.tag,
+        prompt_tokens_server=ended.prompt_tokens_server,
+        cached_tokens=ended.cached_tokens,
+        replica=ended.replica,
+        preemptions=ended.preemptions,
+        prefill_start_s=ended.prefill_start_s,
+        prefill_end_s=ended.prefill_end_s,
+        handoff_start_s=ended.handoff_start_s,
+        handoff_end_s=ended.handoff_end_s,
+        decode_start_s=ended.decode_start_s,
+        arrived_s=ended.arrived_s,
+        slo_ttft_s=request.slo_ttft_s,
+        slo_tpot_s=request.slo_tpot_s,
+        ended_s=None if ended.status == "ok" else ended.at_s,
+        slo_task_s=request.slo_task_s,
+        exchange=ended.exchange,
+        unseen_tokens=ended.unseen_tokens,
+    )

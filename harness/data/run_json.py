@@ -496,52 +496,18 @@ class _Begun(Document, frozen=True, kw_only=True, omit_defaults=True):
     client: Client = Client()
 
 
-class _Vllm(_Begun, frozen=True, kw_only=True, omit_defaults=True):
-    """The keys of `vllm bench serve --save-result`, by its definitions (`harness.metrics.summary.vllm_keys`)."""
-
-    duration: _Optional = UNSET
-    completed: _Optional = UNSET
-    failed: _Optional = UNSET
-    total_input_tokens: _Optional = UNSET
-    total_output_tokens: _Optional = UNSET
-    request_throughput: _Optional = UNSET
-    request_goodput: _Optional = UNSET
-    output_throughput: _Optional = UNSET
-    total_token_throughput: _Optional = UNSET
-    max_output_tokens_per_s: _Optional = UNSET
-    max_concurrent_requests: _Optional = UNSET
-    mean_ttft_ms: _Optional = UNSET
-    median_ttft_ms: _Optional = UNSET
-    std_ttft_ms: _Optional = UNSET
-    p50_ttft_ms: _Optional = UNSET
-    p90_ttft_ms: _Optional = UNSET
-    p99_ttft_ms: _Optional = UNSET
-    mean_tpot_ms: _Optional = UNSET
-    median_tpot_ms: _Optional = UNSET
-    std_tpot_ms: _Optional = UNSET
-    p50_tpot_ms: _Optional = UNSET
-    p90_tpot_ms: _Optional = UNSET
-    p99_tpot_ms: _Optional = UNSET
-    mean_itl_ms: _Optional = UNSET
-    median_itl_ms: _Optional = UNSET
-    std_itl_ms: _Optional = UNSET
-    p50_itl_ms: _Optional = UNSET
-    p90_itl_ms: _Optional = UNSET
-    p99_itl_ms: _Optional = UNSET
-    mean_e2el_ms: _Optional = UNSET
-    median_e2el_ms: _Optional = UNSET
-    std_e2el_ms: _Optional = UNSET
-    p50_e2el_ms: _Optional = UNSET
-    p90_e2el_ms: _Optional = UNSET
-    p99_e2el_ms: _Optional = UNSET
-
-
 _NO_SUMMARY, _NO_VERDICT = Summary(), Verdict()
 
 
-class RunInfo(_Vllm, frozen=True, kw_only=True, omit_defaults=True):
-    """run.json: what was requested, of which system, and the results. Missing parts are empty, and false."""
+class RunInfo(_Begun, frozen=True, kw_only=True, omit_defaults=True):
+    """run.json: what was requested, of which system, and the results. Missing parts are empty, and false.
 
+    `duration` and the throughputs reach up to the last answer, as those of vLLM do.
+    """
+
+    duration: _Optional = UNSET
+    request_throughput: _Optional = UNSET
+    output_throughput: _Optional = UNSET
     resolution: Resolution = Resolution()
     warmup: Cut = Cut("none", 0.0, 0)
     summary: Summary = _NO_SUMMARY

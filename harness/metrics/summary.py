@@ -24,7 +24,7 @@ from harness.metrics.measure import ended_well, first_last, metrics, missing, ru
 from harness.metrics.objective import BoundScore, Score, Seen, met_bounds, score
 from harness.metrics.quantiles import quantile, quantiles
 
-__all__ = ["describe", "of_run", "per_second_of", "quantile", "summarize", "vllm_keys", "window_of"]
+__all__ = ["describe", "of_run", "per_second_of", "quantile", "served", "summarize", "vllm_keys", "window_of"]
 
 PERCENTILES = (50, 90, 99)
 
@@ -175,6 +175,16 @@ def known(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
+def served(table: pa.Table, start_s: float = 0.0, *, seen: Seen | None = None) -> dict[str, float | None]:
+    """Return the time (s) from `start_s` to the last answer, and what ended well in it per second, by vLLM's keys."""
+    seen = Seen(table) if seen is None else seen
+    last_s = first_last(table)[1]
+    duration_s = float(np.nanmax(last_s)) - start_s if np.isfinite(last_s).any() else 0.0
+    counts = {"request": float(seen.ok.sum()), "output": float(number(table, "output_tokens")[seen.ok].sum())}
+    rates = {f"{name}_throughput": n / duration_s if duration_s > 0 else None for name, n in counts.items()}
+    return {"duration": duration_s, **rates}
+
+
 def vllm_keys(
     table: pa.Table, slo: Slo, summary: Summary, start_s: float = 0.0, *, seen: Seen | None = None
 ) -> dict[str, float | int | None]:
@@ -185,7 +195,8 @@ def vllm_keys(
     seen = Seen(table) if seen is None else seen
     ok = seen.ok
     sent_s, (first_s, last_s) = number(table, "sent_s"), first_last(table)
-    duration_s = float(np.nanmax(last_s)) - start_s if np.isfinite(last_s).any() else 0.0
+    flow = served(table, start_s, seen=seen)
+    duration_s = flow["duration"] or 0.0
     prompt, output = number(table, "prompt_tokens")[ok], number(table, "output_tokens")[ok]
     if (unknown := seen.unknown("ttft")) is not None:
         first_s = np.where(unknown, np.nan, first_s)
@@ -201,14 +212,12 @@ def vllm_keys(
         return count / duration_s if duration_s > 0 else None
 
     return {
-        "duration": duration_s,
+        **flow,
         "completed": int(ok.sum()),
         "failed": int((~ok).sum()),
         "total_input_tokens": int(prompt.sum()),
         "total_output_tokens": int(output.sum()),
-        "request_throughput": per_second(int(ok.sum())),
         "request_goodput": None if good is None else per_second(int(good.sum())),
-        "output_throughput": per_second(float(output.sum())),
         "total_token_throughput": per_second(float(prompt.sum() + output.sum())),
         "max_output_tokens_per_s": _peak_events(seen, sent_s[ok]),
         "max_concurrent_requests": peak_in_flight(sent_s[ok], last_s[ok]),

@@ -37,7 +37,7 @@ from harness.runner.progress import QUIET, Display
 from harness.runner.recorder import Recorder
 from harness.runner.remote.run import RemoteRun
 from harness.runner.transport import StreamingTransport
-from harness.runner.virtual import Interruptible, Stop, drive_virtual, no_collection, quiet_process
+from harness.runner.virtual import Stop, drive_virtual, no_collection, quiet_process
 from harness.runner.wall import WallDriver
 from harness.spec import parse
 from harness.validity import steady_state
@@ -398,7 +398,7 @@ async def _serve(start: _Start, live: Live) -> Outcome:
             StreamingTransport(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s
         )
         try:
-            with quiet_process(), _signals(driver, live):
+            with quiet_process(), _signals(driver.interrupt, live):
                 start.folder().update(startup_s=process_age_s())
                 return await driver.run()
         finally:
@@ -421,13 +421,13 @@ def _simulate(start: _Start, live: Live) -> Outcome:
 
 
 @contextmanager
-def _signals(driver: Interruptible, live: Live) -> Iterator[None]:
+def _signals(stop: Callable[[], object], live: Live) -> Iterator[None]:
     """Ctrl-C interrupts the driver, and so does what watches the run; SIGTERM ends it at once. A valid folder stays."""
     loop = asyncio.get_running_loop()
 
     def interrupt() -> None:
         with suppress(RuntimeError):  # the loop is closed: the run ended while another thread decided to stop it
-            loop.call_soon_threadsafe(driver.interrupt)
+            loop.call_soon_threadsafe(stop)
 
     def end(number: int) -> None:
         for _ in range(1 if number == signal.SIGINT else 2):

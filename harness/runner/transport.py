@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import cast
 
 from harness.api import Backend, Ended, Remote, Request, RequestRecord, Status, Step, TokenEvent
+from harness.data.dependencies import record_of
 from harness.errors import BackendError
 
 NO_END = "the backend never reported how this request ended"
@@ -140,41 +141,3 @@ def read(backend: Remote, request: Request, answer: object, sent_s: float | None
     if ended is None:
         ended = Ended(request.id, request.scheduled_s, "error", error=NO_END)
     return record_of(request, ended, sent_s, token_s, token_n)
-
-
-def record_of(
-    request: Request, ended: Ended, sent_s: float | None, token_s: array[float], token_n: array[int]
-) -> RequestRecord:
-    """The row of a request; the backend's own stamp of departure, where it has one, is the better one."""
-    plain = all(n == 1 for n in token_n)
-    return RequestRecord(
-        request_id=request.id,
-        scheduled_s=request.scheduled_s,
-        sent_s=ended.sent_s if ended.sent_s is not None else sent_s,
-        token_s=token_s,
-        token_n=None if plain else token_n,
-        prompt_tokens=request.prompt_tokens,
-        output_tokens=(len(token_n) if plain else sum(token_n)) + (ended.unseen_tokens or 0),
-        output_tokens_asked=request.output_tokens,
-        status=ended.status,
-        error=ended.error,
-        session=request.session,
-        turn=request.turn,
-        tag=request.tag,
-        prompt_tokens_server=ended.prompt_tokens_server,
-        cached_tokens=ended.cached_tokens,
-        replica=ended.replica,
-        preemptions=ended.preemptions,
-        prefill_start_s=ended.prefill_start_s,
-        prefill_end_s=ended.prefill_end_s,
-        handoff_start_s=ended.handoff_start_s,
-        handoff_end_s=ended.handoff_end_s,
-        decode_start_s=ended.decode_start_s,
-        arrived_s=ended.arrived_s,
-        slo_ttft_s=request.slo_ttft_s,
-        slo_tpot_s=request.slo_tpot_s,
-        ended_s=None if ended.status == "ok" else ended.at_s,
-        slo_task_s=request.slo_task_s,
-        exchange=ended.exchange,
-        unseen_tokens=ended.unseen_tokens,
-    )

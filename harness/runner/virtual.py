@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from harness.api import ActionLog, End, FollowUps, Outcome, Request, RequestRecord, Simulator, TableSimulator
 from harness.errors import BackendError
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 
 SWITCH_S = 0.0005
 """How long another thread may hold the interpreter that the sending loop wants (default of Python: 5 ms)."""
-
-
-class Interruptible(Protocol):
-    """What sends a run."""
-
-    def interrupt(self) -> None:
-        """Stop sending; when called again, stop waiting for answers too."""
-        ...
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, Run
 from harness.metrics import stages
 from harness.metrics.objective import Seen, restored_slo, score
 from harness.metrics.resources import limits_w, sides_of
-from harness.metrics.summary import of_run, summarize, vllm_keys
+from harness.metrics.summary import of_run, served, summarize
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, server_metrics, steady_state, work_done
@@ -58,7 +58,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     )
     verdict, failed = _judged(run, objective, outcome, sent, lengths, met=summary.passed)
     return info.change(
-        **vllm_keys(measured, objective, summary, cut.at_s, seen=seen),
+        **served(measured, cut.at_s, seen=seen),
         within=within(
             measured,
             objective,

@@ -102,7 +102,7 @@ def reasons(found: OutputLengths, *, remote: bool) -> Iterator[RunWarning]:
     if remote:
         remedy = (
             "check whether the server ignores ignore_eos or its context is too short (max_model_len); to let it decide "
-            "the lengths, use --output-lengths server"
+            "the lengths, write 'URL,output-lengths=server'"
         )
     return applying([Rule(
         is_short(found) and found.counted and found.by == "request", LENGTHS,

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -118,7 +117,7 @@ def test_a_time_that_is_over_as_the_trial_ends_is_no_bug():
     live, stops = Live(total=1, span_s=1.0, slo=SLO), []
 
     async def trial():
-        with _signals(SimpleNamespace(interrupt=lambda: stops.append("stop")), live):
+        with _signals(lambda: stops.append("stop"), live):
             live.stop()
             await asyncio.sleep(0)
 

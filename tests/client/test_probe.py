@@ -562,7 +562,7 @@ def test_a_refusal_that_names_no_field_costs_the_extensions_and_says_so(probed: 
     found = probed(Server(refuse=("ignore_eos",), say="bad request"), api="chat")
 
     assert not found.ask.ignore_eos and not found.ask.continuous_usage and found.ask.include_usage
-    assert any("(status 422) and does not name a field" in one and "--probe full" in one for one in found.warnings)
+    assert any("(status 422) and does not name a field" in one and "probe=full" in one for one in found.warnings)
 
 
 @pytest.mark.parametrize(("status", "how"), [(500, "got status 500: 'not today'"), (0, "broke off: ")])

@@ -21,8 +21,8 @@ def test_a_run_probes_as_configured_and_reports_it(
 ) -> None:
     """Thirteen unwanted requests would be paid for, and stand in no report."""
     server = scripted(calm={"overhead": 5})
-    backend = f"openai:url={server.url()},model=m"
-    code, _, err = run_here("run", "--backend", backend, *TRAFFIC, "--probe", mode, "--no-html", "--out", "out")
+    backend = f"openai:url={server.url()},model=m,probe={mode}"
+    code, _, err = run_here("run", "--backend", backend, *TRAFFIC, "--no-html", "--out", "out")
     info = load("out").info
 
     assert 0 == code, err

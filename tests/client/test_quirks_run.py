@@ -129,12 +129,12 @@ def test_a_server_that_ignores_ignore_eos_is_measured_only_where_it_may_choose(
     server.arm_measured()
 
     url = server.url("it")
-    assert 2 == run_here("run", "--backend", f"openai:url={url}", "--output-lengths", "some", "--out", "none")[0]
+    assert 2 == run_here("run", "--backend", f"openai:url={url},output-lengths=some", "--out", "none")[0]
     first = _run(run_here, url)
-    short, chosen = first.info, _run(run_here, url, "--output-lengths", "server", "--force").info
+    short, chosen = first.info, _run(run_here, f"{url},output-lengths=server", "--force").info
 
     assert ("exact", False) == (short.backend["output_lengths"], short.verdict.valid)
-    assert "use --output-lengths server" in first.memo["printed"].replace("\n         ", "")
+    assert "write 'URL,output-lengths=server'" in first.memo["printed"].replace("\n         ", "")
     assert ("server", True) == (chosen.backend["output_lengths"], chosen.verdict.valid)
     assert (True, None) == tuple(info.capabilities["ignore_eos"] for info in (short, chosen))
     assert (6.0, 8.0) == (chosen.output_lengths.output_tokens, chosen.output_lengths.requested_tokens)
@@ -172,7 +172,6 @@ def test_tokens_that_are_never_streamed_are_none_of_tpot(scripted: Callable, run
     known = np.isfinite(tpot_s)  # not of answers that came all at once on a busy machine
     assert list(span_s[known] / 9) == pytest.approx(list(tpot_s[known]))
     assert known.any()
-    assert info.mean_tpot_ms == pytest.approx(1000 * info.summary.metrics["tpot"].mean)
     assert info.summary.passed is False
     assert 40 == info.output_lengths.output_tokens and info.summary.output_tps > 3 * 10 * info.summary.throughput_rps
     assert warned.message.startswith("40 tokens: 10 streamed, 30 unseen (mean of an answer)")
@@ -184,7 +183,7 @@ def test_empty_answers_miss_the_slo_and_are_no_failures(scripted: Callable, run_
     server = scripted(it=[{}, {}, {}, {"tokens": 0, "finish": "stop"}])
     server.arm_measured()
 
-    run = _run(run_here, server.url("it"), "--output-lengths", "server", "--slo", "ttft=5", "--max-failed", "0%")
+    run = _run(run_here, f"{server.url('it')},output-lengths=server", "--slo", "ttft=5", "--max-failed", "0%")
 
     info = run.info
     assert {"ok": 15, "empty": 5} == {status: n for status, n in info.summary.status.items() if n}
@@ -200,7 +199,7 @@ def test_a_run_of_empty_answers_says_so(scripted: Callable, run_here: Callable) 
     server = scripted(it={"tokens": 0, "finish": "stop"})
     server.arm_measured()
 
-    run = _run(run_here, server.url("it"), "--output-lengths", "server", requests=30)
+    run = _run(run_here, f"{server.url('it')},output-lengths=server", requests=30)
 
     assert ["empty"] * 30 == run.requests["status"].to_pylist() and not run.info.verdict.valid
     assert "Every answer is empty: 30 of 30 ended well, without any text (finish_reason stop" in " ".join(

@@ -415,20 +415,20 @@ def test_a_server_that_takes_ignore_eos_and_answers_short_makes_the_run_not_vali
 
     assert ("failed", False) == (found["state"], found["verdict"]["valid"])
     assert "20 of 80 requested output tokens a request (25.0%)" in found["said"]
-    assert "--output-lengths server" in found["remedy"]
-    assert "--output-lengths server" in found["verdict"]["text"]
+    assert "output-lengths=server" in found["remedy"]
+    assert "output-lengths=server" in found["verdict"]["text"]
     assert {"by": "request", "share": 0.25} == {k: found["info"]["output_lengths"][k] for k in ("by", "share")}
 
 
 def test_only_a_remote_endpoint_gets_advice_about_options_of_servers() -> None:
-    """A run of null:tokens=5 advised --output-lengths server, which null refuses."""
+    """A run of null:tokens=5 advised output-lengths=server, which null refuses."""
     short = OutputLengths(
         by="request", requests=60, output_tokens=5.0, requested_tokens=80.0, share=0.0625, counted=True
     )
 
     for remote in (True, False):
         (reason,) = reasons(short, remote=remote)
-        assert remote == ("--output-lengths" in reason.remedy)
+        assert remote == ("output-lengths" in reason.remedy)
 
 
 def test_a_mean_output_of_99_percent_is_enough(remote_run: RemoteRun) -> None:

@@ -55,7 +55,6 @@ def test_the_keys_of_vllm_count_from_the_cut(cut):
     """Its throughput would be divided by a time that was not measured."""
     last_s = max(row["token_s"][-1] for row in cut.measured.to_pylist())
 
-    assert 200 == cut.info.completed
     assert last_s - cut.info.warmup.at_s == pytest.approx(cut.info.duration)
 
 

@@ -26,7 +26,7 @@ from harness.data.records import to_table
 from harness.data.run_json import Described, RunInfo, Summary
 from harness.metrics.measure import marked, missing
 from harness.metrics.objective import stored_slo
-from harness.metrics.summary import summarize, vllm_keys
+from harness.metrics.summary import served, summarize
 from harness.stats.within_run import within
 from harness.validity.checks import judge
 from harness.validity.conclude import stored, warned
@@ -305,8 +305,7 @@ def _judged(run: Run, objective: Slo) -> RunInfo:
     """The run.json with summary, warnings and verdict."""
     summary, info = summarize(run.requests, objective), run.info
     if info.source.per_request:
-        verdict = _checked(run, summary.passed)
-        info = info.change(**vllm_keys(run.requests, objective, summary))
+        verdict, info = _checked(run, summary.passed), info.change(**served(run.requests))
     else:
         tool = info.source.tool or ""
         message = f"The file holds aggregates of {tool} and no single requests, so nothing can be checked or scored."

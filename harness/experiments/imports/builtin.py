@@ -44,7 +44,7 @@ class Vllm:
         """Return whether every value is such a result."""
         return all(
             isinstance(v, Mapping) and {"request_throughput", "mean_ttft_ms", "backend"} <= v.keys()
-            and isinstance(v["backend"], str)  # our run.json has vLLM's keys too
+            and isinstance(v["backend"], str)  # a run.json of bench once had vLLM's keys too
             and "total_output_tokens_retokenized" not in v for v in values
         )  # fmt: skip
 

@@ -26,13 +26,12 @@ from harness.runner.remote import calibration
 from harness.runner.remote.coordinator import Senders
 from harness.runner.remote.process import yielding
 from harness.runner.remote.split import events_rps, hosts, sender_count
-from harness.runner.virtual import Interruptible
 from harness.spec import parse
 
 T = TypeVar("T")
 
-Signals: TypeAlias = "Callable[[Interruptible], AbstractContextManager[None]]"
-"""A context in which Ctrl-C and SIGTERM interrupt the given object."""
+Signals: TypeAlias = "Callable[[Callable[[], object]], AbstractContextManager[None]]"
+"""A context in which Ctrl-C and SIGTERM call a function, which interrupts."""
 
 CALIBRATE_S = 2.0
 """How long the client is measured before a run and after it, when nothing says how long."""
@@ -84,7 +83,7 @@ class RemoteRun:
     async def _afterwards(self, folder: RunFolder, outcome: Outcome, signals: Signals) -> None:
         """Measure the client again and count what was not counted; Ctrl-C leaves that out, and the run is reported."""
         again = asyncio.ensure_future(self._again(folder, outcome))
-        with signals(_Ends(again)):
+        with signals(again.cancel):
             await asyncio.wait([again])
         if again.cancelled():
             self.say("interrupted: the client is not measured again, and no tokens are counted again.")
@@ -111,7 +110,7 @@ class RemoteRun:
         try:
             await senders.open()
             folder.update(startup_s=process_age_s())
-            with yielding() as policy, signals(senders):
+            with yielding() as policy, signals(senders.interrupt):
                 return await senders.run()
         finally:
             await senders.close()
@@ -165,17 +164,6 @@ class RemoteRun:
         self._floors.append(found)
         self.live.floor = calibration.combined(self._floors[0], self._floors[-1])
         folder.update(floor=self.live.floor)
-
-
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """A task that Ctrl-C ends."""
-
-    task: asyncio.Future[None]
-
-    def interrupt(self) -> None:
-        """End it."""
-        self.task.cancel()
 
 
 def when_ready(action: Callable[[], T], wait_s: float, say: Callable[[str], None]) -> T:

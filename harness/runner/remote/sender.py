@@ -8,7 +8,6 @@ import contextlib
 import os
 import tempfile
 import time
-from array import array
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,13 +16,13 @@ from typing import Any, Self
 
 from harness import termination
 from harness.api import Ended, Outcome, Remote, Request, RequestRecord, Step
-from harness.data.dependencies import Releases
+from harness.data.dependencies import Releases, record_of
 from harness.data.schedule import Schedule
 from harness.errors import BenchError, Crashed, UsageError
 from harness.ipc import MOST_BYTES, DataReader, Outbox, data_frame, receive
 from harness.runner.remote.process import SenderWatch
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
-from harness.runner.transport import DeferredTransport, record_of
+from harness.runner.transport import DeferredTransport
 from harness.runner.virtual import quiet_process
 from harness.runner.wall import WallDriver
 from harness.version import __version__
@@ -200,7 +199,7 @@ class Outgoing:
         if not self._outbox.send(Arrived.of(request, answer), MOST_BYTES):
             why = f"the answer is larger than {MOST_BYTES >> 20} MiB, the most that a sender passes on"
             ended = Ended(request.id, request.scheduled_s, "error", error=why)
-            self.drop(record_of(request, ended, request.scheduled_s, array("d"), array("i")))
+            self.drop(record_of(request, ended, request.scheduled_s))
 
 
 async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> None:
