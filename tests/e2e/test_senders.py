@@ -96,7 +96,7 @@ def test_a_server_that_fails_every_request_ends_the_run(tmp_path):
     """An hour of failures would be sent unnoticed."""
     slow = Timing(60.0, 0.002, 4)  # by far, as answers a little over the limit come in time on a busy machine
     with running(slow) as url:
-        result = run(f"{url},first_token_s=5ms,model=m", tmp_path / "run", requests=2000, rate=200.0, probe="off")
+        result = run(f"{url},first_token_s=5ms,model=m,probe=off", tmp_path / "run", requests=2000, rate=200.0)
 
     assert (3, "failed") == (result.exit_code, result.outcome.ended)
     assert "the first 20 requests all failed" in str(result.outcome.error)

@@ -136,5 +136,5 @@ def test_a_large_run_is_concluded_as_a_small_one(bounds, warmup, rate, executed,
     for part in ("mean", "std"):  # added up in another order
         assert gaps.pop(part) == pytest.approx(found.pop(part), rel=1e-12)
     for part in ("summary", "within", "checks", "warnings", "verdict", "fidelity", "warmup", "duration",
-                 "max_output_tokens_per_s", "max_concurrent_requests", "p99_itl_ms"):  # fmt: skip
+                 "request_throughput", "output_throughput"):  # fmt: skip
         assert one[part] == other[part], part

@@ -43,7 +43,7 @@ def endpoint() -> Iterator[dict[str, Any]]:
         thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         backend = f"openai:url=http://127.0.0.1:{http.server_port}/v1,model=m"
-        yield {"backend": backend, "probe": "off", "calibrate": "off", "senders": 1}
+        yield {"backend": f"{backend},probe=off", "calibrate": "off", "senders": 1}
         http.shutdown()
         thread.join()
 
