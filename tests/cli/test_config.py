@@ -4,14 +4,15 @@ import json
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.cli import main
 from harness.configs import read
 from harness.errors import UsageError
-from harness.options import GROUPS, OPTIONS, Given, RunSpec, run_spec
-from harness.runner.plan import plan
+from harness.options import GROUPS, OPTIONS, Given, RunSpec, respelled, run_spec
+from harness.runner.plan import make_backend, plan
 
 
 def spec(file: dict[str, object] | None = None, **options: object) -> RunSpec:
@@ -222,3 +223,14 @@ def test_a_run_of_an_earlier_version_is_repeated(tmp_path: Path) -> None:
 
     assert "sim:kv=paged:blocks=80,link=25Gbps,dp=2" == found.backend
     assert {"policy": "orca"} == found.parts()
+
+
+def test_options_of_a_server_that_a_stored_run_had_are_its_arguments() -> None:
+    """A run that was stored before could not be repeated."""
+    stored = {"backend": "openai:url=http://h:1/v1,model=m", "probe": "off", "output-lengths": "server", "rate": 2}
+
+    spec = run_spec(Given(respelled(stored)))
+
+    backend: Any = make_backend(spec)
+    assert ("off", "server") == (backend.probe, backend.output_lengths)
+    assert spec.rate == 2
