@@ -32,7 +32,7 @@ MOST_BYTES = 32 << 20
 NO_METRICS = "the page holds no metrics"
 UP = "up"
 PLUS = " + "
-TIMES = ("ttft", "tpot", "itl", "e2e", "queue", "prefill", "decode", "inference")
+TIMES = ("ttft", "tpot", "itl", "e2e", "queue", "prefill", "decode", "inference", "late")
 """Quantities that are histograms: their samples end with _sum and _count."""
 
 Write = Callable[["pa.Table"], None]

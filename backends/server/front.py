@@ -155,6 +155,8 @@ class Front:
                 self._idle.set()
             record.ended_s = time.monotonic()
             self.truth.ended(record)
+            if not record.faults:
+                self.metrics.left(record)
 
     async def _answer(
         self, request: web.Request, api: fields.Api, record: AnswerRecord, faults: Sequence[Fault]

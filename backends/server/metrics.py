@@ -14,6 +14,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import sub
 from typing import IO
 
 from backends.client.stamps import Lags
@@ -68,6 +69,7 @@ class Metrics:
         self.decode = Histogram(REQUEST_S)
         self.inference = Histogram(REQUEST_S)
         self.step_tokens = Histogram(STEP_TOKENS)
+        self.late_s, self.late_tokens = 0.0, 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.generation_tokens = 0
@@ -77,6 +79,11 @@ class Metrics:
         """Count the tokens of each step."""
         for step in steps:
             self.step_tokens.observe(step.prefill_tokens + step.decode_seqs)
+
+    def left(self, record: AnswerRecord) -> None:
+        """Add by how much the tokens of an answer left after their time."""
+        self.late_s += sum(map(sub, record.left_s, record.due_s))
+        self.late_tokens += len(record.left_s)
 
     def text(self, model: str, stats: Stats) -> str:
         """The page of now."""
@@ -91,6 +98,9 @@ class Metrics:
                 lines += [f'vllm:{name}{{{labels},finished_reason="{k}"}} {n}' for k, n in value.items()]
             else:
                 lines.append(f"vllm:{name}{{{labels}}} {value!r}")
+        name = "bench:token_lateness_seconds"
+        lines += [f"# HELP {name} By how much this process sent tokens late.", f"# TYPE {name} summary"]
+        lines += [f"{name}_sum{{{labels}}} {self.late_s!r}", f"{name}_count{{{labels}}} {self.late_tokens}"]
         return "\n".join(lines) + "\n"
 
     def _values(self, stats: Stats) -> Iterable[tuple[str, str, str, float | Histogram | dict[str, int]]]:

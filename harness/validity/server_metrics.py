@@ -4,6 +4,7 @@ Histograms of servers are too coarse for percentiles, so means are compared: a s
 difference of the readings after and before the run.
 """
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,6 +34,9 @@ NEAR_S = 0.001
 
 FLIGHT_NEAR = 0.10
 """Share by which the requests in flight may differ from the server's gauges (Little's law)."""
+
+LATE, SERVER_LATE = "mean lateness of its tokens", "server-late"
+"""What `bench serve` tells of itself, and the warning where that is a part of TTFT."""
 
 FEW = 10
 """With fewer readings than this the gauges are shown but not compared."""
@@ -204,7 +208,15 @@ def _open(row: Compared, why: str) -> Compared:
 
 
 def warnings(rows: Sequence[Compared]) -> Iterator[RunWarning]:
-    """Where the two sides disagree by more than is allowed."""
+    """Where the two sides disagree by more than is allowed, and where the server says that it was late itself."""
+    there_s = {str(row.name): row.server or 0.0 for row in rows}
+    if (late_s := there_s.get(LATE, 0.0)) > NEAR * there_s.get("mean TTFT", math.inf):
+        yield RunWarning(
+            SERVER_LATE,
+            f"the process of the server sent tokens {1000 * late_s:,.3g} ms late on average: its processor is the "
+            "limit, not what it serves",
+            "give 'bench serve' a machine of its own, or lower the rate",
+        )
     apart = {str(row.name): row for row in rows if row.within is False}
     counted = apart.get("requests")
     if counted is not None and (there := counted.server or 0) > (here := counted.client or 0):
@@ -318,7 +330,8 @@ def _flight(run: Run, server: View) -> Iterator[Compared]:
 
 def _own(server: View) -> Iterator[Compared]:
     """What only the server knows."""
-    for word, name in (("queue", "mean time in its queue"), ("prefill", "mean prefill"), ("decode", "mean decode")):
+    for word, name in (("queue", "mean time in its queue"), ("prefill", "mean prefill"), ("decode", "mean decode"),
+                       ("late", LATE)):  # fmt: skip
         if (mean_s := server.mean_s(word)) is not None:
             yield Compared(name, "s", None, mean_s)
     if server.knows("kv_use") and len(server.read_s):

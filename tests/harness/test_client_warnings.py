@@ -14,7 +14,7 @@ from harness.api import Outcome
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.records import server_metrics_table
-from harness.data.run_json import Fidelity, OutputLengths, RunInfo
+from harness.data.run_json import Compared, Fidelity, OutputLengths, RunInfo
 from harness.metrics.objective import Seen, parse_slo, restored_slo
 from harness.runner.run import exit_code
 from harness.stats.arrivals import Law
@@ -477,3 +477,11 @@ def test_truncated_and_failed_answers_are_no_short_ones(remote_run: RemoteRun) -
     found = lengths_check(remote_run, ask=broken)
 
     assert ("ok", 30) == (found["state"], found["info"]["output_lengths"]["requests"])
+
+
+@pytest.mark.parametrize(("late_s", "codes"), [(0.006, ["server-late"]), (0.004, [])])
+def test_a_server_whose_process_is_late_is_named(late_s: float, codes: list[str]) -> None:
+    """The processor that runs `bench serve` would be taken for the GPU that it simulates."""
+    rows = [Compared("mean TTFT", "s", 0.1, 0.1), Compared(server_metrics.LATE, "s", None, late_s)]
+
+    assert codes == [warning.code for warning in server_metrics.warnings(rows)]

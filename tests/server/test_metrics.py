@@ -71,6 +71,8 @@ def test_answers_are_counted_with_their_times(play: Play) -> None:
         assert (6, 15) == (values["vllm:prompt_tokens_total", labels], values["vllm:generation_tokens_total", labels])
         assert 3 == values["vllm:request_success_total", f'{labels},finished_reason="length"']
         assert 3 * 0.002 <= values["vllm:time_to_first_token_seconds_sum", labels]
+        assert 15 == values["bench:token_lateness_seconds_count", labels]
+        assert 0 <= values["bench:token_lateness_seconds_sum", labels] < 15.0
 
     play(scenario, backend="null:ttft=2ms")
 

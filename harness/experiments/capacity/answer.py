@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from harness.api import Slo
+from harness.api import RunWarning, Slo
 from harness.data import codec
 from harness.errors import BackendError, NotValid
 from harness.experiments.capacity.capacity_json import (
@@ -47,6 +47,7 @@ def answer(
     interrupted: bool = False,
     failed: BackendError | NotValid | None = None,
     invalid: Sequence[str] = (),
+    warnings: Sequence[RunWarning] = (),
 ) -> CapacityAnswer:
     """The whole answer; no number in it is infinite or NaN. `invalid`: why trials were thrown away, `failed`: the one
     that ended the search."""
@@ -69,7 +70,7 @@ def answer(
         "one_traffic": setup.recorded,
         "answers": answers,
         "invalid": list(invalid),
-        "warnings": [asdict(warning) for warning in setup.warnings],
+        "warnings": [asdict(warning) for warning in warnings],
         "curve_of": str(shown),
         "curve": curve(ledger.whole, shown),
         "cost": _cost(ledger, wall_s),

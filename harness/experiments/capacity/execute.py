@@ -235,13 +235,19 @@ def run_search(
             raise budget.failed
         if budget.interrupted and not len(store.ledger):
             raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
-        invalid = make.invalid if isinstance(make, Runs) else []
+        invalid, late = (make.invalid, make.server_late) if isinstance(make, Runs) else ([], {})
         info = answer(
             setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
-            invalid=invalid,
+            invalid=invalid, warnings=[*setup.warnings, *_first(late)],
         )  # fmt: skip
         store.finish(info)
     return info
+
+
+def _first(late: Mapping[float, RunWarning]) -> Iterator[RunWarning]:
+    """That the server's own process was late, from the lowest rate on at which it was."""
+    for rate_rps in [*sorted(late)][:1]:
+        yield replace(late[rate_rps], message=f"at {rate_rps:g} req/s {late[rate_rps].message}")
 
 
 @dataclass(frozen=True, slots=True)

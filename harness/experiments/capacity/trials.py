@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness import termination, untrusted
-from harness.api import RequestRecord, Slo
+from harness.api import RequestRecord, RunWarning, Slo
 from harness.data.held_back import without_held_back
 from harness.data.lists import number
 from harness.data.records import since, to_table
@@ -38,6 +38,7 @@ from harness.validity import steady_state
 from harness.validity.checks import ANSWERS, LATENESS, decide_alike, failed_checks, from_sent
 from harness.validity.client_warnings import HELD_BACK
 from harness.validity.remote import of_held_back
+from harness.validity.server_metrics import SERVER_LATE
 from harness.validity.steady_state import overload, saturated
 from harness.validity.work_done import failures
 
@@ -600,6 +601,8 @@ class Runs:
         self._say = say
         self.invalid: list[str] = []
         """Why each trial that was thrown away is not valid: such a trial decides nothing."""
+        self.server_late: dict[float, RunWarning] = {}
+        """By rate, that the server's own process was late."""
 
     def __repr__(self) -> str:
         return f"<Runs in {self._path}>"
@@ -632,6 +635,8 @@ class Runs:
                 answers = of_held_back(result.run)
                 if answers is None or answers.all():  # single ones are held back by a busy machine too
                     raise Unresolved(f"No rate can be judged: {held.message}. Remedy: {held.remedy}.")
+            if (late := result.run.info.warning(SERVER_LATE)) is not None:
+                self.server_late[task.key.rate_rps] = RunWarning(SERVER_LATE, str(late.message), str(late.remedy))
             failed = _failed(result.run.info, ended_early=early is not None or watch.cut)
             if failed <= {LATENESS}:
                 return _scored(task, result.run.requests, early, begun_s, late=LATENESS in failed)
