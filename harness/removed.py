@@ -38,7 +38,8 @@ REMOVED = {
     ("figure", "requests_paired"): "'--figure cdf_difference' shows which latencies changed; a table counts requests",
     ("figure", "attainment_over"): "'--figure attainment_rate' is over the option where no rate is varied",
     ("figure", "search_path"): "the report of 'bench capacity' has a table of the trials in their order",
-    ("figure", "real_error_rate"): "'--figure real_curves' shows measured beside simulated, and the table their error",
+    ("figure", "real_error_rate"): "'--figure real_plane' shows simulated against measured, and the table their error",
+    ("figure", "real_curves"): "'--figure real_plane' shows simulated against measured, and the table their error",
     ("option of bench explain", "--html"): "'bench trace generate NAME --requests N -o FILE' draws requests, and "
     "'bench trace info FILE --html PAGE' charts them",
     ("option of bench trace slice", "--tag"): "write '--where tag=NAME'",

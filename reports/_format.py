@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
@@ -122,6 +122,11 @@ def seconds(value_s: float | None) -> str:
     unit = unit_of([value_s])
     text = in_unit(value_s, unit)
     return text if text == "-" else f"{text} {unit}"
+
+
+def between(low: float | None, high: float | None, shown: Callable[[float], str] = number) -> str:
+    """An interval: '2.07 to 2.34'; '-' where an end is missing."""
+    return "-" if low is None or high is None else f"{shown(low)} to {shown(high)}"
 
 
 def with_unit(value: float | None, unit: str) -> str:

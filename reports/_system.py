@@ -239,6 +239,11 @@ def flat(source: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
             yield name, clean(_plain(value), 600)
 
 
+def versions(found: Mapping[str, Any]) -> Facts:
+    """The versions of what made an answer."""
+    return tuple((f"version of {clean(name, 40)}", clean(text, 80)) for name, text in found.items())
+
+
 def used(run: Run) -> Facts:
     """The rows of the table 'What was used'."""
     info, stored = run.info, encode(run.info)

@@ -73,14 +73,14 @@ def _crossed(study: Study) -> Iterator[Table]:
         rows = []
         for system in study.systems:
             found, share = system.capacity(goal), study.share(system)
-            rps, *ends = (None, None, None) if found is None else (found.rps, found.low_rps, found.high_rps)
+            rates = (None, None, None) if found is None else (found.rps, found.low_rps, found.high_rps)
+            rps, low_rps, high_rps = (None if rate is None else rate / share for rate in rates)
             comparable = first.line and system.line and system is not first
             paired = ratio(first.line, system.line, goal) if comparable else None
             scaled = [None if value is None else value * study.share(first) / share for value in paired or [None] * 3]
             rows.append((
-                system.name, _format.number(None if rps is None else rps / share),
-                sweep.ends(*(None if end is None else end / share for end in ends)),
-                _format.number(scaled[0]), sweep.ends(*scaled[1:]),
+                system.name, _format.number(rps),
+                _format.between(low_rps, high_rps), _format.number(scaled[0]), _format.between(scaled[1], scaled[2]),
             ))  # fmt: skip
         heads = ("system", f"sustains ({study.rate_unit})", "95% interval", f"times {first.name}", "95% interval")
         yield Table(f"goal {sweep.percent(goal)}", heads, tuple(rows))

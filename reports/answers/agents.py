@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,11 @@ from typing import Any
 from harness.data.codec import encode
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents
 from harness.metrics.objective import JOINT, parse_slo
-from reports import _format, _system, figures
-from reports._format import clean, sentence
-from reports._system import flat
+from reports import _format, _system
+from reports._format import clean
+from reports._system import flat, versions
 from reports.answers.capacity import of_runs, span
-from reports.document import Block, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Document, Finding, Notice, Section, Table, figures_of, notices
 
 MORE = "A wider --tolerance, or more --max-requests or --budget, with the same --out."
 RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
@@ -48,8 +47,7 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
         system = f"{clean(model, 60)} on {clean(hardware, 60)}"
     else:
         system = _system.system(info.backend, {}) or clean(info.spec.get("backend") or "a server", 120)
-    drawn = figures.of("agents").items() if path is not None else ()
-    shown: tuple[Block, ...] = tuple(Figure(key, row.title, partial(row.draw, info)) for key, row in drawn)
+    shown = () if path is None else tuple(figures_of("agents", info))
     return Document(
         title=f"Agents on {system}",
         subtitle=f"Agents replay sessions of {clean(info.workload, 60)}, one after the other",
@@ -67,7 +65,7 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
             *((Section("figures", "Figures", shown),) if shown else ()),
             Section("trials", "Trials", (_trials(info),)),
         ),
-        used=(*flat(info.spec), *((f"version of {name}", clean(v, 80)) for name, v in info.versions.items())),
+        used=(*flat(info.spec), *versions(info.versions)),
         definitions=_DEFINITIONS,
     )  # fmt: skip
 
@@ -137,7 +135,7 @@ def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
 
 
 def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
-    yield from (Notice(sentence(warning.message, 600), sentence(warning.remedy, 600)) for warning in info.warnings)
+    yield from notices(info.warnings)
     for one in info.answers:
         if one.why and one.agents is not None:
             yield Notice(f"{clean(one.tier, 100)} {one.state}: {clean(one.why, 300)}", MORE)

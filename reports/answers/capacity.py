@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,12 +24,24 @@ from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Trial, folder_name
 from harness.metrics.objective import JOINT, restored_slo
 from harness.validity.remote import floors_s
-from reports import _format, figures
-from reports._format import clean, sentence
+from reports import _format
+from reports._format import clean
 from reports._system import first, flat, part
 from reports.answers import sweep
 from reports.answers.sweep import percent
-from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
+from reports.document import (
+    Block,
+    Cell,
+    Command,
+    Document,
+    Figure,
+    Finding,
+    Notice,
+    Section,
+    Table,
+    figures_of,
+    notices,
+)
 from reports.document.curve import Curve
 from reports.study.capacity import folders, lone, of_capacity, share, trials
 from reports.study.runs import Study
@@ -279,7 +290,7 @@ def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
 def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Notice]:
     if not results:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
-    yield from (Notice(sentence(warning.message, 600), sentence(warning.remedy, 600)) for warning in info.warnings)
+    yield from notices(info.warnings)
     for one in results:
         if one.why:
             needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
@@ -322,13 +333,7 @@ def _sections(info: CapacityAnswer, study: Study | None, path: Path | None) -> I
 
 
 def _figures(section: str, study: Study | None) -> tuple[Figure, ...]:
-    if study is None:
-        return ()
-    return tuple(
-        Figure(key, row.title, partial(row.draw, study))
-        for key, row in figures.of("study").items()
-        if section == row.section
-    )
+    return () if study is None else tuple(figures_of("study", study, section=section))
 
 
 def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Table | Curve]:

@@ -1,12 +1,9 @@
 """The report of `bench compare`: a row for each gate, what differs, where simulations part, and the pairs."""
 
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from msgspec import UnsetType, structs
 
@@ -16,11 +13,11 @@ from harness.experiments.compare import gates, wording
 from harness.experiments.compare.compare_json import CachedShares, CompareAnswer, ComparedPair, Difference, GateRow, Row
 from harness.metrics.measure import placed
 from harness.stats.paired import ALPHA
-from reports import _format, figures
-from reports._format import clean, number, option, quoted, sentence, share, with_unit
-from reports._system import Facts, first, flat, in_use, source, system
+from reports import _format
+from reports._format import clean, number, option, quoted, share, with_unit
+from reports._system import Facts, first, flat, in_use, source, system, versions
 from reports.comparison import Comparison
-from reports.document import Cell, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Cell, Document, Finding, Section, Table, figures_of, listed, notices, page_of
 
 MARKS = {
     "regressed": ("REGRESSED", False),
@@ -85,8 +82,7 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
         good=good,
         findings=(Finding(text[:1].upper() + text[1:], good, rests),),
         key_facts=tuple(_key_facts(info, found)),
-        warnings=tuple(Notice(sentence(each.message, 600), sentence(each.remedy, 600))
-                       for each in info.warnings),
+        warnings=notices(info.warnings),
         sections=tuple(section for section in _sections(info, found) if section.blocks),
         commands=() if found is None else (_repeat(info, found.folder),),
         used=_used(info),
@@ -120,13 +116,11 @@ def _key_facts(info: CompareAnswer, found: Comparison | None) -> Iterator[tuple[
 
 def _sections(info: CompareAnswer, found: Comparison | None) -> Iterator[Section]:
     most = MOST_PRINTED if found is None else MOST_ROWS
-    drawn: dict[str, list[Figure]] = {key: [] for key in FIGURE_SECTIONS}
-    if found is not None and info.gates:
-        for name, row in figures.of("compare").items():
-            drawn[row.section].append(Figure(name, row.title, partial(row.draw, found)))
+    shows = found is not None and info.gates
+    drawn = {key: figures_of("compare", found, section=key) if shows else [] for key in FIGURE_SECTIONS}
     refused = [(clean(stop.field, 40), clean(stop.message, 600)) for stop in info.refused]
     yield Section("refusals", "Why the runs cannot be compared",
-                  _table("refused because", ("field", "what was found"), refused, most, left=2))  # fmt: skip
+                  listed("refused because", ("field", "what was found"), refused, most, left=2))  # fmt: skip
     yield Section("losses", FIGURE_SECTIONS["losses"], (*_measured(info, info.gates, most), *drawn["losses"]))
     yield Section("limits", "Limits of the gates", _limits(info, most), detail=True)
     yield Section("curves", FIGURE_SECTIONS["curves"], tuple(drawn["curves"]), detail=True)
@@ -138,14 +132,6 @@ def _sections(info: CompareAnswer, found: Comparison | None) -> Iterator[Section
     yield Section("notes", "Notes", (*(clean(note, 600) for note in info.notes), *_invalid(info, most)))
     if found is not None:
         yield Section("runs", "Pairs", tuple(_pairs(info, found.folder)), detail=True)
-
-
-def _table(
-    caption: str, heads: Sequence[str], rows: Sequence[tuple[str | Cell, ...]], most: int, left: int = 1, words: int = 0
-) -> tuple[Table, ...]:
-    """The first rows of a table, and of how many in its caption; none without rows."""
-    cut = f" (the first {most:,} of {len(rows):,}; all are in the JSON)" if len(rows) > most else ""
-    return (Table(f"{caption}{cut}", tuple(heads), tuple(rows[:most]), left, words),) if rows else ()
 
 
 def _measured(info: CompareAnswer, rows: Sequence[Row], most: int, *, gated: bool = True) -> tuple[Table, ...]:
@@ -181,9 +167,6 @@ def _limits(info: CompareAnswer, most: int) -> tuple[Table, ...]:
         "must be found from": lambda row: f"{row.must_detect_pct:g}{_unit(row)}",
         "pairs needed": lambda row: "-" if row.mde_pct is None else wording.needed(row),
         "p (decides)": lambda row: "-" if row.p is None else _format.probability(row.p),
-        "p (mean)": lambda row: "-" if row.p_mean is None else _format.probability(row.p_mean),
-        "p (median group)": lambda row: "-" if row.steady is None else _format.probability(row.steady.p),
-        "p (sign flips)": lambda row: "-" if row.p_signflip is None else _format.probability(row.p_signflip),
     }
     return _by_metric("limits of the gates", columns, info.gates, most) if info.mode == "paired" else ()
 
@@ -200,7 +183,7 @@ def _by_metric(
         names["at"] = lambda row: clean(wording.where(row.point), 120)
     names["metric"] = lambda row: clean(row.label, 120)
     printed = [tuple(cell(row) for cell in (*names.values(), *columns.values())) for row in rows]
-    return _table(caption, (*names, *columns), printed, most, len(names), words=int("verdict" in columns))
+    return listed(caption, (*names, *columns), printed, most, len(names), words=int("verdict" in columns))
 
 
 def _change(row: Row, *, exact: bool) -> str:
@@ -270,7 +253,7 @@ def _differences(info: CompareAnswer, most: int) -> Iterator[Table | str]:
     allowed = {_difference(each): "allowed by --allow-different" for each in info.allowed_differences}
     rows = [(*fact, note) for fact, note in {**allowed, **noted, **allowed}.items()]
     heads = ("field", "base", "head", "note")
-    yield from _table("facts that are not the same on both sides", heads, rows, most, left=4)
+    yield from listed("facts that are not the same on both sides", heads, rows, most, left=4)
     if not rows and info.pairs:
         code = info.exact and not info.exact.identical
         yield f"{NOTHING_RECORDED}{'; the code or the data files of bench have changed' if code else ''}."
@@ -291,7 +274,7 @@ def _changed(found: Comparison) -> tuple[Table, ...]:
         for each in found.contrasts
     ]  # fmt: skip
     heads = ("pair", "requests", "met on both", "by the base only", "by the head only", "on neither")
-    return _table(
+    return listed(
         f"requests by where they met the SLO{f' at {found.point}' if found.point else ''}", heads, rows, MOST_ROWS
     )
 
@@ -304,7 +287,7 @@ def _invalid(info: CompareAnswer, most: int) -> tuple[Table, ...]:
         for pair in info.pairs
         if not pair.valid
     ]
-    return _table("pairs that do not count", ("pair", "state", "reason"), rows, most, left=3)
+    return listed("pairs that do not count", ("pair", "state", "reason"), rows, most, left=3)
 
 
 def _why(pair: ComparedPair) -> str:
@@ -329,7 +312,7 @@ def _pairs(info: CompareAnswer, folder: Path) -> tuple[Table, ...]:
     cells = {head: [cell(pair) for pair in info.pairs] for head, cell in columns.items()}
     used = {head: column for head, column in cells.items() if set(column) - {"-"}}
     names = sum(head in used for head in [*columns][:8])
-    return _table("pairs of runs", tuple(used), [*zip(*used.values(), strict=True)], MOST_ROWS, left=names)
+    return listed("pairs of runs", tuple(used), [*zip(*used.values(), strict=True)], MOST_ROWS, left=names)
 
 
 def _state(pair: ComparedPair) -> Cell:
@@ -343,10 +326,7 @@ def _run(info: CompareAnswer, pair: ComparedPair, side: str, folder: Path) -> Ce
     from reports.comparison import folder_of
 
     found = folder_of(info, pair, side, folder)
-    link = None
-    if found is not None and found.is_dir():
-        page = "report.html" if (found / "report.html").is_file() else ""
-        link = f"./{quote(os.path.relpath(found, folder), safe='/=,+')}/{page}"
+    link = None if found is None else page_of(found, folder)
     return Cell(clean(pair.run(side) or "-", 120), link=link)
 
 
@@ -386,7 +366,7 @@ def _used(info: CompareAnswer) -> Facts:
     rows = [("alpha, one-sided", f"{100 * info.alpha:g}%")]
     if info.interim:
         rows.append(("interim analyses after", f"{', '.join(map(str, info.interim))} pairs"))
-    rows += [(f"version of {clean(name, 40)}", clean(text, 80)) for name, text in info.versions.items()]
+    rows += versions(info.versions)
     rows += [(f"workload: {name}", text) for name, text in flat(info.workload or {})]
     for side in ("base", "head"):
         rows += [(f"{side}, system: {name}", text) for name, text in flat(info.on(side).system)]

@@ -2,18 +2,18 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from harness.data.codec import encode, inner
 from harness.experiments.place.place_json import BestUnit, PlaceAnswer, PlaceCost, PlacedUnit
-from reports import _format, figures
+from reports import _format
 from reports._format import clean
-from reports._system import flat
+from reports._system import flat, versions
 from reports.answers.sweep import percent
-from reports.document import Block, Command, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Command, Document, Finding, Section, Table, figures_of, notices
 
 RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
@@ -45,7 +45,6 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
     hardware = " or ".join(clean(name, 40) for name in query.hardware)
     goal = "-" if query.goal is None else percent(query.goal)
     conditions = f"{clean(query.slo, 200)}, {clean(query.conditions, 40)}, goal {goal}"
-    messages = [clean(one.message, None) for one in info.warnings]
     workload = clean(query.workload or query.trace, 80)
     mark, good, text = _verdict(info)
     return Document(
@@ -59,11 +58,11 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
             *([("Latency model", clean(info.trust, None))] if info.trust else []),
             *([("Cost", _cost(info.cost, "cheaper ones" if info.best else "others"))] if info.cost else []),
         ),
-        warnings=tuple(Notice(f"{text[:1].upper()}{text[1:]}.") for text in messages),
+        warnings=notices(info.warnings),
         sections=tuple(_sections(info, path is not None)) if info.cost else (),
         used=(
             *flat(inner(encode(info), "asked")),
-            *((f"version of {name}", clean(v, 80)) for name, v in info.versions.items()),
+            *versions(info.versions),
         ),
         definitions=_DEFINITIONS,
     )
@@ -91,7 +90,8 @@ def _verdict(info: PlaceAnswer) -> tuple[str, bool | None, str]:
     if best.algorithm == "high" and all(sides):
         system += f" (prefill to decode {sides[0]}:{sides[1]})"
     if best.attainment is not None:
-        share = f"{best.attainment:.1%} of requests meet the SLO{_share_interval(best)} at {best.rate_rps:g} req/s"
+        between = "" if best.attainment_low is None else f" (95%: {_share_interval(best)})"
+        share = f"{_format.share(best.attainment)} of requests meet the SLO{between} at {best.rate_rps:g} req/s"
         money = "" if best.per_million_tokens is None else (
             f"${_number(best.taken or 0)} per hour, ${_number(best.per_million_tokens)} per million output tokens, "
         )  # fmt: skip
@@ -112,13 +112,13 @@ def _if_slower(info: PlaceAnswer) -> Iterator[Finding]:
     longer = " and ".join(f"{name} {error:.0%}" for name, error in errors if error) + " longer"
     why = "as far as simulated times were off on public results"
     if best.holds:
-        yield Finding(f"It holds with {longer}, {why}: then {best.with_error:.1%} meet the SLO.", True)
+        yield Finding(f"It holds with {longer}, {why}: then {_format.share(best.with_error)} meet the SLO.", True)
         return
     sure = next((unit for unit in info.best if unit.holds), None)
     instead = "No deployment that was run holds then." if sure is None else (
-        f"{_named(sure.name)} on {sure.gpus:,} x {clean(sure.hardware)} holds then ({sure.with_error or 0:.1%})."
+        f"{_named(sure.name)} on {sure.gpus:,} x {clean(sure.hardware)} holds then ({_format.share(sure.with_error)})."
     )  # fmt: skip
-    yield Finding(f"With {longer}, {why}, only {best.with_error:.1%} meet the SLO. {instead}", False)
+    yield Finding(f"With {longer}, {why}, only {_format.share(best.with_error)} meet the SLO. {instead}", False)
 
 
 def _cost(spent: PlaceCost, others: str) -> str:
@@ -135,10 +135,8 @@ def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
         title = None if info.objective.name == "gpu" else f"{unit[:1].upper()}{unit[1:]} of each placement"
         if info.target_rps is not None:
             title = "Requests within the SLO, by deployment"
-        drawn: tuple[Block, ...] = tuple(
-            Figure(key, title or row.title, partial(row.draw, info)) for key, row in figures.of("place").items()
-        )
-        yield Section("figures", "Comparison", drawn)
+        drawn = figures_of("place", info)
+        yield Section("figures", "Comparison", tuple(replace(one, title=title or one.title) for one in drawn))
     candidates = tuple(_candidates(info, MOST_ROWS_ON_PAGE if on_page else MOST_ROWS)) if info.candidates else ()
     reasons: dict[tuple[str, str], list[str]] = {}
     for one in info.skipped:
@@ -167,7 +165,7 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
         columns["$ per 1M input"] = [_number(one.per_million_input_tokens or 0.0) for one in best]
         columns["$ per 1M output"] = [_number(one.per_million_tokens or 0.0) for one in best]
     if any(one.with_error is not None for one in best):
-        columns["if slower"] = ["-" if one.with_error is None else f"{one.with_error:.1%}" for one in best]
+        columns["if slower"] = [_format.share(one.with_error) for one in best]
     columns["beside the first"] = ["", *(_beside(info, one) for one in best[1:])]
     yield Table("the first is recommended", tuple(columns), tuple(zip(*columns.values(), strict=True)), 2, 1)
     if best[0].command:
@@ -178,8 +176,8 @@ def _columns(info: PlaceAnswer, units: Sequence[PlacedUnit]) -> dict[str, list[s
     """What placements are described by: the unit, and what its objective goes by with the interval of that."""
     columns = {head: [_unit(one)[place] for one in units] for place, head in enumerate(_UNIT)}
     if info.target_rps is not None:
-        columns["meets the SLO"] = [f"{one.attainment or 0:.1%}" for one in units]
-        columns["95% interval"] = [_share_interval(one, "{} to {}") for one in units]
+        columns["meets the SLO"] = [_format.share(one.attainment or 0.0) for one in units]
+        columns["95% interval"] = [_share_interval(one) for one in units]
     else:
         columns["95% interval"] = [_interval(one) for one in units]
         if info.objective.name != "gpu":
@@ -230,15 +228,11 @@ def _at_least(one: PlacedUnit) -> str:
 
 
 def _interval(one: PlacedUnit) -> str:
-    if one.low_per_gpu_rps is None or one.high_per_gpu_rps is None:
-        return "-"
-    return f"{_format.number(one.low_per_gpu_rps)} to {_format.number(one.high_per_gpu_rps)}"
+    return _format.between(one.low_per_gpu_rps, one.high_per_gpu_rps)
 
 
-def _share_interval(one: PlacedUnit, text: str = " (95%: {} to {})") -> str:
-    if one.attainment_low is None or one.attainment_high is None:
-        return "" if text.startswith(" ") else "-"
-    return text.format(f"{one.attainment_low:.1%}", f"{one.attainment_high:.1%}")
+def _share_interval(one: PlacedUnit) -> str:
+    return _format.between(one.attainment_low, one.attainment_high, _format.share)
 
 
 def _number(value: float) -> str:

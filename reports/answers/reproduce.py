@@ -9,6 +9,7 @@ from typing import Any
 from harness.experiments.reproduce import ReproduceAnswer, RowResult
 from reports import _format
 from reports._format import clean, in_markdown, number
+from reports._system import versions
 from reports.document import Cell, Document, Finding, Section, Table
 from reports.document.markdown import table as markdown_table
 
@@ -47,7 +48,7 @@ def document(info: ReproduceAnswer, path: Path | None = None) -> Document:  # no
         good=not info.exit_code,
         findings=(Finding(_counted(info.rows), not info.exit_code),),
         sections=(Section("rows", "Rows", (_table(info.rows, ""), *notes)),),
-        used=tuple((f"version of {clean(name, 40)}", clean(value, 80)) for name, value in info.versions.items()),
+        used=versions(info.versions),
         definitions=(),
     )
 

@@ -16,7 +16,7 @@ from harness.experiments.rescore.slo_json import (
     SloCurve,
 )
 from harness.stats.seeds import Spread
-from reports._format import clean, number, share
+from reports._format import between, clean, number, share
 from reports.answers._scored_run import COLUMNS, binding, met_or_missed, of_run, opening
 from reports.answers.sweep import percent
 from reports.document import Block, Cell, Document, Figure, Finding, Notice, Section, Table
@@ -218,9 +218,8 @@ def _mean(found: Spread | None) -> float | None:
 def _spread(found: Spread | None) -> tuple[str, str, str]:
     if found is None:
         return "-", "-", "-"
-    interval = "-" if found.low is None else f"{share(found.low)} to {share(found.high)}"
-    span = "-" if found.n < 2 else f"{share(found.least)} to {share(found.most)}"
-    return share(found.mean), interval, span
+    span = "-" if found.n < 2 else between(found.least, found.most, share)
+    return share(found.mean), between(found.low, found.high, share), span
 
 
 def _drawn(curve: SloCurve) -> go.Figure | str:

@@ -1,12 +1,10 @@
 """The report of `bench sweep`: attainment and goodput over seeds at each point, latencies, crossed goals."""
 
-import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -20,10 +18,10 @@ from harness.metrics.measure import headline, metrics
 from harness.metrics.objective import meets
 from harness.stats.seeds import Spread
 from harness.validity.remote import floors_s
-from reports import _format, _replay, _system, figures
+from reports import _format, _replay, _system
 from reports._format import clean
 from reports._system import Facts, flat, part
-from reports.document import Cell, Command, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Cell, Command, Document, Finding, Notice, Section, Table, figures_of, page_of
 from reports.document.curve import Curve
 from reports.study.runs import Study, floor_s, infos
 from reports.study.sweep import at, axis_title, named, of_sweep
@@ -39,8 +37,6 @@ MOST_ROWS = 200
 """Rows of the table of runs; all are in sweep.json."""
 CURVES = 3
 """Most curves that a terminal is shown."""
-SYSTEMS_NAMED = 6
-"""Systems that a sentence can name."""
 PERCENTILES = ("p50", "p90", "p99")
 _ALWAYS = ("attainment", "goodput (req/s)")
 """Columns that stay where they have nothing to show."""
@@ -55,7 +51,6 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
     mark, good = _mark(info)
     warnings = [f"The sweep ended early: {info.error}"] if info.error else []
     warnings += [text[:1].upper() + text[1:] for text in info.warnings]
-    texts = [_answer(info, of_sweep(info, Path()) if study is None else study), *_missed(info)]
     capacity = _capacity(info)
     spec = info.spec
     trace = str(spec.get("trace") or "").replace("\\", "/").rpartition("/")[2]
@@ -66,7 +61,10 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
         subtitle=_subtitle(info),
         mark=mark,
         good=good,
-        findings=(*(Finding(text, good) for text in texts[:1]), *map(Finding, (*texts[1:], _state(info)))),
+        findings=(
+            Finding(_answer(info, of_sweep(info, Path()) if study is None else study), good),
+            Finding(_state(info)),
+        ),
         key_facts=key_facts(info, study),
         warnings=tuple(Notice(clean(warning, None)) for warning in warnings),
         sections=tuple(_sections(info, study, home)),
@@ -212,13 +210,11 @@ def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iter
 def of_figures(study: Study) -> Iterator[Section]:
     """The figures of a study in their sections."""
 
-    rows = figures.of("study")
     for key, title in FIGURE_SECTIONS.items():
         if key == "slos" and isinstance(replay := _replay.of_study(study), str):  # one sentence for all its figures
             yield Section(key, title, (replay,))
             continue
-        drawn = (Figure(name, row.title, partial(row.draw, study)) for name, row in rows.items() if key == row.section)
-        yield Section(key, title, tuple(drawn))
+        yield Section(key, title, tuple(figures_of("study", study, section=key)))
 
 
 def tables(info: SweepAnswer) -> Iterator[Table]:
@@ -273,17 +269,12 @@ def _differences(info: SweepAnswer) -> Table:
             *(clean(one.at[name]) for name in names),
             named(one.head.items()),
             f"{100 * one.difference:+.1f}",
-            "-" if one.low is None or one.high is None else f"{100 * one.low:+.1f} to {100 * one.high:+.1f}",
+            _format.between(one.low, one.high, lambda end: f"{100 * end:+.1f}"),
         )
         for one in info.differences
     )
     return Table(f"attainment less that of {named(info.differences[0].base.items())}, in points, paired by seed",
                  (*map(axis_title, names), "system", "difference", "95% interval"), rows, len(names) + 1)  # fmt: skip
-
-
-def ends(low: float | None, high: float | None) -> str:
-    """An interval in words; '-' for none."""
-    return "-" if low is None or high is None else f"{_format.number(low)} to {_format.number(high)}"
 
 
 def _crossed(info: SweepAnswer, along: str) -> Table:
@@ -296,25 +287,14 @@ def _crossed(info: SweepAnswer, along: str) -> Table:
         side = "-" if one.side is None else f"all {clean(one.side)}"
         between = " to ".join(map(_format.option, one.between)) if one.between else side
         cells = [*(clean(one.where[name]) for name in names), percent(one.goal), _format.number(one.at),
-                 ends(one.low, one.high), between]  # fmt: skip
+                 _format.between(one.low, one.high), between]  # fmt: skip
         if base is not None:
             beside = over.get((one.goal, *one.where.items()))
-            cells += ["-", "-"] if beside is None else [f"{beside.ratio:.3g}", ends(beside.low, beside.high)]
+            cells += ["-", "-"] if beside is None else [f"{beside.ratio:.3g}", _format.between(beside.low, beside.high)]
         rows.append(tuple(cells))
     heads = (*map(axis_title, names), "goal", f"crossed at {axis_title(along)}", "95% interval", "between",
              *(() if base is None else (f"times {named(base.items())}", "95% interval")))  # fmt: skip
     return Table("where attainment crosses the goals, interpolated", heads, tuple(rows), len(names))
-
-
-def _missed(info: SweepAnswer) -> Iterator[str]:
-    """Each bound on a percentile that is missed, and at which points."""
-    every = [(bound, point) for point in info.points for bound in point.bounds if bound.percentile is not None]
-    for text in dict.fromkeys(bound.text for bound, _ in every):
-        found = [(bound.passed, at(point.values.items())) for bound, point in every if bound.text == text]
-        if missed := [where for passed, where in found if passed is False]:
-            named = "; ".join([*missed[:SYSTEMS_NAMED], *(["..."] if len(missed) > SYSTEMS_NAMED else [])])
-            where = f" ({named})" if any(missed) else ""
-            yield f"{clean(text)} is missed at {len(missed):,} of {_format.count(len(found), 'point')}{where}."
 
 
 def _curves(info: SweepAnswer) -> Iterator[Curve]:
@@ -345,10 +325,7 @@ def runs(info: SweepAnswer, home: Path, page: Path | None = None) -> Table:
 def _run(run: SweptRun, home: Path, page: Path) -> tuple[str | Cell, ...]:
     usable = run.valid and not run.overloaded
     p99 = [run.metrics.get(metric.name, {}).get("p99") for metric in headline()]
-    folder, own = home / run.folder, ""
-    if (folder / "report.html").is_file():
-        own = "report.html"
-    link = f"./{quote(os.path.relpath(folder, page), safe='/=,+')}/{own}" if folder.is_dir() else None
+    link = page_of(home / run.folder, page)
     return (
         Cell(f"seed {clean(run.seed)}", link=link),
         Cell("valid" if usable else "overloaded" if run.valid else "not valid", good=None if usable else False),
@@ -415,15 +392,11 @@ def _mean(spread: Spread | None, shown: Callable[[float | None], str]) -> str:
 
 
 def _interval(spread: Spread | None) -> str:
-    if spread is None or spread.low is None:
-        return "-"
-    return f"{_format.share(spread.low).removesuffix('%')} to {_format.share(spread.high)}"
+    return "-" if spread is None else _format.between(spread.low, spread.high, _format.share)
 
 
 def _range(spread: Spread | None) -> str:
-    if spread is None or spread.n < 2:
-        return "-"
-    return f"{_format.share(spread.least).removesuffix('%')} to {_format.share(spread.most)}"
+    return "-" if spread is None or spread.n < 2 else _format.between(spread.least, spread.most, _format.share)
 
 
 def _latencies(point: SweepPoint, timed: Sequence[str]) -> Iterator[str]:

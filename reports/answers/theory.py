@@ -9,6 +9,7 @@ from harness.experiments import theory
 from harness.experiments.theory import TheoryAnswer
 from reports import _format
 from reports._format import clean
+from reports._system import versions
 from reports.document import Document, Section, Table
 
 _ACRONYMS = ("gpu", "itl", "kv", "slo", "ttft")
@@ -29,7 +30,7 @@ def document(info: TheoryAnswer, path: Path | None = None) -> Document:  # noqa:
         sections=(
             Section("tables", "Numbers", (*map(_table, info.tables), *(clean(note, None) for note in info.notes))),
         ),
-        used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in info.versions.items()),
+        used=versions(info.versions),
         definitions=(),
     )
 

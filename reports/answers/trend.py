@@ -18,6 +18,7 @@ from harness.experiments.compare.history import METRICS
 from harness.stats.watch import Rule
 from reports import figures
 from reports._format import clean, in_unit, number, option, unit_of, with_unit
+from reports._system import versions
 from reports.document import Block, Cell, Command, Document, Figure, Finding, Notice, Section, Table
 
 MOST_DRAWN = 1000
@@ -120,7 +121,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
         ),
         next=None if advice is None else Command(*advice),
         commands=(f"bench compare --trend {clean(info.folder, None)}",),
-        used=tuple((f"version of {clean(k, 40)}", clean(v, 80)) for k, v in info.versions.items()),
+        used=versions(info.versions),
         definitions=DEFINITIONS,
     )
 

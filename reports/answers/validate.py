@@ -1,15 +1,15 @@
 """The report of `bench validate --against`: how far simulated numbers are from measured ones, and where."""
 
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.data.codec import encode
 from harness.experiments.validate.answer import Errors, Pair, Target, ValidateAnswer, Validation
-from reports import _format, figures
+from reports import _format
 from reports._format import clean
-from reports.document import Cell, Document, Figure, Finding, Section, Table
+from reports._system import versions
+from reports.document import Cell, Document, Finding, Section, Table, figures_of
 
 MOST_ROWS, MOST_ROWS_ON_PAGE = 60, 200
 """Pairs that are shown."""
@@ -29,7 +29,6 @@ def document(info: ValidateAnswer, path: Path | None = None) -> Document:
     targets = [target for one in found for target in one.targets]
     missed = sum(not target.holds for target in targets)
     most = MOST_ROWS if path is None else MOST_ROWS_ON_PAGE
-    drawn = {} if path is None else figures.of("validate")
     return Document(
         title=f"Simulator against {', '.join(clean(one.name, 60) for one in found)}",
         subtitle="; ".join(clean(one.title, 200) for one in found),
@@ -49,13 +48,13 @@ def document(info: ValidateAnswer, path: Path | None = None) -> Document:
                 clean(one.name, 80),
                 (
                     *_tables(one, most),
-                    *(Figure(f"{key}-{number}", row.title, partial(row.draw, one)) for key, row in drawn.items()),
+                    *([] if path is None else figures_of("validate", one, place=number)),
                 ),
             )
             for number, one in enumerate(found, start=1)
         ),
         commands=(clean(info.command, None),),
-        used=tuple((f"version of {clean(name, 40)}", clean(v, 80)) for name, v in info.versions.items()),
+        used=versions(info.versions),
         definitions=_DEFINITIONS,
     )
 

@@ -6,18 +6,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
+from urllib.parse import quote
 
+from reports import figures
+from reports._format import sentence
 from reports._system import in_use
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from harness.api import RunWarning
+    from harness.data.run_json import Warned
     from reports._page import Part
     from reports._system import Facts
     from reports.document.curve import Curve
+    from reports.figures import Subject
 
 Block: TypeAlias = "str | Table | Figure | Part | Curve | Markup | Command"
 """What a section is made of; a string is a paragraph. Text and markdown leave out figures and markup, pages curves."""
@@ -122,3 +131,29 @@ class Document:
     commands: tuple[str, ...] = ()
     used: Facts = ()
     definitions: Facts = field(default_factory=in_use)
+
+
+def figures_of(subject: Subject, *of: object, section: str | None = None, place: int | None = None) -> list[Figure]:
+    """The figures of a subject, those of a section where it is named; `place` tells several of one page apart."""
+    rows = [row for row in figures.of(subject).values() if section in (None, row.section)]
+    end = "" if place is None else f"-{place}"
+    return [Figure(f"{row.key}{end}", row.title, partial(row.draw, *of)) for row in rows]
+
+
+def notices(warnings: Iterable[RunWarning | Warned]) -> tuple[Notice, ...]:
+    """Stored warnings as sentences."""
+    return tuple(Notice(sentence(each.message, 600), sentence(each.remedy, 600)) for each in warnings)
+
+
+def listed(
+    caption: str, heads: Sequence[str], rows: Sequence[tuple[str | Cell, ...]], most: int, left: int = 1, words: int = 0
+) -> tuple[Table, ...]:
+    """The first rows of a table, and of how many in its caption; none without rows."""
+    cut = f" (the first {most:,} of {len(rows):,}; all are in the JSON)" if len(rows) > most else ""
+    return (Table(f"{caption}{cut}", tuple(heads), tuple(rows[:most]), left, words),) if rows else ()
+
+
+def page_of(folder: Path, home: Path) -> str | None:
+    """The link from a page in `home` to that of a run, or to its folder; None where it is gone."""
+    page = "report.html" if (folder / "report.html").is_file() else ""
+    return f"./{quote(os.path.relpath(folder, home), safe='/=,+')}/{page}" if folder.is_dir() else None

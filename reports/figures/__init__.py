@@ -84,7 +84,6 @@ FIGURES = (
     Figure("sides_rate", "compare", "curves", "Attainment of both sides against the rate", "sides"),
     Figure("cdf_difference", "compare", "pairs", "Latency of the requests on both sides", "sides"),
     Figure("trend", "trend", "series", "Judged metrics, night by night", "history"),
-    Figure("real_curves", "validate", "figures", "Measured and simulated over the rate", "validate"),
     Figure("real_plane", "validate", "figures", "Simulated against measured", "validate"),
     Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", "search"),
     Figure("placed", "place", "figures", "Rate per GPU of each placement", "search"),

@@ -1,11 +1,10 @@
-"""Simulator against real, over the rate and as a plane."""
+"""Simulator against real, as a plane."""
 
 from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
 from harness.experiments.validate.answer import Pair, Validation
-from reports._format import in_figure
 from reports.answers import validate as wording
 from reports.figures import style
 from reports.figures.style import Look
@@ -13,10 +12,6 @@ from reports.figures.style import Look
 MOST = 2000
 """Points that are drawn."""
 
-CURVES = 4
-"""Metrics of which the curves are drawn."""
-
-NO_RATES = "These measurements were not made at several rates; see the plane of measured and simulated, and the tables."
 NO_TIMES = "There are no times among these measurements; the percentages stand in the tables."
 _STYLES = (
     Look(style.BLUE), Look(style.VERMILLION, "dash", "square"), Look(style.GREEN, "dashdot", "diamond"),
@@ -39,48 +34,12 @@ def _by(pairs: Sequence[Pair], key: str) -> dict[str, list[Pair]]:
     return found
 
 
-def _at_rates(one: Validation) -> list[Pair]:
-    """The pairs that have a rate; none where that is the same for all."""
-    pairs = [pair for pair in one.pairs if pair.x is not None]
-    return pairs if len({pair.x for pair in pairs}) > 1 else []
-
-
 def _notes(pairs: Sequence[Pair], drawn: int) -> list[str]:
     seen = any(pair.calibrated for pair in pairs)
     return [
         "Hollow marks were seen by the calibration and are not scored." if seen else "",
         style.reduced(len(pairs), drawn, "points", "evenly chosen"),
     ]
-
-
-def real_curves(one: Validation) -> go.Figure | str:
-    """Each metric against the rate: measured with marks and solid lines, simulated hollow and dashed."""
-    pairs = _at_rates(one)
-    if not pairs:
-        return NO_RATES
-    every = _by(pairs, "metric")
-    shown = list(every.items())[:CURVES]
-    drawn = style.panels([1.0] * len(shown), 120 + 280 * len(shown), shared=True, spacing=0.06)
-    for row, (metric, group) in enumerate(shown, start=1):
-        for place, (curve, points) in enumerate(_by(group, "curve").items()):
-            for side, dash in (("measured", "solid"), ("simulated", "dash")):
-                look, name = look_of(place)._replace(dash=dash), f"{in_figure(curve)} {side}".strip()
-                symbols = look.symbols(side == "simulated" for _ in points)
-                ordered = sorted(points, key=lambda pair: pair.x or 0.0)
-                style.curve(
-                    drawn, [pair.x for pair in ordered], [getattr(pair, side) for pair in ordered], name, look,
-                    "%{x:.4r} req/s: %{y:.4r}", row=row, size=9, symbols=symbols, legendgroup=name,
-                    showlegend=row == 1,
-                )  # fmt: skip
-        y = style.share_axis(f"{wording.name(metric)} (%)") | {"range": [-3, 104]}
-        if not metric.endswith("_pct"):
-            values = [float(getattr(pair, side)) for pair in group for side in ("measured", "simulated")]
-            y = style.log_axis(f"{wording.name(metric)} (s)", values, title_standoff=10)
-        style.axes(drawn, style.axis("rate (req/s)" if row == len(shown) else ""), y, row)
-    more = len(every) - len(shown)
-    return style.done(drawn, wording.verdict(one), [
-        "Solid: measured; dashed: simulated.", f"Metrics that are not drawn: {more}." if more else ""
-    ])  # fmt: skip
 
 
 def real_plane(one: Validation) -> go.Figure | str:

@@ -14,7 +14,7 @@ from reports import answers as pages
 from reports import figures
 from reports.answers import validate as validate_report
 from reports.document import Cell
-from reports.figures.validate import NO_RATES, NO_TIMES
+from reports.figures.validate import NO_TIMES
 
 PAIRS = (
     Pair("slow", "ttft_s", 2.0, 1.0, calibrated=True, x=1.0, curve="vllm"),
@@ -86,13 +86,13 @@ def test_report_has_measured_simulated_and_verdict() -> None:
     assert ("middle", "ttft", "2.00 s", "2.10 s", "+5.0%") == pairs.rows[1]  # type: ignore[union-attr]
 
 
-def test_page_has_curves_errors_and_plane() -> None:
-    """Where on the curve the simulator breaks would not be seen."""
+def test_page_has_errors_and_plane() -> None:
+    """How far the simulator is off would not be seen."""
     info = answer(10.0)
     drawn = {name: row.draw(info.validations[0]) for name, row in figures.of("validate").items()}
     page = pages.page(info, Path("validate.html"))
 
-    assert ["real_curves", "real_plane"] == list(drawn)
+    assert ["real_plane"] == list(drawn)
     assert "Simulated times within 10% of the measured ones: 1 of 2." == figures.finding(drawn["real_plane"])
     assert "1 OF 1 MISSED" in page
     assert "another &lt;b&gt;simulator" in page
@@ -110,7 +110,7 @@ def test_figures_say_why_they_are_not_drawn() -> None:
     """An empty axis would look like no error."""
     one = row_of([structs.replace(PAIRS[3], x=None)])
 
-    assert [NO_RATES, NO_TIMES] == [row.draw(one) for row in figures.of("validate").values()]
+    assert [NO_TIMES] == [row.draw(one) for row in figures.of("validate").values()]
 
 
 def row_of(pairs: list[Pair]) -> Validation:
