@@ -187,7 +187,7 @@ class ControlClient:
             return NotReady(f"The server at {self.where} limits requests and is not ready for more ({quoted})")
         if status in (502, 503, 504) and _LOADING.search(words):
             return NotReady(f"The server at {self.where} is loading its model and not ready ({quoted})")
-        if status in (502, 504):
+        if status in (502, 504) or 520 <= status <= 530:  # from 520 on: of Cloudflare
             return NotReady(f"A proxy answers at {self.where}, but the server behind it is not ready ({quoted})")
         return NotReady(f"The server at {self.where} is not ready ({quoted})") if status == 503 else None
 

@@ -21,7 +21,7 @@ DATA = "\ufffc"
 _WORDLESS = re.compile(
     r"(role|type|index|object|model|created|status|format|name|language|(.*[_-])?(id|ids|url|uri|hash|signature|reason|"
     r"tokens?|time|timestamp|opaque|effort|logprobs?|fingerprint|obfuscation|padding|version|seed)|"
-    r"(encrypted|redacted|search|citation|annotation|web|cache|provider|native|extra|matched).*)",
+    r"(encrypted|redacted|search|citation|annotation|web|cache|content_filter|provider|native|extra|matched).*)",
     re.IGNORECASE,
 )
 """Names of fields that are known to hold no words of an answer."""
@@ -84,6 +84,8 @@ SHAPES = (
         total=("totalTokens",), cached=("cacheReadInputTokens", "cacheReadInputTokenCount"),
     ),
     Shape("Copilot", thinking=("reasoning_text", "cot_summary")),
+    Shape("watsonx, Cohere, Vercel", usage=("billed_units",), prompt=("input_token_count", "promptTokens"),
+          completion=("generated_token_count", "completionTokens")),
 )
 # fmt: on
 """Vendors put `usage` into objects of their own too (`x_groq` of Groq, the choice of Kimi): it is looked for there."""
@@ -180,10 +182,15 @@ def words(choice: Json, *, fresh: bool = True) -> Words:
 
     A `message` in a stream that is not `fresh` repeats what came before (Perplexity).
     """
-    part = choice.get("delta") or (choice.get("message") if fresh else None)
+    delta = choice.get("delta")
+    part = delta or (choice.get("message") if fresh else None)
     if not isinstance(part, dict):
         text = choice.get("text")
-        return Words(text) if isinstance(text, str) else Words()
+        if text and isinstance(text, str):
+            return Words(text)
+        if isinstance(delta, dict) or "message" in choice:
+            return Words()
+        part = choice
     content = part.get("content")
     if len(part) == 1 and isinstance(content, str):
         return Words(content)  # nearly every event

@@ -194,7 +194,7 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
             parts.scheme in ("http", "https")
             and bool(parts.hostname)
             and parts.port != 0
-            and not re.search(r"\s", parts.netloc)
+            and not re.search(r"\s|^(https?|\d+)(:|$)|:$", parts.netloc)  # http:/h, 8000, unix:/h
         )
     except ValueError:  # a port that is none, half an IPv6 address
         sound = False

@@ -77,7 +77,7 @@ def report_options(
     Raises BenchError where pictures are wanted and no browser can draw them.
     """
     ending = _ending(out)
-    forms = _forms(given) or ((ending,) if ending else ())
+    forms = _forms(given) or ((_known(ending),) if ending else ())
     if figure is not None:
         forms = forms or PICTURES[:1]
         if other := [form for form in forms if form not in PICTURES]:
@@ -123,7 +123,7 @@ def _ending(out: str | None) -> str:
     """The form that the name of one file ends with, such as `svg`; none for a folder, and for html, the default."""
     ending = "" if not out or out.endswith("/") or Path(out).is_dir() else Path(out).suffix.lower().removeprefix(".")
     form = _SHORT.get(ending, ending)
-    return form if form in ("markdown", "text", "json", "csv", "junit", "parquet", *PICTURES) else ""
+    return "" if form in ("html", "htm") or form.isdigit() else form
 
 
 def _known(form: str) -> str:

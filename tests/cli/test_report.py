@@ -185,6 +185,7 @@ def test_the_table_of_several_runs_has_its_heads_once(report: Report) -> None:
         ("slo.json --figure slo_scale", "This report has no figures."),
         ("runs/a --figure slo_scale --format text", "--figure draws one figure as svg, pdf, png; there is no text of"),
         ("runs/a --out x.svg", "--out 'x.svg' is a picture of one figure; add --figure NAME"),
+        ("runs/a --out x.jpeg", "No format named 'jpeg'."),
         ("runs/a --out x.PNG --format png", "--out 'x.PNG' is a picture of one figure; add --figure NAME"),
         ("runs/a --figure slo_scale --format pdf --out x.svg", "'x.svg' ends with .svg, and --format is pdf"),
         ("runs/a --figure slo_scale --out x.md", "there is no markdown of it"),

@@ -391,6 +391,7 @@ def test_a_bare_list_of_models_is_a_list(probed: Callable) -> None:
     (503, "no capacity", "is not ready .HTTP 503: 'no capacity'."),
     (502, "Bad Gateway", "A proxy answers at .* the server behind it is not ready .HTTP 502"),
     (504, "", "the server behind it is not ready .HTTP 504"),
+    (521, "error code: 521", "the server behind it is not ready .HTTP 521"),
     (404, "The model `m` does not exist.", "has no model 'm', only m .HTTP 404"),
 ])  # fmt: skip
 def test_what_a_server_lacks_is_named_and_can_be_waited_for(

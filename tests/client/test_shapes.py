@@ -98,6 +98,19 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
     "Perplexity": [*(delta({"content": part}, message={"content": "all so far"}) for part in (*THOUGHTS, *WORDS)),
                    {"choices": [{"delta": {}, "message": {"content": "Let me see"}, "finish_reason": "stop"}],
                     "usage": used(7, 8)}],
+    "a completion with its thinking beside the text": [
+        *({"choices": [{"index": 0, "text": "", "reasoning_content": part}]} for part in THOUGHTS),
+        *({"choices": [{"index": 0, "text": part, "logprobs": None}]} for part in WORDS),
+        {"choices": [{"index": 0, "text": "", "finish_reason": "stop", "content_filter_results": {"hate": {
+            "filtered": False, "severity": "safe"}}}]}, own(used(7, 8))],
+    "content in the choice itself": [
+        *({"choices": [{"content": part}]} for part in (*THOUGHTS, *WORDS)), STOP, own(used(7, 8))],
+    "watsonx": [*texts("reasoning_content", THOUGHTS), *texts(), delta({}, "stop", usage={
+        "input_token_count": 7, "generated_token_count": 8})],
+    "Cohere": [*(delta({"content": {"type": "thinking", "thinking": part}}) for part in THOUGHTS), *texts(),
+               delta({}, "stop", meta={"billed_units": {"input_tokens": 7, "output_tokens": 8}})],
+    "Vercel": [*texts("reasoning", THOUGHTS), *texts(), delta({}, "stop", usage={
+        "promptTokens": 7, "completionTokens": 8})],
     "a name that no table has": [*texts("inner_voice", THOUGHTS), *texts(), STOP, own(used(7, 8))],
     "a name like those of thinking": [*texts("deep_thinking_text", THOUGHTS), *texts(), STOP, own(used(7, 8))],
 }  # fmt: skip
@@ -112,10 +125,12 @@ def test_a_family_of_servers_is_read_to_the_last_token(family: str) -> None:
     assert [1.0 + i for i in range(4)] == [token.at_s for token in tokens][:4]
     assert [1] * 8 == [token.tokens for token in tokens]
     assert (7, None) == (ended.prompt_tokens_server, ended.unseen_tokens)
-    assert ended.exchange.first_content_s == (1.0 if family == "Perplexity" else 6.0 - (family not in LATE))
+    assert ended.exchange.first_content_s == (1.0 if family in PLAIN else 6.0 - (family not in LATE))
     assert ended.exchange.unknown_text == ("inner_voice" if family == "a name that no table has" else None)
 
 
+PLAIN = ("Perplexity", "content in the choice itself")
+"""Without thinking."""
 LATE = ("LiteLLM with Anthropic", "Copilot")
 """They send an event without words between the thinking and the answer."""
 

@@ -181,10 +181,12 @@ def test_the_address_is_named_or_of_the_environment() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", ["ftp://host", "http://", "http://host:99999999", "http://me:pw@:1", "http://host:0", "a b:80", "[::1"]
-)
+    "wrong",
+    ["ftp://host", "http://", "http://host:99999999", "http://me:pw@:1", "http://host:0", "a b:80", "[::1",
+     "http:/h:8000", "http//h:8000", "8000", "unix:/tmp/s"],
+)  # fmt: skip
 def test_what_is_no_url_of_a_server_is_refused_without_its_password(wrong: str) -> None:
-    """Port 0 would be an error of the socket; a password would stand in a log."""
+    """Port 0 would be an error of the socket, a slash left out a host named http; a password would stand in a log."""
     with pytest.raises(UsageError, match="is not the URL of a server") as error:
         target.base_url(wrong, {})
     assert "pw" not in str(error.value)

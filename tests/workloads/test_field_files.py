@@ -101,10 +101,14 @@ def test_mixed_units_lose_no_row_in_silence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("stamps", "words"),
-    [([f"{at}" for at in EXACT], "one every 354 s"), ([f"{at / 1e6:.9f}" for at in AT_S], "requests/s)")],
+    [
+        ([f"{at}" for at in EXACT], "one every 354 s"),
+        ([f"{at / 1e6:.9f}" for at in AT_S], "requests/s)"),
+        ([f"{(11_644_473_600 + EPOCH_S) * 10**7 + at * 10**4}" for at in EXACT], "one every 3,542,373 s"),  # of Windows
+    ],
 )
 def test_an_implausible_rate_is_a_warning(tmp_path: Path, stamps: list[str], words: str) -> None:
-    """Milliseconds from zero on cannot be distinguished from seconds, but the rate of such a trace is odd."""
+    """Milliseconds from zero on, or ticks from 1601 on, may be seconds, but the rate of such a trace is odd."""
     trace = read(tmp_path, table(stamps))
     doubt = next(text for text in trace.facts["oddities"] if "--columns at_ms=timestamp" in text)
 
@@ -236,6 +240,9 @@ LOGS = {
     '"output": 20, "total": 9}}}}',
     "export of Helicone": '{{"request_created_at": "2024-05-10T00:00:{s:06.3f}+00:00", "prompt_tokens": {p}, '
     '"completion_tokens": 20}}',
+    "log of Bedrock": '{{"timestamp": "2024-05-10T00:00:{s:06.3f}Z", "input": {{"inputTokenCount": {p}}}, '
+    '"output": {{"outputTokenCount": 20}}}}',
+    "log of Azure": '{{"TimeGenerated": "2024-05-10T00:00:{s:06.3f}Z", "PromptTokens": {p}, "CompletionTokens": 20}}',
     "OpenTelemetry attributes": '{{"start_time": "2024-05-10T00:00:{s:06.3f}Z", "gen_ai.usage.input_tokens": {p}, '
     '"gen_ai.usage.output_tokens": 20}}',
 }
@@ -249,6 +256,11 @@ def test_logs_of_proxies_are_read(tmp_path: Path, name: str) -> None:
     assert SPAN_S == pytest.approx(float(trace.at_s[-1]), abs=2e-3)
     assert [*range(100, 160)] == trace.table["prompt_tokens"].to_pylist()
     assert [20] * 60 == trace.table["output_tokens"].to_pylist()
+
+
+def test_empty_columns_at_the_end_are_none(tmp_path: Path) -> None:
+    """A spreadsheet that once was wider was refused, because a column without a name appeared twice."""
+    assert 60 == len(read(tmp_path, table([f"{at}" for at in AT_S]).replace("\n", ",,\n")))
 
 
 @pytest.mark.parametrize("head", ["Start Time,Prompt Tokens,Completion Tokens", "ts,tokens_prompt,TokensCompletion"])

@@ -62,7 +62,7 @@ def header(file: Path, line: int, text: str) -> tuple[str, ...]:
     if len(columns) > untrusted.MOST_COLUMNS:
         what = f"{len(columns):,} columns, and at most {untrusted.MOST_COLUMNS:,} are read"
         raise UsageError(f"Trace '{file}', line {line}: {what}.")
-    repeated = [c for c in columns if columns.count(c) > 1]
+    repeated = [c for c in columns if c and columns.count(c) > 1]
     if repeated:
         raise UsageError(f"Trace '{file}', line {line}: column {_cells.shown(repeated[0])} appears twice.")
     return columns

@@ -69,7 +69,8 @@ class Clock:
         if self._per_s is None and good.any():
             self._per_s, self._note = _unit(requests, requests.at[good])
             plain = not (requests.dated or requests.stated or self._note) and requests.lasts is None
-            self.doubted = requests.stamp if plain and requests.at[good][0] / self._per_s < _EPOCH_S[0] else None
+            first_s = requests.at[good][0] / self._per_s
+            self.doubted = requests.stamp if plain and not _EPOCH_S[0] <= first_s <= _EPOCH_S[1] else None
             self._middle_s = float(np.median(requests.at[good])) / self._per_s
         if self._per_s is not None:
             requests = replace(requests, per_s=self._per_s)
