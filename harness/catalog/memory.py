@@ -105,14 +105,14 @@ def compared(latency: str, model_name: str, hardware_name: str) -> str:
     GPU weighs more, as kernels are written for it: an error of one GPU stays with another model.
     """
     if latency == "file":
-        return "your own fit; bench validate measures its error"
+        return "calibrated on your steps; bench validate measures the error"
     nearest = _nearest(latency, model_name, hardware_name)
     if nearest is None:
         return "not compared with measurements"
     figures = str(_pairs(latency)[nearest]["figures"])
     if nearest == (model_name, hardware_name):
-        return figures
-    return f"not compared with measurements for this model and GPU; nearest, {' on '.join(nearest)}: {figures}"
+        return f"compared with measurements of this model and GPU: {figures}"
+    return f"not compared with measurements of this model and GPU; of {' on '.join(nearest)}: {figures}"
 
 
 def _pairs(latency: str) -> dict[tuple[str, str], Mapping[str, Any]]:

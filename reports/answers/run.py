@@ -34,6 +34,8 @@ EVERY_VALUE = "The tables of figures hold at most some of the points; every valu
 ENDS = (0.25, 4.0)
 """SLO scales between which the curve is drawn, as `bench slo --scale 0.25:4` has them."""
 POINTS = 97
+GOAL_OF_P90 = 0.94
+"""Up to this goal the p90 of a latency is nearest to what decides, beyond it the p99."""
 
 
 def document(run: Run) -> Document:
@@ -57,6 +59,7 @@ def document(run: Run) -> Document:
         mark=mark.text,
         good=mark.good,
         findings=(Finding(_verdict.answer(run, result), mark.good, (state,)),),
+        numbers=tuple(_numbers(run.info, result)),
         key_facts=tuple((name, value) for name, value in _key_facts(run, result) if value),
         warnings=tuple(_warnings(run.info, word)),
         sections=tuple(section for section in _sections(run, result) if section.blocks),
@@ -70,6 +73,18 @@ def document(run: Run) -> Document:
 def _backend_name(info: RunInfo) -> str:
     spec = clean(info.spec.get("backend") or "", 60)
     return first(info.backend, "backend", "name") or spec.partition(":")[0] or "backend"
+
+
+def _numbers(info: RunInfo, result: Result) -> Iterator[tuple[str, str]]:
+    """Attainment and goodput, and TTFT and TPOT at the percentile that the goal is near."""
+    if result.attainment is not None:
+        yield "within the SLO", _format.share(result.attainment, result.goal)
+    if (goodput_rps := info.summary.goodput_rps) is not None and not result.overloaded:
+        yield "goodput", f"{_format.number(goodput_rps)} req/s"
+    percentile = "p99" if result.goal > GOAL_OF_P90 else "p90"
+    for row in result.rows:
+        if row.name in ("TTFT", "TPOT") and row.mean:
+            yield f"{row.name} {percentile}", f"{getattr(row, percentile)} {row.unit}"
 
 
 def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:

@@ -116,7 +116,8 @@ class Notice:
 class Document:
     """A report of one answer. `mark` is its state in capitals, `good` whether that is good or bad news (None: neither).
 
-    `key_facts` are SLO, system, workload and the like; `used` everything that repeats the measurement.
+    `numbers` stand large on a page. `key_facts` are SLO, system, workload and the like; `used` everything that repeats
+    the measurement.
     """
 
     title: str
@@ -131,6 +132,7 @@ class Document:
     commands: tuple[str, ...] = ()
     used: Facts = ()
     definitions: Facts = field(default_factory=in_use)
+    numbers: Facts = ()
 
 
 def figures_of(subject: Subject, *of: object, section: str | None = None, place: int | None = None) -> list[Figure]:

@@ -84,8 +84,8 @@ def test_page_answers_first(usual: str, make_run: MakeRun) -> None:
 
 
 def test_page_order_is_fixed(usual: str) -> None:
-    """The verdict would no longer come before the tables, the tables before the figures."""
-    marks = ('class="verdict', 'id="warnings"', 'id="percentiles"', 'id="figures"', 'id="more"', 'id="fidelity"',
+    """The verdict would no longer come before the tables, the tables before the figures, the first before warnings."""
+    marks = ('class="verdict', 'id="percentiles"', 'id="figures"', 'id="warnings"', 'id="more"', 'id="fidelity"',
              'id="definitions"', 'id="repeat"')  # fmt: skip
     places = [usual.index(mark) for mark in marks]
     assert sorted(places) == places
@@ -102,7 +102,8 @@ def test_verdict_is_for_those_who_decide(usual: str, make_run: MakeRun) -> None:
     names = re.findall(r"<dt>([^<]*)</dt>", box_of(make_run()))
     words = " ".join(Page(usual).words().split())
 
-    assert ["SLO", "System", "Rate", "Throughput", "Requests", "Sending"] == names
+    assert ["within the SLO", "goodput", "TTFT p90", "TPOT p90"] == names[:4]
+    assert ["SLO", "System", "Rate", "Throughput", "Requests", "Sending"] == names[4:]
     assert "kv blocks 512" in words.partition("Repeat it")[2]
 
 

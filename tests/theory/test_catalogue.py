@@ -186,12 +186,12 @@ def test_peaks_and_links_of_new_gpus() -> None:
         (
             "minimax-m2.5",
             "b300",
-            "median errors over public rows, fitted to none of this model or GPU: 55 of vllm in fp4",
+            "compared with measurements of this model and GPU: median error on public results: 55 of vllm in fp4",
         ),
-        ("deepseek-r1", "mi325x", "for this model and GPU; nearest, deepseek-r1 on mi300x: "),
-        ("llama3.1-8b", "mi325x", "for this model and GPU; nearest, deepseek-r1 on mi300x: "),
-        ("llama3.1-70b", "h20", "for this model and GPU; nearest, llama3.1-70b on h100: "),
-        ("llama3-8b", "l4", "for this model and GPU; nearest, llama3.1-8b on h100: "),
+        ("deepseek-r1", "mi325x", "of this model and GPU; of deepseek-r1 on mi300x: "),
+        ("llama3.1-8b", "mi325x", "of this model and GPU; of deepseek-r1 on mi300x: "),
+        ("llama3.1-70b", "h20", "of this model and GPU; of llama3.1-70b on h100: "),
+        ("llama3-8b", "l4", "of this model and GPU; of llama3.1-8b on h100: "),
     ],
 )
 def test_step_times_are_as_far_off_as_those_of_the_nearest_pair(model: str, gpu: str, words: str) -> None:
