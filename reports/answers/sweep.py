@@ -428,10 +428,13 @@ def _repeat(info: SweepAnswer) -> str:
 
 
 def _capacity(info: SweepAnswer) -> str | None:
-    """The command that finds the capacity with its interval; None for a sweep that is not over the rate of an SLO."""
+    """The command that finds the capacity of the system that sustains most, with its interval; None for a sweep that is
+    not over the rate of an SLO."""
     if not info.spec.get("slo") or all(axis.name != RATE for axis in info.axes):
         return None
-    fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE}
+    crossed = [one for one in info.crossings if one.along == RATE and one.at is not None]
+    best = max(crossed, key=lambda one: (one.goal, one.at), default=None)
+    fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE} | dict(best.where if best else {})
     plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
     options = {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))}
     if info.clock == "virtual" and not options.get("trace"):  # runs last as long as the horizon
