@@ -1,7 +1,7 @@
 """The verdict of a run in words: its state, the answer about the SLO, warm-up, intervals, checks, and the next step."""
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.data.folder import Run
@@ -10,11 +10,12 @@ from harness.validity.work_done import exceeded
 from reports import _data, _format, _system
 from reports._format import clean, sentence
 from reports._rows import Result
-from reports._system import part
+from reports.document import Command
 
 KNEE = "Near the knee one run decides nothing (see bench capacity)."
 """The remark on every statement about one rate."""
-
+FIND_CAPACITY = "find the capacity with its interval"
+EXAMPLE_SLO = "ttft=0.25,tpot=0.1"
 
 VALID, OVERLOADED, FAILED = "VALID", "OVERLOADED", "BACKEND FAILED"
 _ENDS = {"running": "It was killed, or is still running: ", "interrupted": ""}
@@ -201,93 +202,23 @@ def _sure(within: Within) -> str:
     return f"{100 * (within.confidence or 0.95):g}%"
 
 
-POLICIES = ("sarathi", "vllm-v0")
-"""The default and its best-known alternative: a user of one is advised the other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """What to do, and the command that does it: one line, fit to be copied."""
-
-    text: str
-    command: str
-
-    def __str__(self) -> str:
-        return f"{self.text}: {self.command}"
-
-
-def advice(run: Run, result: Result) -> Advice:
-    """A sentence and a command which `bench` takes, and which changes something."""
-    if run.info.source:
-        # What bench can do with the file of another tool, which it cannot run again.
-        file = shlex.quote(clean(run.path, None))
-        if not run.info.source.per_request:
-            return Advice(
-                "let the tool write its requests, then score them", f"bench slo {file} --slo ttft=0.25,tpot=0.1"
-            )
-        if not result.bounded:
-            return Advice("set an SLO", f"bench slo {file} --slo ttft=0.25,tpot=0.1")
-        return Advice("see what other bounds would give", f"bench slo {file} --scale 0.25:4")
-    again = _system.commands(run)[-1]
+def advice(run: Run, result: Result) -> Command | None:
+    """Return what to do next, and the command that does it; None where the traffic has no rate to search over."""
+    info, again = run.info, _system.commands(run)[-1]
+    if info.source:  # the file of another tool, which bench cannot run again
+        score = f"bench slo {shlex.quote(clean(run.path, None))}"
+        if info.source.per_request and result.bounded:
+            return Command("see what other bounds would give", f"{score} --scale 0.25:4")
+        text = "set an SLO" if info.source.per_request else "let the tool write its requests, then score them"
+        return Command(text, f"{score} --slo {EXAMPLE_SLO}")
     if not run.complete:
-        return Advice("run it again", again)
-    if run.info.verdict.valid is False or exceeded(run.info):
-        return Advice("remove the cause, then run it again", again)
+        return Command("run it again", again)
+    undecided = info.resolution.undecided and not result.overloaded
+    if info.verdict.valid is False or exceeded(info) or undecided:
+        return Command("remove the cause, then run it again", again)
     if not result.bounded:
-        return Advice("set an SLO", f"{again} --slo ttft=0.25,tpot=0.1")
-    if run.info.resolution.undecided and run.info.warning("held-back") is not None:
-        return Advice("let events through, or name the server behind the proxy", again)
-    if run.info.resolution.undecided and not result.overloaded:
-        # One sender more, where the warning advises that.
-        more = (1 if run.info.client.senders is None else run.info.client.senders) + 1
-        warned = run.info.warning("unresolved")
-        if warned is not None and "--senders" not in (warned.remedy or ""):
-            return Advice("measure on a quieter machine, or send from another one", again)
-        return Advice("measure more finely", f"{again} --senders {more}")
-    requested_rps, recorded = run.info.workload.rate_rps, run.info.workload.recorded
-    if result.passed and run.info.warning("queue-grew") is not None:
-        longer = _longer(run.info, again) if recorded else _doubled(run.info, "make the run longer", again)
-        if longer is not None:
-            return longer
-    if not recorded and requested_rps is not None and requested_rps > 0:
-        higher = result.passed and not result.overloaded
-        rate = _format.option(requested_rps * (2 if higher else 0.5), 3)
-        return Advice(f"try a {'higher' if higher else 'lower'} rate", f"{again} {_with_rate(run.info.spec, rate)}")
-    return (_longer(run.info, again) if result.passed else None) or _other_system(run.info, again)
-
-
-def _with_rate(spec: Mapping[str, object], rate: str) -> str:
-    """The option that sets the rate: the arrivals may bring one of their own, which --rate would contradict."""
-    arrivals = _system.parsed(spec.get("arrivals"))
-    own = [key for key in ("rate", "rate_rps", "rate-rps") if arrivals is not None and key in arrivals.args]
-    if arrivals is not None and own:
-        arrivals.args[own[0]] = rate
-        return f"--arrivals {shlex.quote(clean(arrivals, None))}"
-    if arrivals is not None and arrivals.first is not None and arrivals.first[:1].isdigit():  # poisson:2, no FILE
-        return f"--arrivals {shlex.quote(f'{clean(arrivals.name)}:rate={rate}')}"
-    return f"--rate {rate}"
-
-
-def _longer(info: RunInfo, again: str) -> Advice | None:
-    """More of a recording, where the run has not sent all of it."""
-    sent, provenance = info.schedule.requests, info.workload.provenance
-    there = {**part(provenance, "arrivals"), **provenance}.get("requests")
-    if not isinstance(there, int) or sent is None or sent >= there:
+        return Command("set an SLO", f"{again} --slo {EXAMPLE_SLO}")
+    listed = info.workload.recorded and (not info.spec.get("trace") or info.spec.get("scale"))
+    if listed or not info.workload.rate_rps:
         return None
-    return _doubled(info, "send more of it", again)
-
-
-def _doubled(info: RunInfo, text: str, again: str) -> Advice | None:
-    """A run twice as long."""
-    for option, unit in (("duration", "s"), ("requests", "")):
-        if isinstance(value := info.spec.get(option), int | float):
-            return Advice(text, f"{again} --{option} {_format.option(2 * value)}{unit}")
-    return None
-
-
-def _other_system(info: RunInfo, again: str) -> Advice:
-    policy = _system.parsed(info.backend.get("policy"))
-    if policy is None:
-        return Advice("try it on another system", f"{again} --backend sim")
-    other = next(name for name in POLICIES if name != policy.name)
-    return Advice("try another policy", f"{again} --policy {other}")
+    return Command(FIND_CAPACITY, again.replace("bench run", "bench capacity", 1))

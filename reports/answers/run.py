@@ -14,7 +14,7 @@ from reports import _cluster, _data, _format, _rows, _sending, _stages, _system,
 from reports._format import clean, sentence
 from reports._rows import Result, Row
 from reports._system import OF_REMOTE, Facts, first, in_use
-from reports.document import Block, Cell, Command, Document, Figure, Finding, Markup, Notice, Section, Table
+from reports.document import Block, Cell, Document, Figure, Finding, Markup, Notice, Section, Table
 from reports.document.curve import Curve
 
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline", "cluster")
@@ -43,7 +43,6 @@ def document(run: Run) -> Document:
     result = _rows.result(_data.measured(run))
     word, state = _verdict.state(run)
     mark = _verdict.mark(run, result)
-    advice = _verdict.advice(run, result)
     workload = clean(run.info.source.name or run.info.workload.name or "", 600) or "workload"
     day = clean(run.info.started or "")[:10]
     by = "by" if run.info.source else "on"
@@ -63,7 +62,7 @@ def document(run: Run) -> Document:
         key_facts=tuple((name, value) for name, value in _key_facts(run, result) if value),
         warnings=tuple(_warnings(run.info, word)),
         sections=tuple(section for section in _sections(run, result) if section.blocks),
-        next=Command(advice.text, advice.command),
+        next=_verdict.advice(run, result),
         commands=_system.commands(run),
         used=_system.used(run),
         definitions=(*in_use(), *(OF_REMOTE if _sending.client(run) else ())),

@@ -21,6 +21,7 @@ from harness.validity.remote import floors_s
 from reports import _format, _replay, _system
 from reports._format import clean
 from reports._system import Facts, flat, part
+from reports._verdict import FIND_CAPACITY
 from reports.document import Cell, Command, Document, Finding, Notice, Section, Table, figures_of, page_of
 from reports.document.curve import Curve
 from reports.study.runs import Study, floor_s, infos
@@ -68,7 +69,7 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
         key_facts=key_facts(info, study),
         warnings=tuple(Notice(clean(warning, None)) for warning in warnings),
         sections=tuple(_sections(info, study, home)),
-        next=None if capacity is None else Command("find the capacity with its interval", capacity),
+        next=None if capacity is None else Command(FIND_CAPACITY, capacity),
         commands=(
             _repeat(info),
             *([capacity] if capacity else ()),

@@ -30,7 +30,7 @@ SHORTER = (
 FIRST = 1
 """Console blocks of README that run in `make test`: what a newcomer types first."""
 WHOLE_DEMO = "bench run --workload chatbot --slo ttft=0.25,tpot=0.1 --duration 10s"
-REAL_TIME = re.compile(r"bench (run|compare --base) (?!.*(--(backend|base) sim|baselines/))")
+REAL_TIME = re.compile(r"bench (run|compare --base|capacity --config) (?!.*(--(backend|base) sim|baselines/))")
 """Runs under the wall clock: not valid (exit code 4) where other programs make the client of this machine too late."""
 
 

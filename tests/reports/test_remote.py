@@ -252,17 +252,6 @@ def test_a_last_reading_that_failed_leaves_rows_open_and_says_so(remote_run: Rem
     assert {"not compared: the last reading failed"} == {side.note for side in sides if side.difference != "-"}
 
 
-def test_the_next_step_takes_no_more_senders_than_cores(remote_run: RemoteRun) -> None:
-    """The advice would be a second sender on a machine of one core, which waits for the first."""
-    case = {"slo": "ttft=0.144", "floor": floor_of(0.004), "sender": {"cpu_share_max": 0.9}}
-    few = Text(width=100).render(concluded(remote_run(**case, host={"cores": 1})))
-    many = Text(width=100).render(concluded(remote_run(**case, host={"cores": 8})))
-
-    assert "--senders 2" not in few
-    assert "measure on a quieter machine, or send from another one" in few
-    assert "--senders 2" in many
-
-
 SLOW = {"token_s": lambda r: [at_s + 0.1 for at_s in r.token_s] if r.request_id % 10 == 5 else r.token_s}
 """Requests 5, 15, ... 55 have TTFTs above 0.2 s; they end in the seconds 1.7, 3.7, ... 11.7."""
 

@@ -77,9 +77,9 @@ def test_what_is_copied_is_never_broken(make_run: MakeRun) -> None:
     far = Run(Path("a long folder" * 12), run.info, run.requests, run.steps, run.schedule, True)
     text = Text(width=60).render(far)
 
-    assert f"bench run --config '{far.path}/run.json' --rate 24" in text.replace(" \\\n    ", " ")
+    assert f"bench capacity --config '{far.path}/run.json'" in text.replace(" \\\n    ", " ")
     assert f"report:\n  bench report '{far.path}'\n" in text
-    assert "next  try a higher rate:\n" in text
+    assert "next  find the capacity with its interval:\n" in text
 
 
 @pytest.mark.parametrize("width", [100, 80, 60, 40])
@@ -366,18 +366,3 @@ def test_a_backend_that_failed_proves_nothing(form: str, make_run: MakeRun) -> N
     assert "this proves nothing about the goal of 90%" in flat
     assert failure[:60] in flat
     assert "GOAL REACHED" not in flat
-
-
-@pytest.mark.parametrize(
-    ("spec", "more"), [({"requests": 240}, "--requests 480"), ({"duration": 60}, "--duration 120s")]
-)
-def test_a_queue_that_grew_is_not_advised_a_higher_rate(
-    spec: dict[str, int], more: str, make_run: MakeRun, put
-) -> None:
-    """The remedy was 'make the run longer', and the next step was twice the rate."""
-    run = make_run()
-    put(run, spec={**{k: v for k, v in run.info.spec.items() if k not in ("requests", "duration")}, **spec})
-    put(run, warnings=[{"code": "queue-grew", "message": "the queue grew", "remedy": "make the run longer"}])
-    text = str(_verdict.advice(run, _rows.result(run)))
-
-    assert text.startswith("make the run longer: bench run ") and text.endswith(more)
