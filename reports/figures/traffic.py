@@ -105,15 +105,6 @@ def _in_groups(counts: npt.NDArray[np.int64] | Floats, per: int) -> float | None
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """A rate that was wanted: straight lines between (at_s, rps)."""
-
-    name: str
-    at_s: Floats
-    rps: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class Band:
     """Lower and upper end of what a fit gives, at the widths of its `Curves`."""
 
@@ -132,8 +123,8 @@ class Curves:
     toys: Mapping[str, Floats] = field(default_factory=dict)
 
 
-def rate(streams: Sequence[Stream], wanted: Rate | None = None) -> go.Figure:
-    """Arrivals per second in equal stretches, one step line per stream; the wanted rate as a grey line."""
+def rate(streams: Sequence[Stream]) -> go.Figure:
+    """Arrivals per second in equal stretches, one step line per stream."""
     shown = [stream for stream in streams if stream.arrivals]
     end_s = max(_end(stream) for stream in shown)
     width = stretch(end_s, max(stream.arrivals for stream in shown))
@@ -145,9 +136,6 @@ def rate(streams: Sequence[Stream], wanted: Rate | None = None) -> go.Figure:
         edges, per_s = _rates(stream, width)
         y = np.append(per_s, per_s[-1])
         style.curve(drawn, edges / scale, y, stream.name, look, hover, mode="lines", step="hv")
-    if wanted is not None:
-        look = Look(style.GREY, "dash", width=1.5)
-        style.curve(drawn, wanted.at_s / scale, wanted.rps, wanted.name, look, hover, mode="lines")
     x = style.axis(f"time since the start ({unit})")
     style.axes(drawn, x, style.axis("requests per second", rangemode="tozero"))
     first = shown[0]

@@ -18,11 +18,11 @@ from reports._format import clean, clean_line, in_figure
 from reports.answers import trace
 from reports.document import Block, Document, Figure, Markup, Section, html
 from reports.figures import cdf, traffic
-from reports.figures.traffic import Band, Curves, Rate, Stream
+from reports.figures.traffic import Band, Curves, Stream
 
 KEYS = (
-    "name", "times_s", "counts", "bin_s", "prompt_tokens", "output_tokens", "other", "rate", "curves", "grain_s",
-    "turns", "think_s", "think", "texts", "info", "source",
+    "name", "times_s", "counts", "bin_s", "prompt_tokens", "output_tokens", "other", "curves", "grain_s", "turns",
+    "think_s", "think", "texts", "info", "source",
 )  # fmt: skip
 
 
@@ -43,7 +43,6 @@ def page(facts: Mapping[str, object], title: str, *, bundle: str | None = None, 
     output_tokens   (m,) lengths of answers, paired with the prompts
     other           a second stream in the keys name, times_s (or counts, bin_s), prompt_tokens, output_tokens: what a
                     fit generates, drawn beside the first
-    rate            {"at_s": (k,), "rps": (k,), "name": "declared"}: the rate that was wanted, joined by straight lines
     curves          dispersion curves that the caller has: {"widths_s": (w,), "found": (w,), "band_low": (w,),
                     "band_high": (w,), "band": "90% of 20 draws", "toys": {"Poisson": (w,)}}; only widths_s must be
                     there. Without "found" the curve of the stream is taken at widths chosen here
@@ -92,14 +91,11 @@ def _figures(given: Mapping[str, Any]) -> Iterator[Figure]:
     """A figure for each kind of data that was given, in the order of the page."""
     streams = [_stream(given, "arrivals"), *([_stream(given["other"], "other")] if "other" in given else [])]
     curves, grain_s = _curves(given.get("curves", {})), given.get("grain_s") or None
-    rate = given.get("rate")
-    if rate is not None:
-        rate = Rate(in_figure(rate.get("name", "declared")), *(np.asarray(rate[key], float) for key in ("at_s", "rps")))
     arrivals = any(stream.arrivals for stream in streams)
     if arrivals or curves.widths_s is not None:
         yield Figure("dispersion", "How bursty", partial(traffic.dispersion_of, streams, curves, grain_s))
     if arrivals:
-        yield Figure("rate", "Rate over time", partial(traffic.rate, streams, rate))
+        yield Figure("rate", "Rate over time", partial(traffic.rate, streams))
     if any(stream.prompt_tokens is not None for stream in streams):
         yield Figure("lengths", "Lengths", partial(cdf.lengths_of_traffic, streams))
         yield Figure("joint", "Prompt and output together", partial(traffic.joint, streams))

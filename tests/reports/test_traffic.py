@@ -40,7 +40,6 @@ def everything(text: str = "plain") -> dict[str, Any]:
         "output_tokens": rng.integers(1, 900, 500).tolist(),
         "other": {"name": text, "times_s": poisson(), "prompt_tokens": rng.integers(1, 4000, 400),
                   "output_tokens": pa.array(rng.integers(1, 900, 400))},
-        "rate": {"at_s": [0.0, 3600.0], "rps": [5.0, 5.0], "name": text},
         "curves": {"widths_s": widths, "found": [2.0, 8.0, 40.0], "band_low": [1.5, 6, 30], "band_high": [3, 10, 60],
                    "band": text, "toys": {text: [1.0, 1.0, 1.0]}},
         "turns": rng.geometric(0.4, 500), "think_s": rng.lognormal(5, 2, 900), "think": text,
