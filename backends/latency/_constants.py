@@ -1,4 +1,7 @@
-"""Named sets of constants: `mixed.toml`, `table.toml` and `fit6.toml` stand beside their latency models."""
+"""Constants of latency models: named sets beside them (`mixed.toml`, `table.toml`, ...), and files of the user.
+
+A file is as `bench fit` writes it: TOML or JSON with `latency` and its `arguments`.
+"""
 
 import tomllib
 from collections.abc import Mapping
@@ -7,27 +10,30 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from harness.errors import no_such
+from harness import untrusted
+from harness.errors import UsageError, no_such
 
+FILES = (".toml", ".json")
 GIVEN = "given"
 """The set without constants: what is not given in the spec itself is 0."""
 _ORIGIN = ("model", "hardware", "tp")
 
 
 @cache
-def _sets(file: str) -> Mapping[str, Mapping[str, Any]]:
+def sets(file: str) -> Mapping[str, Mapping[str, Any]]:
+    """What a file beside this one holds, by name."""
     path = Path(__file__).with_name(file)
     return MappingProxyType(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
 def names(file: str) -> list[str]:
     """The sets of one file, sorted."""
-    return sorted(_sets(file))
+    return sorted(sets(file))
 
 
 def named(file: str, name: str) -> Mapping[str, Any]:
     """The set of that name. Raises UsageError with the nearest known name."""
-    found = _sets(file).get(name.lower())
+    found = sets(file).get(name.lower())
     if found is None:
         raise no_such(f"set of constants of {file.removesuffix('.toml')}", name, names(file))
     return found
@@ -35,7 +41,7 @@ def named(file: str, name: str) -> Mapping[str, Any]:
 
 def measured_on(file: str, name: str) -> Mapping[str, object]:
     """The system that the set `name` holds for, where it holds for one alone; nothing for constants that are given."""
-    return MappingProxyType({key: value for key, value in _sets(file).get(name.lower(), {}).items() if key in _ORIGIN})
+    return MappingProxyType({key: value for key, value in sets(file).get(name.lower(), {}).items() if key in _ORIGIN})
 
 
 def resolved(file: str, name: str, given: Mapping[str, float | None]) -> dict[str, float]:
@@ -46,3 +52,17 @@ def resolved(file: str, name: str, given: Mapping[str, float | None]) -> dict[st
         if value < 0:
             raise ValueError(f"{key} must not be negative")
     return values
+
+
+def latency_file(path: str) -> Mapping[str, Any]:
+    """What the file holds. Raises UsageError if it is not there or neither TOML nor JSON."""
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"'{path}' is not a file; a latency model in a file is what 'bench fit --out' writes.")
+    try:
+        held = untrusted.read_json(file) if file.suffix == ".json" else untrusted.read_toml(file)
+    except (ValueError, OSError) as error:  # both decoders raise ValueErrors
+        raise UsageError(f"'{path}' cannot be read as {file.suffix[1:].upper() or 'TOML'}: {error}.") from None
+    if not isinstance(held, dict):
+        raise UsageError(f"'{path}' must hold a table with the key latency, got {type(held).__name__}.")
+    return held

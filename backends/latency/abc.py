@@ -5,29 +5,17 @@ Source: Zhong et al., DistServe, OSDI 2024, appendix A; the constants are those 
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from backends.latency._files import FILES, latency_file
+from backends.latency._constants import FILES, latency_file, sets
+from backends.latency._line import DecodeLine
 from harness.errors import UsageError, no_such
-
-if TYPE_CHECKING:
-    import numpy as np
 
 LARGE_BATCH = 95
 """Decodes of this many sequences and more have constants of their own (LLMServe/DistServe, profile_data)."""
 
 _Constants = tuple[float, float, float]
-
-
-@cache
-def _fits() -> Mapping[str, dict[str, dict[str, dict[str, dict[str, list[float]]]]]]:
-    return MappingProxyType(tomllib.loads(Path(__file__).with_name("abc.toml").read_text(encoding="utf-8")))
 
 
 def _of_file(path: str) -> dict[str, list[float]]:
@@ -49,7 +37,7 @@ def _of_file(path: str) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Abc:
+class Abc(DecodeLine):
     """Seconds of a step from DistServe's constants: `engine` vllm or distserve, for one model and tp.
 
     `engine` may be a file with constants of another system (TOML or JSON): prefill_s, decode_small_s and
@@ -87,11 +75,11 @@ class Abc:
     def _fit(self) -> dict[str, list[float]]:
         if self.engine.endswith(FILES):
             return _of_file(self.engine)
-        engines = _fits()["fitted" if self.fitted else "main"]
+        engines = sets("abc.toml")["fitted" if self.fitted else "main"]
         models = engines.get(self.engine)
         if models is None:
             raise no_such("engine of abc constants", self.engine, engines)
-        fit = models.get(self.model.lower(), {}).get(f"tp{self.tp}")
+        fit: dict[str, list[float]] | None = models.get(self.model.lower(), {}).get(f"tp{self.tp}")
         if fit is None or self.hardware.lower() != "a100-80g":
             known = "; ".join(f"{m} with tp {', '.join(tp[2:] for tp in tps)}" for m, tps in models.items())
             requested = f"{self.engine}, {self.model}, tp={self.tp} on {self.hardware}"
@@ -119,18 +107,7 @@ class Abc:
         squares = sum(n * (n + 2 * p) for n, p in prefills)
         return base_s + token_s * tokens + squared_s * squares + time_s
 
-    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
-        """Seconds of a step of decodes alone."""
-        base_s, slope_s = self.decode_line(decode_seqs)
-        return base_s + slope_s * context_tokens
-
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""
         a, b, c = self._small if decode_seqs < LARGE_BATCH else self._large
         return a + c * decode_seqs, b
-
-    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
-        """(k,) seconds of decode steps with these (k,) cached tokens."""
-        base_s, slope_s = self.decode_line(decode_seqs)
-        times: np.ndarray = base_s + slope_s * context_tokens
-        return times

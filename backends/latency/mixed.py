@@ -8,19 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from backends.latency._constants import measured_on, resolved
+from backends.latency._line import DecodeLine
 from harness.bounds import AtLeastOne, check
-
-if TYPE_CHECKING:
-    import numpy as np
 
 TERMS = ("floor_s", "base_s", "token_s", "prefill_token_squared_s", "seq_s", "context_token_s", "front_end_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Mixed:
+class Mixed(DecodeLine):
     """Seconds of a step: max(floor, base + token * tokens) + seq * decodes + context_token * cached tokens read.
 
     `tokens` counts prompt tokens and decodes together; each piece of n prompt tokens after p stored ones adds
@@ -76,14 +73,3 @@ class Mixed:
         """(base, slope): seconds without context, and per cached token."""
         dense_s = max(self._floor, self._base + self._token * decode_seqs)
         return dense_s + self._seq * decode_seqs, self._context
-
-    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
-        """Seconds of a step of decodes alone."""
-        base_s, slope_s = self.decode_line(decode_seqs)
-        return base_s + slope_s * context_tokens
-
-    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
-        """(k,) seconds of decode steps with these (k,) cached tokens."""
-        base_s, slope_s = self.decode_line(decode_seqs)
-        times: np.ndarray = base_s + slope_s * context_tokens
-        return times

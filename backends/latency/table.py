@@ -9,22 +9,19 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from backends.latency._constants import measured_on, named
-from backends.latency._files import FILES, latency_file
+from backends.latency._constants import FILES, latency_file, measured_on, named
+from backends.latency._line import DecodeLine
 from harness.bounds import AtLeastOne, check
 from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _Points = tuple[tuple[float, float], ...]  # (tokens or sequences, seconds), sorted
 _Chunks = tuple[tuple[float, _Points], ...]  # (new tokens, ((stored tokens, further seconds a new token), ...)), sorted
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class Table(DecodeLine):
     """Seconds of a step between the measured points of `name`, beyond the last on the line of the last two.
 
     A step with prompts takes what a prompt of as many tokens takes (decodes count as one each) with its attention
@@ -99,17 +96,6 @@ class Table:
         if base_s is None:
             base_s = self._bases[decode_seqs] = _between(self._decode, decode_seqs) / self.pp
         return base_s, self._context_s / self.pp
-
-    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
-        """Seconds of a step of decodes alone."""
-        base_s, slope_s = self.decode_line(decode_seqs)
-        return base_s + slope_s * context_tokens
-
-    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
-        """(k,) seconds of decode steps with these (k,) cached tokens."""
-        base_s, slope_s = self.decode_line(decode_seqs)
-        times: np.ndarray = base_s + slope_s * context_tokens
-        return times
 
 
 def _points(table: Mapping[str, Any], name: str) -> tuple[_Points, _Points, float, float]:

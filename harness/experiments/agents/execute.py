@@ -23,15 +23,15 @@ from harness.data.folder import cleaned
 from harness.data.host import versions
 from harness.data.lists import number
 from harness.data.run_json import Warned
-from harness.errors import BackendError, Interrupted, NotValid, UsageError
+from harness.errors import BackendError, NotValid, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
 from harness.experiments.agents.search import CUT, AgentBlocks, AgentSearch, agents_at
-from harness.experiments.capacity.answer import INTERRUPTED
-from harness.experiments.capacity.capacity_json import HorizonRuns, RunsNear
+from harness.experiments.capacity.answer import INTERRUPTED, binding_of, horizon_of, near_of
 from harness.experiments.capacity.conditions import Mask, Share
+from harness.experiments.capacity.execute import Budget, simulated_warnings
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest, answered
-from harness.experiments.capacity.trials import QUARTERS, Quarters, Trial
+from harness.experiments.capacity.trials import AGAIN, QUARTERS, Quarters, Trial
 from harness.experiments.folder import ExperimentFolder
 from harness.metrics.measure import cached_share, first_last, metrics, succeeded
 from harness.metrics.objective import JOINT, ShareKey, parse_slo, score
@@ -40,7 +40,7 @@ from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
 from harness.spec import parse
-from harness.validity.work_done import exceeded, too_long
+from harness.validity.work_done import exceeded
 
 TIERS = ("p95:ttft=5,p90:tpot=50ms", "p95:ttft=2,p90:tpot=20ms")
 """Of a first token within 5 s for 95% of requests and 20 tokens/s for nine tenths of them; 2 s and 50 tokens/s."""
@@ -54,8 +54,6 @@ RAMP = 0.1
 """Of a trial, in which part the agents start."""
 LATEST = 0.6
 """A trial counts from when all caches are warm, but at the latest from this part of it on."""
-AGAIN = 2
-"""Times that a trial is made before it counts as not valid."""
 KIND = "agents"
 
 
@@ -102,11 +100,7 @@ class Setup:
     @property
     def warnings(self) -> list[RunWarning]:
         """What makes simulated trials not valid as runs of their own."""
-        if not self.virtual:
-            return []
-        table, facts = self.first.schedule.table, self.first.backend.describe()
-        recorded = self.spec.trace is not None
-        return [*too_long(table, "output_tokens", facts, recorded=recorded, virtual=True)]
+        return simulated_warnings(self.first, recorded=self.spec.trace is not None)
 
 
 def set_up(
@@ -282,11 +276,12 @@ class _Search:
     display: Display
     trials: dict[Key, AgentTrial] = field(default_factory=dict)
     invalid: list[str] = field(default_factory=list)
-    begun_s: float = field(default_factory=time.monotonic)
-    interrupted: bool = False
-    failed: BackendError | NotValid | None = None
+    budget: Budget = field(init=False)
     limit: str | None = None
     """The limit of requests, or of time, where it ended the search."""
+
+    def __post_init__(self) -> None:
+        self.budget = Budget(self.setup.budget_s, time.monotonic())
 
     def answer(self) -> AgentsAnswer:
         """Search every tier, and return what is known in the end."""
@@ -296,11 +291,8 @@ class _Search:
             search = AgentSearch(tier.spec) if self.setup.virtual else AgentBlocks(tier.spec, lambda: math.inf, ())
             steps, make = search.steps(), lambda wanted, tier=tier: self._make(tier, wanted)
             found.append(self._tier(tier, answered(steps, make)))
-        if self.failed is not None and not self.trials:
-            raise self.failed
-        if self.interrupted and not self.trials:
-            raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
-        return self._save("interrupted" if self.interrupted else "finished", found)
+        self.budget.check(self.trials)
+        return self._save("interrupted" if self.budget.interrupted else "finished", found)
 
     def _make(self, tier: Tier, wanted: Sequence[TrialRequest]) -> list[Trial]:
         """Return the trials, in the order requested; fewer where the search ends."""
@@ -308,15 +300,11 @@ class _Search:
         keys = [self._key(want) for want in wanted]
         missing = [key for key in dict.fromkeys(keys) if key not in self.trials]
         if missing and self._allows(missing):
-            try:
+            with self.budget.ends():
                 for key, made in self._made(missing):
                     self.trials[key] = made
                     self.tell(_line(made))
                     self._save("running", [])
-            except KeyboardInterrupt:
-                self.interrupted = True
-            except (BackendError, NotValid) as error:
-                self.failed = error
         return [
             trial_of(self.trials[key], tier, want, independent=not setup.virtual)
             for key, want in zip(keys, wanted, strict=True)
@@ -329,11 +317,11 @@ class _Search:
 
     def _allows(self, missing: Sequence[Key]) -> bool:
         """Whether these trials may begin, by the budget of time and that of requests."""
-        setup = self.setup
-        if self.interrupted or self.failed is not None:
+        setup, budget = self.setup, self.budget
+        if budget.interrupted or budget.failed is not None:
             return False
         next_s = 0.0 if setup.virtual else setup.horizon_s * (1 + CUT)
-        if setup.budget_s is not None and time.monotonic() - self.begun_s + next_s > setup.budget_s * 1.05:
+        if next_s > budget.left_s(1.05):
             self.limit = f"the budget of {setup.budget_s:g} s ended (--budget)." if setup.virtual else None
             return False
         sent = self._sent(missing)
@@ -372,7 +360,7 @@ class _Search:
         raise failed
 
     def _save(self, state: str, found: Sequence[TierAgents]) -> AgentsAnswer:
-        setup, trials, failed = self.setup, self.trials.values(), self.failed
+        setup, trials, failed = self.setup, self.trials.values(), self.budget.failed
         states = {tier.state for tier in found}
         code = 1 if states == {"unreachable"} else 5 if "unresolved" in states else 0
         info = AgentsAnswer(
@@ -383,7 +371,7 @@ class _Search:
             invalid=[*self.invalid],
             trials=sorted(trials, key=lambda made: (made.users, made.seed, made.span_s)),
             requests=sum(made.requests for made in trials),
-            wall_s=time.monotonic() - self.begun_s,
+            wall_s=self.budget.spent_s,
         )
         if self.folder is not None:
             self.folder.write(encode(info))
@@ -392,8 +380,9 @@ class _Search:
     def _tier(self, tier: Tier, found: SearchResult) -> TierAgents:
         """Return the answer for a tier, with what the agents take of what serves them."""
         takes, why = self.setup.takes, found.why if found.resolved else self.limit or found.why
-        if not found.resolved and (self.interrupted or self.failed is not None):
-            why = INTERRUPTED if self.failed is None else str(self.failed)
+        failed = self.budget.failed
+        if not found.resolved and (self.budget.interrupted or failed is not None):
+            why = INTERRUPTED if failed is None else str(failed)
         met, missed = found.bracket.low, found.bracket.high
         known = TierAgents(
             tier=tier.text,
@@ -405,9 +394,7 @@ class _Search:
         estimate = found.answered
         if estimate is None:
             return known
-        agents, binding = estimate.rate_rps, estimate.binding
-        if binding == JOINT and found.bounds:  # of these the one that fewest requests keep
-            binding = min(found.bounds.items(), key=lambda pair: pair[1].at(agents))[0]
+        agents = estimate.rate_rps
         whole = math.floor(agents)
         near = min(self.trials.values(), key=lambda made: abs(made.users - agents)).users
         rates = [made.requests_rps for made in self.trials.values() if made.users == near]
@@ -417,13 +404,13 @@ class _Search:
             agents=agents,
             low=estimate.low_rps,
             high=estimate.high_rps,
-            binding=str(binding),
+            binding=str(binding_of(estimate, found) or JOINT),
             requests_rps=math.fsum(rates) / len(rates),
             per_gpu=whole / takes.gpus if takes.gpus else None,
             per_kw=whole / takes.kw if takes.kw else None,
             usd_per_agent_hour=takes.usd_per_hour / whole if takes.usd_per_hour and whole else None,
-            horizon=None if found.horizon is None else HorizonRuns(**asdict(found.horizon)),
-            near=None if found.near is None else RunsNear(**{**asdict(found.near), "quarters": [*found.near.quarters]}),
+            horizon=horizon_of(found),
+            near=near_of(found),
         )
 
 

@@ -96,11 +96,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
     at = None if setup.settings.at_rps is None else _at(setup.settings.at_rps, found, over_horizon=setup.over_horizon)
     untried = found.resolved and state == "unresolved"  # the rates tried may have decided --at all the same
     decided = at is not None and at.verdict != "unresolved"
-    binding = None if estimate is None else estimate.binding
-    if estimate is not None and binding == JOINT:  # of these the one that fewest requests keep, where that is known
-        attained = {key: share.at(estimate.rate_rps) for key, share in found.bounds.items()}
-        fewest = min(attained, key=attained.__getitem__, default=None)
-        binding = fewest
+    binding = None if estimate is None else binding_of(estimate, found)
     if estimate is None and not setup.over_horizon and found.bracket.high is not None:
         binding = _missed_most(setup.search_spec(goal), ledger, found.bracket.high.rate_rps)
     return GoalCapacity(
@@ -120,11 +116,29 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
         needs=_needs(setup, found, half),
         knees={} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
         at=at,
-        horizon=None if found.horizon is None else HorizonRuns(**asdict(found.horizon)),
-        near=None if found.near is None else RunsNear(**{**asdict(found.near), "quarters": list(found.near.quarters)}),
+        horizon=horizon_of(found),
+        near=near_of(found),
         stable_rps=found.stable_rps,
         full=found.full,
     )
+
+
+def binding_of(estimate: Estimate, found: SearchResult) -> ShareKey | None:
+    """The condition that binds: of a joint one the bound that fewest requests keep there, None where none is known."""
+    if estimate.binding != JOINT:
+        return estimate.binding
+    attained = {key: share.at(estimate.rate_rps) for key, share in found.bounds.items()}
+    return min(attained, key=attained.__getitem__, default=None)
+
+
+def horizon_of(found: SearchResult) -> HorizonRuns | None:
+    """How long the runs of a search lasted, None where they had no horizon."""
+    return None if found.horizon is None else HorizonRuns(**asdict(found.horizon))
+
+
+def near_of(found: SearchResult) -> RunsNear | None:
+    """What the runs near the answer say, None without a horizon."""
+    return None if found.near is None else RunsNear(**{**asdict(found.near), "quarters": [*found.near.quarters]})
 
 
 def _missed_most(spec: SearchSpec, ledger: Ledger, rate_rps: float) -> ShareKey | None:

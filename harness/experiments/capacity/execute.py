@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -80,6 +81,23 @@ class Budget:
         """Whether another trial may begin."""
         return not self.interrupted and self.failed is None and self.left_s() > 0
 
+    @contextmanager
+    def ends(self) -> Iterator[None]:
+        """Note what ends the body before its time: Ctrl-C, a backend that fails, a trial that is not valid."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.interrupted = True
+        except (BackendError, NotValid) as error:
+            self.failed = error
+
+    def check(self, trials: Sized) -> None:
+        """Raise what ended the search where there are no `trials` to answer from."""
+        if self.failed is not None and not len(trials):
+            raise self.failed
+        if self.interrupted and not len(trials):
+            raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
+
 
 @dataclass(frozen=True, slots=True)
 class Setup:
@@ -114,10 +132,7 @@ class Setup:
     @property
     def warnings(self) -> list[RunWarning]:
         """What makes the runs of a simulated search not valid as runs of their own."""
-        if not self.planned.virtual:
-            return []
-        table, facts = self.planned.schedule.table, self.planned.backend.describe()
-        return [*too_long(table, "output_tokens", facts, recorded=self.recorded, virtual=True)]
+        return simulated_warnings(self.planned, recorded=self.recorded)
 
     @property
     def clock(self) -> str:
@@ -146,6 +161,14 @@ class Setup:
             limit=self.settings.max_requests or MAX_REQUESTS,
             filling=self.filling,
         )
+
+
+def simulated_warnings(planned: Plan, *, recorded: bool) -> list[RunWarning]:
+    """Return what makes simulated runs of a plan not valid as runs of their own."""
+    if not planned.virtual:
+        return []
+    table, facts = planned.schedule.table, planned.backend.describe()
+    return [*too_long(table, "output_tokens", facts, recorded=recorded, virtual=True)]
 
 
 def set_up(spec: RunSpec, settings: Settings, *, of_run: bool = False) -> Setup:
@@ -231,10 +254,7 @@ def run_search(
             make = Runs(store.path, tell, Path(folder, "probe.json"), display)
         runner = TrialRunner(setup, store.ledger, make, budget, tell)
         found = [(goal, _search_goal(setup, place, runner)) for place, goal in enumerate(setup.settings.goals, 1)]
-        if budget.failed is not None and not len(store.ledger):
-            raise budget.failed
-        if budget.interrupted and not len(store.ledger):
-            raise Interrupted("interrupted before the first trial ended; rerun the command to start again.")
+        budget.check(store.ledger)
         invalid, late = (make.invalid, make.server_late) if isinstance(make, Runs) else ([], {})
         info = answer(
             setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
@@ -321,15 +341,11 @@ class TrialRunner:
             for want in wanted
             if (known := self.ledger.get(want.key)) is None or known.undecided
         ]
-        try:
+        with self.budget.ends():
             for tried in self.make(t for t in missing if self._allows(t)):
                 self.ledger.add(tried)
                 if tried.quarters is None:
                     self.tell(format_trial(tried))
-        except KeyboardInterrupt:
-            self.budget.interrupted = True
-        except (BackendError, NotValid) as error:
-            self.budget.failed = error
         found = [known for want in wanted if (known := self.ledger.get(want.key)) is not None]
         self.trials.update((known.key, known) for known in found)
         if missing and found and found[0].quarters is not None:

@@ -243,15 +243,8 @@ def _column_differs(base: pa.Table, head: pa.Table, name: str) -> Mask:
 def _lists_differ(base: pa.Table, head: pa.Table, name: str) -> Mask:
     """(rows,) whether a row has another length, or another item."""
     ours, theirs = lists(base, name), lists(head, name)
-    lengths = np.diff(ours.offsets)
-    found: Mask = lengths != np.diff(theirs.offsets)
-    same = ~found & (lengths > 0)
-    place = np.arange(lengths[same].sum()) - np.repeat(np.cumsum(lengths[same]) - lengths[same], lengths[same])
-    items = ours.values[np.repeat(ours.offsets[:-1][same], lengths[same]) + place]
-    others = theirs.values[np.repeat(theirs.offsets[:-1][same], lengths[same]) + place]
-    rows = np.repeat(np.flatnonzero(same), lengths[same])
-    found[rows[items != others]] = True
-    return found
+    rows = zip(*(np.split(side.values, side.offsets[1:-1]) for side in (ours, theirs)), strict=True)
+    return np.array([not np.array_equal(*row) for row in rows])
 
 
 def _first_request(base: pa.Table, head: pa.Table, differ: Mask) -> FirstDifference | None:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from harness import untrusted
 from harness.api import Slo
 from harness.data import codec
-from harness.data.lists import number
+from harness.data.lists import first, lists, number
 from harness.errors import no_such
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.rescore.objectives import Objective
@@ -88,25 +87,15 @@ def _prefixes(source: Source) -> Grouping:
     schedule = source.schedule
     if schedule is None:
         return np.zeros(len(source.table), np.int64), ["not known"] * min(1, len(source.table))
-    first = _first_blocks(schedule)
+    blocks = first(lists(schedule, "prefix_ids"))
     ids = schedule["id"].to_numpy()
     order = np.argsort(ids, kind="stable")
     place = np.searchsorted(ids[order], source.table["request_id"].to_numpy())
-    block = first[order][np.minimum(place, len(ids) - 1)]
+    block = blocks[order][np.minimum(place, len(ids) - 1)]
     known, code, count = np.unique(block, return_inverse=True, return_counts=True)
-    alone = (count == 1) | (known < 0)
+    alone = (count == 1) | np.isnan(known)
     shared = np.where(alone[code], np.nan, block)
     return _each_value(shared, lambda value: f"prefix {value:.0f}", without="no shared prefix")
-
-
-def _first_blocks(schedule: pa.Table) -> Ints:
-    """(rows,) the first prefix id, -1 where there is none."""
-    column = schedule["prefix_ids"].combine_chunks()
-    offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
-    first = np.full(len(schedule), -1, np.int64)
-    filled = np.diff(offsets) > 0
-    first[filled] = values[offsets[:-1][filled]]
-    return first
 
 
 GROUPINGS: Mapping[str, Callable[[Source], Grouping]] = MappingProxyType(

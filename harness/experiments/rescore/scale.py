@@ -144,23 +144,16 @@ class Plane:
     requests: int
 
 
-def plane(seen: Seen, limits_s: Mapping[str, Sequence[float]], held: Slo | None = None) -> Plane:
-    """The plane over the rising limits of two metrics, to which the other bounds of an SLO are `held`.
+def plane(seen: Seen, limits_s: Mapping[str, Sequence[float]]) -> Plane:
+    """The plane over the rising limits of two metrics; bounds that requests bring along play no part.
 
-    A request with a bound of its class, or one that it brings along, on one of the metrics keeps to that; without
-    `held` the bounds that requests bring along play no part. Raises UsageError for a metric that the table cannot tell.
+    Raises UsageError for a metric that the table cannot tell.
     """
     check_bounds(seen.table, limits_s)
-    open_ends = tuple(Bound(metric, np.inf) for metric in limits_s)
-    scored = score(seen.table, Slo(open_ends if held is None else (*held.bounds, *open_ends)), seen)
-    inside = seen.ok if held is None else scored.met
-    limits, places = [np.asarray(values, np.float64) for values in limits_s.values()], []
-    for each, values in zip(open_ends, limits, strict=True):
-        place = first_within(seen.values(each.metric), 1.0, values)
-        if held is not None:
-            bound, own = next(b for b in scored.bounds if b.bound == each), seen.own(each.metric)
-            place = np.where(bound.applies & (True if own is None else np.isnan(own)), place, 0)
-        places.append(place[inside])
+    limits = [np.asarray(values, np.float64) for values in limits_s.values()]
+    places = [
+        first_within(seen.values(metric), 1.0, values)[seen.ok] for metric, values in zip(limits_s, limits, strict=True)
+    ]
     shape = len(limits[0]) + 1, len(limits[1]) + 1
     cells = np.bincount(places[0] * shape[1] + places[1], minlength=shape[0] * shape[1]).reshape(shape)
     met = cells.cumsum(axis=0).cumsum(axis=1)

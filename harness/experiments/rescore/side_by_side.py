@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from harness import registry
 from harness.api import Bound, Slo
-from harness.data.lists import Lists, lists, number
+from harness.data.lists import Lists, first, lists, number
 from harness.experiments.rescore.slo_json import ProfileColumn, Profiles
 from harness.metrics.deadlines import events_of, token_gaps
 from harness.metrics.measure import first_last, missing
@@ -114,14 +114,7 @@ def _opened(source: Source, first_s: Floats) -> Floats:
 
 def _first_tokens(seen: Seen) -> Floats:
     """(requests,) tokens of the first event, NaN without one."""
-    found = [np.empty(0)]
-    for piece in seen.pieces():
-        rows = lists(piece, "token_n")
-        first = np.full(len(piece), np.nan)
-        filled = np.diff(rows.offsets) > 0
-        first[filled] = rows.values[rows.offsets[:-1][filled]]
-        found.append(first)
-    return np.concatenate(found)
+    return np.concatenate([np.empty(0), *(first(lists(piece, "token_n")) for piece in seen.pieces())])
 
 
 def _each_gap(seen: Seen) -> Iterator[Lists]:

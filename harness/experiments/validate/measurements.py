@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import Annotated, TypeAlias, cast
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -21,10 +22,8 @@ from harness.experiments.validate.answer import HOW, WORSE_HALF
 from harness.metrics.objective import parse_slo
 from harness.spec import Spec, parse
 
-KEYS = ("name", "title", "setting", "requests", "runs", "backend", "backends", "slo", "metrics", "targets")
 REQUEST_COLUMNS = ("run", "arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s", "repeat", "users")
 RUN_COLUMNS = ("run", "backend", "requests", "calibrated", "rate_rps", "curve")
-TARGET_KEYS = ("metric", "how", "limit", "published", "runs")
 TEXTS = ("run", "backend", "requests", "calibrated", "curve")
 METRIC = re.compile(r"(?P<name>ttft|tpot)_(?:mean|p(?P<percentile>\d{1,2}(?:\.\d+)?))_s|itl_mean_s")
 METRICS = "ttft_mean_s, ttft_p90_s (any percentile), tpot_mean_s, tpot_p90_s, itl_mean_s"
@@ -93,15 +92,29 @@ class Run:
     curve: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A target of the file: a limit on the error `how` over the pairs of a metric, of these runs (empty: of all)."""
 
     metric: str
     how: str
-    limit: float
+    limit: Annotated[float, msgspec.Meta(ge=0)]
     published: str = ""
     runs: tuple[str, ...] = ()
+
+
+class _File(msgspec.Struct, frozen=True):
+    """The TOML file; what its keys mean is in docs/guide/validate.md."""
+
+    requests: str
+    runs: str | None = None
+    name: str | None = None
+    title: str | None = None
+    setting: tuple[str, ...] = ()
+    backend: str | None = None
+    backends: dict[str, dict[str, object]] = {}
+    slo: str | dict[str, str] = {}
+    metrics: tuple[str, ...] = ()
+    targets: tuple[Limit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -121,73 +134,44 @@ class Deployment:
 def read(path: Path) -> Deployment:
     """The deployment of a TOML file and its tables. Raises UsageError for whatever they cannot be."""
     held = _toml(path)
-    bounds = _bounds(path, held.get("slo", {}))
-    frame = _frame(path, held, "requests", REQUEST_COLUMNS, ("run", "arrival_s", "prompt_tokens", "output_tokens"))
-    if frame is None:
-        raise UsageError(f"'{path}' names no table of requests; write requests = \"FILE.csv\", or .parquet.")
-    requests = _requests(path.parent / held["requests"], frame)
-    metrics = tuple(_texts(path, held, "metrics")) or (*bounds, *QUANTILES)
+    bounds = _bounds(path, held.slo)
+    file = path.parent / held.requests
+    needed = ("run", "arrival_s", "prompt_tokens", "output_tokens")
+    requests = _requests(file, _frame(file, "requests", REQUEST_COLUMNS, needed))
+    metrics = held.metrics or (*bounds, *QUANTILES)
     for metric in metrics:
         _check_metric(path, metric, bounds)
-    backends = _backends(path, held)
-    table = _frame(path, held, "runs", None, ("run",))
-    if table is None:
-        default = _backend(held.get("backend"), backends)
+    backends = _backends(held.backends)
+    if held.runs is None:
+        default = _backend(held.backend, backends)
         runs = [Run(name, default, repeats, {}) for name, repeats in requests.items()]
     else:
-        runs = _runs(path.parent / held["runs"], table, requests, bounds, backends, held.get("backend"))
-    names = [run.name for run in runs]
-    return Deployment(
-        path,
-        _text(path, held, "name", path.stem),
-        _text(path, held, "title", path.stem),
-        tuple(_texts(path, held, "setting")),
-        tuple(runs),
-        metrics,
-        bounds,
-        tuple(_limit(path, one, bounds, names) for one in _list(path, held, "targets")),
-    )
+        file = path.parent / held.runs
+        runs = _runs(file, _frame(file, "runs", None, ("run",)), requests, bounds, backends, held.backend)
+    for limit in held.targets:
+        _check_limit(path, limit, bounds, [run.name for run in runs])
+    name, title = held.name or path.stem, held.title or path.stem
+    return Deployment(path, name, title, held.setting, tuple(runs), metrics, bounds, held.targets)
 
 
-def _toml(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> _File:
     try:
         held = untrusted.read_toml(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"'{path}' cannot be read as TOML: {error}.") from None
     for key in held:
-        if key not in KEYS:
-            raise no_such(f"key of measurements ('{path}')", key, KEYS)
-    return held
+        if key not in _File.__struct_fields__:
+            raise no_such(f"key of measurements ('{path}')", key, _File.__struct_fields__)
+    try:
+        return msgspec.convert(held, _File)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"'{path}' is not a file of measurements: {error}.") from None
 
 
-def _text(path: Path, held: Mapping[str, Any], key: str, default: str) -> str:
-    found = held.get(key, default)
-    if not isinstance(found, str):
-        raise UsageError(f"'{path}': {key} must be a text, got {found!r}.")
-    return found
-
-
-def _list(path: Path, held: Mapping[str, Any], key: str) -> list[Any]:
-    found = held.get(key, [])
-    if not isinstance(found, list):
-        raise UsageError(f"'{path}': {key} must be a list, got {found!r}.")
-    return found
-
-
-def _texts(path: Path, held: Mapping[str, Any], key: str) -> list[str]:
-    found = _list(path, held, key)
-    if not all(isinstance(one, str) for one in found):
-        raise UsageError(f"'{path}': {key} must be a list of texts, got {found!r}.")
-    return found
-
-
-def _bounds(path: Path, given: object) -> dict[str, Slo]:
+def _bounds(path: Path, given: str | Mapping[str, str]) -> dict[str, Slo]:
     """The bounds of each attainment: a text is those of `attainment_pct`, a table those of its names."""
-    named = {"attainment_pct": given} if isinstance(given, str) else given
-    if not isinstance(named, dict) or not all(isinstance(text, str) for text in named.values()):
-        raise UsageError(f"'{path}': slo must be a text such as \"ttft=0.25,tpot=0.1\" or a table of them.")
     found = {}
-    for name, text in named.items():
+    for name, text in ({"attainment_pct": given} if isinstance(given, str) else given).items():
         if not re.fullmatch(r"attainment\w*_pct", name):
             raise UsageError(f"'{path}': slo.{name} must be named attainment_..._pct.")
         found[name] = bounds_of(text)
@@ -210,12 +194,9 @@ def _check_metric(path: Path, metric: str, bounds: Iterable[str]) -> None:
         raise UsageError(f"'{path}': '{metric}' is no metric of measurements; allowed are {known}.")
 
 
-def _backends(path: Path, held: Mapping[str, Any]) -> dict[str, Spec]:
+def _backends(tables: Mapping[str, Mapping[str, object]]) -> dict[str, Spec]:
     """The tables of [backends.NAME]: options of `bench run` by their names; `backend` is sim where none says so."""
     found: dict[str, Spec] = {}
-    tables = held.get("backends", {})
-    if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
-        raise UsageError(f"'{path}': backends must be tables, such as [backends.two-gpus] with tp = 2.")
     for name, table in tables.items():
         options = {key.replace("-", "_"): str(value) for key, value in table.items() if key != "backend"}
         spec = parse(str(table.get("backend", "sim")))
@@ -223,9 +204,9 @@ def _backends(path: Path, held: Mapping[str, Any]) -> dict[str, Spec]:
     return found
 
 
-def _backend(given: object, backends: Mapping[str, Spec]) -> Spec | None:
+def _backend(given: str | None, backends: Mapping[str, Spec]) -> Spec | None:
     """The backend of that name, or of that spec."""
-    if not isinstance(given, str) or not given:
+    if not given:
         return None
     if given in backends:
         return backends[given]
@@ -242,15 +223,10 @@ def simulator(spec: Spec) -> Simulator:
     return cast("Simulator", registry.make("backends", spec, log_steps=False))
 
 
-def _frame(
-    path: Path, held: Mapping[str, Any], key: str, allowed: Sequence[str] | None, needed: Sequence[str]
-) -> pd.DataFrame | None:
-    """The table that the file names under a key; None where it names none."""
-    if key not in held:
-        return None
-    file = path.parent / _text(path, held, key, "")
+def _frame(file: Path, key: str, allowed: Sequence[str] | None, needed: Sequence[str]) -> pd.DataFrame:
+    """The table that the TOML file names under a key."""
     if file.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"'{path}': {key} = '{held[key]}' must name a .csv or .parquet file.")
+        raise UsageError(f"{key} = '{file}' must name a .csv or .parquet file.")
     try:
         csv = file.suffix == ".csv"
         frame = pd.read_csv(file, dtype=str, skipinitialspace=True) if csv else untrusted.read_parquet(file).to_pandas()
@@ -339,7 +315,7 @@ def measured_requests(traffic: Traffic, ttft_s: Floats, tpot_s: Floats) -> Reque
 
 def _runs(
     file: Path, frame: pd.DataFrame, requests: Mapping[str, tuple[Requests, ...]], bounds: Mapping[str, Slo],
-    backends: Mapping[str, Spec], default: object,
+    backends: Mapping[str, Spec], default: str | None,
 ) -> list[Run]:  # fmt: skip
     """A run for each row; columns that are not those of every run are metrics."""
     metrics = [str(column) for column in frame.columns if column not in RUN_COLUMNS]
@@ -365,26 +341,16 @@ def _runs(
     return found
 
 
-def _limit(path: Path, held: object, bounds: Iterable[str], runs: Sequence[str]) -> Limit:
-    """A target of the file. Raises UsageError where it is none."""
-    if not isinstance(held, dict) or not {"metric", "how", "limit"} <= set(held):
-        raise UsageError(f"'{path}': a target is a table of metric, how and limit, such as [[targets]] with limit = 5.")
-    for key in held:
-        if key not in TARGET_KEYS:
-            raise no_such(f"key of a target ('{path}')", key, TARGET_KEYS)
-    metric, how, limit = str(held["metric"]), held["how"], held["limit"]
-    if metric not in ("ttft_s", "tpot_s"):
-        _check_metric(path, metric, bounds)
-    if str(how).removesuffix(f", {WORSE_HALF}") not in HOW:
-        ways = ", ".join(HOW)
+def _check_limit(path: Path, limit: Limit, bounds: Iterable[str], runs: Sequence[str]) -> None:
+    """Raises UsageError for a target of what is not there."""
+    if limit.metric not in ("ttft_s", "tpot_s"):
+        _check_metric(path, limit.metric, bounds)
+    if limit.how.removesuffix(f", {WORSE_HALF}") not in HOW:
+        ways, how = ", ".join(HOW), limit.how
         raise UsageError(f"'{path}': how of a target must be one of {ways}, or one with ', {WORSE_HALF}'; got '{how}'.")
-    if not isinstance(limit, int | float) or isinstance(limit, bool) or not limit >= 0:
-        raise UsageError(f"'{path}': limit of a target must be a number of at least 0, got {limit!r}.")
-    of = _texts(path, held, "runs")
-    for name in of:
+    for name in limit.runs:
         if name not in runs:
             raise no_such(f"run of a target ('{path}')", name, runs)
-    return Limit(metric, str(how), float(limit), _text(path, held, "published", ""), tuple(of))
 
 
 def times(traffic: Traffic, simulator: Simulator) -> Times:
