@@ -6,17 +6,14 @@ The one rank correlation: whether long prompts have long answers, whatever the s
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.lists import BLOCK, Floats, Ints
+from harness.data.lists import Floats, Ints
 
 DIGITS = (42, 26, 12, 0)
 """Bits below each of the four digits by which values that are not held are counted; the first has 22 bits."""
-MANY = 1 << 17
-"""Values from which on a sample pays: an eighth of so many is sorted first."""
 HELD = 1 << 22
 """Values from which on those around a quantile are counted by a further digit instead of being held: 32 MB."""
 
@@ -28,51 +25,9 @@ def quantile(values: Floats, q: float) -> float:
 
 def quantiles(values: Floats, qs: Sequence[float]) -> list[float]:
     """Several quantiles in one pass over values without NaN, which it may reorder in place; NaN of no values."""
-    n = len(values)
-    if not n:
+    if not len(values):
         return [float("nan")] * len(qs)
-    found = _near_samples(values, qs) if n >= MANY else None
-    if found is None:
-        return [float(v) for v in np.quantile(values, qs, method="linear", overwrite_input=True)]
-    return found
-
-
-def _near_samples(values: Floats, qs: Sequence[float]) -> list[float] | None:
-    """The quantiles of many values, of which only those near a quantile of a sample are sorted: several times as fast.
-
-    None where one of them is not near, or half of all are. Source: Floyd and Rivest, Expected time bounds for
-    selection, CACM 1975.
-    """
-    n, sample = len(values), np.sort(values[:: len(values) // (MANY // 8)])
-    ranges = []
-    for q in qs:
-        place, apart = q * (len(sample) - 1), 4 * math.sqrt(len(sample) * q * (1 - q)) + 2
-        ranges.append((sample[max(0, int(place - apart))], sample[min(len(sample) - 1, int(place + apart) + 1)]))
-    before, counts, near = [0] * len(qs), [0] * len(qs), [list[Floats]() for _ in qs]
-    for at in range(0, n, BLOCK):
-        block = values[at : at + BLOCK]
-        for i, (low, high) in enumerate(ranges):
-            inside = block >= low
-            before[i] += len(block) - int(np.count_nonzero(inside))
-            inside &= block <= high
-            if low < high:
-                near[i].append(block[inside])
-            counts[i] += int(np.count_nonzero(inside))
-        if sum(map(len, chain.from_iterable(near))) > n // 2:
-            return None
-    found = []
-    for i, (q, (low, high)) in enumerate(zip(qs, ranges, strict=True)):
-        place = (n - 1) * q
-        ranks = math.floor(place) - before[i], math.ceil(place) - before[i]
-        if ranks[0] < 0 or ranks[1] >= counts[i]:
-            return None
-        ends = low, high  # they are equal
-        if low < high:
-            sorted_there = np.concatenate(near[i])
-            sorted_there.partition(ranks)
-            ends = sorted_there[ranks[0]], sorted_there[ranks[1]]
-        found.append(_between(float(ends[0]), float(ends[1]), place - math.floor(place)))
-    return found
+    return [float(v) for v in np.quantile(values, qs, method="linear", overwrite_input=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
-"""Statistics over the seeds of a run: mean, interval and range, and the capacity by seed for paired comparisons."""
+"""Statistics over the seeds of a run: mean, interval and range."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from harness.data.codec import Count, Number, Part
 
@@ -92,15 +92,3 @@ def _interval(values: Sequence[float], mean: float, most: float | None) -> tuple
         return mean / factor, mean * factor
     odds = mean / (most - mean)
     return most * odds / (odds + factor), most * odds * factor / (1 + odds * factor)
-
-
-def capacity_by_seed(info: Mapping[str, Any], goal: float = 0.9) -> dict[int, float]:
-    """ln(capacity in requests per second) by seed, from the content of a capacity.json; empty where there is none.
-
-    They are jackknife pseudo-values: their mean is ln(capacity), and their standard deviation over the root of their
-    number is its standard error. On equal seeds two systems see the same traffic, so the differences scatter far less.
-    """
-    for answer in info.get("answers") or []:
-        if abs(float(answer["goal"]) - goal) < 1e-9:
-            return {int(seed): float(knee) for seed, knee in (answer.get("knees") or {}).items()}
-    return {}

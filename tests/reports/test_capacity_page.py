@@ -12,7 +12,6 @@ from harness.cli import main
 from harness.data.codec import of
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger, folder_name
-from harness.stats.seeds import capacity_by_seed
 from reports import answers as pages
 from reports.document import html
 from reports.study import Study, of_capacity
@@ -93,7 +92,7 @@ def test_a_rerun_answers_what_the_search_has_answered_and_no_other_question(
     assert max(map(len, printed.splitlines())) <= 100
     assert info["answers"][0]["capacity_rps"] > info["answers"][1]["capacity_rps"]
     assert (info["answers"], info["cost"]["requests"]) == (again["answers"], again["cost"]["requests"])
-    assert len(capacity_by_seed(again, 0.85)) == info["answers"][0]["seeds"]
+    assert len(again["answers"][0]["knees"]) == info["answers"][0]["seeds"]
     assert 2 == refused
     assert "holds a search with --slo" in capsys.readouterr().err
 

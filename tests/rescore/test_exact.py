@@ -8,7 +8,6 @@ import pytest
 
 from harness.api import Bound, Slo
 from harness.data.large import thinned
-from harness.experiments.rescore import scale
 from harness.experiments.rescore.groups import GROUPINGS, grouped
 from harness.experiments.rescore.objectives import Fastgen, success, tasks, tokens
 from harness.experiments.rescore.reading import of_run
@@ -100,18 +99,6 @@ def test_crossings_are_the_smallest_scale_that_reaches_the_goal(mixture):
 
     assert shares[0] < 0.7 <= shares[1]
     assert curve(Seen(table), slo, [1.0]).crossing(0.99) is None
-
-
-@pytest.mark.parametrize("order", ["random", "sorted", "equal", "infinite"])
-def test_the_nth_smallest_is_found_wherever_it_is(order, monkeypatch):
-    """A crossing would be wrong where the sample of a large run is no guide to it."""
-    monkeypatch.setattr(scale, "SAMPLE", 8)
-    values = np.random.default_rng(1).exponential(1, 1000)
-    values = {"random": values, "sorted": np.sort(values), "equal": values * 0 + 2.0}.get(order, values)
-    if order == "infinite":
-        values[::2] = np.inf
-    for n in (1, 2, 499, 500, 501, 999, 1000):
-        assert np.sort(values)[n - 1] == scale._smallest(values, n)
 
 
 def test_a_percentile_bound_holds_from_its_own_scale_on(mixture):

@@ -1,14 +1,42 @@
 """Requests counted over a plane of bounds: what a figure shows must be what `bench slo` finds."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from harness.api import Bound
 from harness.experiments.rescore.scale import plane
-from harness.metrics.objective import Seen
+from harness.metrics.objective import Seen, parse_slo, score
 from reports._replay import AROUND, COARSE, FINE, Axis, axis, series
+
+SLOS = [
+    "ttft=0.25,tpot=0.1", "ttft=0.25,ttft@long=0.4,tpot=0.05,e2e=3", "tpot=0.05,itl=0.2", "", "e2e=2",
+    "p99:ttft=1,tpot=0.03", "ttft@long=0.4,tpot=0.05", "task=5,ttft=0.2",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SLOS)
+def test_every_position_is_what_scoring_finds(text: str, mixture: Callable[..., pa.Table]) -> None:
+    """A plane would show other shares than bench slo prints for the same bounds."""
+    seen = Seen(mixture(400))
+    slo = parse_slo(text)
+    bounds = tuple(b for b in slo.bounds if b.percentile is None and (b.tag or b.metric not in ("ttft", "tpot")))
+    held = replace(slo, bounds=bounds)
+    limits = {metric: axis(seen, metric, None).limits_s for metric in ("ttft", "tpot")}
+    found = plane(seen, limits, held)
+    # beside a bound of a class alone, a score leaves out what requests bring along themselves
+    ends = [(*values[::5], *([] if any(b.metric == m and b.tag for b in bounds) else [None]))
+            for m, values in limits.items()]  # fmt: skip
+    for i, ttft in enumerate(ends[0]):
+        for j, tpot in enumerate(ends[1]):
+            moved = tuple(Bound(m, at) for m, at in (("ttft", ttft), ("tpot", tpot)) if at is not None)
+            scored = score(seen.table, replace(held, bounds=(*moved, *bounds)), seen)
+            place = -1 if ttft is None else 5 * i, -1 if tpot is None else 5 * j
+
+            assert int(scored.met.sum()) == found.met[place]
 
 
 @pytest.mark.parametrize("limit_s", [0.001, 0.0333, 0.25, 7.0])

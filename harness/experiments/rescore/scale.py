@@ -20,9 +20,6 @@ from harness.metrics.objective import BoundScore, Score, Seen, score
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-SAMPLE = 4096
-"""Values that are put in order to find out where the n-th smallest of many is."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
@@ -44,21 +41,8 @@ class Curve:
         if not len(self.ratio):
             return None
         needed = max(1, int(np.ceil(goal * len(self.ratio) - 1e-9)))
-        at = _smallest(self.ratio, needed)
+        at = float(np.partition(self.ratio, needed - 1)[needed - 1])
         return at if np.isfinite(at) else None
-
-
-def _smallest(values: Floats, n: int) -> float:
-    """The n-th smallest of some values: a sample tells about where it is, so that few of them need an order."""
-    sample = np.sort(values[:: max(1, len(values) // SAMPLE)])
-    place = n * len(sample) // len(values)
-    spare = len(sample) // 16 + 1
-    low, high = sample[max(0, place - spare)], sample[min(len(sample) - 1, place + spare)]
-    below = int(np.count_nonzero(values < low))
-    near = values[(values >= low) & (values <= high)]
-    if not below < n <= below + len(near):  # the sample was no guide
-        below, near = 0, values
-    return float(np.partition(near, n - below - 1)[n - below - 1])
 
 
 def scaled(slo: Slo, factor: float) -> Slo:
@@ -97,20 +81,14 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
 def first_within(values: Floats, limit: Floats | float, factors: Floats) -> Ints:
     """(requests,) the first of the rising factors with value <= factor * limit; 0 for no value, their number for none.
 
-    Note: dividing rounds otherwise than multiplying, so the place that division finds may be one off.
+    Note: dividing by a limit of each request would round otherwise than multiplying it.
     """
-    if not len(factors):
-        return np.zeros(len(values), np.int64)
     if np.ndim(limit) == 0:
-        found = np.searchsorted(factors * limit, values)
-        return np.where(np.isnan(values), 0, found)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        place = np.searchsorted(factors, values / limit)
-    below = np.maximum(place - 1, 0)
-    place = np.where((place > 0) & (values <= factors[below] * limit), below, place)
-    here = np.minimum(place, len(factors) - 1)
-    place = np.where((place < len(factors)) & (values > factors[here] * limit), place + 1, place)
-    return np.where(np.isnan(values), 0, place)
+        return np.where(np.isnan(values), 0, np.searchsorted(factors * limit, values))
+    found = np.zeros(len(values), np.int64)
+    for factor in factors:
+        found += values > factor * limit
+    return found
 
 
 def _joint_ratio(seen: Seen, each: Sequence[BoundScore]) -> Floats:
@@ -144,16 +122,23 @@ class Plane:
     requests: int
 
 
-def plane(seen: Seen, limits_s: Mapping[str, Sequence[float]]) -> Plane:
-    """The plane over the rising limits of two metrics; bounds that requests bring along play no part.
+def plane(seen: Seen, limits_s: Mapping[str, Sequence[float]], held: Slo | None = None) -> Plane:
+    """The plane over the rising limits of two metrics, to which the other bounds of an SLO are `held`.
 
-    Raises UsageError for a metric that the table cannot tell.
+    A request with a bound of its class, or one that it brings along, on one of the metrics keeps to that; without
+    `held` the bounds that requests bring along play no part. Raises UsageError for a metric that the table cannot tell.
     """
     check_bounds(seen.table, limits_s)
-    limits = [np.asarray(values, np.float64) for values in limits_s.values()]
-    places = [
-        first_within(seen.values(metric), 1.0, values)[seen.ok] for metric, values in zip(limits_s, limits, strict=True)
-    ]
+    open_ends = tuple(Bound(metric, np.inf) for metric in limits_s)
+    scored = score(seen.table, Slo(open_ends if held is None else (*held.bounds, *open_ends)), seen)
+    inside = seen.ok if held is None else scored.met
+    limits, places = [np.asarray(values, np.float64) for values in limits_s.values()], []
+    for each, values in zip(open_ends, limits, strict=True):
+        place = first_within(seen.values(each.metric), 1.0, values)
+        if held is not None:
+            bound, own = next(b for b in scored.bounds if b.bound == each), seen.own(each.metric)
+            place = np.where(bound.applies & (True if own is None else np.isnan(own)), place, 0)
+        places.append(place[inside])
     shape = len(limits[0]) + 1, len(limits[1]) + 1
     cells = np.bincount(places[0] * shape[1] + places[1], minlength=shape[0] * shape[1]).reshape(shape)
     met = cells.cumsum(axis=0).cumsum(axis=1)
