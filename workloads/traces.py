@@ -9,11 +9,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from harness import registry
-from harness.bounds import AtLeastOne, NotNegative, check
 from harness.errors import UsageError
 from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
-from workloads.readers._collect import BEFORE, Block, Bounds, Collector, FallingStamps
+from workloads.readers._collect import BEFORE, Block, Collector, FallingStamps, Slice
 from workloads.readers._requests import MappedReader, Reader, TextReader, ordered
 from workloads.readers._sessions import Conversations
 from workloads.readers._source import Source
@@ -21,23 +20,6 @@ from workloads.readers._texts import Texts, counting, recorded_texts, text_facts
 from workloads.readers._usable import Clock, Unusable, implausible, parsed
 
 __all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """A part of a trace: rows from `start_s` up to but without `stop_s`, at most `limit` requests.
-
-    Seconds count from the first row of the file.
-    """
-
-    start_s: NotNegative | None = None
-    stop_s: float | None = None
-    limit: AtLeastOne | None = None
-
-    def __post_init__(self) -> None:
-        check(self)
-        if self.stop_s is not None and not self.stop_s > (self.start_s or 0):
-            raise ValueError(f"stop_s must be above start_s = {self.start_s or 0:g}, got {self.stop_s:g}.")
 
 
 WHOLE = Slice()
@@ -125,7 +107,7 @@ class Blocks:
 
     def _read(self) -> Iterator[pa.Table]:
         part = self._part
-        collector = Collector(Bounds(part.start_s, part.stop_s, part.limit))
+        collector = Collector(part)
         try:
             rows = parsed(
                 self._counted(), self._reader, self._unusable, self._clock, self._conversations, self._limits.max_tokens

@@ -20,7 +20,7 @@ import numpy as np
 
 from harness.api import Arrivals
 from harness.stats.arrivals import counts, spread
-from workloads.arrivals._operational import Piece, Stretch, chunks_along, gamma, one_more_idle
+from workloads.arrivals._operational import Stretch, chunks_along, gamma_pieces, one_more_idle
 
 Mean = Literal["exact", "long-run"]
 LONGEST_S = 7200.0  # runs of minutes; over hours the changes of rate are what such arrivals are for
@@ -87,19 +87,6 @@ def times(
         yield from (start_s + _drawn(stretches, scale, max(mean, 1.0), gaps_rng, draws)).tolist()
 
 
-def wandering(path: Iterator[Stretch], factors: np.ndarray, step_s: float) -> Iterator[Stretch]:
-    """Stretches whose rate is multiplied by one factor every `step_s`; ends with the factors."""
-    left_s, rate, shape = next(path)
-    for factor in factors.tolist():
-        to_go_s = step_s
-        while to_go_s > 0:
-            part_s = min(left_s, to_go_s)
-            yield Stretch(part_s, rate * factor, shape)
-            shape, to_go_s, left_s = None, to_go_s - part_s, left_s - part_s
-            if left_s <= 0:
-                left_s, rate, shape = next(path)
-
-
 def _until(path: Iterator[Stretch], end_s: float) -> Iterator[Stretch]:
     for stretch in path:
         yield stretch._replace(duration_s=min(stretch.duration_s, end_s))
@@ -112,15 +99,7 @@ def _drawn(stretches: list[Stretch], scale: float, expected: float, rng: np.rand
     """Times of the first draw whose count is close to the expected one, or of the closest of all."""
     best: np.ndarray | None = None
     for _ in range(draws):
-        pieces = (
-            Piece(
-                s.duration_s,
-                scale * s.rate,
-                scale * s.rate,
-                None if s.shape is None else gamma(s.shape, rng, running=i == 0),
-            )
-            for i, s in enumerate(stretches)
-        )
+        pieces = gamma_pieces((s._replace(rate=scale * s.rate) for s in stretches), rng)
         drawn = np.concatenate([np.zeros(0), *chunks_along(pieces, rng.standard_exponential)])
         if best is None or abs(len(drawn) - expected) < abs(len(best) - expected):
             best = drawn

@@ -182,6 +182,30 @@ def gamma(shape: float, rng: np.random.Generator, *, running: bool = False) -> G
     return _after(float(rng.random() * rng.gamma(shape + 1, 1 / shape)), gaps) if running else gaps
 
 
+def gamma_pieces(stretches: Iterable[Stretch], rng: np.random.Generator) -> Iterator[Piece]:
+    """The stretches as pieces; the very first gap is what is left of one."""
+    for i, (duration_s, rate, shape) in enumerate(stretches):
+        yield Piece(duration_s, rate, rate, None if shape is None else gamma(shape, rng, running=i == 0))
+
+
+def wandering(
+    path: Iterator[Stretch], windows: Iterable[tuple[float, float | None]], window_s: float
+) -> Iterator[Stretch]:
+    """Stretches of a path in windows of `window_s`, each with a factor of the rate, and a shape or None for that of the
+    path; ends with the windows.
+    """
+    left_s, rate, shape = next(path)
+    for factor, of_window in windows:
+        shape = shape if of_window is None else of_window
+        to_go_s = window_s
+        while to_go_s > 0:
+            part_s = min(left_s, to_go_s)
+            yield Stretch(part_s, rate * factor, shape)
+            shape, to_go_s, left_s = None, to_go_s - part_s, left_s - part_s
+            if left_s <= 0:
+                left_s, rate, shape = next(path)
+
+
 def weibull(shape: float, rng: np.random.Generator, *, running: bool = False) -> Gaps:
     """Draws of Weibull gaps of mean 1 and this shape; where `running`, the very first is what is left of one."""
     scale = 1 / math.gamma(1 + 1 / shape)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from workloads._checks import positive
-from workloads.arrivals._operational import Gaps, Piece, Stretch, gamma, times_on_grid
+from workloads.arrivals._operational import Gaps, Piece, Stretch, gamma_pieces, times_on_grid, wandering
 
 HOUR_S = 3600.0
 WINDOW_S = 1200.0  # figure 6: gap law and rate are those of 20 minutes
@@ -89,24 +89,14 @@ class Api:
     def pieces(self, levels: Iterator[tuple[float, float]], rng: np.random.Generator) -> Iterator[Piece]:
         """Endless pieces from `levels` (duration s, rate); each window of 20 minutes has its own factor and gap law."""
         gaps_rng, windows_rng = rng.spawn(2)
-        for i, (part_s, rate, shape) in enumerate(self.stretches(levels, windows_rng)):
-            yield Piece(part_s, rate, rate, None if shape is None else gamma(shape, gaps_rng, running=i == 0))
+        return gamma_pieces(self.stretches(levels, windows_rng), gaps_rng)
 
     def stretches(self, levels: Iterator[tuple[float, float]], rng: np.random.Generator) -> Iterator[Stretch]:
         """Endless stretches of one rate; the first of each window brings the shape of its gaps."""
-        left_s, level = next(levels)
-        for first, factor in self.windows(rng):
-            shape: float | None = first
-            to_go_s = WINDOW_S
-            while to_go_s > 0:
-                part_s = min(left_s, to_go_s)
-                yield Stretch(part_s, level * factor, shape)
-                shape, to_go_s, left_s = None, to_go_s - part_s, left_s - part_s
-                if left_s <= 0:
-                    left_s, level = next(levels)
+        return wandering((Stretch(*level) for level in levels), self.windows(rng), WINDOW_S)
 
     def windows(self, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
-        """Endless (gamma shape, factor of the rate), one for each 20 minutes.
+        """Endless (factor of the rate, gamma shape), one for each 20 minutes.
 
         The shape has the law of figure 6 and, through a normal score, its memory. The factor is lognormal, of mean 1,
         correlated with the shape.
@@ -117,7 +107,7 @@ class Api:
         while True:
             fresh, own = rng.standard_normal(2).tolist()
             shape = math.exp(float(np.interp(score, *table)))
-            yield shape, math.exp(sd * (joint * score + math.sqrt(1 - joint**2) * own) - sd**2 / 2)
+            yield math.exp(sd * (joint * score + math.sqrt(1 - joint**2) * own) - sd**2 / 2), shape
             score = keep * score + math.sqrt(1 - keep**2) * fresh
 
     def levels(self, rate_rps: float, start_h: float, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
@@ -182,8 +172,8 @@ def shape_table(shapes: Sequence[float] | np.ndarray) -> tuple[np.ndarray, np.nd
 
 def table_pieces(table: Mapping[str, Sequence[float]], scale: float, rng: np.random.Generator) -> Iterator[Piece]:
     """The windows of figure 6 one after the other, again and again; `scale` multiplies their rates."""
-    for i, (shape, mean_gap_s) in enumerate(cycle(zip(table["gamma_shape"], table["mean_gap_s"], strict=True))):
-        yield Piece(WINDOW_S, scale / mean_gap_s, scale / mean_gap_s, gamma(shape, rng, running=i == 0))
+    windows = cycle(zip(table["gamma_shape"], table["mean_gap_s"], strict=True))
+    return gamma_pieces((Stretch(WINDOW_S, scale / mean_gap_s, shape) for shape, mean_gap_s in windows), rng)
 
 
 class Component(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from harness.bounds import Positive, check
 from workloads.arrivals import _exact
-from workloads.arrivals._operational import Stretch, gamma
+from workloads.arrivals._operational import Stretch, gamma, wandering
 from workloads.arrivals._services import Component, LogRate
 
 
@@ -71,12 +71,13 @@ class Azure:
         gaps = gamma(float(self.figures["gamma_shape"]), gaps_rng, running=True)
         return self.rate_law.times(self.mean_rate_rps, gaps, rate_rng)
 
-    def rate_window(self, span_s: float, rng: np.random.Generator) -> tuple[np.ndarray, float]:
-        """Factors of the rate in a window of `span_s`, of mean 1, and how many seconds each holds."""
+    def rate_windows(self, span_s: float, rng: np.random.Generator) -> tuple[Iterator[tuple[float, None]], float]:
+        """Factors of the rate over `span_s`, of mean 1, as windows of `wandering`, and how many seconds each holds."""
         low, high = self.figures["window_spread"]
-        return self.rate_law.window(span_s, (low, high), rng), self.rate_law.step_s
+        factors = self.rate_law.window(span_s, (low, high), rng).tolist()
+        return ((factor, None) for factor in factors), self.rate_law.step_s
 
     def _path(self, start_s: float, rng: np.random.Generator) -> Iterator[Stretch]:  # noqa: ARG002  # stationary
         assert self.over_s is not None
         even = iter([Stretch(math.inf, 1.0, float(self.figures["gamma_shape"]))])
-        return _exact.wandering(even, *self.rate_window(self.over_s, rng))
+        return wandering(even, *self.rate_windows(self.over_s, rng))

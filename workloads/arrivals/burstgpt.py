@@ -12,7 +12,7 @@ from msgspec import Meta
 from harness.bounds import NotNegative, Positive, check
 from workloads._checks import DayHour, Weekday
 from workloads.arrivals import _exact
-from workloads.arrivals._operational import Gaps, Piece, Stretch, gamma, times_along
+from workloads.arrivals._operational import Piece, Stretch, gamma, times_along, wandering
 from workloads.arrivals._services import DAYS, HOUR_S, WINDOW_S, Api, Conversation, read_figures, table_pieces
 from workloads.arrivals.azure import Azure
 
@@ -151,8 +151,7 @@ class Burstgpt:
     def _wandering(self, path: Iterator[Stretch], rng: np.random.Generator) -> Iterator[Stretch]:
         """A path whose rate wanders in a window as that of the Azure trace does."""
         assert self.over_s is not None
-        law, step_s = Azure().rate_window(self.over_s, rng)
-        return _exact.wandering(path, law, step_s)
+        return wandering(path, *Azure().rate_windows(self.over_s, rng))
 
     def _table(self, rng: np.random.Generator) -> Iterator[Piece]:
         return table_pieces(self.figures["figure6"][self.service], self.mean_rate_rps / self._published_rps(), rng)
@@ -180,5 +179,4 @@ class Burstgpt:
 
 def _along(pieces: Iterator[Piece], rng: np.random.Generator) -> Iterator[float]:
     """Times along pieces of which the first brings its gap law."""
-    none: Gaps = rng.standard_exponential
-    return times_along(pieces, none)
+    return times_along(pieces, rng.standard_exponential)

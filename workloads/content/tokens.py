@@ -49,7 +49,7 @@ class Tokens:
         if self.bust:
             head = min(BUST_TOKENS, request.prompt_tokens)
             counters[:head] = own + np.arange(head, dtype=np.uint64) * np.uint64(_GOLDEN)
-        upper = _mix(counters) >> np.uint64(32)  # their upper 32 bits, scaled to [0, vocab_size)
+        upper = mix(counters) >> np.uint64(32)  # their upper 32 bits, scaled to [0, vocab_size)
         return np.asarray((upper * np.uint64(vocab_size)) >> np.uint64(32)).astype(np.int64)
 
 
@@ -77,7 +77,7 @@ def _keys(before: int, ids: Sequence[int]) -> np.ndarray:
         words = np.array(ids, np.int64).astype(np.uint64)
     except OverflowError:  # beyond what a schedule holds
         return np.array([_key(i, start=before) for i in ids], dtype=np.uint64)
-    return _mix(np.uint64((before + _GOLDEN) & _WORD) ^ words)
+    return mix(np.uint64((before + _GOLDEN) & _WORD) ^ words)
 
 
 def _mix_int(z: int) -> int:
@@ -87,7 +87,7 @@ def _mix_int(z: int) -> int:
     return z ^ (z >> 31)
 
 
-def _mix(z: np.ndarray) -> np.ndarray:
+def mix(z: np.ndarray) -> np.ndarray:
     """The output function of SplitMix64 on (T,) counters, wrapping at 2**64."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

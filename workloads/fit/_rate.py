@@ -35,7 +35,7 @@ SMALLEST_SHAPE, LARGEST_SHAPE = 0.01, 1e4  # of gaps that float64 sums can still
 _EDGE = 1e-6  # of a tick: keeps a stamp off the edge of a bin
 
 HOUR_S, DAY_S, WEEK_S = 3600.0, 86_400.0, 604_800.0
-LEAST_DAYS = 2
+LEAST_ROUNDS = 2  # of days, or of weeks
 COMES_BACK = 0.4  # autocorrelation of hourly counts at 24 h, above which there is a curve of the day
 
 
@@ -148,39 +148,34 @@ def gap_shape(times_s: Floats) -> float | None:
     return min(max(shape, SMALLEST_SHAPE), LARGEST_SHAPE)
 
 
-def hourly(times_s: Floats, zero_s: float = 0.0) -> tuple[float, ...]:
+def hourly(times_s: Floats) -> tuple[float, ...]:
     """24 factors of mean 1, one per hour of the day counted from the trace's time 0; empty where days differ.
 
     A curve is taken if the trace covers two days and the hourly counts of one day tell those of the next
     (autocorrelation at 24 h of at least 0.4; a month of BurstGPT has 0.03, a pure daily curve 0.996).
     """
-    hours = np.floor((times_s - zero_s) / HOUR_S).astype(np.int64)
-    whole = int(hours[-1])  # the last hour is not full
-    if whole < LEAST_DAYS * 24:
-        return ()
-    counts = np.bincount(hours[hours < whole], minlength=whole)
-    again = autocorrelation(counts, 24)
-    if again is None or again < COMES_BACK:
-        return ()
-    slot = np.arange(whole) % 24
-    mean = np.bincount(slot, counts, 24) / np.bincount(slot, minlength=24)
-    if (mean == 0).all():
-        return ()
-    return tuple(float(x) for x in mean / mean.mean())
+    return _periodic(times_s, HOUR_S, 24)
 
 
 def weekly(times_s: Floats, day: tuple[float, ...]) -> tuple[float, ...]:
     """7 factors of mean 1, one per day counted from the trace's time 0; empty below two weeks or without `day`."""
-    days = np.floor(times_s / DAY_S).astype(np.int64)
-    whole = int(days[-1])
-    if not day or whole < 14:
+    return _periodic(times_s, DAY_S, 7) if day else ()
+
+
+def _periodic(times_s: Floats, slot_s: float, slots: int) -> tuple[float, ...]:
+    """Mean counts in each of the `slots` that come again and again, by their mean; empty below two rounds of them, or
+    where one does not tell the next.
+    """
+    number = np.floor(times_s / slot_s).astype(np.int64)
+    whole = int(number[-1])  # the last one is not full
+    if whole < LEAST_ROUNDS * slots:
         return ()
-    counts = np.bincount(days[days < whole], minlength=whole)
-    again = autocorrelation(counts, 7)
+    counts = np.bincount(number[number < whole], minlength=whole)
+    again = autocorrelation(counts, slots)
     if again is None or again < COMES_BACK:
         return ()
-    slot = np.arange(whole) % 7
-    mean = np.bincount(slot, counts, 7) / np.bincount(slot, minlength=7)
+    slot = np.arange(whole) % slots
+    mean = np.bincount(slot, counts, slots) / np.bincount(slot, minlength=slots)
     return tuple(float(x) for x in mean / mean.mean())
 
 

@@ -4,7 +4,6 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from datetime import date
-from pathlib import Path
 from typing import Annotated, NoReturn, TypeAlias
 
 from msgspec import Meta
@@ -38,12 +37,6 @@ class BadRow(UsageError):
     def __init__(self, message: str, row: int, column: str | None = None, reason: str = "") -> None:
         super().__init__(message)
         self.row, self.column, self.reason = row, column, reason
-
-
-def fail(file: Path, where: str, column: str | None, message: str, row: int) -> NoReturn:
-    """Raise BadRow naming file, line and column."""
-    at = f", column {shown(column)}" if column else ""
-    raise BadRow(f"Trace '{file}', {where}{at}: {message}.", row, column, f"{where}: {message}")
 
 
 def tokens(cell: object, refuse: Fail) -> int:

@@ -15,12 +15,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness.bounds import AtLeastOne, NotNegative, check
 from harness.data.lists import Floats, Ints, Mask
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
 from workloads.readers._anomalies import Anomalies
 from workloads.readers._cells import SECOND_NS, BadRow
-from workloads.readers._sessions import ByParent, ByRow, BySession
+from workloads.readers._sessions import ByParent, ByRow
 
 if TYPE_CHECKING:
     from workloads.readers._requests import Requests
@@ -37,20 +38,20 @@ _shown = _cells.shown
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """Rows from `start_s` up to but without `stop_s` seconds after the first row, at most `limit` requests."""
+class Slice:
+    """A part of a trace: rows from `start_s` up to but without `stop_s`, at most `limit` requests.
 
-    start_s: float | None = None
+    Seconds count from the first row of the file.
+    """
+
+    start_s: NotNegative | None = None
     stop_s: float | None = None
-    limit: int | None = None
+    limit: AtLeastOne | None = None
 
-
-def refusal(block: Block, row: int, column: str | None, message: str) -> BadRow:
-    """The error of a row that cannot be used."""
-    try:
-        block.fail(row, column, message)
-    except BadRow as error:
-        return error
+    def __post_init__(self) -> None:
+        check(self)
+        if self.stop_s is not None and not self.stop_s > (self.start_s or 0):
+            raise ValueError(f"stop_s must be above start_s = {self.start_s or 0:g}, got {self.stop_s:g}.")
 
 
 class FallingStamps(UsageError):
@@ -60,16 +61,16 @@ class FallingStamps(UsageError):
 class Collector:
     """Makes tables of the kept rows; `done` once the slice ends before the file."""
 
-    def __init__(self, bounds: Bounds) -> None:
-        self._bounds = bounds
+    def __init__(self, part: Slice) -> None:
+        self._part = part
         self.oddities = Anomalies()
         self.dropped: Counter[str] = Counter()
         self.kept = 0
         self.done = False
         self.last_s: float | None = None
-        self.zero_s = bounds.start_s
+        self.zero_s = part.start_s
         self._first: int | float | None = None
-        self._sessions, self._trees, self._rows = BySession(), ByParent(), ByRow()
+        self._trees, self._rows = ByParent(), ByRow()
 
     def take(self, block: Block, requests: Requests) -> Iterator[pa.Table]:
         """The kept rows of a block, if there are any; raises UsageError where stamps fall within the slice."""
@@ -93,22 +94,20 @@ class Collector:
             earlier_s = latest_s - (requests.at[fall].item() - self._first) / requests.per_s
             what = f"stamps must not fall, this one is {earlier_s:g} s earlier"
             row = fall if requests.rows is None else int(requests.rows[fall])
-            try:
-                block.fail(row, requests.stamp, f"{what}; 'bench trace convert --sort' orders them")
-            except BadRow as error:
-                raise FallingStamps(str(error)) from None
+            remedy = "'bench trace convert --sort' orders them"
+            raise FallingStamps(str(block.refusal(row, requests.stamp, f"{what}; {remedy}")))
 
     def _end(self, at_s: Floats, requests: Requests) -> int:
         """How many rows belong to the slice, those before its start included."""
-        bounds = self._bounds
+        part = self._part
         end = len(at_s)
-        if bounds.stop_s is not None:
-            end = int(np.searchsorted(at_s, bounds.stop_s))
+        if part.stop_s is not None:
+            end = int(np.searchsorted(at_s, part.stop_s))
             self.done = end < len(at_s)
-        if bounds.limit is not None:
-            kept = self._live(requests)[:end] & (at_s[:end] >= (bounds.start_s or 0))
-            places = np.flatnonzero(kept)[: bounds.limit - self.kept]
-            if len(places) == bounds.limit - self.kept:
+        if part.limit is not None:
+            kept = self._live(requests)[:end] & (at_s[:end] >= (part.start_s or 0))
+            places = np.flatnonzero(kept)[: part.limit - self.kept]
+            if len(places) == part.limit - self.kept:
                 self.done = True
                 end = int(places[-1]) + 1
         return end
@@ -122,7 +121,7 @@ class Collector:
 
     def _kept_rows(self, block: Block, requests: Requests, at_s: Floats) -> pa.Table:
         live = self._live(requests)
-        inside = at_s >= (self._bounds.start_s or 0)
+        inside = at_s >= (self._part.start_s or 0)
         kept = live & inside
         self._count(requests, inside)
         self._watch(block, requests, at_s, inside)
@@ -179,7 +178,7 @@ class Collector:
             links = self._trees.links(requests.chat, requests.parent, requests.turn, live, kept, self.kept)
             self.oddities.note(_ORPHANS, self._trees.orphans - orphans)
         elif requests.session is not None:
-            links = self._sessions.links(requests.session, live, kept, self.kept)
+            links = self._trees.links(requests.session, requests.session, None, live, kept, self.kept)
         else:
             return {}
         turn, parent = links.turn, links.parent
@@ -254,13 +253,18 @@ class Block:
 
     def fail(self, row: int, column: str | None, message: str) -> NoReturn:
         """Raise BadRow naming file, line and column."""
-        _cells.fail(self.file, self.where(row), column, message, row)
+        raise self.refusal(row, column, message)
+
+    def refusal(self, row: int, column: str | None, message: str) -> BadRow:
+        """The error of a row that cannot be used."""
+        where, at = self.where(row), f", column {_shown(column)}" if column else ""
+        return BadRow(f"Trace '{self.file}', {where}{at}: {message}.", row, column, f"{where}: {message}")
 
     def leave_out(self, row: int, column: str | None, message: str) -> None:
         """Note that a row cannot be used; raise BadRow where nothing takes notes."""
         if self.bad is None:
             self.fail(row, column, message)
-        self.bad.setdefault(row, refusal(self, row, column, message))
+        self.bad.setdefault(row, self.refusal(row, column, message))
 
     def has(self, column: str) -> bool:
         """Whether the file has the column (JSON: whether its first object has it)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -28,69 +28,13 @@ class Links(NamedTuple):
     parent: pa.Array
 
 
-@dataclass(slots=True)
-class _Session:
-    number: int | None = None
-    turns: int = 0
-    last: int | None = None  # row kept last
-
-
-class BySession:
-    """Rows name their session. Sessions are numbered as they appear; memory grows with how many there are."""
-
-    def __init__(self) -> None:
-        self._sessions: dict[str, _Session] = {}
-        self._numbered = 0
-
-    def links(self, names: pa.Array, live: Mask, kept: Mask, row: int) -> Links:
-        """Links of the kept rows of a block, the first of which is row `row`. A turn is a row that is `live`."""
-        encoded = names.dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)  # (N,)
-        sessions = [self._sessions.setdefault(name, _Session()) for name in encoded.dictionary.to_pylist()]
-        turn = self._turns(np.where(live, codes, -1), sessions)
-        codes = codes[kept]
-        self._number(codes, sessions)
-        numbers = np.array([-1 if s.number is None else s.number for s in sessions] + [-1], np.int64)
-        parent = self._parents(codes, sessions, row)
-        return Links(_nullable(numbers[codes]), turn[kept], _nullable(parent))
-
-    def _turns(self, codes: Ints, sessions: list[_Session]) -> Ints:
-        before = np.array([s.turns for s in sessions] + [0], np.int64)
-        rank = _rank(codes)
-        turn = np.where(codes >= 0, before[codes] + rank, 0)
-        for code, count in zip(*np.unique(codes[codes >= 0], return_counts=True), strict=True):
-            sessions[code].turns += int(count)
-        return turn
-
-    def _number(self, codes: Ints, sessions: list[_Session]) -> None:
-        found, places = np.unique(codes, return_index=True)
-        for code in found[np.argsort(places)].tolist():
-            if code >= 0 and sessions[code].number is None:
-                sessions[code].number, self._numbered = self._numbered, self._numbered + 1
-
-    @staticmethod
-    def _parents(codes: Ints, sessions: list[_Session], row: int) -> Ints:
-        order = np.argsort(codes, kind="stable")
-        ordered = codes[order]
-        parent = np.full(len(codes), -1, np.int64)
-        follows = np.concatenate(([False], ordered[1:] == ordered[:-1]))[: len(codes)]
-        parent[order[follows]] = row + order[np.flatnonzero(follows) - 1]
-        parent[codes < 0] = -1
-        for place in order[~follows].tolist():
-            last = sessions[codes[place]].last if codes[place] >= 0 else None
-            parent[place] = -1 if last is None else last
-        ends = np.concatenate((ordered[1:] != ordered[:-1], [True]))[: len(codes)]
-        for place in order[ends].tolist():
-            if codes[place] >= 0:
-                sessions[codes[place]].last = row + place
-        return parent
-
-
 class ByParent:
     """Rows have a name and may name the turn before; a conversation is a tree, named by its root.
 
-    A turn that is no request hands its own parent on to those who follow it. Where the turn before is not in the
-    file, the rows that name the same one are one session, and the recorded turn is where they start.
+    Rows that name their session only are each both the turn before and the one after it. Conversations are numbered as
+    they appear; memory grows with how many there are. A turn that is no request hands its own parent on to those who
+    follow it. Where the turn before is not in the file, the rows that name the same one are one session, and the
+    recorded turn is where they start. A row that names nothing is in no conversation.
     """
 
     def __init__(self) -> None:
@@ -99,14 +43,15 @@ class ByParent:
         self.orphans = 0
 
     def links(self, chats: pa.Array, parents: pa.Array, turns: Ints | None, live: Mask, kept: Mask, row: int) -> Links:
-        """As `BySession.links`."""
-        found: list[tuple[int, int, int | None]] = []
+        """Links of the kept rows of a block, the first of which is row `row`. A turn is a row that is `live`."""
+        found: list[tuple[int | None, int, int | None]] = []
         recorded = [0] * len(chats) if turns is None else turns.tolist()
         for i, (chat, parent) in enumerate(zip(chats.to_pylist(), parents.to_pylist(), strict=True)):
             root, turn, before = self._chats.get(parent, (parent, recorded[i], None)) if parent else (chat, 0, None)
             self.orphans += bool(parent and parent not in self._chats)
             if kept[i]:
-                found.append((self._numbers.setdefault(root, len(self._numbers)), turn, before))
+                number = None if root is None else self._numbers.setdefault(root, len(self._numbers))
+                found.append((number, turn, before))
                 before, row = row, row + 1
             if chat:
                 self._chats[chat] = (root, turn + bool(live[i]), before)
@@ -211,17 +156,6 @@ class Conversations:
             prefix_ids=pa.array(ids, pa.list_(pa.int64())),
             more={**requests.more, "delay_s": pa.array(delay_s, pa.float64())},
         )
-
-
-def _rank(codes: Ints) -> Ints:
-    """How many equal codes stand before each."""
-    order = np.argsort(codes, kind="stable")
-    ordered = codes[order]
-    new = np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(codes)]
-    places = np.arange(len(codes))
-    rank = np.empty(len(codes), np.int64)
-    rank[order] = places - np.maximum.accumulate(np.where(new, places, 0)) if len(codes) else places
-    return rank
 
 
 def _nullable(values: Ints) -> pa.Array:

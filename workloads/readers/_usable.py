@@ -9,7 +9,7 @@ import numpy as np
 from harness.data.lists import Floats, Ints, Mask
 from harness.errors import UsageError
 from workloads.readers._cells import BadRow
-from workloads.readers._collect import Block, refusal
+from workloads.readers._collect import Block
 from workloads.readers._requests import Reader, Requests
 from workloads.readers._sessions import Conversations
 
@@ -75,7 +75,7 @@ class Clock:
         if self._per_s is not None:
             requests = replace(requests, per_s=self._per_s)
             wild = good & (np.abs(requests.at / self._per_s - self._middle_s) > _WILD_S)
-            bad |= {row: refusal(block, row, requests.stamp, "a stamp decades from the others")
+            bad |= {row: block.refusal(row, requests.stamp, "a stamp decades from the others")
                     for row in rows[wild].tolist()}  # fmt: skip
             good &= ~wild
         unusable.count += size - int(good.sum())

@@ -20,6 +20,7 @@ from harness import untrusted
 from harness.data import files
 from harness.data.schedule import links
 from harness.errors import UsageError, no_such
+from workloads.content.tokens import mix
 
 VERSION = "1"
 """Version of the columns of a trace file, in the metadata of Parquet."""
@@ -217,18 +218,9 @@ def _in_blocks(schedule: pa.Table, tokens: int) -> pa.Array | pa.ChunkedArray:
     ids = np.asarray(schedule["prefix_ids"].combine_chunks().flatten()).astype(np.uint64)
     each = np.repeat(parts, counts)  # how many small blocks come of each large one
     number = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-    names = _mixed(np.repeat(ids, each) + _mixed(number.astype(np.uint64) + np.uint64(1)))
+    names = mix(np.repeat(ids, each) + mix(number.astype(np.uint64) + np.uint64(1)))
     offsets = np.concatenate([[0], np.cumsum(counts * parts)]).astype(np.int32)
     return pa.ListArray.from_arrays(offsets, pa.array((names >> np.uint64(1)).astype(np.int64)))
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """The finalizer of SplitMix64: equal values stay equal, others get names that hardly ever meet."""
-    found: np.ndarray = values
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
-    found ^= found >> np.uint64(31)
-    return found
 
 
 def _parents(schedule: pa.Table) -> pa.Array:
