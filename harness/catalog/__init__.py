@@ -27,7 +27,6 @@ from harness.catalog.memory import (
     compared,
     errors,
     expert_bytes,
-    kv_bytes,
     kv_bytes_per_token,
     kv_capacity_blocks,
     parameters,
@@ -48,6 +47,6 @@ from harness.catalog.tables import (
 __all__ = [
     "SEQS", "Compute", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape",
     "Window", "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel", "compared", "errors",
-    "expert_bytes", "facts_of_files", "format_named", "formats", "gpus", "hardware", "is_file", "kv_bytes",
+    "expert_bytes", "facts_of_files", "format_named", "formats", "gpus", "hardware", "is_file",
     "kv_bytes_per_token", "kv_capacity_blocks", "model", "models", "parameters", "weight_bytes", "without_experts",
 ]  # fmt: skip

@@ -61,14 +61,6 @@ def kv_bytes_per_token(m: Model, dtype_bytes: int | None = None, kv_bits: float 
     return math.ceil(m.kv_layers * m.kv_elements * bits_of_kv(m, dtype_bytes, kv_bits) / 8)
 
 
-def kv_bytes(m: Model, tokens: int, dtype_bytes: int | None = None, kv_bits: float | None = None) -> int:
-    """Bytes of KV and state of a whole sequence of `tokens` tokens: windows are kept no longer than they are."""
-    within = 0 if m.window is None else m.window.layers * min(tokens, m.window.tokens)
-    elements = (m.full_layers * tokens + within) * m.kv_elements
-    state = 0 if m.linear is None else m.linear.layers * m.linear.state_elements * m.linear.state_bits
-    return math.ceil((elements * bits_of_kv(m, dtype_bytes, kv_bits) + state) / 8)
-
-
 def parameters(m: Model) -> int:
     """Number of parameters, exact; layers that draft are not counted."""
     head = 0 if m.tied else m.embedding

@@ -58,7 +58,7 @@ def found(matched: Matched, *, rescored: bool) -> list[Difference]:
         for pair in matched.pairs
         for name, of in FIELDS.items()
         if not (rescored and name == "slo")
-        if (base := of(pair.base)) != (head := of(pair.head))
+        if (base := _stated(of(pair.base))) != (head := _stated(of(pair.head)))
         if not (None in (base, head) and name in LATER and _versions_differ(pair))
     )
     return [*dict.fromkeys(differing), *_too_few(matched.pairs), *_without_partner(matched)]
@@ -156,20 +156,6 @@ def _facts(source: Source) -> dict[str, object]:
     return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
 
 
-def _as_text(of: Callable[[Source], object]) -> Callable[[Source], str | None]:
-    """A field as text; None where it is not known."""
-
-    def read(source: Source) -> str | None:
-        value = of(source)
-        return None if value is None else str(value)
-
-    return read
-
-
-def _backend(name: str) -> Callable[[Source], str | None]:
-    return _as_text(lambda source: source.info.backend.get(name))
-
-
 def _schema(source: Source) -> object:
     if isinstance(source, Numbers):
         return source.search.schema if source.search else None
@@ -217,22 +203,27 @@ def _requests(source: Source) -> object:
     return len(source.requests) if planned is None else planned
 
 
-FIELDS: Mapping[str, Callable[[Source], str | None]] = MappingProxyType(
+FIELDS: Mapping[str, Callable[[Source], object]] = MappingProxyType(
     {
         "tool": _tool,
-        "workload": _as_text(_workload),
-        "requests": _as_text(_requests),
+        "workload": _workload,
+        "requests": _requests,
         "schedule": schedule_of,
-        "slo": _as_text(lambda source: source.info.slo.text),
-        "definition": _as_text(lambda one: one.search.definition if isinstance(one, Numbers) and one.search else None),
-        "horizon": _as_text(_horizon),
-        "backend": _backend("backend"),
-        "model": _backend("model"),
-        "hardware": _as_text(_hardware),
-        "schema": _as_text(_schema),
+        "slo": lambda source: source.info.slo.text,
+        "definition": lambda one: one.search.definition if isinstance(one, Numbers) and one.search else None,
+        "horizon": _horizon,
+        "backend": lambda source: source.info.backend.get("backend"),
+        "model": lambda source: source.info.backend.get("model"),
+        "hardware": _hardware,
+        "schema": _schema,
     }
 )
 """What must be equal, and how it is read from a run."""
+
+
+def _stated(value: object) -> str | None:
+    """A field as text; None where it is not known."""
+    return None if value is None else str(value)
 
 
 def _text(value: object) -> str:

@@ -34,6 +34,7 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare import pairing, verdict
 from harness.experiments.compare.compare_json import ComparedPair
 from harness.experiments.compare.pair_log import SIDES, Command, PairLog
+from harness.experiments.sweep.execute import duration
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.stats.paired import ALPHA, LEAST_PAIRS
 from harness.validity.checks import LATENESS, failed_checks
@@ -379,9 +380,7 @@ def _left_text(runs: int, seconds: float | None, wanted: Wanted) -> str:
     """How long it will still take, from the runs so far."""
     if seconds is None or wanted is None:
         return ""
-    left_s = runs * seconds
-    time_left = f"{left_s / 60:.0f} min" if left_s >= 120 else f"{left_s:.0f} s"
-    return f" ({'at most' if wanted == 'auto' else 'about'} {time_left} left)"
+    return f" ({'at most' if wanted == 'auto' else 'about'} {duration(runs * seconds)} left)"
 
 
 class Watched:

@@ -25,12 +25,7 @@ from harness.experiments.sweep.axes import RATE, Layout
 from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
-from harness.runner.progress import QUIET, Display, drawn
-
-PLAIN_S = 10.0
-"""Seconds between two lines where there is no terminal."""
-
-DRAW_HZ = 4
+from harness.runner.progress import DRAW_HZ, PLAIN_S, QUIET, Display, drawn
 
 
 @dataclass(slots=True)
