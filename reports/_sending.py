@@ -198,21 +198,6 @@ def client(run: Run) -> Facts:
     return tuple((name, text) for name, text in _client(run) if text)
 
 
-def line(run: Run) -> str:
-    """The same in one line, for a terminal."""
-    if not is_remote(run):
-        return ""
-    senders, stamps = run.info.client.per_sender, stamps_of(run.info)
-    texts = [_processes(run)]
-    if senders:
-        texts.append(f"{_format.share(most(senders, 'cpu_share_max'))} of a core in the busiest second")
-    if stamps is not None:
-        texts.append(f"stamps of the {stamps}")
-    if any(sender.read_lag_p99_s is not UNSET for sender in senders):
-        texts.append(f"read {_format.seconds(most(senders, 'read_lag_p99_s'))} after arrival (p99)")
-    return ", ".join(texts)
-
-
 def server(run: Run) -> tuple[Side, ...]:
     """What client and server say of the same quantities."""
     return tuple(_side(row) for row in run.info.server.compared or ())
@@ -238,21 +223,6 @@ def _who(run: Run) -> str:
     kind = clean(run.info.server.kind or "the server", 40)
     own = clean(run.info.capabilities.get("kind") or kind, 40)
     return own if own == kind else f"{own} (metrics with the names of {kind})"
-
-
-def server_line(run: Run) -> str:
-    """The server's own view in one line, for a terminal: what both sides tell."""
-    sides = [side for side in server(run) if side.difference != "-"]
-    if not sides:
-        return f"{server_note(run)}."
-    notes = {side.note for side in sides}
-    of_all = notes.pop() if len(notes) == 1 and not any(side.apart for side in sides) else None
-    texts = []
-    for side in sides:
-        unit = f" {side.unit}" if side.unit in ("ms", "s") else ""
-        aside = f", {side.note}" if of_all is None and side.note not in ("", "agree") else ""
-        texts.append(f"{side.name} {side.server}{unit} (client {side.client}{aside})")
-    return f"{_who(run)} reports: {', '.join(texts)}" + (f"; {of_all}" if of_all not in (None, "", "agree") else "")
 
 
 def _side(row: Compared) -> Side:

@@ -13,16 +13,20 @@ import pyarrow.parquet as pq
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.metrics.summary import summarize
-from reports import _data, _pictures, _sending, _tables
+from reports import _data, _pictures, _tables
 from reports._format import clean
 from reports.answers.run import document
-from reports.document import Command, Section, html, markdown, text
-
-DETAILS = ("client", "server")
-"""Folded sections of the page that markdown has too."""
+from reports.document import Command, Document, Section, html, markdown, text
 
 FORMULA = ("=", "+", "-", "@")
 """How a text begins that a spreadsheet takes for a formula (OWASP, CSV injection)."""
+
+
+def _summary(run: Run, *unfolded: str) -> Document:
+    """Return the report with those sections in it that the page folds."""
+    shown = document(run)
+    sections = tuple(replace(part, detail=part.detail and part.key not in unfolded) for part in shown.sections)
+    return replace(shown, sections=sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +50,8 @@ class Text:
         curve = self.curve and width >= text.CURVE_COLUMNS
         page = run.path / "report.html"
         where = clean(page, None) if page.exists() else f"bench report {shlex.quote(clean(run.path, None))}"
-        shown = document(run)
-        remote = ("Client", _sending.line(run)), ("Server", _sending.server_line(run))
-        facts = (*shown.key_facts, *(remote if _sending.client(run) else ()))
-        shown = replace(
-            shown, key_facts=facts, sections=(*shown.sections, Section("report", "", (Command("report", where),)))
-        )
+        shown = _summary(run, "server")
+        shown = replace(shown, sections=(*shown.sections, Section("report", "", (Command("report", where),))))
         return text.render(shown, text.Look(self.color, curve, not self.ascii, width))
 
 
@@ -64,10 +64,9 @@ class Markdown:
 
     def render(self, run: Run) -> str:
         """The text, ending with a newline."""
-        shown = document(run)
-        sections = tuple(replace(one, detail=one.detail and one.key not in DETAILS) for one in shown.sections)
+        shown = _summary(run, "client", "server")
         findings = tuple(replace(one, text=f"{shown.mark}. {one.text}") for one in shown.findings)
-        return markdown.render(replace(shown, findings=findings, sections=sections))
+        return markdown.render(replace(shown, findings=findings))
 
 
 @dataclass(frozen=True, slots=True)
