@@ -225,8 +225,8 @@ def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[s
         falls = near.quarters[-1] < near.quarters[0] - (1 - goal) / 2
         falling = ": still falling, longer runs have less" if falls else ""
         yield (
-            f"By quarter of these runs {quarters} % met the SLO{falling}; "
-            f"in the worst run {_format.share(near.worst)}; {near.met:.0%} of the runs met the goal by themselves"
+            f"By quarter of the {_format.count(near.runs, 'run')} near it {quarters} % met the SLO{falling}; "
+            f"in the worst run {_format.share(near.worst)}; {near.met:.0%} of them met the goal by themselves"
             f"{f', {near.collapsed:.0%} collapsed' if near.collapsed else ''}."
         )
 

@@ -84,7 +84,7 @@ def attainment_rate(study: Study) -> go.Figure | str:
     return style.done(drawn, finding(study), [
         f"Vertical: {'; '.join(sustained)}." if len(sustained) > 1 else "",
         _seeds_note(points, "pairs" if study.sides else "seeds"),
-        "Of a search the line is made to fall, through points of few seeds." if any(map(_searched, lines)) else "",
+        "The line is a monotone fit." if any(map(_searched, lines)) else "",
         systems.hollow(points),
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
         "The other bounds are in the table of the points."

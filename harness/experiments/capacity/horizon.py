@@ -645,11 +645,14 @@ class HorizonSearch:
         return max(served, default=None), next((what for what, _ in full.most_common(1)), None)
 
     def _near_runs(self, best: _Best) -> NearRuns | None:
-        """What runs at the answer looked like."""
+        """What runs at the answer looked like: of both sides of it, or their mean would not be the goal."""
         trials: list[Trial] = []
+        above = {t.key: math.log(t.key.rate_rps) - best.x for t in self._runs.values()}
+        both = max(min((abs(x) for x in above.values() if x * side >= 0), default=0.0) for side in (-1, 1))
         for width in (FARTHEST, SAME_LINE):
             if len(trials) < FINAL // 2:
-                trials = [t for t in self._runs.values() if abs(math.log(t.key.rate_rps) - best.x) <= width]
+                width = max(width, both if both <= 2 * FARTHEST else 0.0)
+                trials = [t for t in self._runs.values() if abs(above[t.key]) <= width]
         condition = next(c for c in self._objective(self.horizon_s)[0] if c.key == best.key)
         trials = [t for t in trials if t.share(best.key).of and t.quarters is not None]
         if not trials:
