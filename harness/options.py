@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from harness import values as check
 from harness.errors import UsageError, nearest
-from harness.removed import ARGUMENTS, REMOVED, SERVER_ARGUMENTS
+from harness.removed import ARGUMENTS, REMOVED, SERVER, SERVER_ARGUMENTS
 from harness.spec import parse
 from harness.values import Check
 
@@ -349,7 +349,10 @@ def _value(option: str, value: object, given: Given) -> object:
     if option not in OPTIONS:
         if (instead := REMOVED.get(("option", f"--{option}"))) is not None:
             raise UsageError(f"The option '{given.name(option)}' was removed: {instead}.")
-        guess = nearest(option.replace("_", "-"), OPTIONS)
-        where = "" if given.file is None else f" (in '{given.file}')"
-        raise UsageError(f"No option '{option}'{where}.{guess} Known: {', '.join(sorted(OPTIONS))}.")
+        mark, where = ("--", "") if given.file is None else ("", f" (in '{given.file}')")
+        if f"--{option}" in SERVER:
+            raise UsageError(f"No option '{mark}{option}'{where}: give the server's URL as --backend http://HOST:PORT.")
+        names = [f"{mark}{name}" for name in sorted(OPTIONS)]
+        guess = nearest(f"{mark}{option.replace('_', '-')}", names)
+        raise UsageError(f"No option '{mark}{option}'{where}.{guess} Known: {', '.join(names)}.")
     return OPTIONS[option].check(value, given.name(option))

@@ -17,6 +17,9 @@ ARGUMENTS = {
 SERVER_ARGUMENTS = {"output-lengths": "server", "probe": "off"}
 """Arguments of a server that were options, as above."""
 
+SERVER = ("--url", "--target", "--base-url", "--endpoint", "--host", "--server", "--address", "--api-base")
+"""What other tools call the server to measure."""
+
 REMOVED = {
     ("command", "policy"): "'bench sweep --over policy=A,B --over backend=engine,sim' measures policies on both clocks",
     ("command", "import-command"): "docs/guide/import.md has the flags of other load generators beside those of bench",

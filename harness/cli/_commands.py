@@ -15,7 +15,7 @@ import click
 from harness import untrusted
 from harness.cli import _installed
 from harness.errors import BenchError, UsageError, nearest, no_such
-from harness.removed import REMOVED
+from harness.removed import REMOVED, SERVER
 from harness.spec import size_bytes
 from harness.version import __version__
 
@@ -33,8 +33,6 @@ BESIDE_RUN = {name: f"harness.cli.run:{name}" for name in ("init", "sender")}
 """Commands in the module of another."""
 
 ADDRESS_BYTES = 1 << 30
-SERVER = ("--url", "--target", "--base-url", "--endpoint", "--host", "--server", "--address", "--api-base")
-"""What other tools call the server to measure."""
 SERVER_AT = {
     "url": "http://HOST:PORT",
     "--base": "--base http://HOST:PORT --head http://HOST:PORT",

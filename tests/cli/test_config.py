@@ -73,6 +73,7 @@ def test_part_given_twice_is_an_error() -> None:
     ("text", "message"),
     [
         ("rat = 3", "No option 'rat' (in 'F'). Did you mean 'rate'?"),
+        ("url = 'http://h'", "No option 'url' (in 'F'): give the server's URL as --backend http://HOST:PORT."),
         ("rate = true", "rate in 'F' must be a number of requests per second above 0, got 'True'."),
         ("rate = [1]", "rate in 'F' must be one value"),
         ("[run]\nrate = 3", "run in 'F' must be one value"),

@@ -141,6 +141,8 @@ def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
         "wait for a sweep": lambda: harness.sweep(wait=2, **{**sim, "rate": "1,2"}),
         "wait for a search": lambda: harness.capacity(wait=2, slo="ttft=1", backend="sim"),
         "trace": lambda: harness.run(trace=tmp_path / "file", backend="sim"),
+        "name": lambda: harness.run(fail_unde=0.9, **sim),
+        "server": lambda: harness.run(base_url="http://127.0.0.1:1", **FEW),
     }.items():
         with pytest.raises(UsageError) as raised:
             call()
@@ -150,6 +152,8 @@ def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
     assert "such as slo='ttft=0.25,tpot=0.1'." in sentences["slo"]
     assert "give rate='1:4:0.5', over={'policy': 'sarathi,static'} or seeds=5." in sentences["over"]
     assert "compare several with bench sweep: over={'policy': 'vllm-v0|sarathi'}" in sentences["policy"]
+    assert sentences["name"].startswith("No option 'fail_unde'. Did you mean 'fail_under'? Known: arrivals, backend, ")
+    assert "No option 'base_url': give the server's URL as backend='http://HOST:PORT'." == sentences["server"]
     assert {"wait is for a server; the backend 'sim' needs none."} == {
         sentence for name, sentence in sentences.items() if name.startswith("wait")
     }
