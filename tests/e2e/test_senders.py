@@ -1,10 +1,11 @@
 """Requests to a remote endpoint, sent by processes of their own and read in this one."""
 
 import asyncio
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from harness.registry import make
 from harness.runner.live import Live
 from harness.runner.remote.coordinator import Senders, _Child
 from harness.runner.remote.hosts import Line
+from harness.runner.remote.process import yielding
 from harness.runner.remote.sender import Arrived, Progress
 from harness.runner.run import Result, execute
 
@@ -33,22 +35,25 @@ def url() -> Iterator[str]:
         yield found
 
 
-def run(url: str, out: Path, **options: object) -> Result:
+def run(url: str, out: Path, say: Callable[[str], None] = lambda _: None, **options: object) -> Result:
     """A short run against that server, without a measurement of the client."""
     given = {"workload": "chatbot", "lengths": "fixed:prompt=20,output=4", "rate": 100.0, "requests": 60, **options}
-    return execute(RunSpec(backend=f"openai:url={url}", calibrate=0.0, **given), out=out)  # type: ignore[arg-type]
+    return execute(RunSpec(backend=f"openai:url={url}", calibrate=0.0, **given), out=out, say=say)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("senders", ["1", "3"])
-def test_every_request_ends_in_one_record(url, tmp_path, senders):
-    """A request would be lost, or counted twice, between the processes."""
-    result = run(url, tmp_path / "run", senders=senders)
+def test_every_request_ends_in_one_record(url, tmp_path, senders, monkeypatch):
+    """A request would be lost, or counted twice, between the processes; or a busy machine be taken for the server."""
+    monkeypatch.setattr(os, "getloadavg", lambda: (999.0, 999.0, 999.0))
+    lines: list[str] = []
+    result = run(url, tmp_path / "run", lines.append, senders=senders)
     table = result.run.requests
 
     assert ("finished", 60) == (result.outcome.ended, result.outcome.sent)
     assert list(range(60)) == sorted(table["request_id"].to_pylist())
     assert {"ok"} == set(table["status"].to_pylist())
-    assert {int(senders)} == {result.run.info.client.senders}
+    assert (int(senders), "batch") == (result.run.info.client.senders, result.run.info.client.scheduling)
+    assert 1 == sum(line.startswith("warning: load 999.0 on") for line in lines)
 
 
 @pytest.mark.nightly
@@ -248,3 +253,14 @@ def test_a_server_that_goes_away_ends_the_run(tmp_path):
     assert "failed" == outcome.ended
     assert "20 requests in a row got no answer" in str(outcome.error)
     assert 40 <= len(records) < 400
+
+
+def test_what_a_run_does_with_its_own_priority_is_undone_before_it_concludes() -> None:
+    """Beside busy processes the conclusion of a run starved for minutes at niceness 10."""
+    before = os.sched_getscheduler(0), os.nice(0)
+    with suppress(KeyboardInterrupt), yielding() as policy:
+        during = os.sched_getscheduler(0), os.nice(0)
+        raise KeyboardInterrupt
+
+    assert ("batch", (os.SCHED_BATCH, before[1])) == (policy, during)
+    assert before == (os.sched_getscheduler(0), os.nice(0))

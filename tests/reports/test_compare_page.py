@@ -311,7 +311,7 @@ def test_the_page_draws_and_foreign_text_does_nothing(
 ) -> None:
     """A label of a run could run its script in the reader's browser; a dark, narrow page could stay empty."""
     html = pages.page(hostile, home / "sweeps.json")
-    seen = opened(html, dark=True, width=500)
+    seen = opened(html, dark=True, width=390)
 
     assert list(figures.of("compare")) == seen.drawn()
     assert seen.page.title().startswith("</script><script>document.title='owned'")
