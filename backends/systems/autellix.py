@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch, Sequence
 from backends.serving.policies._programs import MOST_PROGRAMS, program_of
-from backends.serving.policies._ranked import Ranks, Seats
 from backends.serving.replica import Replica
+from backends.systems._ranked import Ranks, Seats
 
 
 @dataclass(slots=True)

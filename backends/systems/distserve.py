@@ -23,7 +23,6 @@ from backends.latency.abc import Abc
 from backends.serving._checks import at_least, positive
 from backends.serving.batch import Batch, VisibleRequest
 from backends.serving.replica import Replica, Role
-from backends.serving.routers._sent import Sent
 from backends.serving.routing import (
     Action,
     ClusterView,
@@ -35,6 +34,7 @@ from backends.serving.routing import (
     Scale,
     SetRole,
 )
+from backends.systems._sent import Sent
 from backends.systems.laws import mean_wait, wait_quantile
 from harness import catalog, registry
 from harness.api import Request, Row

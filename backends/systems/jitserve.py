@@ -13,8 +13,8 @@ from math import ceil, inf
 from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
 from backends.serving.policies._programs import MOST_PROGRAMS, program_of
-from backends.serving.policies._ranked import Ranks, Seats, best
 from backends.serving.replica import Replica
+from backends.systems._ranked import Ranks, Seats, best
 from harness.api import DeadlineSlo, LatencySlo, ProgramSlo, SloClass
 from harness.registry import make
 

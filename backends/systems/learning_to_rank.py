@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
-from backends.serving.policies._ranked import Ranks, Seats
 from backends.serving.replica import Replica
+from backends.systems._ranked import Ranks, Seats
 from harness.registry import make
 
 

@@ -10,8 +10,8 @@ from math import ceil, inf
 from typing import Literal
 
 from backends.serving.batch import VisibleRequest
-from backends.serving.routers._sent import Sent
 from backends.serving.routing import ClusterView, Decision, FinishedRequest, Reject, ReplicaView, Requirements
+from backends.systems._sent import Sent
 from harness.api import Row
 from harness.spec import link_bytes_per_s
 

@@ -14,7 +14,6 @@ from backends.serving.batch import Batch, Phase, Sequence, VisibleRequest
 from backends.serving.plugins import Predictor
 from backends.serving.policies.vllm_v1 import VllmV1
 from backends.serving.replica import Replica, Role
-from backends.serving.routers._sent import Sent
 from backends.serving.routing import (
     NONE_UP,
     Action,
@@ -29,6 +28,7 @@ from backends.serving.routing import (
     SequenceView,
     SetRole,
 )
+from backends.systems._sent import Sent
 from harness.api import LatencyModel
 from harness.errors import UsageError
 from harness.registry import make
