@@ -1,5 +1,7 @@
 """Figures as PNG, SVG or PDF files, drawn by the Chromium or Chrome of this machine without a window or a network."""
 
+from __future__ import annotations
+
 import base64
 import os
 import re
@@ -8,11 +10,13 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
 
 from harness.errors import BenchError
-from reports import _page
-from reports._page import Part
+
+if TYPE_CHECKING:
+    from reports._page import Part
 
 WIDTH, SCALE = 1000, 2.0
 """CSS pixels of a picture, and dots for each of them."""
@@ -42,6 +46,8 @@ def drawn(
         raise BenchError("Nothing here has a figure, so there is no picture of it; take --format html, which says why.")
     kind = "png" if form == "png" else "svg"
     scale = scale if kind == "png" else 1.0  # an SVG file is as large as it says, and so is a page of PDF
+    from reports import _page  # heavy
+
     page = _page.render("pictures.html.j2", wanted, bundle=bundle, plain=True, width=width, scale=scale, form=kind)
     document = finished(page)
     decoded = base64.b64decode if kind == "png" else unquote_to_bytes
