@@ -16,7 +16,7 @@ from harness.metrics.summary import summarize
 from reports import _data, _pictures, _tables
 from reports._format import clean
 from reports.answers.run import document
-from reports.document import Command, Document, Section, html, markdown, text
+from reports.document import Command, Document, Section, markdown, text
 
 FORMULA = ("=", "+", "-", "@")
 """How a text begins that a spreadsheet takes for a formula (OWASP, CSV injection)."""
@@ -88,6 +88,8 @@ class Html:
 
         Raises UsageError when the plotly bundle cannot be read, and for a section that the page does not have.
         """
+        from reports.document import html  # heavy
+
         return html.render(document(run), bundle=self.plotly_bundle, plain=self.plain, sections=self.sections)
 
 
@@ -107,6 +109,8 @@ class Png:
 
     def render(self, run: Run) -> dict[str, bytes]:
         """The files by the names of their figures. Raises BenchError where no browser draws them."""
+        from reports.document import html  # heavy
+
         parts = html.figures(document(run), self.sections)
         return _pictures.drawn(parts, bundle=self.plotly_bundle, width=self.width, scale=self.scale)
 
