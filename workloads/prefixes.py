@@ -126,13 +126,6 @@ class Prefixes:
         blocks = self.length_tokens(numbers) // self.block_tokens_of(numbers)
         return Run(Space.SHARED, self._owner(numbers), np.where(has_prefix, blocks, 0))
 
-    def ids(self, number: int, tokens: int | None = None) -> tuple[int, ...]:
-        """Ids of the blocks of prefix `number`, or of as many as `tokens` of it touch (default: all)."""
-        at = np.array([number])
-        length, block = int(self.length_tokens(at)[0]), int(self.block_tokens_of(at)[0])
-        wanted = length if tokens is None else min(tokens, length)
-        return block_ids(Space.SHARED, int(self._owner(at)[0]), -(-wanted // block))
-
     def _owner(self, numbers: np.ndarray) -> np.ndarray:
         return np.asarray((self.group << _NUMBER_BITS) | np.asarray(numbers, np.int64))
 

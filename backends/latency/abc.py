@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from backends.latency._constants import FILES, latency_file, sets
-from backends.latency._line import DecodeLine
 from harness.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    import numpy as np
 
 LARGE_BATCH = 95
 """Decodes of this many sequences and more have constants of their own (LLMServe/DistServe, profile_data)."""
@@ -37,7 +40,7 @@ def _of_file(path: str) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Abc(DecodeLine):
+class Abc:
     """Seconds of a step from DistServe's constants: `engine` vllm or distserve, for one model and tp.
 
     `engine` may be a file with constants of another system (TOML or JSON): prefill_s, decode_small_s and
@@ -107,7 +110,18 @@ class Abc(DecodeLine):
         squares = sum(n * (n + 2 * p) for n, p in prefills)
         return base_s + token_s * tokens + squared_s * squares + time_s
 
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
+        """Seconds of a step of decodes alone."""
+        base_s, slope_s = self.decode_line(decode_seqs)
+        return base_s + slope_s * context_tokens
+
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""
         a, b, c = self._small if decode_seqs < LARGE_BATCH else self._large
         return a + c * decode_seqs, b
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        base_s, slope_s = self.decode_line(decode_seqs)
+        times: np.ndarray = base_s + slope_s * context_tokens
+        return times

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-from backends.latency._line import DecodeLine
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
-class Linear(DecodeLine):
+class Linear:
     """Seconds of a step: base + decode_seq * sequences + context_token * cached tokens that decodes read.
 
     Each piece of n prompt tokens after p stored ones adds prefill_token * n + prefill_token_squared *
@@ -48,6 +50,15 @@ class Linear(DecodeLine):
             time_s += self.prefill_token_s * tokens + self.prefill_token_squared_s * squares
         return time_s
 
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
+        """Seconds of a step of decodes alone."""
+        return self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
+
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""
         return self.base_s + self.decode_seq_s * decode_seqs, self.context_token_s
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        times: np.ndarray = self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
+        return times

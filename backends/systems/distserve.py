@@ -139,6 +139,52 @@ class Window:
         return self.gaps_s, self.prompts, self.outputs
 
 
+@dataclass(frozen=True, slots=True)
+class ShortestPrefillQueueRouter:
+    """Shortest prefill queue: the replica with the fewest requests whose prompts are not computed; the first of
+    equals.
+
+    Source: Zhong et al., DistServe, OSDI 2024, section 4.3; LLMServe/DistServe @82831f1,
+    simdistserve/base/scheduler.py.
+
+    Counts requests that wait or are being prefilled.
+    """
+
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        counts = [
+            len(replica.waiting) + (len(replica.prefilling) if replica.pipeline is None else replica.prefill_seqs)
+            for replica in replicas
+        ]
+        return counts.index(min(counts))
+
+
+@dataclass(frozen=True, slots=True)
+class LeastLoadedDecodeRouter:
+    """Least loaded decode: the replica with the fewest blocks of context, those on their way included; the first of
+    equals.
+
+    Source: Zhong et al., DistServe, OSDI 2024, section 4.3.
+
+    Counts blocks held, and those that queued requests will take for their prompts.
+    """
+
+    @property
+    def watches(self) -> bool:
+        """True: decoding takes blocks."""
+        return True
+
+    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
+        loads = [_context_blocks(replica) for replica in replicas]
+        return loads.index(min(loads))
+
+
+def _context_blocks(replica: Replica) -> int:
+    blocks = replica.blocks
+    queued = sum(blocks.blocks_for(seq.prompt) for seq in replica.waiting)
+    queued += sum(blocks.blocks_for(seq.prompt) for seq, _ in replica.inbox.offers)
+    return blocks.total - blocks.free + queued
+
+
 @dataclass(slots=True)
 class ReplanRouter:
     """Re-planning: roles, and perhaps the number of replicas, follow a shift of the traffic.

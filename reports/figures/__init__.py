@@ -27,17 +27,10 @@ if TYPE_CHECKING:
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
 Subject = Literal["run", "cluster", "study", "compare", "trend", "validate", "place", "agents"]
-SUBJECTS: dict[Subject, str] = {
-    "run": "a harness.data.folder.Run",
-    "cluster": "a harness.data.folder.Run of replicas with roles, failures, or a router that acts",
-    "study": "a reports.study.Study: systems over the rate, from sweeps, searches or several runs",
-    "compare": "a reports.comparison.Comparison: the answer of `bench compare`, and what its stored runs tell",
-    "trend": "a harness.experiments.compare.compare_json.TrendAnswer, and how many runs of each series to draw",
-    "validate": "one comparison of the answer of `bench validate --against`: its name, pairs, errors and targets",
-    "place": "the answer of `bench place` as place.json has it",
-    "agents": "the answer of `bench agents` as agents.json has it",
-}
-"""What figures are made of."""
+"""What figures are made of: a `harness.data.folder.Run` (cluster: of replicas with roles, failures, or a router that
+acts), a `reports.study.Study` (systems over the rate, from sweeps, searches or several runs), a
+`reports.comparison.Comparison`, a `TrendAnswer` with the runs of each series to draw, one comparison of `bench validate
+--against` (its name, pairs, errors and targets), or the answer of `bench place` or `bench agents`."""
 
 
 @dataclass(frozen=True, slots=True)

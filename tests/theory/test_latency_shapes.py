@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from backends.latency._loads import loads_of
 from backends.latency.roofline import Roofline
 from backends.sim import Sim
 from harness import catalog
@@ -15,6 +14,7 @@ from harness.api import Request, StepParts
 from harness.catalog import Shape
 from harness.cli import main
 from harness.registry import make
+from tests.theory.loads import loads_of
 
 IDEAL = {"memory_share": 1.0, "flops_share": 1.0, "link_share": 1.0, "overhead_s": 0.0}
 

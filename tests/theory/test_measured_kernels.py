@@ -12,11 +12,11 @@ from backends.kernels.bounds import Bounds, ExpertLayer, Heads
 from backends.kernels.folders import GPU_OF, SHIPPED, measured_kernels
 from backends.kernels.steps import TOKENS, Steps
 from backends.kernels.tables import MeasuredKernels, systems
-from backends.latency._loads import loads_of
 from harness import catalog
 from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError
 from harness.registry import make
+from tests.theory.loads import loads_of
 
 H100, BF16 = hardware("h100"), format_named("bf16")
 EFFICIENCY = 0.5

@@ -17,6 +17,11 @@ blocks = st.integers(0, MOST_BLOCKS - 1)
 names = st.tuples(st.sampled_from(list(Space)), owners, blocks)
 
 
+def ids_of(prefixes: Prefixes, number: int) -> tuple[int, ...]:
+    """The ids of the blocks of one prefix."""
+    return tuple(id_lists(prefixes.run(np.array([number]), np.array([True])))[1].tolist())
+
+
 @settings(deadline=None)
 @given(names, names)
 def test_two_blocks_never_have_one_id(one: tuple[Space, int, int], two: tuple[Space, int, int]) -> None:
@@ -85,7 +90,7 @@ def test_lengths_are_exact(tokens: str, block: int, expected: list[tuple[int, in
     prefixes = Prefixes(len(expected), tokens, block_tokens=block)
     sizes = prefixes.block_tokens_of(np.arange(prefixes.count)).tolist()
 
-    assert expected == [(len(prefixes.ids(k)), sizes[k]) for k in range(prefixes.count)]
+    assert expected == [(len(ids_of(prefixes, k)), sizes[k]) for k in range(prefixes.count)]
     assert [int(t) for t in tokens.split("/")] == [count * size for count, size in expected]
 
 
@@ -94,34 +99,21 @@ def test_prompts_with_one_prefix_share_exactly_its_tokens(number: int) -> None:
     """If this failed, the cache would save more or fewer tokens than the prefix is long."""
     prefixes = Prefixes(2, "80/341")
     length, block = (int(f(np.array([number]))[0]) for f in (prefixes.length_tokens, prefixes.block_tokens_of))
+    ids = ids_of(prefixes, number)
     one, two = (
-        Tokens().token_ids(Request(i, 0.0, 900, 1, prefix_ids=prefixes.ids(number), prefix_block_tokens=block), 32_000)
-        for i in (1, 2)
+        Tokens().token_ids(Request(i, 0.0, 900, 1, prefix_ids=ids, prefix_block_tokens=block), 32_000) for i in (1, 2)
     )
 
     np.testing.assert_array_equal(one[:length], two[:length])
     assert np.mean(one[length:] == two[length:]) < 0.01
 
 
-def test_a_prompt_shorter_than_its_prefix_names_only_the_blocks_it_touches() -> None:
-    """If this failed, a request would name blocks that it has no tokens of."""
-    assert 2 == len(Prefixes(1, "80").ids(0, 17))
-
-
-def test_columns_name_the_same_blocks_as_single_prefixes() -> None:
-    """If this failed, there would be two layouts of ids."""
-    prefixes = Prefixes(4, "80/341", group=3)
-    offsets, ids = id_lists(prefixes.run(np.arange(4), np.array([True, True, False, True])))
-
-    assert [0, 5, 6, 6, 7] == offsets.tolist()
-    assert list(prefixes.ids(0) + prefixes.ids(1) + prefixes.ids(3)) == ids.tolist()
-
-
 def test_groups_of_prefixes_are_apart() -> None:
     """If this failed, two classes of a mix would share each other's system prompts."""
     one = Prefixes(5)
+    here, there = ({i for k in range(5) for i in ids_of(each, k)} for each in (one, replace(one, group=1)))
 
-    assert not {i for k in range(5) for i in one.ids(k)} & {i for k in range(5) for i in replace(one, group=1).ids(k)}
+    assert not here & there
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ SEED = 2  # of the places of stamps inside their tick: the same for every fit
 SMALLEST_SHAPE, LARGEST_SHAPE = 0.01, 1e4  # of gaps that float64 sums can still tell apart
 _EDGE = 1e-6  # of a tick: keeps a stamp off the edge of a bin
 
-HOUR_S, DAY_S, WEEK_S = 3600.0, 86_400.0, 604_800.0
+HOUR_S, DAY_S = 3600.0, 86_400.0
 LEAST_ROUNDS = 2  # of days, or of weeks
 COMES_BACK = 0.4  # autocorrelation of hourly counts at 24 h, above which there is a curve of the day
 

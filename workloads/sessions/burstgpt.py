@@ -1,6 +1,5 @@
 """Conversations as in BurstGPT: the longer one has gone on the likelier it goes on, and people take hours at times."""
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,13 +54,6 @@ class Burstgpt:
     @property
     def mean_requests(self) -> float:
         return float(1 + (1 - self.turns[:-1]).sum())
-
-    @property
-    def mean_think_s(self) -> float:
-        """Mean think time in seconds."""
-        return self.think_scale * sum(
-            (p1 - p0) * (x1 - x0) / math.log(x1 / x0) for (p0, x0), (p1, x1) in zip(THINK_S, THINK_S[1:], strict=False)
-        )
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
         sizes = 1 + np.searchsorted(self.turns[:-1], streams.sizes.random(count), side="right")
