@@ -189,14 +189,14 @@ class Lags:
     where that begins in an answer is drawn, so that the first reads of answers do not stand for all.
     """
 
-    __slots__ = ("_every", "_lag_s", "_rng", "_room", "max_s", "process_stamps", "reads")
+    __slots__ = ("_every", "_lag_s", "_rng", "_room", "max_s", "process_stamps", "reads", "sum_s")
 
     def __init__(self, room: int = KEPT_LAGS) -> None:
         self._room = room
         self._lag_s = array("d")
         self._every = 1
         self._rng = random.Random(0)
-        self.max_s = 0.0
+        self.max_s = self.sum_s = 0.0
         self.reads = 0
         self.process_stamps = 0
 
@@ -206,6 +206,7 @@ class Lags:
         lag_s = array("d", map(sub, read_s, stamp_s))
         if lag_s:
             self.max_s = max(self.max_s, max(lag_s))
+            self.sum_s += sum(lag_s)
             self._lag_s.extend(lag_s[self._rng.randrange(self._every) :: self._every])
         while len(self._lag_s) > self._room:
             self._lag_s = self._lag_s[::2]

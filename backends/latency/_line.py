@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 class DecodeLine:
     """The times of decodes alone, of a latency model that has their line for every number of sequences."""
 
+    # abc and linear write the two methods themselves: what is compiled cannot inherit from what is not
     __slots__ = ()
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:

@@ -155,8 +155,6 @@ class Front:
                 self._idle.set()
             record.ended_s = time.monotonic()
             self.truth.ended(record)
-            if not record.faults:
-                self.metrics.left(record)
 
     async def _answer(
         self, request: web.Request, api: fields.Api, record: AnswerRecord, faults: Sequence[Fault]
@@ -293,7 +291,7 @@ class Front:
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.count_steps()
-        page = self.metrics.text(self.names[0], self.service.stats())
+        page = self.metrics.text(self.names[0], self.service.stats(), self.truth.lateness)
         return web.Response(body=page.encode(), headers={"Content-Type": metrics.CONTENT_TYPE})
 
     async def _tokenize(self, request: web.Request) -> web.Response:

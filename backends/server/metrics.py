@@ -14,7 +14,6 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import sub
 from typing import IO
 
 from backends.client.stamps import Lags
@@ -69,7 +68,6 @@ class Metrics:
         self.decode = Histogram(REQUEST_S)
         self.inference = Histogram(REQUEST_S)
         self.step_tokens = Histogram(STEP_TOKENS)
-        self.late_s, self.late_tokens = 0.0, 0
         self.prompt_tokens = 0
         self.cached_tokens = 0
         self.generation_tokens = 0
@@ -80,13 +78,8 @@ class Metrics:
         for step in steps:
             self.step_tokens.observe(step.prefill_tokens + step.decode_seqs)
 
-    def left(self, record: AnswerRecord) -> None:
-        """Add by how much the tokens of an answer left after their time."""
-        self.late_s += sum(map(sub, record.left_s, record.due_s))
-        self.late_tokens += len(record.left_s)
-
-    def text(self, model: str, stats: Stats) -> str:
-        """The page of now."""
+    def text(self, model: str, stats: Stats, lateness: Lags) -> str:
+        """The page of now, with by how much tokens left after their time."""
         escaped = model.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
         labels = f'engine="0",model_name="{escaped}"'
         lines: list[str] = []
@@ -100,7 +93,7 @@ class Metrics:
                 lines.append(f"vllm:{name}{{{labels}}} {value!r}")
         name = "bench:token_lateness_seconds"
         lines += [f"# HELP {name} By how much this process sent tokens late.", f"# TYPE {name} summary"]
-        lines += [f"{name}_sum{{{labels}}} {self.late_s!r}", f"{name}_count{{{labels}}} {self.late_tokens}"]
+        lines += [f"{name}_sum{{{labels}}} {lateness.sum_s!r}", f"{name}_count{{{labels}}} {lateness.reads}"]
         return "\n".join(lines) + "\n"
 
     def _values(self, stats: Stats) -> Iterable[tuple[str, str, str, float | Histogram | dict[str, int]]]:
