@@ -1,6 +1,5 @@
 """Workloads by name: presets, specs, overrides, refusals."""
 
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -47,20 +46,6 @@ def test_presets_are_those_of_distserves_table(name: str, slo: str, lengths: str
     assert tokenizer in str(loaded.provenance["tokenizer"])
     assert {"source", "preparation", "tokenizer", "licence", "slo_source"} <= set(loaded.provenance)
     assert loaded.provenance == loaded.workload.describe()
-
-
-@pytest.mark.parametrize("name", catalog.presets())
-def test_every_preset_loads_and_is_explained(name: str) -> None:
-    """If this failed, a preset that is listed could not be run or understood."""
-    loaded = catalog.load(name)
-    text = catalog.explain(name)
-
-    assert tomllib.loads(catalog.preset_text(name))["about"].strip() in text
-    drawn = draw(loaded, loaded.requests or 0)
-    assert (loaded.requests or 0) <= len(drawn)  # and the rest of tasks that have begun
-    assert len(drawn) == loaded.requests or drawn[-1].slo_task_s is not None
-    for word in ("Source:", "Tokenizer:", "Preparation:", "Default SLO:"):
-        assert word in text
 
 
 def test_explaining_a_preset_tells_the_lengths_slo_and_origin() -> None:
@@ -142,7 +127,7 @@ def test_changing_the_lengths_leaves_the_arrivals_alone() -> None:
 @pytest.mark.parametrize("name", [*catalog.presets(), "lognormal", "uniform", "fixed"])
 def test_requests_are_ordered_numbered_and_repeatable(name: str) -> None:
     """If this failed, a seed would not name one schedule, or its rows would not be in order of time."""
-    one, two = draw(catalog.load(name), 1000, 3), draw(catalog.load(name), 1000, 3)
+    one, two = draw(catalog.load(name), 300, 3), draw(catalog.load(name), 300, 3)
 
     assert one == two
     assert list(range(len(one))) == [r.id for r in one]

@@ -50,6 +50,12 @@ def chats(sessions=400, seed=0, span_s=20_000.0, gap_s=300.0, more=0.75, common=
     return sorted(rows, key=lambda row: row[0])
 
 
+@pytest.fixture(scope="module")
+def model():
+    """What is fitted to these sessions; fitting takes a second."""
+    return command.fit(made(chats(seed=2)), mode="parametric", seeds=0)
+
+
 def unnamed(rows):
     return [(at_s, None, ids) for at_s, _, ids in rows]
 
@@ -176,9 +182,8 @@ def test_a_draw_names_each_block_of_each_prompt_and_follows_the_turn_before():
     assert {(0, 1, 2, 3)} == {tuple(ids[:4]) for ids in table["prefix_ids"].to_pylist() if len(ids) >= 4}
 
 
-def test_a_draw_lasts_as_long_and_comes_as_often_as_requested():
+def test_a_draw_lasts_as_long_and_comes_as_often_as_requested(model):
     """`--rate` or `--duration` would be ignored."""
-    model = command.fit(made(chats(seed=6)), mode="parametric", seeds=0)
     slow, fast = (_whole_draw.drawn(model, duration_s=50_000.0, rate_rps=rate, seed=1) for rate in (0.05, 0.2))
 
     assert slow.at_s[-1] < 50_000
@@ -200,9 +205,8 @@ def test_a_cause_that_the_trace_names_is_kept_apart():
     assert 1.0 == whole["pause"]["step_s"]
 
 
-def test_a_model_file_replays_whole_sessions(tmp_path):
+def test_a_model_file_replays_whole_sessions(tmp_path, model):
     """What was fitted could not be run."""
-    model = command.fit(made(chats(seed=2)), mode="parametric", seeds=0)
     model.save(file := tmp_path / "model.json")
     loaded = replay.load(str(file), sessions="fitted:count=50", arrivals="closed:users=4,think=0", seed=5)
     rows = pa.concat_tables([*loaded.workload.start(np.random.default_rng(0))])
@@ -222,9 +226,9 @@ def test_a_model_file_replays_whole_sessions(tmp_path):
         ({"reader": "csv"}, "--reader is for a recorded trace"),
     ],
 )
-def test_options_of_recorded_traces_are_refused_for_a_model(tmp_path, options, message):
+def test_options_of_recorded_traces_are_refused_for_a_model(tmp_path, model, options, message):
     """They would be ignored without a word."""
-    command.fit(made(chats(seed=2)), mode="parametric", seeds=0).save(file := tmp_path / "model.json")
+    model.save(file := tmp_path / "model.json")
 
     with pytest.raises(UsageError, match=message):
         replay.load(str(file), **options)
@@ -247,9 +251,9 @@ def test_a_model_without_whole_sessions_says_why(tmp_path):
         ("roots", [{"share": 1.0, "blocks": 1e12, "like": 0, "same": 0}]), ("cuts", []), ("block_tokens", 0),
     ],
 )  # fmt: skip
-def test_damaged_figures_are_one_sentence(tmp_path, name, value):
+def test_damaged_figures_are_one_sentence(tmp_path, model, name, value):
     """A file from outside would end in a traceback, or take all memory."""
-    command.fit(made(chats(seed=2)), mode="parametric", seeds=0).save(file := tmp_path / "model.json")
+    model.save(file := tmp_path / "model.json")
     stored = json.loads(file.read_text())
     stored["whole_sessions"][name] = value
     file.write_text(json.dumps(stored))
@@ -296,7 +300,8 @@ def test_half_of_the_agents_sessions_predict_the_other_half(shared_data, seed):
     assert np.abs(np.subtract(draw.lru, lru)).max() < np.abs(np.subtract(half.lru, lru)).max() + 0.2
 
 
-@pytest.mark.parametrize("late", [pytest.param(False, marks=pytest.mark.nightly), True])
+@pytest.mark.nightly
+@pytest.mark.parametrize("late", [False, True])
 def test_half_of_a_trace_predicts_the_reuse_of_the_other_half(shared_data, late):
     """A cache sized by the generated trace would be too small or too large. Seeds are not those tried on."""
     parts = [traces.read(str(shared_data / MOONCAKE), None, traces.Slice(*part)) for part in ((0, 1800), (1800, None))]
@@ -309,9 +314,8 @@ def test_half_of_a_trace_predicts_the_reuse_of_the_other_half(shared_data, late)
     assert all(draw.ks[i] < half.ks[i] + 0.06 for draw in draws for i in range(4))
 
 
-def test_a_quality_is_measured_on_any_other_trace():
+def test_a_quality_is_measured_on_any_other_trace(model):
     """A fit could only be judged by what it was fitted to."""
-    model = command.fit(made(chats(seed=1)), mode="parametric", seeds=0)
     other = made(chats(seed=21, more=0.3))
     found = _whole_quality.measure(model, other, Curve((1.0, 10.0), np.ones(2)), draws=2)
 

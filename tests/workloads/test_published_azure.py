@@ -2,7 +2,7 @@
 
 import json
 import re
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -29,11 +29,8 @@ def real(shared_data: Path) -> np.ndarray:
 
 def until(arrivals: Arrivals, end_s: float, seed: int) -> np.ndarray:
     """(N,) arrival times before `end_s`."""
-    times, parts = arrivals.times(np.random.default_rng(seed)), [np.zeros(1)]
-    while parts[-1][-1] < end_s:
-        parts.append(np.fromiter(islice(times, 1024), float))
-    drawn = np.concatenate(parts[1:])
-    return drawn[drawn < end_s]
+    times = arrivals.times(np.random.default_rng(seed))
+    return np.fromiter(takewhile(lambda at_s: at_s < end_s, times), float)
 
 
 def passed(spec: str, real: np.ndarray) -> set[str]:

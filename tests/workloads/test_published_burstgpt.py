@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Callable
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -30,11 +30,8 @@ PUBLISHED = {10.0: 6.1, 60.0: 15.1, 1200.0: 198.0}  # index of dispersion of the
 
 def until(arrivals: Arrivals, end_s: float, seed: int) -> np.ndarray:
     """(N,) arrival times before `end_s`."""
-    times, parts = arrivals.times(np.random.default_rng(seed)), [np.zeros(1)]
-    while parts[-1][-1] < end_s:
-        parts.append(np.fromiter(islice(times, 16_384), float))
-    drawn = np.concatenate(parts[1:])
-    return drawn[drawn < end_s]
+    times = arrivals.times(np.random.default_rng(seed))
+    return np.fromiter(takewhile(lambda at_s: at_s < end_s, times), float)
 
 
 def api_passed(spec: str, factor: float) -> set[str]:

@@ -201,6 +201,7 @@ def trace(corpus: Path) -> traces.Trace:
     return traces.read(str(corpus))
 
 
+@pytest.mark.nightly
 class TestCorpus:
     """The 133 published sessions that the project has."""
 
@@ -257,7 +258,6 @@ class TestCorpus:
         assert 8943 == len(cut) + sum(cut.facts["left_out"].values())  # type: ignore[union-attr]
         assert {"in part": 54, "as a whole": 29} == cut.facts["cut_sessions"]
 
-    @pytest.mark.nightly
     def test_scaled_contexts_share_the_same_part(self, trace: traces.Trace) -> None:
         """A scaled replay would hit the cache more or less often than the recorded sessions."""
         scaled = transforms.scaled(trace, "context:96000", np.random.default_rng(0))
@@ -267,7 +267,6 @@ class TestCorpus:
         assert longest == 96_000
         assert recorded == pytest.approx(now, abs=0.001)
 
-    @pytest.mark.nightly
     def test_a_converted_corpus_is_the_same(self, corpus: Path, trace: traces.Trace, tmp_path: Path) -> None:
         """The smaller file would replay other sessions."""
         convert.convert(str(corpus), target := str(tmp_path / "agents.parquet"))
