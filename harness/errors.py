@@ -17,6 +17,7 @@ A request that fails is not an error: it is a row with a status.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -24,6 +25,7 @@ from harness.removed import REMOVED
 
 CRASHED, FAILED, TERMINATED, INTERRUPTED = 70, 3, 4, 130
 """70 is EX_SOFTWARE of <sysexits.h>, 130 what a shell expects of a command that Ctrl-C ended."""
+_LONG_WORD = re.compile(r"(\S{100})\S{300,}")  # a path may have 400 characters, a number has not
 _PRECEDENCE = (CRASHED, 2, FAILED, TERMINATED, 1, 5)
 
 
@@ -42,6 +44,9 @@ class UsageError(BenchError):
     """The command line, a spec, a configuration or an input file is wrong."""
 
     exit_code = 2
+
+    def __str__(self) -> str:
+        return _LONG_WORD.sub(r"\1...", super().__str__())
 
 
 class NothingDue(UsageError):

@@ -167,6 +167,8 @@ def _as_arguments(sentence: str) -> str:
     "'a' holds a run; give another out, or force=True to replace it."
     >>> _as_arguments("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
     "fail_under needs an SLO to judge by; give one, such as slo='ttft=0.25,tpot=0.1'."
+    >>> _as_arguments("write it as an argument of the backend, '--backend sim:kv=reserve-oracle'.")
+    "write it as an argument of the backend, backend='sim:kv=reserve-oracle'."
     """
 
     def argument(option: re.Match[str]) -> str:
@@ -183,7 +185,8 @@ def _as_arguments(sentence: str) -> str:
         plain = value.isupper() or value.startswith("'") or value.replace(".", "", 1).isdigit()
         return f"{name}={value}" if plain else f"{name}='{value}'"
 
-    return _OPTION.sub(argument, sentence)
+    # an option that stands in quotes gives them to its value
+    return _OPTION.sub(argument, re.sub(r"'--([a-z][a-z-]*) ([^' ]+)'", r"--\1 '\2'", sentence))
 
 
 def _advising_python(function: Callable[P, R]) -> Callable[P, R]:

@@ -56,6 +56,8 @@ def _number(value: object, name: str, allowed: str) -> float:
         number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]  # answered below
     except (TypeError, ValueError):
         number = math.nan
+    except OverflowError:
+        raise UsageError(f"{name} must be {allowed}, got one of more than 300 digits.") from None
     if not math.isfinite(number):
         raise UsageError(f"{name} must be {allowed}, got '{value}'.")
     return number

@@ -185,11 +185,11 @@ class ControlClient:
         quoted = f"HTTP {status}" + (f": {self.quoted(words)}" if words else "")
         if status in (429, 529):
             return NotReady(f"The server at {self.where} limits requests and is not ready for more ({quoted})")
-        if status in (502, 503, 504) and _LOADING.search(words):
+        if status in (409, 425, 502, 503, 504) and _LOADING.search(words):
             return NotReady(f"The server at {self.where} is loading its model and not ready ({quoted})")
         if status in (502, 504) or 520 <= status <= 530:  # from 520 on: of Cloudflare
             return NotReady(f"A proxy answers at {self.where}, but the server behind it is not ready ({quoted})")
-        return NotReady(f"The server at {self.where} is not ready ({quoted})") if status == 503 else None
+        return NotReady(f"The server at {self.where} is not ready ({quoted})") if status in (425, 503) else None
 
     def refuses_key(self, status: int, words: str) -> BackendError:
         """The error for 401 and 403."""
@@ -222,22 +222,18 @@ class ControlClient:
             stream = response.stream = framing.follow(framing.events(body), whole=not response.cut)
             tokens = counting.count(stream).which
             response.events = len(tokens)
-            if stream.fault is not None:
-                response.words = self.shown(stream.fault)
             if tokens and stream.first_role is not None:
                 gap_s = _arrival(arrivals, stream.end[tokens[0]]) - _arrival(arrivals, stream.first_role)
                 response.early = gap_s > EARLY_S
             return
-        found = _json(body)
-        chunk = found if isinstance(found, dict) else {}
-        page = re.search(rb"<title>([^<]+)", body[:FOREIGN_MOST])  # of a proxy: "502 Bad Gateway"
-        text = (page[1] if page else body[:FOREIGN_MOST]).decode(errors="replace")
-        response.words = self.shown(shapes.error_words(chunk) or text) if response.status != 200 else ""
         if response.status == 200:
-            framing.take(response.stream, chunk, len(body))
-            response.stream.events = 1
+            kind = response.headers.get("Content-Type", "no content type")
+            response.stream = framing.read_whole(body, streamed=False, kind=kind)
             response.events = len(counting.count(response.stream).which)
-            response.words = self.shown(shapes.error_text(chunk) or "")
+        else:
+            page = re.search(rb"<title>([^<]+)", body[:FOREIGN_MOST])  # of a proxy: "502 Bad Gateway"
+            text = (page[1] if page else body[:FOREIGN_MOST]).decode(errors="replace")
+            response.words = self.shown(shapes.error_words(framing.decoded(body) or {}) or text)
 
     def shown(self, text: str) -> str:
         """A server's words in one line, without secrets; long enough to look for the name of a field in them."""

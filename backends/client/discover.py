@@ -181,7 +181,8 @@ async def _api(control: ControlClient, model: str) -> Api:
             raise control.refuses_key(status, words)
         if (later := control.not_ready(status, words)) is not None:
             raise later
-        refused = refused or f"HTTP {status}" + (f", {control.quoted(words)}" if words else "")
+        foreign = shapes.other_api(shapes.inside(answer)) if status == 200 else None
+        refused = refused or foreign or f"HTTP {status}" + (f", {control.quoted(words)}" if words else "")
     status, _ = await control.post(control.at("/embeddings"), {"model": model, "input": "one"}, "embeddings")
     if status == 200:
         raise BackendError(

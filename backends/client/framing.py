@@ -388,6 +388,7 @@ class Stream:
     `unknown` are the strings in fields that no known server has: path, place in the body, string; `unknown_text` are
     the paths of those that turned out to be text. `events` counts all events, `first_event` and `first_answer` are
     places in the body, `finish_at` is the item with the finish reason, None if it came in an event of its own.
+    `other_api` is the error where the events are those of an API that is not read.
     """
 
     end: list[int] = field(default_factory=list)
@@ -408,7 +409,7 @@ class Stream:
     first_answer: int | None = None
     first_role: int | None = None
     usage_at: UsageForm | None = None
-
+    other_api: str | None = None
     unknown_text: tuple[str, ...] = ()
 
     @property
@@ -438,6 +439,28 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
         take(stream, chunk, end)
     if stream.unknown:
         _take_unknown(stream)
+    if not stream.begun and stream.finish_reason is None:
+        stream.fault = stream.fault or stream.other_api
+    return stream
+
+
+def read_whole(body: bytes, *, streamed: bool, kind: str) -> Stream:
+    """Read a complete body of this content type that is no stream of events: one JSON object; `streamed`: events were
+    requested.
+
+    Where it is none, the first object of a list or of lines of JSON may tell the API that it belongs to.
+    """
+    stream, chunk = Stream(), decoded(body)
+    first = chunk or next(filter(None, map(decoded, re.split(rb",?\r?\n", body.lstrip(b"[")))), shapes.NONE)
+    stream.other_api = shapes.other_api(first)
+    stream.fault = (chunk and shapes.error_text(chunk)) or stream.other_api
+    if stream.fault is None and streamed:
+        stream.fault = f"the server does not stream: it answered with {kind}; use stream=false"
+    elif stream.fault is None and chunk is None:
+        stream.fault = f"malformed answer ({kind}): {body[:FOREIGN_MOST].decode(errors='replace')}"
+    elif stream.fault is None and chunk is not None:
+        take(stream, chunk, len(body))
+        stream.events = 1
     return stream
 
 
@@ -499,6 +522,8 @@ def take(stream: Stream, chunk: Json, end: int) -> None:
         stream.usage = stream.usage.merged(used)
     if choice is not None:
         _say(stream, choice, used, end)
+    elif stream.other_api is None:
+        stream.other_api = shapes.other_api(chunk)
     if "timings" in chunk:
         stream.timings = shapes.inside(chunk["timings"]) or stream.timings
     if "metrics" in chunk:

@@ -148,9 +148,10 @@ class _Prober:
                 continue
             if response.status != 200:
                 raise self._refused(response)
-            if response.stream.fault is not None or response.words:
-                words = self.control.quoted(response.words or str(response.stream.fault))
-                raise BackendError(f"{self._sent()} got an error in place of tokens: {words}.")
+            if (fault := response.stream.fault) is not None and fault == response.stream.other_api:
+                raise BackendError(f"{self.control.where}: {fault}.")
+            if fault is not None:
+                raise BackendError(f"{self._sent()} got an error in place of tokens: {self.control.quoted(fault)}.")
             if self._misread(response):
                 continue
             return response

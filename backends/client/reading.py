@@ -73,15 +73,17 @@ class Reader:
         ends = list(accumulate(map(len, head.pieces)))
         if head.status != 200:
             return _ParsedAnswer(head, framing.Stream(), ends, body=body)
+        ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
+        kind = head.headers.get("content-type", "")
         # where a server names another type, by how the body begins
-        if "event-stream" in head.headers.get("content-type", "").lower() or framing.is_stream(body):
-            whole = answer.how == "complete" and not head.cut and head.fault is None
-            stream = framing.follow(framing.events(body), whole=whole)
-            if stream.fault is not None:
-                stream.fault = self.redaction.foreign(stream.fault)
-            return _ParsedAnswer(head, stream, ends, body=body)
-        plain = _plain(head, body, answer, streamed=self.stream, foreign=self.redaction.foreign)
-        return _ParsedAnswer(head, plain, ends, body=body)
+        if "event-stream" in kind.lower() or framing.is_stream(body):
+            stream = framing.follow(framing.events(body), whole=ended and answer.how == "complete")
+        elif ended:
+            stream = framing.read_whole(body, streamed=self.stream, kind=kind or "no content type")
+        else:
+            stream = framing.Stream()
+        stream.fault = None if stream.fault is None else self.redaction.foreign(stream.fault, ERROR_CHARACTERS)
+        return _ParsedAnswer(head, stream, ends, body=body)
 
     def _held_back(
         self, answer: Answer, stream: Stream, counted: Counted, event_s: Sequence[float]
@@ -137,24 +139,6 @@ class _ParsedAnswer:
                 i += 1
             found.append(reads[i])
         return found
-
-
-def _plain(head: Message, body: bytes, answer: Answer, *, streamed: bool, foreign: Callable[[str], str]) -> Stream:
-    """One JSON object as a stream of one event; `foreign` makes words of the server fit to be shown."""
-    found = framing.Stream()
-    kind = foreign(head.headers.get("content-type", "no content type"))
-    ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
-    chunk = framing.decoded(body) if ended else None
-    if chunk is not None and (error := shapes.error_text(chunk)) is not None:
-        found.fault = foreign(error)
-    elif ended and streamed:
-        found.fault = f"the server does not stream: it answered with {kind}; use stream=false"
-    elif chunk is not None:
-        framing.take(found, chunk, len(body))
-        found.events = 1
-    elif ended:
-        found.fault = f"malformed answer ({kind}): {foreign(body[:FOREIGN_MOST].decode(errors='replace'))}"
-    return found
 
 
 def _no_head(answer: Answer, head: Message) -> str:

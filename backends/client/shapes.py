@@ -19,7 +19,7 @@ NONE: Json = {}
 DATA = "\ufffc"
 """Stands for a piece of audio or an image among the words (Unicode's object replacement character)."""
 _WORDLESS = re.compile(
-    r"(role|type|index|object|model|created|status|format|name|language|(.*[_-])?(id|ids|url|uri|hash|signature|reason|"
+    r"(role|type|index|object|model|created|status|format|name|language|channel|recipient|(.*[_-])?(id|ids|url|uri|hash|signature|reason|"
     r"tokens?|time|timestamp|opaque|effort|logprobs?|fingerprint|obfuscation|padding|version|seed)|"
     r"(encrypted|redacted|search|citation|annotation|web|cache|content_filter|provider|native|extra|matched).*)",
     re.IGNORECASE,
@@ -102,6 +102,30 @@ _COUNTS = {
 }
 
 
+_OTHER_APIS = (
+    ("Ollama's own API", ("done",)),
+    ("OpenAI's Responses API", ("response",)),
+    ("Anthropic's Messages API", ("message_start", "content_block_start", "content_block_delta", "stop_reason")),
+    ("Gemini's own API", ("candidates",)),
+    ("Bedrock's own API", ("messageStart", "contentBlockDelta", "output")),
+    ("Cohere's own API", ("message-start", "content-start", "content-delta", "event_type")),
+    ("text-generation-inference's own API", ("token", "generated_text")),
+    ("llama.cpp's own API", ("stop",)),
+    ("vLLM's or Triton's own API", ("text", "text_output")),
+)
+"""APIs whose events have no choices, and what marks them: a key of the event, or its type up to a point in it."""
+
+
+def other_api(chunk: Json) -> str | None:
+    """Return the error for an event, or an answer, of an API that is not read; None where its form is not known."""
+    if "choices" in chunk or error_text(chunk) is not None:
+        return None
+    marks = {*chunk, str(chunk.get("type") or chunk.get("object")).partition(".")[0]}
+    name = next((name for name, known in _OTHER_APIS if not marks.isdisjoint(known)), None)
+    port = "11434" if name == "Ollama's own API" else "PORT"
+    return name and f"the answer is in {name}; give the base URL of OpenAI's, such as http://HOST:{port}/v1"
+
+
 @dataclass(slots=True)
 class Words:
     """What one event of an answer says. `unknown` are the texts of fields that are not in the table, by path."""
@@ -167,12 +191,13 @@ class Words:
 
 
 def _is_thought(part: Json) -> bool:
-    """Whether a part is marked as thinking: by its type, by a flag, or by a flag of the vendor (Gemini)."""
+    """Whether a part is marked as thinking: by its type, a flag, its channel (gpt-oss), a vendor's flag (Gemini)."""
     kind, extra = part.get("type"), part.get("extra_content")
     vendor = extra.get("google") if isinstance(extra, dict) else None
     return (
         (isinstance(kind, str) and kind.startswith(("thinking", "reasoning", "thought")))
         or part.get("thought") is True
+        or part.get("channel") == "analysis"
         or (isinstance(vendor, dict) and vendor.get("thought") is True)
     )
 

@@ -30,15 +30,16 @@ PORTS = 28_232
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 
 
-_PAGE = re.compile(
-    r"/(docs|redoc|swagger|openapi\.json|index\.html|ui|health|healthz|ready|v2/health/(live|ready)|ping|metrics|version"
-    r"|generate|generate_stream|completion|api/(chat|generate|tags|version))$"
+_VERSION = r"/v\d+[a-z]*\d*(?:/openai)?|/deployments/[^/]+|/serving-endpoints"
+"""What a base URL ends with: a version (`/v1`, `/v1beta/openai`, `/api/paas/v4`), a deployment of Azure, or the
+endpoints of Databricks."""
+_ROUTES = "(chat/)?completions|responses|messages|embeddings|models"
+"""Routes below the base URL; a version has others too, as `/v1/chat` and `/v1/tokenize`."""
+_BESIDE = (
+    "docs|redoc|swagger|openapi.json|index.html|ui|v2/health/(live|ready)|health|healthz|ready|ping|metrics|version"
+    "|generate|generate_stream|completion|tokenize|detokenize|api/(chat|generate|tags|version|show|ps)"
 )
 """Routes that servers have beside `/v1`: pages, probes, and their native APIs."""
-_ROUTE = re.compile(r"/(chat/completions|completions|responses|messages|embeddings|models)$")
-"""Routes below the base URL."""
-_VERSION = re.compile(r"/v\d+[a-z]*\d*(/|$)|/deployments/")
-"""What a base URL has of its own: a version (`/v1`, `/v1beta/openai`, `/api/paas/v4`), or a deployment of Azure."""
 SWEEP_S = 0.25
 BODY_BYTES, BODY_TOKEN_BYTES = 1 << 20, 8 << 10
 """Largest answer, and what each requested token adds: an event of a token has some 300 bytes, with the log
@@ -208,9 +209,12 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
             f"The address of {parts.hostname} holds a user name or a password, which others can see in the arguments; "
             "leave it out, and give a key by OPENAI_API_KEY or key_file, or a header by --header."
         )
-    path = _PAGE.sub("", re.sub("/{2,}", "/", parts.path).rstrip("/"))
-    below = _ROUTE.sub("", path)
-    if below == path and not _VERSION.search(path):
+    path = re.sub("/{2,}", "/", parts.path).rstrip("/")
+    path = re.sub(rf"/({_BESIDE})$|^/invocations$", "", path.lower() if path.isupper() else path)
+    # behind a version all from a known route on (`/v1/models/ID`), elsewhere the route with which the path ends
+    known = rf"({_VERSION})(/[^/]+/invocations|/({_ROUTES}|chat|rerank|score|audio|images)(/.*)?)$|/({_ROUTES})$"
+    below = re.sub(known, r"\1", path)
+    if below == path and not re.search(rf"({_VERSION})(/|$)", path):
         below += "/v1"
     return parts._replace(path=below, fragment="").geturl(), not url
 

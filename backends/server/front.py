@@ -127,8 +127,9 @@ class Front:
     def _authorize(self, request: web.Request) -> None:
         if self.api_key is None or request.path == "/health":
             return
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self.api_key.encode()):
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")  # any case: RFC 9110, 11.1
+        right = hmac.compare_digest(key.strip(" ").encode("utf-8", "surrogateescape"), self.api_key.encode())
+        if scheme.lower() != "bearer" or not right:
             raise Refused(401, "The API key is missing or wrong.", code="invalid_api_key")
 
     async def _tokens(self, request: web.Request, api: fields.Api) -> web.StreamResponse:

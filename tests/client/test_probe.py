@@ -389,6 +389,8 @@ def test_a_bare_list_of_models_is_a_list(probed: Callable) -> None:
     (503, "Loading model", "is loading its model and not ready .HTTP 503: 'Loading model'."),
     (503, "Model m is currently loading", "is loading its model"),
     (503, "no capacity", "is not ready .HTTP 503: 'no capacity'."),
+    (409, "Model is loading", "is loading its model"),
+    (425, "", "is not ready .HTTP 425"),
     (502, "Bad Gateway", "A proxy answers at .* the server behind it is not ready .HTTP 502"),
     (504, "", "the server behind it is not ready .HTTP 504"),
     (521, "error code: 521", "the server behind it is not ready .HTTP 521"),

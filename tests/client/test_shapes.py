@@ -111,6 +111,9 @@ FAMILIES: dict[str, list[dict[str, Any]]] = {
                delta({}, "stop", meta={"billed_units": {"input_tokens": 7, "output_tokens": 8}})],
     "Vercel": [*texts("reasoning", THOUGHTS), *texts(), delta({}, "stop", usage={
         "promptTokens": 7, "completionTokens": 8})],
+    "gpt-oss with its channels": [
+        *(delta({"channel": "analysis", "content": part}) for part in THOUGHTS),
+        *(delta({"channel": "final", "content": part}) for part in WORDS), STOP, own(used(7, 8))],
     "a name that no table has": [*texts("inner_voice", THOUGHTS), *texts(), STOP, own(used(7, 8))],
     "a name like those of thinking": [*texts("deep_thinking_text", THOUGHTS), *texts(), STOP, own(used(7, 8))],
 }  # fmt: skip
@@ -270,3 +273,46 @@ def test_a_stream_is_read_at_each_of_its_events() -> None:
         found = [*cut(chunks)]
 
         assert found == sorted(found) and 8 == found[-1]
+
+
+OTHER_APIS: dict[str, list[str]] = {
+    "Ollama's own API": [
+        '{"model":"m","created_at":"t","message":{"role":"assistant","content":"Hi"},"done":false}',
+        '{"model":"m","created_at":"t","response":"Hi","done":true,"done_reason":"stop","eval_count":1}',
+    ],
+    "OpenAI's Responses API": [
+        '{"type":"response.created","response":{"id":"r","status":"in_progress"}}',
+        '{"type":"response.output_text.delta","item_id":"i","delta":"Hi"}',
+    ],
+    "Anthropic's Messages API": [
+        '{"type":"message_start","message":{"role":"assistant","content":[],"usage":{"input_tokens":7}}}',
+        '{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"Hi"}}',
+        '{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{"output_tokens":1}}',
+    ],
+    "Gemini's own API": [
+        '{"candidates":[{"content":{"parts":[{"text":"Hi"}]}}],"usageMetadata":{"promptTokenCount":7}}'
+    ],
+    "Cohere's own API": ['{"type":"content-delta","delta":{"message":{"content":{"text":"Hi"}}}}'],
+    "text-generation-inference's own API": ['{"index":1,"token":{"id":5,"text":"Hi"},"generated_text":null}'],
+    "llama.cpp's own API": ['{"index":0,"content":"Hi","stop":false}'],
+}
+
+
+@pytest.mark.parametrize("form", ["events", "lines", "list", "one object"])
+@pytest.mark.parametrize("api", OTHER_APIS)
+def test_an_answer_of_another_api_is_named_with_what_to_give_instead(api: str, form: str) -> None:
+    """It ended 'without finish_reason', and a user would look for the fault in the server."""
+    body = {
+        "events": "".join(f"data: {event}\n\n" for event in OTHER_APIS[api]),
+        "lines": "\n".join(OTHER_APIS[api]),
+        "list": f"[{', '.join(OTHER_APIS[api][:1])}\n]",
+        "one object": OTHER_APIS[api][0],
+    }[form]
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    stamps = array("d", [1.0])
+    came = Answer(sent_s=0.0, ended_s=2.0, how="complete", data=[(head + body).encode()], stamp_s=stamps, read_s=stamps)
+    (ended,) = Reader().read(came, Request(5, 0.0, 7, 10))
+
+    port = "11434" if "Ollama" in api else "PORT"
+    error = f"the answer is in {api}; give the base URL of OpenAI's, such as http://HOST:{port}/v1"
+    assert isinstance(ended, Ended) and ("error", error) == (ended.status, ended.error)

@@ -165,6 +165,18 @@ def test_addresses_that_this_machine_does_not_have_are_reported(source: str, say
         ),
         ("https://h/openai/deployments/x?api-version=1", "https://h/openai/deployments/x?api-version=1"),
         ("http://[::1]:8000", "http://[::1]:8000/v1"),
+        ("http://h:8000/v1/chat", "http://h:8000/v1"),
+        ("http://h:8000/v1/models/meta-llama/Llama-3.1-8B", "http://h:8000/v1"),
+        ("http://h:8000/v1/messages/count_tokens", "http://h:8000/v1"),
+        ("http://h:8000/v1/audio/transcriptions", "http://h:8000/v1"),
+        ("http://h:8000/tokenize", "http://h:8000/v1"),
+        ("http://h:8000/invocations", "http://h:8000/v1"),
+        ("http://h:11434/api/show", "http://h:11434/v1"),
+        ("http://h:1234/api/v0/chat/completions", "http://h:1234/api/v0"),
+        ("https://h/serving-endpoints/my-llm/invocations", "https://h/serving-endpoints"),
+        ("https://h/models/chat/completions?api-version=1", "https://h/models?api-version=1"),
+        ("https://h/models/v1", "https://h/models/v1"),
+        ("HTTP://H:8000/V1", "http://H:8000/v1"),
     ],
 )
 def test_a_pasted_url_means_a_base_url(typed: str, base: str) -> None:

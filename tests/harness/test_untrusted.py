@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from harness import untrusted
+from harness import untrusted, values
 from harness.configs import read as read_config
 from harness.data import folder, large
 from harness.data.schedule import Schedule
@@ -210,3 +210,9 @@ def test_a_number_of_5000_digits_is_a_sentence(read: Callable[[str, str], object
     text = "9" * 5000 if read is untrusted.parse_json else f"a = {'9' * 5000}"
     with pytest.raises(tomllib.TOMLDecodeError, match=r"^a number has more than 4,300 digits$"):
         read(text, "'x'")
+
+
+def test_an_error_does_not_repeat_a_value_of_5000_digits() -> None:
+    """The screen would be full of it, and the remedy above it."""
+    with pytest.raises(UsageError, match=r"^--requests must be a whole number from 1 on, got '9{99}\d?\.\.\.$"):
+        values.count("9" * 5000, "--requests")

@@ -143,6 +143,8 @@ def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
         "trace": lambda: harness.run(trace=tmp_path / "file", backend="sim"),
         "name": lambda: harness.run(fail_unde=0.9, **sim),
         "server": lambda: harness.run(base_url="http://127.0.0.1:1", **FEW),
+        "removed": lambda: harness.run(kv="x", **sim),
+        "digits": lambda: harness.run(**{**sim, "requests": 10**400}),
     }.items():
         with pytest.raises(UsageError) as raised:
             call()
@@ -154,6 +156,8 @@ def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
     assert "compare several with bench sweep: over={'policy': 'vllm-v0|sarathi'}" in sentences["policy"]
     assert sentences["name"].startswith("No option 'fail_unde'. Did you mean 'fail_under'? Known: arrivals, backend, ")
     assert "No option 'base_url': give the server's URL as backend='http://HOST:PORT'." == sentences["server"]
+    assert sentences["removed"].endswith("an argument of the backend, backend='sim:kv=reserve-oracle'.")
+    assert "requests must be a whole number from 1 on, got one of more than 300 digits." == sentences["digits"]
     assert {"wait is for a server; the backend 'sim' needs none."} == {
         sentence for name, sentence in sentences.items() if name.startswith("wait")
     }

@@ -192,7 +192,9 @@ def test_a_key_is_required_where_one_is_configured(play: Play) -> None:
     async def scenario(stage: Stage) -> None:
         assert 401 == (await stage.get("/v1/models"))[0]
         assert 401 == (await stage.get("/v1/models", Authorization="Bearer wrong"))[0]
+        assert 401 == (await stage.get("/v1/models", Authorization="Basic s3cret"))[0]
         assert 200 == (await stage.get("/v1/models", Authorization="Bearer s3cret"))[0]
+        assert 200 == (await stage.get("/v1/models", Authorization="bearer s3cret"))[0]
         assert 200 == (await stage.get("/health"))[0]
 
     play(scenario, api_key="s3cret")
