@@ -45,6 +45,13 @@ UNITS = {
     "dates of the USA": ([f"05/10/2024 12:00:{int(at):02}.{round(at % 1 * 1000):03} AM" for at in AT_S], None),
     "dates of Germany": ([f"10.05.2024 00:00:{int(at):02}.{round(at % 1 * 1000):03}" for at in AT_S], None),
     "dates of Japan": ([f"2024/05/10 00:00:{int(at):02}.{round(at % 1 * 1000):03}" for at in AT_S], None),
+    "dates of RFC 1123": ([f"Fri 10 May 2024 00:00:{int(at):02}.{round(at % 1 * 1000):03} GMT" for at in AT_S], None),
+    "dates of Apache": ([f"[10/May/2024:00:00:{int(at):02}.{round(at % 1 * 1000):03} +0000]" for at in AT_S], None),
+    "dates of PostgreSQL": ([f"10-May-2024 00:00:{int(at):02}.{round(at % 1 * 1000):03}" for at in AT_S], None),
+    "basic dates of ISO": ([f"20240510T0000{int(at):02}.{round(at % 1 * 1000):03}Z" for at in AT_S], None),
+    "times since the start": ([f"00:00:{int(at):02}.{round(at % 1 * 1000):03}" for at in AT_S], None),
+    "seconds with their unit": ([f"{at}s" for at in AT_S], None),
+    "milliseconds with their unit": ([f"{at} ms" for at in EXACT], None),
     "relative seconds": ([f"{at}" for at in AT_S], None),
 }
 
@@ -191,6 +198,10 @@ ENCODINGS: dict[str, Callable[[str], bytes]] = {
     "utf-16-le without a mark": lambda text: text.encode("utf-16-le"),
     "utf-16-be": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
     "utf-8 with a mark": lambda text: text.encode("utf-8-sig"),
+    "UTF-16 in gzip": lambda text: gzip.compress(text.encode("utf-16")),
+    "UTF-16 in zstd": lambda text: pa.Codec("zstd").compress(text.encode("utf-16"), asbytes=True),
+    "UTF-32": lambda text: text.encode("utf-32"),
+    "UTF-32 in gzip": lambda text: gzip.compress(b"\0\0\xfe\xff" + text.encode("utf-32-be")),
 }
 
 
@@ -267,6 +278,38 @@ def test_empty_columns_at_the_end_are_none(tmp_path: Path) -> None:
 def test_usual_names_are_known_in_any_spelling(tmp_path: Path, head: str) -> None:
     """A space or a capital would hide a column."""
     assert 60 == len(read(tmp_path, table([f"{at}" for at in AT_S], head)))
+
+
+@pytest.mark.parametrize("start", ["sep=,\n", '"sep=,"\r\n', "# made by a script\n\n# second line\n", "# "])
+def test_lines_before_the_header_are_no_header(tmp_path: Path, start: str) -> None:
+    """Excel's separator, comments, or NumPy's '#' before the names were a table of other columns."""
+    trace = read(tmp_path, start + table(UNITS["relative seconds"][0]))
+
+    assert (60, SPAN_S) == (len(trace), pytest.approx(float(trace.at_s[-1])))
+
+
+def test_a_separator_that_is_named_holds(tmp_path: Path) -> None:
+    """A table of two columns and one of its own would be one column."""
+    assert 60 == len(read(tmp_path, "sep=^\n" + table(UNITS["relative seconds"][0]).replace(",", "^")))
+
+
+def test_a_stamp_that_cannot_be_read_is_refused_with_those_that_can(tmp_path: Path) -> None:
+    """'A finite number expected' does not say what to write."""
+    with pytest.raises(UsageError, match=r"00:00:01.5 or 1.5s expected, got 'soon'"):
+        read(tmp_path, table(["soon"] * 60))
+
+
+def test_rows_with_the_text_of_a_prompt_are_read(tmp_path: Path) -> None:
+    """AIPerf writes a text in place of a count, and a batch of one prompt is a prompt."""
+    rows = "\n".join(f'{{"timestamp": {i}000, "text_input": "abcdefgh", "output_length": 7}}' for i in range(1, 4))
+    trace = read(tmp_path, rows, "t.jsonl", reader="text-input:tokenizer=bytes")
+    batch = read(tmp_path, '{"prompt": ["abcdefgh"], "max_tokens": 7}', "t.jsonl", reader="prompts:tokenizer=bytes")
+
+    assert [0.0, 1.0, 2.0] == trace.at_s.tolist()
+    assert [2] * 3 == trace.table["prompt_tokens"].to_pylist() and [7] * 3 == trace.table["output_tokens"].to_pylist()
+    assert [(2, 7)] == [tuple(row.values())[1:3] for row in batch.table.to_pylist()]
+    with pytest.raises(UsageError, match="one prompt a row expected, got a batch of 2; write each into a row"):
+        read(tmp_path, '{"prompt": ["a", "b"], "max_tokens": 7}', "t.jsonl", reader="prompts:tokenizer=bytes")
 
 
 @pytest.mark.parametrize("length", ["", ', "output_tokens": 20', ', "max_tokens": 20'])

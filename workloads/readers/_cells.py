@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from datetime import date
+from decimal import Decimal
 from typing import Annotated, NoReturn, TypeAlias
 
 from msgspec import Meta
@@ -27,6 +28,20 @@ _STAMP = re.compile(
     r"(Z| UTC|[+-](?:[01]\d|2[0-3])(?::?[0-5]\d)?)?)?",
     re.ASCII,
 )
+
+MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
+_NAMED = re.compile(  # RFC 1123 and RFC 850 (HTTP dates), logs of Apache and nginx, git and PostgreSQL
+    rf"\[?(?:[a-z]{{3,9}},? )?(\d\d?)[ /-]({MONTHS.replace(' ', '|')})[a-z]{{0,6}}[ /-](\d{{4}})[: T]"
+    r"(\d\d:\d\d:\d\d(?:[.,]\d{1,9})?) ?(GMT|Z|[+-]\d\d:?\d\d)?\]?",
+    re.ASCII | re.IGNORECASE,
+)
+_COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)([.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
+_SINCE_START = re.compile(
+    r"(\d{1,4}):([0-5]\d):([0-5]\d(?:[.,]\d{1,9})?)|(\d{1,12}(?:\.\d{1,12})?) ?(ns|us|\u00b5s|ms|s|sec|min|h)", re.ASCII
+)
+_UNITS = {unit: Decimal(seconds) for unit, seconds in (
+    ("0", 0), ("ns", "1e-9"), ("us", "1e-6"), ("\u00b5s", "1e-6"), ("ms", "1e-3"), ("s", 1), ("sec", 1), ("min", 60),
+    ("h", 3600))}  # fmt: skip
 
 Fail = Callable[[str], NoReturn]
 
@@ -70,12 +85,17 @@ def ungrouped(cells: Iterable[object]) -> dict[str, str]:
     return {texts[text]: re.sub(r"\D", "", text) for text in grouped}
 
 
+def is_number(text: str) -> bool:
+    """Whether a text is a number in decimal digits."""
+    return _DECIMAL.fullmatch(text.strip()) is not None
+
+
 def number(cell: object, refuse: Fail) -> float:
     """A finite number of 0 or more from text or JSON."""
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         refuse("a number is missing")
     if isinstance(cell, str):
-        value = float(text) if _DECIMAL.fullmatch(text := cell.strip()) else math.nan
+        value = float(cell) if is_number(cell) else math.nan
     elif isinstance(cell, int | float) and not isinstance(cell, bool):
         value = float(cell) if abs(cell) < LARGEST_NUMBER else math.inf
     else:
@@ -125,7 +145,13 @@ def day_first(dates: Iterable[tuple[str, ...]]) -> bool | None:
 
 
 def _iso(text: str, day_first: bool) -> str:
-    """A date such as 05/10/2024 12:00:00 AM with its year first; any other as it is."""
+    """A date as ISO 8601 writes it: of 05/10/2024 12:00:00 AM, of RFC 1123, of a log of Apache or nginx, and without
+    signs between; any other as it is."""
+    if match := _COMPACT.fullmatch(text):
+        return "{}-{}-{}T{}:{}:{}{}{}".format(*match.groups(""))
+    if match := _NAMED.fullmatch(text):
+        day, month, year, clock, zone = match.groups("")
+        return f"{year}-{1 + MONTHS.index(month.lower()) // 4:02}-{day:0>2}T{clock}{zone.replace('GMT', 'Z')}"
     if not (match := _LOCAL.fullmatch(text)):
         return text
     one, _, two, year, hour, rest, half = match.groups()
@@ -136,10 +162,15 @@ def _iso(text: str, day_first: bool) -> str:
 
 
 def stamp_ns(cell: object, refuse: Fail, day_first: bool = False) -> tuple[int, bool]:
-    """Nanoseconds since 1970 (UTC where the stamp has an offset), and whether it has one."""
-    match = _STAMP.fullmatch(_iso(cell.strip(), day_first)) if isinstance(cell, str) else None
+    """Nanoseconds since 1970 (UTC where the stamp has an offset) or since the start, and whether it has a time zone."""
+    text = cell.strip() if isinstance(cell, str) else ""
+    if match := _SINCE_START.fullmatch(text):
+        hours, minutes, rest, number, unit = match.groups("0")
+        seconds = Decimal(number) * _UNITS[unit] + 3600 * int(hours) + 60 * int(minutes)
+        return int((seconds + Decimal(rest.replace(",", "."))) * SECOND_NS), False
+    match = _STAMP.fullmatch(_iso(text, day_first))
     if not match:
-        refuse(f"a stamp such as 2023-11-16 18:15:46.6805900 expected, got {shown(cell)}")
+        refuse(f"a stamp such as 2023-11-16 18:15:46.6805900, 00:00:01.5 or 1.5s expected, got {shown(cell)}")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
         days = date(int(year), int(month), int(day)).toordinal() - date(1970, 1, 1).toordinal()
@@ -157,13 +188,14 @@ def stamp_ns(cell: object, refuse: Fail, day_first: bool = False) -> tuple[int, 
 
 def has_zone(stamp: object) -> bool:
     """Whether a date has a time zone."""
-    match = _STAMP.fullmatch(str(stamp).strip())
+    match = _STAMP.fullmatch(_iso(str(stamp).strip(), True))
     return match is not None and match.groups()[-1] is not None
 
 
 def may_be_timestamp(cell: object) -> bool:
-    """Whether a cell is a date rather than a number."""
-    return isinstance(cell, str) and _STAMP.fullmatch(_iso(cell.strip(), True)) is not None
+    """Whether a cell is a date or a time since the start rather than a plain number."""
+    text = cell.strip() if isinstance(cell, str) else ""
+    return any(form.fullmatch(_iso(text, True)) for form in (_STAMP, _SINCE_START))
 
 
 def shown(cell: object) -> str:

@@ -51,11 +51,11 @@ def with_commas(runs: Iterator[Lines], sign: str) -> Iterator[Lines]:
         yield Lines(first, data, at_byte)
 
 
-def header(file: Path, line: int, text: str) -> tuple[str, ...]:
+def header(file: Path, line: int, text: str, sign: str) -> tuple[str, ...]:
     """Column names from the first line."""
     _no_other_format(file)
     try:
-        names = next(csv.reader([text], strict=True, skipinitialspace=True, delimiter=separator(text)))
+        names = next(csv.reader([text], strict=True, skipinitialspace=True, delimiter=sign))
     except csv.Error as error:
         raise _not_a_row(file, line, str(error)) from None
     columns = tuple(c.strip() for c in names)

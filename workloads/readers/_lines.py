@@ -6,10 +6,11 @@ import hashlib
 import io
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from harness import untrusted
 from harness.bounds import AtLeastOne, Checked, Positive
@@ -22,7 +23,7 @@ MOST_TOKENS = 10_000_000
 FORMATS = "a trace is CSV, JSON lines or Parquet; text may be packed with gzip or zstd"
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 _PIECE_BYTES = 256 << 10
-_UTF16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_DAMAGED = (OSError, EOFError, zlib.error, ValueError)  # gzip.BadGzipFile is an OSError; Arrow's are ValueErrors
 _PLAIN_TEXT = "; save it as CSV or JSON lines"
 _OTHERS: tuple[tuple[bytes, str], ...] = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file; run 'git lfs pull' for it"),
@@ -166,24 +167,27 @@ def sha256(file: Path) -> str:
 
 
 def unpacked(hashed: Hashed) -> IO[bytes]:
-    """The text of a file, unpacked if it is gzip or Zstandard."""
+    """The text of a file as UTF-8, unpacked if it is gzip or Zstandard."""
     raw = io.BufferedReader(hashed, 64 << 10)  # what is read ahead counts as unpacked
-    start = raw.peek(4)[:4]
-    if start.startswith(_GZIP):
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]  # all that is used of it: read1
-    if start == _ZSTD:
+    stream: Any = raw
+    if raw.peek(2).startswith(_GZIP):
+        stream = gzip.GzipFile(fileobj=raw)
+    elif raw.peek(4).startswith(_ZSTD):
         import pyarrow as pa
 
-        packed: IO[bytes] = pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd")
-        return packed
-    if encoding := _utf16(start):
-        return codecs.EncodedFile(raw, "utf-8", encoding)
-    return raw
+        stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"), _PIECE_BYTES)
+    start = b""
+    with suppress(*_DAMAGED):  # the first read reports the damage
+        start = stream.peek(4)[:4]
+    encoding = _wide_encoding(start)
+    return codecs.EncodedFile(stream, "utf-8", encoding) if encoding else stream
 
 
-def _utf16(start: bytes) -> str | None:
-    """The encoding of a text in UTF-16, as Excel and PowerShell write it, by its first four bytes."""
-    if start[:2] in _UTF16:
+def _wide_encoding(start: bytes) -> str | None:
+    """The encoding of a text in UTF-32, or in UTF-16 as Excel and PowerShell write it, by its first four bytes."""
+    if start in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE):
+        return "utf-32"
+    if start[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         return "utf-16"
     zeros = [byte == 0 for byte in start]
     if zeros == [False, True, False, True]:
@@ -203,7 +207,7 @@ def other(start: bytes) -> str | None:
 
 def is_plain(stream: IO[bytes]) -> bool:
     """Whether what `unpacked` opened is not packed, so that a place in the text is one in the file."""
-    return isinstance(stream, io.BufferedReader)
+    return isinstance(stream, io.BufferedReader) and isinstance(stream.raw, Hashed)
 
 
 def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Limits = USUAL) -> Iterator[Lines]:
@@ -245,7 +249,7 @@ def _piece(stream: IO[bytes], size: int) -> tuple[bytes, str]:
         recoded = isinstance(stream, codecs.StreamRecoder)  # its `read1` is that of what it recodes
         read1 = stream.read if recoded else getattr(stream, "read1", stream.read)
         piece: bytes = read1(min(size, _PIECE_BYTES))
-    except (OSError, EOFError, zlib.error, ValueError) as error:  # gzip.BadGzipFile is an OSError; Arrow's a ValueError
+    except _DAMAGED as error:
         return b"", reason(error).splitlines()[0].rstrip(".")[:200]
     return piece, "" if piece else _END
 

@@ -212,7 +212,9 @@ _MORE: tuple[tuple[str, str, Callable[[Block, str], Any]], ...] = (
 def _stamps(block: Block, column: str, per_s: float) -> tuple[Ints | Floats, float, bool]:
     cells = block.cells(column)
     typed = isinstance(cells, pa.Array) and pa.types.is_timestamp(cells.type)
-    if typed or any(map(may_be_timestamp, block.first[column])):
+    texts = [cell for cell in block.first[column] if isinstance(cell, str) and cell.strip()]
+    # where no cell is a number, the refusal of a stamp says what can be read
+    if typed or any(map(may_be_timestamp, texts)) or (texts and not any(map(_cells.is_number, texts))):
         return block.stamps_ns(column), UNITS["at_ns"], True
     return block.numbers(column), per_s, False
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 import tarfile
 import zipfile
 import zlib
@@ -90,8 +91,12 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
         size = {"bench.block_tokens": str(first["block_tokens"])} if "block_tokens" in first else {}
         plain = (file,) if _lines.is_plain(stream) else ()
         return Source(file, "json", _json.columns_of(first), objects, sha256, hashed.close, size_bytes, size, plain)
-    columns = _csv.header(file, number, text)
-    blocks = _csv.blocks(file, columns, _after(runs), block_bytes, _csv.separator(text))
+    sign = None
+    if named := re.fullmatch('"?sep=(.)"?', text):  # the first line that Excel writes or reads
+        sign = named[1]
+        number, text, runs = _first_line(file, _after(runs))
+    columns = _csv.header(file, number, text, sign or _csv.separator(text))
+    blocks = _csv.blocks(file, columns, _after(runs), block_bytes, sign or _csv.separator(text))
     return Source(file, "csv", columns, blocks, sha256, hashed.close, size_bytes)
 
 
@@ -140,14 +145,22 @@ def _known(file: Path, runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:
 
 
 def _first_line(file: Path, runs: Iterator[_lines.Lines]) -> tuple[int, str, Iterator[_lines.Lines]]:
-    """Number and text of the first line that is not blank, and the runs from that line on."""
+    """Number and text of the first line that is neither blank nor a comment, and the runs from that line on.
+
+    A comment with as many columns as the row of numbers behind it is the header, as NumPy writes it.
+    """
     for first, data, at_byte in runs:
-        begin = 0
+        begin, comment = 0, ("", 0, 0)
         for number, line in enumerate(data.split(b"\n"), first):
-            if text := _lines.text_of(line, file, number):
+            text = _lines.text_of(line, file, number)
+            if text.startswith("#"):
+                comment = text.lstrip("# "), number, begin
+            elif text:
+                if text[0].isdigit() and 1 < len(re.findall("[,;\t|]", text)) == len(re.findall("[,;\t|]", comment[0])):
+                    text, number, begin = comment
                 return number, text, chain([_lines.Lines(number, data[begin:], at_byte + begin)], runs)
             begin += len(line) + 1
-    raise UsageError(f"Trace '{file}' holds only blank lines; {_lines.FORMATS}.")
+    raise UsageError(f"Trace '{file}' holds only blank lines and comments; {_lines.FORMATS}.")
 
 
 def _after(runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:

@@ -48,8 +48,8 @@ PASSED = frozenset(
      "mm_processor_kwargs")
 )  # fmt: skip
 """Fields beside the prompt that a record may hold and that are sent with it."""
-ANSWERS = ("max_completion_tokens", "max_tokens", "output_tokens", "max_new_tokens")
-"""Fields of a record that tell how long an answer may be; `output_tokens` is that of vLLM's custom data sets."""
+ANSWERS = ("max_completion_tokens", "max_tokens", "output_tokens", "output_length", "max_new_tokens")
+"""Fields of a record that tell how long an answer may be: also of vLLM's custom data sets, and of AIPerf."""
 PER_S = {"s": 1, "ms": 1000, "us": 1_000_000}
 Unit = Literal["s", "ms", "us"]
 Encode = Callable[[list[str]], list[Sequence[int]]]
@@ -96,9 +96,12 @@ def _names(ids: Sequence[int], size: int) -> list[int]:
 
 def text_of(cell: object, refuse: _cells.Fail) -> str:
     """A text, or the contents of messages with their roles, as they are counted."""
+    cell = prompt_of(cell).get("prompt", cell)
     if isinstance(cell, str) and not _cells.half_characters(cell):
         return cell
     messages = cell if isinstance(cell, list) else [cell]
+    if len(messages) > 1 and all(isinstance(message, str) for message in messages):
+        refuse(f"one prompt a row expected, got a batch of {len(messages)}; write each into a row of its own")
     parts = []
     for message in messages:
         given = message if isinstance(message, dict) else {}
@@ -143,7 +146,7 @@ def chat_of(body: Mapping[str, Any], refuse: _cells.Fail, *, answered: bool = Tr
     if isinstance(given, list) and answered:
         given, answer = parted(given)
     elif given is None:
-        given = body.get("prompt")
+        given = body.get("prompt", body.get("text_input"))
     limits = (body.get(name) for name in ANSWERS)
     limit = next((_cells.tokens(value, refuse) for value in limits if value is not None), 0)
     prompt = tools_of(body.get("tools"), refuse) + text_of(given, refuse)
@@ -219,6 +222,8 @@ class Recorded(Counting):
 
 def prompt_of(given: Any) -> dict[str, object]:
     """The part of a body that is the prompt: a text, or messages."""
+    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str):  # a batch of one prompt
+        given = given[0]
     if isinstance(given, str):
         return {"prompt": given}
     return {"messages": given if isinstance(given, list) else [given]}

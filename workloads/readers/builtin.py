@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from harness import registry
 from harness.bounds import AtLeastOne, Checked
 from harness.data.lists import Ints, Mask
 from workloads.readers import _cells, _plain, _texts
@@ -142,7 +143,7 @@ class Messages(Recorded):
     def requests(self, block: Block) -> Requests:
         """Every row; one without a prompt, or of which nothing tells how long its answer is, is reported as dropped."""
         chats = partial(_chats, self.needs[0])
-        return self.counted(block, type(self).__name__.lower(), chats, self.unit, self.output_tokens)
+        return self.counted(block, registry.name_of(self), chats, self.unit, self.output_tokens)
 
 
 def _chats(column: str, block: Block) -> list[_texts.Chat]:
@@ -172,7 +173,26 @@ class Prompts(Messages):
     @staticmethod
     def body(row: Mapping[str, Any], number: int) -> dict[str, object]:  # noqa: ARG004  # a row is one request
         """The prompt of a row, and the fields beside it."""
-        return {"prompt": row["prompt"], **_texts.passed(row)}
+        return {**_texts.prompt_of(row["prompt"]), **_texts.passed(row)}
+
+
+@dataclass(frozen=True, slots=True)
+class TextInput(Prompts):
+    """Rows of AIPerf with the text of their prompts (JSON lines with `text_input`) in place of counts and hashes.
+
+    One request a line: its `text_input`, perhaps `output_length`, `timestamp` (in `unit`, milliseconds) and
+    `session_id`. The rest is as in the reader `prompts`. Source of the format: ai-dynamo/aiperf, Mooncake's traces.
+    """
+
+    unit: Unit = "ms"
+
+    needs: ClassVar[tuple[str, ...]] = ("text_input",)
+    stamp: ClassVar[str] = "text_input"
+
+    @staticmethod
+    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:
+        """The prompt of a row, and the fields beside it."""
+        return Prompts.body({**row, "prompt": row["text_input"]}, number)
 
 
 @dataclass(frozen=True, slots=True)
