@@ -37,11 +37,9 @@ _NAMED = re.compile(  # RFC 1123 and RFC 850 (HTTP dates), logs of Apache and ng
 )
 _COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)([.,]\d{1,9})?(Z|[+-]\d\d:?\d\d)?", re.ASCII)
 _SINCE_START = re.compile(
-    r"(\d{1,4}):([0-5]\d):([0-5]\d(?:[.,]\d{1,9})?)|(\d{1,12}(?:\.\d{1,12})?) ?(ns|us|\u00b5s|ms|s|sec|min|h)", re.ASCII
+    r"(\d{1,4}):([0-5]\d):([0-5]\d(?:[.,]\d{1,9})?)|(\d{1,18}(?:\.\d{1,12})?) ?(ns|us|ms|s)", re.ASCII
 )
-_UNITS = {unit: Decimal(seconds) for unit, seconds in (
-    ("0", 0), ("ns", "1e-9"), ("us", "1e-6"), ("\u00b5s", "1e-6"), ("ms", "1e-3"), ("s", 1), ("sec", 1), ("min", 60),
-    ("h", 3600))}  # fmt: skip
+_UNITS = {"0": Decimal(0), "ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
 Fail = Callable[[str], NoReturn]
 
@@ -166,8 +164,9 @@ def stamp_ns(cell: object, refuse: Fail, day_first: bool = False) -> tuple[int, 
     text = cell.strip() if isinstance(cell, str) else ""
     if match := _SINCE_START.fullmatch(text):
         hours, minutes, rest, number, unit = match.groups("0")
-        seconds = Decimal(number) * _UNITS[unit] + 3600 * int(hours) + 60 * int(minutes)
-        return int((seconds + Decimal(rest.replace(",", "."))) * SECOND_NS), False
+        clock_s = 3600 * int(hours) + 60 * int(minutes) + Decimal(rest.replace(",", "."))
+        at_ns = int((Decimal(number) * _UNITS[unit] + clock_s) * SECOND_NS)
+        return at_ns if at_ns < 1 << 63 else refuse(f"a stamp of 64-bit nanoseconds expected, got {shown(cell)}"), False
     match = _STAMP.fullmatch(_iso(text, day_first))
     if not match:
         refuse(f"a stamp such as 2023-11-16 18:15:46.6805900, 00:00:01.5 or 1.5s expected, got {shown(cell)}")
