@@ -1,4 +1,4 @@
-"""What a running benchmark shows: its counters, drawn at most 4 times a second."""
+"""What a running benchmark shows: its counters, drawn twice a second."""
 
 from __future__ import annotations
 
@@ -13,52 +13,67 @@ from typing import TYPE_CHECKING, TextIO, TypeVar
 from harness.runner.live import Live
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from harness.runner.exporter import Exporter
 
 T = TypeVar("T")
 
-DRAW_HZ = 4
+DRAW_HZ = 2
 PLAIN_S = 10.0
 
 
-def line(live: Live, columns: int | None = None) -> str:
-    """The state of a run in one line: rate, requests in flight, TTFT and TPOT of the last 10 s, attainment, and error
-    and lateness of the client. Where it is wider than `columns`, details are left out, then parts.
+def facts(live: Live) -> dict[str, str]:
+    """What is known of a run under way, by name: how far it is, requests, the rate sent and requested, TTFT and TPOT of
+    the last 10 s, attainment so far, and error and lateness of the client. Empty where nothing is known.
     """
     if live.epoch_s is None and live.waits_for:
-        return f"{live.waited_s():.0f} s, nothing sent yet: waiting for {live.waits_for}"
-    rate = "-" if live.sent_rps is None else f"{live.sent_rps:.3g}"
-    due = "" if live.scheduled_rps is None else f" of {live.scheduled_rps:.3g}"
-    share = "" if live.attainment is None else f"SLO {live.attainment:.1%}"
+        return {"time": f"{live.waited_s():.0f} s, nothing sent yet: waiting for {live.waits_for}"}
+    sent_rps = "-" if live.sent_rps is None else f"{live.sent_rps:.3g}"
+    requested = "" if live.scheduled_rps is None else f" of {live.scheduled_rps:.3g}"
+    attainment, late_s = live.attainment, live.late_s()
     floor_s = None if live.floor is None else live.floor.error("ttft").p99_s
-    late_s = live.late_s()
-    times = dict(zip(("TTFT", "TPOT"), live.recent(), strict=True))
-    parts = {
+    latencies = (
+        f"{_at(values_s, 0.5)}" + (f" (p99 {_at(values_s, 0.99)})" if values_s else "") for values_s in live.recent()
+    )
+    return {
         "time": f"{live.elapsed_s():.0f} s{_left(live)}",
-        "sent": f"sent {live.sent}" + (f" of up to {live.total}" if live.at_most else f"/{live.total}"),
-        "rate": f"{rate}{due} req/s",
-        "in flight": f"{live.sent - live.finished} in flight",
-        "failed": f"{live.failed} failed" if live.failed else "",
-        "times": _joined(
-            f"{name} {_at(x, 0.5)}" + (f" (p99 {_at(x, 0.99)})" if x else "") for name, x in times.items()
-        ),
-        "SLO": f"{share} (goal {100 * live.slo.goal:g}%)" if share else "",
-        "floor": "" if floor_s is None else f"floor {_at([floor_s], 1.0)}",
-        "late": f"late p99 {_at(late_s, 0.99)}" if late_s else "",
-    }
-    shorter = {
-        "late": "",
-        "times": _joined(f"{name} {_at(values_s, 0.5)}" for name, values_s in times.items()),
-        "sent": "",
-        "time": f"{live.elapsed_s():.0f} s",
-        "rate": f"{rate} req/s",
-        "SLO": share,
-    }
-    for name, text in [*shorter.items(), *((name, "") for name in ("time", "failed", "floor", "times", "in flight"))]:
-        if columns is None or len(_joined(parts.values())) <= columns:
-            break
-        parts[name] = text
-    return _joined(parts.values())
+        "requests": _joined([
+            f"sent {live.sent}" + (f" of up to {live.total}" if live.at_most else f"/{live.total}"),
+            f"{live.sent - live.finished} in flight",
+            f"{live.failed} failed" if live.failed else "",
+        ]),
+        "rate": f"{sent_rps}{requested} req/s",
+        **dict(zip(("TTFT", "TPOT"), latencies, strict=True)),
+        "SLO": "" if attainment is None else f"{attainment:.1%} (goal {100 * live.slo.goal:g}%)",
+        "client": _joined([
+            "" if floor_s is None else f"floor {_at([floor_s], 1.0)}",
+            f"late p99 {_at(late_s, 0.99)}" if late_s else "",
+        ]),
+    }  # fmt: skip
+
+
+def line(live: Live) -> str:
+    """The facts in one line."""
+    named = ("TTFT", "TPOT", "SLO")
+    return _joined(f"{name} {text}" if name in named and text else text for name, text in facts(live).items())
+
+
+def screen(live: Live) -> Table:
+    """The facts as rows below a bar of the time in which requests are sent."""
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(no_wrap=True, overflow="ellipsis")
+    if live.epoch_s is not None and live.span_s:
+        grid.add_row("", ProgressBar(total=live.span_s, completed=min(live.elapsed_s(), live.span_s), width=40))
+    for name, text in facts(live).items():
+        if text:
+            grid.add_row(name, Text(text))
+    return grid
 
 
 def _joined(parts: Iterable[str]) -> str:
@@ -100,7 +115,7 @@ class Display:
 
     @contextmanager
     def showing(self, live: Live, stream: TextIO | None = None) -> Iterator[None]:
-        """Show `live` while the body runs: in one changing line on a terminal, a line every 10 s otherwise."""
+        """Show `live` while the body runs: a small screen on a terminal, a line every 10 s otherwise."""
         out = stream if stream is not None else sys.stderr
         if out.isatty():
             draw = _silent if self.quiet else _changing
@@ -146,14 +161,13 @@ def _lines(live: Live, out: TextIO, done: threading.Event) -> None:
 
 def _changing(live: Live, out: TextIO, done: threading.Event) -> None:
     from rich.console import Console
-    from rich.live import Live as Shown
-    from rich.text import Text
+    from rich.live import Live as Screen
 
     console = Console(file=out)
-    with Shown(Text(), console=console, auto_refresh=False, transient=True) as display:
+    with Screen(console=console, auto_refresh=False, transient=True) as display:
         over = False
         while not over:
             over = done.wait(1 / DRAW_HZ)
             for text in live.take_lines():
                 console.print(text, markup=False, highlight=False)
-            display.update(Text(line(live, console.width), no_wrap=True, overflow="crop"), refresh=True)
+            display.update(screen(live), refresh=True)
