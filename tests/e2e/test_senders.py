@@ -126,9 +126,11 @@ class Taken:
         pass
 
 
-def sent(url: str, path: Path, do: Callable[[Senders], None], *, after: int) -> tuple[Outcome, list[RequestRecord]]:
-    """Have 400 requests sent in 4 s by two senders, and `do` something when `after` of them have ended."""
-    table = scheduled_table([Request(i, 0.01 * i, 20, 4) for i in range(400)])
+def sent(
+    url: str, path: Path, do: Callable[[Senders], None], *, after: int, apart_s: float = 0.01
+) -> tuple[Outcome, list[RequestRecord]]:
+    """Have 400 requests sent by two senders, and `do` something when `after` of them have ended."""
+    table = scheduled_table([Request(i, apart_s * i, 20, 4) for i in range(400)])
     Schedule(table, digest(table)).save(path)
     taken = Taken(after)
 
@@ -248,7 +250,8 @@ def test_a_server_that_goes_away_ends_the_run(tmp_path):
     """The rest of an hour would be failures, and their share would decide the verdict."""
     with ExitStack() as server:
         url = server.enter_context(running(Timing(0.02, 0.002, 4)))
-        outcome, records = sent(url, tmp_path / "schedule.parquet", lambda _: server.close(), after=40)
+        # on a busy machine all requests of 4 s could be under way before the 40th answer is seen
+        outcome, records = sent(url, tmp_path / "schedule.parquet", lambda _: server.close(), after=40, apart_s=0.05)
 
     assert "failed" == outcome.ended
     assert "20 requests in a row got no answer" in str(outcome.error)
