@@ -71,6 +71,7 @@ def test_a_capacity_search_probes_once(scripted: Callable, run_here: Callable) -
     assert 2 == _unmeasured(server)
 
 
+@pytest.mark.nightly
 def test_pairs_probe_once_for_each_format(
     scripted: Callable, run_here: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

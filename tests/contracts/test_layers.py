@@ -36,7 +36,7 @@ def test_no_import_comes_back_to_its_start(size, files):
 def test_a_sibling_that_is_named_is_found(size):
     """The checks above could not fail."""
     text = 'import importlib\n\nm = importlib.import_module(f"reports.answers.{kind}")\n    from backends import sim\n'
-    file = size.Source("harness/runner/run.py", "harness.runner.run", text, None)
+    file = size.Source("harness/runner/run.py", "harness.runner.run", text)
 
     assert 2 == len(size.siblings([file]))
     assert ["a <-> b"] == size.circles({"a": {"b"}, "b": {"a"}, "c": {"a"}})
