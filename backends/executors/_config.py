@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta
 
+from backends.executors._layers import sample
 from backends.executors._plan import Memory, Plan, plan
 from harness import bounds, untrusted
 from harness.api import Piece
@@ -22,6 +23,8 @@ from harness.errors import UsageError, no_such
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "MistralForCausalLM": "mistral"}
 )
+
+BYTES = MappingProxyType({"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2})
 
 SIZES = ("vocab", "hidden", "intermediate", "layers", "heads", "kv_heads", "head_dim", "context_tokens")
 """Fields of `Config` that a seeded model is made of, in its order."""
@@ -89,15 +92,19 @@ class Transformer:
     intermediate: int = 512
     vocab: int = 4096
     context_tokens: int = 16384
+    dtype: str = "float32"
     config: Config = field(init=False, repr=False)
     _exact: np.dtype = field(init=False, repr=False)
     """Of what is computed before it is rounded to `dtype`."""
+    _parameters: int = field(init=False, repr=False)
     _memory: Memory | None = field(init=False, repr=False, default=None)
+    _pages: tuple[Any, ...] = field(init=False, repr=False, default=())
+    """KV memory of each layer."""
 
-    def _configure(self, exact: np.dtype) -> None:
+    def _configure(self) -> None:
         """Check the arguments and read the shape. Raises UsageError for numbers that do not fit."""
         bounds.check(self)
-        self._exact = exact
+        self._exact = np.dtype(np.float64 if self.dtype == "float64" else np.float32)
         if self.model is not None:
             self.config = read_config(Path(self.model))
             return
@@ -116,8 +123,49 @@ class Transformer:
     def max_tokens(self) -> int:
         return self.config.context_tokens
 
-    def _model_name(self) -> str:
-        return f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token keeps, all layers."""
+        c = self.config
+        return 2 * c.layers * c.kv_heads * c.head_dim * BYTES[self.dtype]
+
+    def describe(self) -> dict[str, object]:
+        return {
+            "model": f"seeded-{self.config.family}-{self.seed}" if self.model is None else Path(self.model).name,
+            "parameters": self._parameters,
+            **self.config.facts,
+            "dtype": self.dtype,
+            "threads": self._threads(),
+            "kv_bytes_per_token": self.kv_bytes_per_token,
+        }
+
+    def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
+        tokens: list[int | None] = [None] * len(pieces)
+        if pieces:
+            step = self._plan(pieces)
+            chosen = self._sampled(step, [pieces[i] for i in step.sampled])
+            for index, token in zip(step.sampled, chosen, strict=True):
+                tokens[index] = token
+        return tokens
+
+    def copy_in(self, kept: Sequence[object], blocks: Sequence[int]) -> None:
+        page: Any  # what `copy_out` gave
+        for page, block in zip(kept, blocks, strict=True):
+            for layer, part in zip(self._pages, page, strict=True):
+                layer[block] = part
+
+    def logits(self, pieces: Sequence[Piece]) -> np.ndarray:
+        """Run one step; the logits (pieces that sample, vocab), in the order of `pieces`."""
+        step = self._plan(pieces)
+        return self._logits(step)[np.argsort(step.sampled)]
+
+    def _sampled(self, step: Plan, pieces: Sequence[Piece]) -> list[int]:
+        """Run one step; a token for each of these pieces, those that sample, in row order."""
+        return sample(self._logits(step), pieces)
+
+    def _logits(self, step: Plan) -> np.ndarray:
+        """Run one step; the logits (sampled pieces in row order, vocab)."""
+        raise NotImplementedError
 
     def _threads(self) -> int:
         if self.threads is not None:
@@ -136,11 +184,6 @@ class Transformer:
             raise RuntimeError(f"{self._name}: allocate comes before the first step")
         c = self.config
         return plan(pieces, self._memory, [c.window(i) for i in range(c.layers)], self._exact)
-
-
-def kv_bytes_per_token(config: Config, itemsize: int) -> int:
-    """Bytes of keys and values that one token keeps, all layers."""
-    return 2 * config.layers * config.kv_heads * config.head_dim * itemsize
 
 
 def check(config: Config, where: str) -> None:

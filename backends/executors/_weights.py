@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
@@ -157,8 +157,7 @@ def _array(entry: dict[str, Any], where: str) -> np.ndarray:
     raise UsageError(f"{where} is stored as {kind}; known: F32, F16, BF16.")
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """One decoder layer; each RMSNorm's gain is folded into the matrix behind it, 1/sqrt(d) into the query."""
 
     qkv: np.ndarray  # (C, (H + 2 KV) d), query and key with rotary pairs side by side

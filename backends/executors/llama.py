@@ -9,7 +9,7 @@ model did; the density of gaps (3.8 per unit) and the mean difference (5e-7) giv
 none may happen on such machines, use `dtype=float64`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
 from pathlib import Path
@@ -19,11 +19,10 @@ import numpy as np
 from threadpoolctl import ThreadpoolController  # type: ignore[import-untyped]  # it ships no types
 
 from backends.executors import _weights as weights
-from backends.executors._config import Transformer, kv_bytes_per_token
-from backends.executors._layers import PagedAttention, Rotary, Scratch, multiply, sample
+from backends.executors._config import Transformer
+from backends.executors._layers import PagedAttention, Rotary, Scratch, multiply
 from backends.executors._plan import Plan
 from backends.executors._weights import Layer, Weights, fuse
-from harness.api import Piece
 
 
 @dataclass(slots=True)
@@ -40,21 +39,16 @@ class Llama(Transformer):
     _scratch: Scratch = field(init=False, repr=False)
     _attention: PagedAttention = field(init=False, repr=False)
     _blas: ThreadpoolController = field(init=False, repr=False)
-    _pages: tuple[np.ndarray, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        self._configure(dtype := np.dtype(self.dtype))
-        self._weights = fuse(weights.of_model(self.model, self.config, self.seed), self.config, dtype)
-        self._rotary = Rotary(self.config, dtype)
-        self._scratch = Scratch(dtype)
+        self._configure()
         c = self.config
+        self._weights = fuse(weights.of_model(self.model, c, self.seed), c, self._exact)
+        self._parameters = self._weights.parameters
+        self._rotary = Rotary(c, self._exact)
+        self._scratch = Scratch(self._exact)
         self._attention = PagedAttention(c.heads, c.kv_heads, c.head_dim, self._scratch)
         self._blas = ThreadpoolController()
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        """Bytes of KV memory that one token takes."""
-        return kv_bytes_per_token(self.config, np.dtype(self.dtype).itemsize)
 
     def allocate(self, num_blocks: int, block_size: int) -> None:
         self._remember(num_blocks, block_size)
@@ -79,24 +73,9 @@ class Llama(Transformer):
         """What `copy_out` of the other executor gives."""
         return list(self._layers_in(memory)[:, list(source_blocks)].swapaxes(0, 1))
 
-    def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
-        tokens: list[int | None] = [None] * len(pieces)
-        if not pieces:
-            return tokens
-        step = self._plan(pieces)
-        chosen = sample(self._run(step), [pieces[i] for i in step.sampled])
-        for index, token in zip(step.sampled, chosen, strict=True):
-            tokens[index] = token
-        return tokens
-
     def copy_out(self, blocks: Sequence[int]) -> Sequence[np.ndarray]:
         """What these pages hold in every layer, one array a page: (layers, block size, 2, KV heads, head_dim)."""
         return list(np.stack([layer[list(blocks)] for layer in self._pages], axis=1))
-
-    def copy_in(self, kept: Sequence[object], blocks: Sequence[int]) -> None:
-        for page, block in zip(kept, blocks, strict=True):
-            for layer, part in zip(self._pages, np.asarray(page), strict=True):
-                layer[block] = part
 
     @property
     def _page_shape(self) -> tuple[int, ...]:
@@ -109,26 +88,11 @@ class Llama(Transformer):
         """(layers, *page shape) in the memory of an executor with as many pages."""
         return np.frombuffer(memory, self.dtype).reshape(self.config.layers, *self._page_shape)
 
-    def logits(self, pieces: Sequence[Piece]) -> np.ndarray:
-        """Run one step; the logits (pieces that sample, vocab), in the order of `pieces`."""
-        step = self._plan(pieces)
-        return self._run(step)[np.argsort(step.sampled)]
-
-    def describe(self) -> Mapping[str, object]:
-        return {
-            "model": self._model_name(),
-            "parameters": self._weights.parameters,
-            **self.config.facts,
-            "dtype": self.dtype,
-            "threads": self._threads(),
-            "kv_bytes_per_token": self.kv_bytes_per_token,
-        }
-
     def save(self, folder: str | Path) -> None:
         """Write the model as a Hugging Face folder (float32)."""
         weights.save(Path(folder), self.config, weights.of_model(self.model, self.config, self.seed))
 
-    def _run(self, step: Plan) -> np.ndarray:
+    def _logits(self, step: Plan) -> np.ndarray:
         """The logits (sampled pieces in row order, vocab)."""
         quiet = np.errstate(over="ignore", under="ignore")  # exp of a large gate is infinite, and its inverse 0
         with self._blas.limit(limits=self._threads(), user_api="blas"), quiet:

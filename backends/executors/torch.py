@@ -8,35 +8,22 @@ they are within 1e-12 of one another, in practice never; half precision flips of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from backends.executors import _weights as weights
-from backends.executors._config import Transformer, kv_bytes_per_token
+from backends.executors._config import BYTES, Transformer
 from backends.executors._layers import Rotary, sample
 from backends.executors._plan import Attention, Memory, Plan
+from backends.executors._weights import Layer
 from harness.api import Piece
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-_BYTES = MappingProxyType({"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2})
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """One decoder layer; the arrays of `_weights.Layer` as tensors."""
-
-    qkv: Tensor
-    qkv_bias: Tensor | None
-    out: Tensor
-    gate_up: Tensor
-    down: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +52,13 @@ class Torch(Transformer):
     dtype: Literal["float32", "float64", "float16", "bfloat16"] = "float32"
     device: Literal["auto", "cpu", "cuda"] = "auto"
     _torch: Any = field(init=False, repr=False)
-    _parameters: int = field(init=False, repr=False)
     _embed: Any = field(init=False, repr=False)  # tensors: a spec reads these types where PyTorch may be missing
-    _layers: tuple[_Layer, ...] = field(init=False, repr=False)
+    _layers: tuple[Layer, ...] = field(init=False, repr=False)  # of tensors
     _head: Any = field(init=False, repr=False)
     _rotary: Rotary = field(init=False, repr=False)
-    _pages: tuple[Any, ...] = field(init=False, repr=False, default=())
 
     def __post_init__(self) -> None:
-        self._configure(np.dtype(np.float64 if self.dtype == "float64" else np.float32))
+        self._configure()
         self._torch = torch = _imported()
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UsageError("torch: device=cuda, and PyTorch sees no GPU here; take device=cpu.")
@@ -84,14 +69,7 @@ class Torch(Transformer):
         self._parameters = made.parameters
         self._embed, self._head = self._tensor(made.embed), self._tensor(made.head)
         self._layers = tuple(
-            _Layer(
-                self._tensor(one.qkv),
-                None if one.qkv_bias is None else self._tensor(one.qkv_bias),
-                self._tensor(one.out),
-                self._tensor(one.gate_up),
-                self._tensor(one.down),
-            )
-            for one in made.layers
+            Layer._make(None if array is None else self._tensor(array) for array in layer) for layer in made.layers
         )
         self._rotary = Rotary(self.config, self._exact)
 
@@ -107,43 +85,19 @@ class Torch(Transformer):
         except torch.OutOfMemoryError:
             raise UsageError(f"torch: the GPU has no room for {num_blocks:,} blocks of KV; lower kv_blocks.") from None
 
-    def execute(self, pieces: Sequence[Piece]) -> list[int | None]:
-        tokens: list[int | None] = [None] * len(pieces)
-        if not pieces:
-            return tokens
-        step = self._plan(pieces)
-        wanted = [pieces[i] for i in step.sampled]
-        with self._torch.inference_mode():
-            logits = self._run(step)
-            if all(piece.temperature == 0 and not piece.forbidden for piece in wanted):
-                chosen: list[int] = logits.argmax(dim=1).tolist()
-            else:
-                chosen = sample(self._array(logits), wanted)
-        for index, token in zip(step.sampled, chosen, strict=True):
-            tokens[index] = token
+    def _sampled(self, step: Plan, pieces: Sequence[Piece]) -> list[int]:
+        if any(piece.temperature > 0 or piece.forbidden for piece in pieces):
+            return sample(self._logits(step), pieces)
+        with self._torch.inference_mode():  # greedy: the logits stay on the device
+            tokens: list[int] = self._run(step).argmax(dim=1).tolist()
         return tokens
 
     def copy_out(self, blocks: Sequence[int]) -> Sequence[object]:
         """What these pages hold in every layer, one tensor a page: (layers, block size, 2, KV heads, head_dim)."""
         return list(self._torch.stack([layer[list(blocks)] for layer in self._pages], dim=1).cpu())
 
-    def copy_in(self, kept: Sequence[object], blocks: Sequence[int]) -> None:
-        for page, block in zip(kept, blocks, strict=True):
-            for layer, part in zip(self._pages, self._torch.as_tensor(page), strict=True):
-                layer[block] = part
-
-    def logits(self, pieces: Sequence[Piece]) -> np.ndarray:
-        """Run one step; the logits (pieces that sample, vocab), in the order of `pieces`."""
-        step = self._plan(pieces)
-        with self._torch.inference_mode():
-            return self._array(self._run(step))[np.argsort(step.sampled)]
-
-    def describe(self) -> Mapping[str, object]:
-        facts: dict[str, object] = {"model": self._model_name(), "parameters": self._parameters, **self.config.facts}
-        facts |= {
-            "dtype": self.dtype, "device": self.device, "threads": self._threads(), "torch": self._torch.__version__,
-            "kv_bytes_per_token": kv_bytes_per_token(self.config, _BYTES[self.dtype]),
-        }  # fmt: skip
+    def describe(self) -> dict[str, object]:
+        facts = Transformer.describe(self) | {"device": self.device, "torch": self._torch.__version__}
         if self.device == "cuda":
             facts["hardware"] = self._torch.cuda.get_device_name()
         return facts
@@ -160,10 +114,11 @@ class Torch(Transformer):
         made: Tensor = self._torch.from_numpy(np.asarray(array, np.int64)).to(self.device)
         return made
 
-    def _array(self, logits: Tensor) -> np.ndarray:
+    def _logits(self, step: Plan) -> np.ndarray:
         kind = self._torch.float64 if self.dtype == "float64" else self._torch.float32
-        made: np.ndarray = logits.to("cpu", kind).numpy()
-        return made
+        with self._torch.inference_mode():
+            logits: np.ndarray = self._run(step).to("cpu", kind).numpy()
+        return logits
 
     def _groups(self, attention: Attention) -> list[_Group]:
         """What attends together, on the device; the same in every layer of one window."""
@@ -196,7 +151,7 @@ class Torch(Transformer):
         return logits
 
     def _attend(
-        self, rows: Tensor, layer: _Layer, pages: Tensor, slots: Tensor, rotations: Tensor, groups: Sequence[_Group]
+        self, rows: Tensor, layer: Layer, pages: Tensor, slots: Tensor, rotations: Tensor, groups: Sequence[_Group]
     ) -> Tensor:
         """The attention of one layer (R, H d), after storing keys and values of the step."""
         torch, c = self._torch, self.config
@@ -233,7 +188,7 @@ class Torch(Transformer):
 
     def _normed(self, rows: Tensor) -> Tensor:
         """RMSNorm (Zhang and Sennrich, 2019) without its gain, which is folded into the next matrix."""
-        exact = rows.to(self._torch.float32) if _BYTES[self.dtype] == 2 else rows
+        exact = rows.to(self._torch.float32) if BYTES[self.dtype] == 2 else rows
         scale = (exact.square().mean(dim=1, keepdim=True) + self.config.norm_eps).rsqrt()
         normed: Tensor = (exact * scale).to(rows.dtype)
         return normed
