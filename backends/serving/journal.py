@@ -55,81 +55,14 @@ class Journal:
     calls: list[JournalCall] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
 
-    def add(self, request_id: int, now_s: float) -> None:
-        """A request arrived at the replica."""
-        self.calls.append(JournalCall("add", now_s, request_id))
-
-    def whole(self, request_id: int, now_s: float) -> None:
-        """A request will decode where its prompt is computed."""
-        self.calls.append(JournalCall("whole", now_s, request_id))
-
-    def schedule(self, now_s: float) -> None:
-        """The driver requested a batch."""
-        self.calls.append(JournalCall("schedule", now_s))
-
-    def commit(self, end_s: ListOf[float]) -> None:
-        """A batch ended (`end_s`: one stamp per step of a leap)."""
-        self.calls.append(JournalCall("commit", end_s[-1], None, tuple(end_s)))
-
-    def cancel(self, request_id: int, now_s: float) -> None:
-        """A request was withdrawn."""
-        self.calls.append(JournalCall("cancel", now_s, request_id))
-
-    def stop(self, request_id: int, now_s: float) -> None:
-        """A sequence ended before its last token."""
-        self.calls.append(JournalCall("stop", now_s, request_id))
-
-    def forget(self, now_s: float) -> None:
-        """The prefix cache was emptied."""
-        self.calls.append(JournalCall("forget", now_s))
-
-    def accept(self, seq: Sequence, now_s: float) -> None:
-        """A sequence whose KV is on its way was given memory."""
-        self.calls.append(JournalCall("accept", now_s, seq.request.id, (), seq.computed, seq.emitted))
-
-    def land(self, seq: Sequence, now_s: float) -> None:
-        """Its KV arrived."""
-        self.calls.append(JournalCall("land", now_s, seq.request.id, (), seq.computed, seq.emitted))
-
-    def drop(self, request_id: int, now_s: float) -> None:
-        """Its KV will not arrive."""
-        self.calls.append(JournalCall("drop", now_s, request_id))
-
-    def release(self, request_id: int, now_s: float) -> None:
-        """Its KV has arrived elsewhere, and its memory here was freed."""
-        self.calls.append(JournalCall("release", now_s, request_id))
-
-    def send(self, request_id: int, now_s: float) -> None:
-        """A sequence was taken out to be moved elsewhere."""
-        self.calls.append(JournalCall("send", now_s, request_id))
-
-    def stay(self, request_id: int, now_s: float) -> None:
-        """It could not be moved."""
-        self.calls.append(JournalCall("stay", now_s, request_id))
-
-    def reserve(self, request_id: int, blocks: int, now_s: float) -> None:
-        """Blocks were set aside for a sequence that will come."""
-        self.calls.append(JournalCall("reserve", now_s, request_id, blocks=blocks))
-
-    def unreserve(self, request_id: int, now_s: float) -> None:
-        """It will not come."""
-        self.calls.append(JournalCall("unreserve", now_s, request_id))
-
-    def restart(self, seq: Sequence, now_s: float) -> None:
-        """A sequence came without KV."""
-        self.calls.append(JournalCall("restart", now_s, seq.request.id, (), 0, seq.emitted))
-
-    def fail(self, now_s: float) -> None:
-        """The replica went down."""
-        self.calls.append(JournalCall("fail", now_s))
-
-    def set_role(self, role: Role, now_s: float) -> None:
-        """The replica got this role."""
-        self.calls.append(JournalCall("role", now_s, role=role))
-
-    def insert(self, keys: ListOf[int], now_s: float) -> None:
-        """Blocks were copied into its prefix cache."""
-        self.calls.append(JournalCall("insert", now_s, keys=tuple(keys)))
+    def call(
+        self, kind: Kind, at_s: float, request_id: int | None = None, computed: int = 0, emitted: int = 0,
+        blocks: int = 0, *, end_s: ListOf[float] = (), role: Role | None = None, keys: ListOf[int] = (),
+    ) -> None:  # fmt: skip
+        """Keep one call of the driver."""
+        self.calls.append(
+            JournalCall(kind, at_s, request_id, tuple(end_s), computed, emitted, blocks, role, tuple(keys))
+        )
 
     def batch(self, batch: Batch, decoding: Decodes | Drafts) -> None:
         """The replica formed a batch."""

@@ -64,7 +64,7 @@ class Pipeline:
         """The next batch of the first lane in turn that has one; None where all are in flight or have nothing to do."""
         front, lanes = self.front, self.lanes
         if front.journal is not None:
-            front.journal.schedule(now_s)
+            front.journal.call("schedule", now_s)
         for i in range(len(lanes)):
             at = (self._turn + i) % len(lanes)
             lane = lanes[at]
@@ -84,7 +84,7 @@ class Pipeline:
         front = self.front
         assert batch is front.in_flight
         if front.journal is not None:
-            front.journal.commit(end_s)
+            front.journal.call("commit", end_s[-1], end_s=end_s)
         lane, _ = self._flying.popleft()
         front.in_flight = self._flying[0][1] if self._flying else None
         done = lane.commit(batch, end_s)

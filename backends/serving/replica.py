@@ -40,7 +40,7 @@ from harness.api import Request
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
 
-    from backends.serving.journal import Journal
+    from backends.serving.journal import Journal, Kind
     from backends.serving.swap import Swap
 
 Role = Literal["mixed", "prefill", "decode"]
@@ -124,7 +124,7 @@ class Replica:
     def add(self, request: Request, now_s: float) -> str | None:
         """Queue a request. Returns why not, when it can never be served here."""
         if self.journal is not None:
-            self.journal.add(request.id, now_s)
+            self.journal.call("add", now_s, request.id)
         refusal = self.refusal(request)
         if refusal is None:
             seq = Sequence(request, self._arrived, now_s)
@@ -137,8 +137,7 @@ class Replica:
 
     def serve_whole(self, request_id: int, now_s: float) -> None:
         """Decode this request where its prompt is computed, whatever the role of this replica is."""
-        if self.journal is not None:
-            self.journal.whole(request_id, now_s)
+        self._note("whole", now_s, request_id)
         self.whole.add(request_id)
 
     def schedule(self, now_s: float) -> Batch | None:
@@ -149,7 +148,7 @@ class Replica:
             return None
         journal, decoding = self.journal, self.decoding
         if journal is not None:
-            journal.schedule(now_s)
+            journal.call("schedule", now_s)
         self._now_s = now_s
         batch, had = Batch(), self.blocks.free
         if self.swap is not None:
@@ -248,7 +247,7 @@ class Replica:
         if self.pipeline is not None and self.pipeline.front is self:
             return self.pipeline.commit(batch, end_s)
         if self.journal is not None:
-            self.journal.commit(end_s)
+            self.journal.call("commit", end_s[-1], end_s=end_s)
         self.in_flight = None
         if self._poll_steps:
             self._steps += len(end_s)
@@ -285,8 +284,7 @@ class Replica:
 
     def cancel(self, request_id: int, now_s: float) -> Sequence | None:
         """Drop a request that is waiting or running, between two batches; None if it is not here (any more)."""
-        if self.journal is not None:
-            self.journal.cancel(request_id, now_s)
+        self._note("cancel", now_s, request_id)
         seq = self._withdraw(request_id)
         if not self.decoding.members and not self.prefilling:
             self.decoding.padded_rows = self.decoding.padded_context = 0  # an empty padded batch is over
@@ -294,8 +292,7 @@ class Replica:
 
     def stop(self, request_id: int, now_s: float) -> Sequence | None:
         """End a sequence before its last planned token, as `commit` ends the others."""
-        if self.journal is not None:
-            self.journal.stop(request_id, now_s)
+        self._note("stop", now_s, request_id)
         seq = self._withdraw(request_id)
         if seq is not None and self._learn is not None:
             self._learn(seq._emitted)
@@ -307,8 +304,7 @@ class Replica:
 
     def forget_prefixes(self, now_s: float) -> None:
         """Forget the unreferenced stored blocks, if there is a prefix cache."""
-        if self.journal is not None:
-            self.journal.forget(now_s)
+        self._note("forget", now_s)
         if self.cache is not None:
             self.cache.forget()
 
@@ -337,8 +333,7 @@ class Replica:
         """Take a sequence that decodes out of the batch, between two batches, to move its KV elsewhere; it holds its
         memory until `release`. One that waits leaves at once. None for any other.
         """
-        if self.journal is not None:
-            self.journal.send(request_id, now_s)
+        self._note("send", now_s, request_id)
         seq = next((seq for lane in self.lanes for seq in lane.decoding if seq._request.id == request_id), None)
         if seq is not None:
             assert not self.runs(request_id)
@@ -360,8 +355,7 @@ class Replica:
         """The move of a sequence out of here has failed: it decodes here again from the next batch on, with the memory
         that it still holds.
         """
-        if self.journal is not None:
-            self.journal.stay(seq._request.id, now_s)
+        self._note("stay", now_s, seq._request.id)
         self.outbox.back(seq)
         self._number(seq)  # where it was going it had got another number
         self.inbox.held += seq.blocks
@@ -371,8 +365,7 @@ class Replica:
         """Set `blocks` blocks aside for a sequence that will come here; False where that leaves less than admission."""
         if self.blocks.free - blocks < self._watermark:
             return False
-        if self.journal is not None:
-            self.journal.reserve(request_id, blocks, now_s)
+        self._note("reserve", now_s, request_id, blocks=blocks)
         inbox = self.inbox
         inbox.reserved[request_id] = inbox.reserved.get(request_id, 0) + blocks
         inbox.held += blocks
@@ -381,8 +374,7 @@ class Replica:
 
     def unreserve(self, request_id: int, now_s: float) -> None:
         """Nothing will come of what was reserved for this request."""
-        if self.journal is not None:
-            self.journal.unreserve(request_id, now_s)
+        self._note("unreserve", now_s, request_id)
         inbox = self.inbox
         blocks, table = inbox.reserved.pop(request_id, 0), inbox.staged.pop(request_id, [])
         inbox.held -= blocks
@@ -398,8 +390,7 @@ class Replica:
 
     def restart(self, seq: Sequence, now_s: float) -> None:
         """Queue a sequence that comes from elsewhere without KV: all it has is computed again here."""
-        if self.journal is not None:
-            self.journal.restart(seq, now_s)
+        self._note("restart", now_s, seq._request.id, emitted=seq.emitted)
         self._number(seq)
         self.prompt_tokens += seq.prompt
         seq._computed = 0
@@ -408,8 +399,7 @@ class Replica:
 
     def fail(self, now_s: float) -> list[Sequence]:
         """The replica is down: its batch in flight never ends, and its memory is lost. Returns the sequences it had."""
-        if self.journal is not None:
-            self.journal.fail(now_s)
+        self._note("fail", now_s)
         self.alive = False
         if self.adapters is not None:
             self.adapters.resident.clear()
@@ -443,8 +433,7 @@ class Replica:
         del self.inbox.incoming[seq]
         if not seq.blocks:
             return  # it was pushed
-        if self.journal is not None:
-            self.journal.drop(seq._request.id, now_s)
+        self._note("drop", now_s, seq._request.id)
         self.inbox.held -= seq.blocks
         self.prompt_tokens -= seq.prompt
         computed, seq._computed = seq._computed, 0  # nothing that a prefix cache could keep
@@ -453,8 +442,7 @@ class Replica:
 
     def accept(self, seq: Sequence, now_s: float) -> None:
         """Give memory to a sequence whose KV is on its way to this replica."""
-        if self.journal is not None:
-            self.journal.accept(seq, now_s)
+        self._note("accept", now_s, seq._request.id, seq.computed, seq.emitted)
         self._number(seq)
         reserved = self.inbox.reserved.pop(seq._request.id, 0)
         self.inbox.held -= reserved
@@ -469,8 +457,7 @@ class Replica:
 
         It has room where memory would admit it: with the watermark free.
         """
-        if self.journal is not None:
-            self.journal.land(seq, now_s)
+        self._note("land", now_s, seq._request.id, seq.computed, seq.emitted)
         inbox = self.inbox
         del inbox.incoming[seq]
         if not seq.blocks:  # it was pushed
@@ -488,8 +475,7 @@ class Replica:
 
     def release(self, seq: Sequence, now_s: float) -> None:
         """The KV of a sequence is elsewhere now: free its memory on this replica."""
-        if self.journal is not None:
-            self.journal.release(seq._request.id, now_s)
+        self._note("release", now_s, seq._request.id)
         self.prompt_tokens -= seq.prompt
         self.whole.discard(seq._request.id)
         self._give_back(seq, *self.outbox.leaving.pop(seq))
@@ -734,7 +720,7 @@ class Replica:
     def set_role(self, role: Role, now_s: float) -> None:
         """What it does from now on; what runs goes on."""
         if self.journal is not None:
-            self.journal.set_role(role, now_s)
+            self.journal.call("role", now_s, role=role)
         for replica in (self, *self.lanes):
             replica.role = role
 
@@ -743,7 +729,7 @@ class Replica:
         if self.cache is None:
             return 0
         if self.journal is not None:
-            self.journal.insert(keys, now_s)
+            self.journal.call("insert", now_s, keys=keys)
         return self.cache.insert(keys)
 
     def has(self, request_id: int) -> bool:
@@ -758,6 +744,19 @@ class Replica:
         return f"<Replica {len(self.waiting)} waiting, {self.running} running, {self.blocks!r}>"
 
     # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _note(
+        self,
+        kind: Kind,
+        now_s: float,
+        request_id: int | None = None,
+        computed: int = 0,
+        emitted: int = 0,
+        blocks: int = 0,
+    ) -> None:
+        """Keep a call of the driver, where there is a journal."""
+        if self.journal is not None:
+            self.journal.call(kind, now_s, request_id, computed, emitted, blocks)
 
     def _withdraw(self, request_id: int) -> Sequence | None:
         if self.pipeline is not None:

@@ -89,7 +89,7 @@ def test_a_journal_with_cancelled_requests_replays():
 def test_a_journal_that_does_not_fit_is_refused():
     """A commit without a batch means that the journal belongs to another replica."""
     journal = Journal()
-    journal.commit([1.0])
+    journal.call("commit", 1.0, end_s=[1.0])
 
     with pytest.raises(ValueError, match="did not form"):
         replay(journal.calls, {}, replica())
