@@ -16,8 +16,7 @@ import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
 from backends.kernels import exchanges
-from backends.kernels.folders import GPU_OF, SHIPPED
-from backends.kernels.tables import SKEW, MeasuredKernels, systems
+from backends.kernels.tables import GPU_OF, SHIPPED, SKEW, MeasuredKernels, systems
 from harness.catalog import hardware
 from harness.errors import UsageError
 

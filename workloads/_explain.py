@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 
 from harness.api import LengthQuantiles, Lengths, Loaded, Workload
 from workloads._build import spec_of
-from workloads._presets import Preset
+from workloads._presets import Listed, Preset
 from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
-from workloads.listed import Listed
 from workloads.mixed import Mixed
 from workloads.prefixes import Prefixes
 

@@ -1,13 +1,17 @@
-"""Reads the presets: workloads as data, one TOML file each."""
+"""Reads the presets: workloads as data, one TOML file each; some list their requests one by one."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import pyarrow as pa
+
 from harness import untrusted
 from harness.api import Request
+from harness.data.records import scheduled_table
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, convert
 
@@ -67,6 +71,21 @@ class Preset:
         """The requests of a preset that lists them."""
         rows = enumerate(self.request)
         return tuple(Request(**{"id": i, "scheduled_s": 0.0, **row}) for i, row in rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The given requests, ordered by `scheduled_s`, whatever the seed."""
+
+    requests: tuple[Request, ...]
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:  # noqa: ARG002  # nothing is random here
+        yield scheduled_table(self.requests)
+
+    def describe(self) -> Mapping[str, object]:
+        """Where the list comes from."""
+        return self.facts
 
 
 def names() -> list[str]:

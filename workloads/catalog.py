@@ -6,7 +6,6 @@ from harness.errors import UsageError, no_such
 from harness.spec import parse
 from workloads import _build, _explain, _presets, mix
 from workloads.content.recorded import Recorded
-from workloads.listed import Listed
 
 __all__ = ["Loaded", "explain", "load", "preset_text", "presets"]
 
@@ -98,7 +97,7 @@ def _listed(name: str, preset: _presets.Preset, content: Content) -> Loaded:
     span_s = requests[-1].scheduled_s - requests[0].scheduled_s
     return Loaded(
         name=name,
-        workload=Listed(requests, preset.provenance),
+        workload=_presets.Listed(requests, preset.provenance),
         content=content,
         arrivals_text="as listed",
         lengths_text="as listed",

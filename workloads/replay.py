@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from harness import registry
+from harness import registry, untrusted
 from harness.api import Arrivals, Content, GapLaw, Loaded, RateCurve
 from harness.data.records import schedule_chunk
 from harness.errors import UsageError
@@ -22,7 +22,6 @@ from workloads.arrivals.closed import Closed
 from workloads.content.recorded import Recorded as RecordedPrompts
 from workloads.session_replay import Sessions
 from workloads.session_times import Answered, ApiScaled, Recorded, ThinkOnly
-from workloads.trace_tools import write
 from workloads.traces import Trace
 
 CHUNK = 65_536
@@ -219,9 +218,25 @@ def read(
     except ValueError as error:
         raise UsageError(f"Trace '{path}': {error}") from None
     trace = traces.read(path, reader, part, columns, texts=texts)
-    if (origin := write.origin(path)) is not None:
+    if (origin := _origin(path)) is not None:
         trace = transforms.with_facts(trace, made_from=origin)
     return trace if where is None else transforms.first(transforms.filtered(trace, where), limit)
+
+
+def _origin(path: str) -> Mapping[str, object] | None:
+    """The origin of the rows in a Parquet file of a written trace; None for other files."""
+    import pyarrow.parquet as pq  # heavy
+
+    file = Path(path)
+    if file.suffix != ".parquet":
+        return None
+    with pq.ParquetFile(file) as stored:
+        text = (stored.metadata.metadata or {}).get(b"bench.source")
+    try:
+        found = untrusted.parse_json(text, f"'{path}'") if text else None
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 @lru_cache(maxsize=1)

@@ -13,12 +13,12 @@ from array import array
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from types import MappingProxyType
 
 import numpy as np
 
 from backends.engine_process.pacing import Pace, Pacer
-from backends.engine_process.token_blocks import block_names
 from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.replica import Replica
 from harness.api import ActionEvent, Ended, Executor, Piece, Prompts, Request, Status, Step
@@ -290,6 +290,15 @@ def made_up(pacer: Pacer, request: Request, params: GenerationParams | None) -> 
         chance = params.seed if params.temperature and params.seed is not None else 0
         seed = zlib.crc32(array("q", params.prompt), chance & 0xFFFFFFFF)
     return pacer.answer(seed, request.output_tokens)
+
+
+def block_names(token_ids: ListOf[int], size: int) -> tuple[int, ...]:
+    """One `prefix_id` of 63 bits per full block of `size` tokens, made of the tokens in it."""
+    tokens = array("q", token_ids).tobytes()
+    width = 8 * size
+    ends = range(width, len(tokens) + 1, width)
+    digests = [blake2b(tokens[end - width : end], digest_size=8).digest() for end in ends]
+    return tuple([int.from_bytes(digest, "little") >> 1 for digest in digests])
 
 
 def looked_up(tokens: np.ndarray, ngram: int, count: int) -> list[int]:

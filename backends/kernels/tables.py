@@ -4,13 +4,17 @@ part of them as shipped, NAME.parquet with a column `system` (tools/make_kernels
 What is looked up is an efficiency: the shortest time that the peaks of the measured GPU permit over the measured time.
 It varies little from shape to shape and from GPU to GPU, so it also serves shapes and GPUs that were not measured; what
 was measured comes out as it was. All engines use the same few libraries, in versions that change by the month: of all
-kernels measured for a shape the fastest counts, whichever engine's.
+kernels measured for a shape the fastest counts, whichever engine's. At the end: where tables lie, and for which GPUs.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +23,7 @@ import pyarrow.parquet as pq
 
 from backends.kernels import exchanges
 from backends.kernels.bounds import Array, Bounds, ExpertLayer, Heads
-from harness.catalog import Format, Hardware, Latent, format_named
+from harness.catalog import Format, Hardware, Latent, format_named, hardware
 from harness.errors import UsageError, no_such
 
 Columns = dict[str, np.ndarray]
@@ -39,6 +43,17 @@ STREAMED = 0.8
 ONE_BY_ONE = 16
 """Rows up to which a product does little but read its weights. Those of a small product stay in the cache while it is
 measured again and again, but not while other layers run between: it is no more efficient than the largest ones."""
+
+GPU_OF = MappingProxyType({
+    "a100_sxm": "a100-80g", "h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sxm": "b300",
+    "gb200": "gb200", "gb300": "gb300", "l4": "l4", "l40s": "l40s", "rtx_pro_6000_server": "rtx-pro-6000",
+})  # fmt: skip
+"""The GPU of the catalogue that a measured system has."""
+
+
+SHIPPED = Path(__file__).parent / "measured"
+"""The fastest times of each kernel over all engines, at a part of the measured shapes."""
+INSTALLED = "aiconfigurator"
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,3 +346,42 @@ def _nearest(t: Columns, names: Sequence[str], wanted: Sequence[float]) -> Colum
 def _seconds(t: Columns) -> Array:
     seconds: Array = t["latency"].astype(float) / 1e3
     return seconds
+
+
+def installed() -> Path:
+    """The tables of the installed package aiconfigurator. Raises UsageError where it is not there."""
+    for package in ("aiconfigurator_core", "aiconfigurator"):
+        spec = find_spec(package)
+        for place in (spec.submodule_search_locations or []) if spec is not None else []:
+            if (folder := Path(place) / "systems" / "data").is_dir():
+                return folder
+    raise UsageError(f"data={INSTALLED} needs that package; install aiconfigurator-core, or leave data out.")
+
+
+def measured_kernels(data: str | None, system: str | None, gpu: Hardware, library: str = "") -> MeasuredKernels:
+    """Kernels of `gpu` from a folder, measured on `system`, else on its own or the nearest GPU. Raises UsageError."""
+    folder = SHIPPED if data is None else installed() if data == INSTALLED else Path(data)
+    known = [one for one in systems(folder) if one in GPU_OF]
+    if not known:
+        raise UsageError(f"'{folder}' holds no tables of kernels in the layout SYSTEM/gemm/ENGINE/VERSION/*.parquet.")
+    if system is None:
+        system = min(known, key=lambda one: (_apart(hardware(GPU_OF[one]), gpu), one))
+    elif system not in known:
+        raise no_such("measured system", system, known)
+    return replace(_kernels(folder.resolve(), system, library), gpu=gpu)
+
+
+@cache
+def _kernels(folder: Path, system: str, library: str) -> MeasuredKernels:
+    """What was measured on a system, read once; efficiencies hold for every GPU that they are applied to."""
+    measured = hardware(GPU_OF[system])
+    return MeasuredKernels(folder, system, measured, measured, library)
+
+
+def _apart(measured: Hardware, gpu: Hardware) -> float:
+    """How far two GPUs are apart: logs of their peaks, and a data centre's GPU is none of a workstation's."""
+    if measured.name == gpu.name:
+        return -1.0
+    linked = (measured.nvlink_bytes_per_s is None) != (gpu.nvlink_bytes_per_s is None)
+    bandwidth = abs(math.log(measured.bandwidth_bytes_per_s / gpu.bandwidth_bytes_per_s))
+    return bandwidth + abs(math.log(measured.bf16_flops / gpu.bf16_flops)) + 2.0 * linked

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends.latency._constants import FILES, latency_file, sets
+from backends.latency._shared import FILES, latency_file, sets
 from harness.errors import UsageError, no_such
 
 if TYPE_CHECKING:

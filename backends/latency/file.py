@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from backends.latency._constants import latency_file
+from backends.latency._shared import latency_file
 from harness import registry
 from harness.api import FrontTime, StoredBits, TokenizerTime
 from harness.errors import UsageError

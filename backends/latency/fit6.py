@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from backends.latency._constants import measured_on, resolved
+from backends.latency._shared import measured_on, resolved
 from harness.catalog import Model, active_parameters, check_parallel, hardware, kv_bytes_per_token, model, parameters
 
 if TYPE_CHECKING:

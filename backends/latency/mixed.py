@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from backends.latency._constants import measured_on, resolved
-from backends.latency._line import DecodeLine
+from backends.latency._shared import DecodeLine, measured_on, resolved
 from harness.bounds import AtLeastOne, check
 
 TERMS = ("floor_s", "base_s", "token_s", "prefill_token_squared_s", "seq_s", "context_token_s", "front_end_s")

@@ -17,9 +17,9 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from backends.kernels.folders import measured_kernels
 from backends.kernels.steps import Steps
-from backends.latency._loads import largest, total
+from backends.kernels.tables import measured_kernels
+from backends.latency._shared import largest, total
 from harness import untrusted
 from harness.api import StepLoads, StepParts
 from harness.bounds import NotNegative, Positive, check

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from backends.latency._loads import largest, total
+from backends.latency._shared import largest, total
 from harness.api import StepLoads, StepParts
 from harness.catalog import Hardware, Model, Shape, bits_of_kv, format_named, hardware, model
 

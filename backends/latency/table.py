@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from backends.latency._constants import FILES, latency_file, measured_on, named
-from backends.latency._line import DecodeLine
+from backends.latency._shared import FILES, DecodeLine, latency_file, measured_on, named
 from harness.bounds import AtLeastOne, check
 from harness.errors import UsageError
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from backends.engine import Engine
 from backends.engine_process import worker
-from backends.engine_process.generation import GenerationParams, Turn
+from backends.engine_process.generation import GenerationParams, Turn, block_names
 from backends.engine_process.process import EngineProcess
-from backends.engine_process.token_blocks import block_names
 from backends.server.fields import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin, of_folder

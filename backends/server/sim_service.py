@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from backends.engine_process.token_blocks import block_names
+from backends.engine_process.generation import block_names
 from backends.server.fields import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import Builtin, builtin

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING
 
 from harness.api import DeadlineSlo, LatencySlo, ProgramSlo, Request, SloClass
 
+MOST_PROGRAMS = 1 << 16
+"""Programs that a policy remembers, the latest: of none is it known that its last call has come."""
+
 
 class VisibleRequest:
     """What a serving system can know of a request: everything but the length of its answer. Plug-ins get no other."""
@@ -97,3 +100,9 @@ class VisibleRequest:
                     "only the predictor 'oracle' and others that go through backends.serving.batch.Oracle know it"
                 )
             raise AttributeError(f"a VisibleRequest has no attribute '{name}'")
+
+
+def program_of(request: VisibleRequest) -> tuple[str, int]:
+    """The program that a request is a call of; one that stands alone is a program of its own."""
+    program = request.program
+    return ("request", request.id) if program is None else ("program", program)

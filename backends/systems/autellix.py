@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from backends.serving._checks import at_least
 from backends.serving.batch import Batch, Sequence
-from backends.serving.policies._programs import MOST_PROGRAMS, program_of
 from backends.serving.replica import Replica
+from backends.serving.visible import MOST_PROGRAMS, program_of
 from backends.systems._ranked import Ranks, Seats
 
 
@@ -45,7 +45,7 @@ class AutellixPolicy:
 
     def on_finish(self, seq: Sequence) -> None:
         """Later calls of its program follow what it has produced."""
-        program = program_of(seq)
+        program = program_of(seq.request)
         if seq.request.program is not None:
             self._ended[program] = self._ended.pop(program, 0) + seq.emitted
             if len(self._ended) > MOST_PROGRAMS:
@@ -54,9 +54,9 @@ class AutellixPolicy:
     def _rank(self, seqs: ListOf[Sequence]) -> Ranks:
         served: Counter[tuple[str, int]] = Counter()
         for seq in seqs:
-            served[program_of(seq)] += seq.emitted
+            served[program_of(seq.request)] += seq.emitted
         return {
             seq: ((self._ended.get(program, 0) + served[program]) // self.quantum, seq.order)
             for seq in seqs
-            for program in [program_of(seq)]
+            for program in [program_of(seq.request)]
         }

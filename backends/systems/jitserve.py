@@ -12,8 +12,8 @@ from math import ceil, inf
 
 from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
-from backends.serving.policies._programs import MOST_PROGRAMS, program_of
 from backends.serving.replica import Replica
+from backends.serving.visible import MOST_PROGRAMS, program_of
 from backends.systems._ranked import Ranks, Seats, best
 from harness.api import DeadlineSlo, LatencySlo, ProgramSlo, SloClass
 from harness.registry import make
@@ -50,7 +50,7 @@ class Programs:
         """The place of a sequence in its program, which begins with the first call that is seen."""
         request = seq.request
         slo = request.slo or self.default
-        program = program_of(seq)
+        program = program_of(seq.request)
         begun_s = self._begun_s.get(program)
         if begun_s is None:
             begun_s = self._begun_s[program] = seq.request.scheduled_s

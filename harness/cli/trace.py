@@ -129,7 +129,7 @@ def convert(file: str, target: str, force: bool, sort: bool, form: str, **option
 
     Parquet stores the origin of the rows (file, SHA-256, rows left out) and the units.
     """
-    from workloads.trace_tools.convert import convert as write_converted
+    from workloads.trace_tools.write import convert as write_converted
 
     rows, facts = write_converted(file, target, sort=sort, force=force, **options)
     return _written(form, target, rows, facts)
@@ -145,7 +145,7 @@ def cut(file: str, target: str, force: bool, form: str, **options: Any) -> int:
 
     Times count from the first row, or from --start. Excluded rows are counted by reason.
     """
-    from workloads.trace_tools.convert import cut as write_part
+    from workloads.trace_tools.write import cut as write_part
 
     trace = write_part(file, target, force=force, **_rows(options))
     return _written(form, target, len(trace), trace.facts)
@@ -172,7 +172,7 @@ def scale(
 
     Several STEPs apply in order. The file records the steps and how they change burstiness.
     """
-    from workloads.trace_tools.convert import scale as write_scaled
+    from workloads.trace_tools.write import scale as write_scaled
 
     trace = write_scaled(file, target, "+".join(steps), seed=seed, force=force, **_rows(options))
     return _written(form, target, len(trace), trace.facts)

@@ -12,9 +12,9 @@ import pytest
 from harness.api import RateCurve, Request
 from harness.registry import find, make, names
 from harness.spec import text_of
-from workloads.fit._lengths import measure
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox
+from workloads.lengths._empirical import measure
 
 TRACE = "Timestamp,Request tokens,Response tokens\n" + "".join(f"{3 * i},7,9\n" for i in range(2001))
 OTHER_SPECS = {

@@ -63,7 +63,7 @@ def test_constants_come_back_from_steps_that_they_made(latency):
 
 
 def _named(latency: str, name: str) -> float:
-    from backends.latency._constants import named
+    from backends.latency._shared import named
 
     return float(named(f"{latency}.toml", "h100" if latency == "fit6" else "yi-34b-tp2").get(name, 0.0))
 

@@ -13,7 +13,7 @@ from backends.sim import Sim
 from harness.data.dependencies import Releases
 from harness.data.schedule import Schedule
 from workloads import replay
-from workloads.trace_tools.convert import convert
+from workloads.trace_tools.write import convert
 
 BLOCK = 64
 

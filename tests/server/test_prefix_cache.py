@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from backends.engine_process.token_blocks import block_names
+from backends.engine_process.generation import block_names
 from backends.server import engine_service, sim_service
 from backends.server.service import Sampling
 from harness.spec import parse

@@ -9,9 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from backends.kernels.bounds import Bounds, ExpertLayer, Heads
-from backends.kernels.folders import GPU_OF, SHIPPED, measured_kernels
 from backends.kernels.steps import TOKENS, Steps
-from backends.kernels.tables import MeasuredKernels, systems
+from backends.kernels.tables import GPU_OF, SHIPPED, MeasuredKernels, measured_kernels, systems
 from harness import catalog
 from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError

@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import UsageError
 from workloads import traces
-from workloads.trace_tools import convert
+from workloads.trace_tools import write as written
 
 tokenizers = pytest.importorskip("tokenizers")
 WORDS = " ".join(f"w{i}" for i in range(100))
@@ -66,7 +66,7 @@ def test_messages_are_read_as_their_text(tmp_path: Path, tokenizer: str) -> None
 def test_a_log_out_of_order_is_ordered_by_convert(tmp_path: Path, tokenizer: str) -> None:
     """Logs are written as answers end, so their stamps fall."""
     file = write(tmp_path, row(5, WORDS), row(1, "w1 w2"))
-    convert.convert(file, target := str(tmp_path / "log.parquet"), reader=f"chat-log:tokenizer={tokenizer}", sort=True)
+    written.convert(file, target := str(tmp_path / "log.parquet"), reader=f"chat-log:tokenizer={tokenizer}", sort=True)
 
     assert [2, 100] == traces.read(target).table["prompt_tokens"].to_pylist()
 

@@ -17,8 +17,7 @@ from harness.api import Request
 from harness.errors import UsageError
 from harness.registry import make
 from harness.spec import text_of
-from workloads.content import _tokens
-from workloads.content.text import Text
+from workloads.content.text import FEWEST_WORDS, Text
 from workloads.content.tokens import BUST_TOKENS
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -183,7 +182,7 @@ def test_texts_that_share_nothing_are_different(name: str, built: Any) -> None:
     one, two = (np.array(encoded(path, text.text(request(600, number=i)))) for i in (1, 2))
 
     assert np.mean(one == two) < 2 / len(text.pool.words)
-    assert len(text.pool.words) >= _tokens.FEWEST_WORDS
+    assert len(text.pool.words) >= FEWEST_WORDS
 
 
 def test_without_special_tokens_the_bare_text_has_the_count(built: Any) -> None:

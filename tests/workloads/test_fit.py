@@ -11,13 +11,14 @@ import pytest
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals
-from workloads import traces
+from workloads import trace_rows, traces
 from workloads.arrivals._services import Component, LogRate
-from workloads.fit import _cox, _lengths, _rate, _sessions, _verdict, command
+from workloads.fit import _cox, _rate, _services, _verdict, command
 from workloads.fit._cox import DispersionCurve
 from workloads.fit._rate import gap_shape
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox
+from workloads.lengths import _empirical
 
 AZURE = "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
 
@@ -327,8 +328,8 @@ def test_any_lengths_can_be_measured_and_drawn(seed):
     rare = rng.choice([1, 2, 50_000], rows, p=[0.6, 0.395, 0.005])
     kinds = [rng.lognormal(4, 2, rows), rare, rng.integers(1, 3, rows), rng.integers(1, 99, rows)]
     prompt, output = (np.maximum(np.rint(kinds[i]), 1).astype(np.int64) for i in rng.integers(0, 4, 2))
-    figures = json.loads(json.dumps(_lengths.measure(prompt, output)))
-    sampler = _lengths.sampler(figures)
+    figures = json.loads(json.dumps(_empirical.measure(prompt, output)))
+    sampler = _empirical.sampler(figures)
     drawn = sampler.draw(rng.random((5, 4000)))
 
     assert prompt.min() <= drawn[0].min() and drawn[0].max() <= prompt.max()
@@ -374,13 +375,13 @@ def test_sessions_are_measured_row_by_row_of_their_own_session():
     session = pa.array([0, 1, None, 0, 1, 0], pa.int64())
     columns = {"at_s": [0.0, 1, 2, 10, 31, 40], "prompt_tokens": [5, 6, 7, 15, 16, 25], "output_tokens": [1] * 6}
     many = [pa.table({**columns, "session": pc.add(session, 2 * i)}) for i in range(20)]
-    series = _sessions.series(pa.concat_tables(many))
-    found = _sessions.measure(series)
+    found_series = trace_rows.series(pa.concat_tables(many))
+    found = _services._measured(found_series)
 
     assert [0.0, 0.5, 0.5] == found["turns"]
     assert (40, 2.5) == (found["sessions"], found["mean_turns"])
     assert 10.0 == found["growth_tokens"]["mean"]
-    assert [5, 9, 9, 6, 9] == series.new_tokens[:5].tolist()
+    assert [5, 9, 9, 6, 9] == found_series.new_tokens[:5].tolist()
     assert (10.0, 30.0) == (found["think_s"]["quantiles"][0], found["think_s"]["quantiles"][100])
 
 
@@ -473,7 +474,7 @@ def test_what_is_no_model_is_refused_in_one_sentence(tmp_path, text, note):
 def test_a_damaged_model_is_refused_in_one_sentence(tmp_path, path, value):
     """A model edited by hand would fail in the middle of a run."""
     file = tmp_path / "model.json"
-    Model((Service(None, Cox(2.0, 0.7), _lengths.measure(np.arange(1, 401), np.arange(1, 401))),), {}, {}).save(file)
+    Model((Service(None, Cox(2.0, 0.7), _empirical.measure(np.arange(1, 401), np.arange(1, 401))),), {}, {}).save(file)
     values = json.loads(file.read_text())
     inner = values["services"][0]
     for name in path[:-1]:

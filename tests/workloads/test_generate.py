@@ -11,9 +11,10 @@ from harness.errors import UsageError
 from harness.stats import arrivals as stats_arrivals
 from workloads import traces
 from workloads.arrivals._services import Component
-from workloads.fit import _draw, _lengths, command
+from workloads.fit import _draw, command
 from workloads.fit.model import Model, Service
 from workloads.fit.process import Cox, RateTracking, merged
+from workloads.lengths import _empirical
 
 ROWS = 150_000  # three blocks, the last one short
 
@@ -24,7 +25,7 @@ def generated(model, **options):
 
 def lengths(seed):
     rng = np.random.default_rng(seed)
-    return _lengths.measure(rng.integers(1, 3000, 2000), rng.integers(1, 300, 2000))
+    return _empirical.measure(rng.integers(1, 3000, 2000), rng.integers(1, 300, 2000))
 
 
 def model():

@@ -13,7 +13,8 @@ import pytest
 from harness.data.records import schedule_chunk
 from harness.errors import UsageError
 from workloads import replay, traces
-from workloads.trace_tools import convert, info
+from workloads.trace_tools import info
+from workloads.trace_tools import write as written
 
 
 def write(folder: Path, text: str | list[dict[str, object]], name: str = "trace.txt") -> str:
@@ -177,7 +178,7 @@ def test_images_are_counted_as_tokens_and_stay_with_their_rows(tmp_path: Path) -
     )
     path = write(tmp_path, images)
     trace = traces.read(path, "azure:image=576")
-    convert.convert(path, target := str(tmp_path / "lmm.parquet"), reader="azure:image=576")
+    written.convert(path, target := str(tmp_path / "lmm.parquet"), reader="azure:image=576")
     loaded = replay.load(target, where="images<=1")
     table = next(iter(loaded.workload.start(np.random.default_rng(0))))
 

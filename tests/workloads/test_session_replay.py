@@ -17,7 +17,7 @@ from harness.errors import UsageError
 from harness.stats.arrivals import Law
 from harness.validity.fidelity import fidelity
 from workloads import replay
-from workloads.trace_tools import convert
+from workloads.trace_tools import write
 
 AGENTS = [  # session, at, prompt, output, parent, joins, delay, api, agent, blocks
     ("a", 0.0, 200, 8, None, [], 0.0, 4.0, None, [1, 2, 3]),
@@ -81,8 +81,8 @@ def test_by_default_sessions_come_one_at_a_time(agents: str) -> None:
 def test_files_made_of_such_sessions_keep_their_clocks(agents: str, tmp_path: Path) -> None:
     """A converted and scaled corpus would be replayed at stamps that mean nothing."""
     first, second = (str(tmp_path / name) for name in ("first.parquet", "second.parquet"))
-    convert.scale(agents, first, "context:340")
-    convert.scale(first, second, "compress:2")
+    write.scale(agents, first, "context:340")
+    write.scale(first, second, "compress:2")
     loaded, table = drawn(second)
 
     assert "closed" == loaded.timing

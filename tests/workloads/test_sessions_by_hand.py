@@ -4,8 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workloads._timeline import Timeline
-from workloads.mixed import Streams, earliest_s
+from workloads.mixed import Streams, Timeline, earliest_s
 from workloads.sessions._conversation import conversations
 from workloads.sessions.compound import Compound
 

@@ -13,7 +13,8 @@ import pytest
 
 from harness.errors import UsageError
 from workloads import traces, transforms
-from workloads.trace_tools import cache, convert
+from workloads.trace_tools import cache
+from workloads.trace_tools import write as written
 
 
 def request(t: float, tokens: int, ids: list[int], out: int = 5, **more: object) -> dict[str, object]:
@@ -269,7 +270,7 @@ class TestCorpus:
 
     def test_a_converted_corpus_is_the_same(self, corpus: Path, trace: traces.Trace, tmp_path: Path) -> None:
         """The smaller file would replay other sessions."""
-        convert.convert(str(corpus), target := str(tmp_path / "agents.parquet"))
+        written.convert(str(corpus), target := str(tmp_path / "agents.parquet"))
 
         assert trace.table.combine_chunks().equals(
             traces.read(target).table.select(trace.table.column_names).combine_chunks()

@@ -1,12 +1,161 @@
-"""Text with an exact token count under a given tokenizer, for servers that take text."""
+"""Text with an exact token count under a given tokenizer, for servers that take text.
 
+A text made of words that the tokenizer turns into one token each, whatever stands beside them, has as many tokens as
+words: exactly, by construction. The words are found in the vocabulary and tried out when the tokenizer is loaded: every
+ordered pair of them, and long random rows. For a tokenizer that splits at spaces, and for byte pair encoding over a
+whole text, pairs that hold make rows that hold: the first merge across the border of two words would be made in the
+pair as well. For any other kind the rows are the evidence.
+"""
+
+import hashlib
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from harness.api import Request
-from workloads.content import _tokens
+from harness.errors import UsageError
 from workloads.content.tokens import Tokens, busted
+
+MOST_WORDS, FEWEST_WORDS = 256, 16  # 16 words tell 16-token blocks apart by 64 bits
+CANDIDATES = 8192  # vocabularies list frequent tokens first; those of the first words are the plainest
+ROWS, ROW_WORDS = 8, 2000
+_WORD = re.compile(
+    "(?:Ġ|▁|##)?([a-z]{1,16})"
+)  # marks of a leading space (byte-level, SentencePiece), of a continuation
+
+
+class Form(NamedTuple):
+    """How words are put together: what stands before the first, and between two."""
+
+    lead: str
+    joint: str
+
+    def text(self, words: Iterable[str]) -> str:
+        joined = self.joint.join(words)
+        return self.lead + joined if joined else ""
+
+
+FORMS = (Form(" ", " "), Form("", " "), Form("", ""))
+Encode = Callable[[str], list[int]]
+
+
+class TokenPool(NamedTuple):
+    """`words[i]` is the token `ids[i]`; `opening` and `closing` are the special tokens around every text."""
+
+    form: Form
+    words: tuple[str, ...]
+    ids: tuple[int, ...]
+    opening: tuple[int, ...]
+    closing: tuple[int, ...]
+    sha256: str
+
+
+def load(path: str, *, special: bool) -> TokenPool:
+    """The words of a Hugging Face `tokenizer.json`; `special`: with the tokens that it adds around a text.
+
+    Raises UsageError for a file that is none, and for a tokenizer without enough such words.
+    """
+    tokenizer, sha256 = open_tokenizer(path, "Content text")
+    form, words, ids = _found(path, tokenizer.get_vocab(with_added_tokens=False), _encoder(tokenizer, special=False))
+    around = _encoder(tokenizer, special=special)(form.text(words[:1]))
+    at = around.index(ids[0])
+    return TokenPool(form, words, ids, tuple(around[:at]), tuple(around[at + 1 :]), sha256)
+
+
+def _encoder(tokenizer: object, *, special: bool) -> Encode:
+    """One text at a time: batches would start threads, which a later fork does not survive."""
+    encode = tokenizer.encode  # type: ignore[attr-defined]  # the library ships no types for it
+    return lambda text: list(encode(text, add_special_tokens=special).ids)
+
+
+def _found(path: str, vocabulary: dict[str, int], encode: Encode) -> tuple[Form, tuple[str, ...], tuple[int, ...]]:
+    """The first form in which enough words hold."""
+    by_id = sorted(vocabulary.items(), key=lambda item: item[1])
+    candidates = list(dict.fromkeys(m[1] for token, _ in by_id if (m := _WORD.fullmatch(token))))[:CANDIDATES]
+    for form in FORMS:
+        usable = [
+            word for word in candidates if form.joint or len(word) == 1
+        ]  # glued words would merge; letters may not
+        pool = _apart(_single(usable, form, encode), form, encode)
+        if len(pool) < FEWEST_WORDS:
+            continue
+        words, rng = list(pool), random.Random(0)  # long rows of words must be their tokens too
+        rows = [rng.choices(words, k=ROW_WORDS) for _ in range(ROWS)]
+        if all(encode(form.text(row)) == [pool[word] for word in row] for row in rows):
+            return form, tuple(pool), tuple(pool.values())
+    raise UsageError(
+        f"The tokenizer '{path}' has no {FEWEST_WORDS} words that stay one token each beside one another, so no text "
+        "has an exact token count; use --content calibrated, which corrects its lengths by what the server counts."
+    )
+
+
+def _single(candidates: Sequence[str], form: Form, encode: Encode) -> dict[str, int]:
+    """Words (with their token) that are one and the same token at the start of a text and after themselves."""
+    pool: dict[str, int] = {}
+    taken: set[int] = set()
+    for word in candidates:
+        ids = encode(form.text([word] * 3))
+        if len(ids) == 3 and len(set(ids)) == 1 and ids[0] not in taken:  # two spellings may be one token
+            pool[word] = ids[0]
+            taken.add(ids[0])
+            if len(pool) == MOST_WORDS:
+                break
+    return pool
+
+
+def _apart(pool: dict[str, int], form: Form, encode: Encode) -> dict[str, int]:
+    """The words that keep their token beside every other; of two that do not, the one with more quarrels goes."""
+    while quarrels := _quarrels(pool, form, encode):
+        while quarrels:
+            worst = Counter(word for pair in quarrels for word in set(pair)).most_common(1)[0][0]
+            quarrels = [pair for pair in quarrels if worst not in pair]
+            pool = {word: token for word, token in pool.items() if word != worst}
+    return pool
+
+
+def _quarrels(pool: dict[str, int], form: Form, encode: Encode) -> list[tuple[str, str]]:
+    """Pairs of words that, in one order or the other, are not their two tokens."""
+
+    def holds(row: list[str]) -> bool:
+        return encode(form.text(row)) == [pool[word] for word in row]
+
+    found = []
+    for word in pool:
+        if not holds([part for other in pool for part in (word, other)] + [word]):
+            found += [(word, other) for other in pool if not holds([word, other, word])] or [(word, word)]
+    return found
+
+
+def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:
+    """The tokenizer, which neither cuts nor pads, and the SHA-256 of its file.
+
+    Raises UsageError without the library (`wanted_by` begins the sentence), and for a file that is none.
+    """
+    try:
+        from tokenizers import Tokenizer  # an optional extra
+    except ImportError:
+        raise UsageError(
+            f"{wanted_by} needs the library tokenizers; install it with pip install 'goodput-bench[tokenizers]'."
+        ) from None
+    try:
+        stored = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"No tokenizer '{path}': {why}; give the path of a tokenizer.json.") from None
+    try:
+        tokenizer = Tokenizer.from_buffer(stored)
+    except Exception as error:  # noqa: BLE001  # the library raises Exception itself
+        first = (str(error).splitlines() or [""])[0]
+        raise UsageError(f"'{path}' is not a tokenizer.json of Hugging Face tokenizers: {first}.") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, hashlib.sha256(stored).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +176,10 @@ class Text:
     special: bool = True
     bust: bool = False
     seed: int = 0
-    pool: _tokens.TokenPool = field(init=False, repr=False, compare=False)
+    pool: TokenPool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pool", _tokens.load(self.tokenizer, special=self.special))
+        object.__setattr__(self, "pool", load(self.tokenizer, special=self.special))
 
     @property
     def facts(self) -> dict[str, object]:

@@ -15,8 +15,8 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.experiments import pool
-from workloads.fit import _lengths
 from workloads.fit.process import merged
+from workloads.lengths import _empirical
 from workloads.lengths._empirical import Empirical
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def blocks(model: Model, rate_rps: float | None, limits: DrawLimits, seed: int, 
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ARRIVALS,)))
     due = enumerate(_limited(_even(arrivals(model, rng, rate_rps)), limits))
     if workers == 1:
-        samplers = [_lengths.sampler(service.lengths) for service in model.services]
+        samplers = [_empirical.sampler(service.lengths) for service in model.services]
         for number, (at_s, which) in due:
             yield DrawnBlock(at_s, which, *_tokens(samplers, seed, number, which))
         return
@@ -102,14 +102,14 @@ def _work(
     figures: list[Mapping[str, Any]], seed: int, block: tuple[int, tuple[np.ndarray, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
     number, (_, which) = block
-    return _tokens([_lengths.sampler(part) for part in figures], seed, number, which)
+    return _tokens([_empirical.sampler(part) for part in figures], seed, number, which)
 
 
 def _tokens(samplers: list[Empirical], seed: int, number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Prompt and output tokens of block `number`, whose rows are of the services `which`."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_LENGTHS, number)))
     uniforms = rng.random((ROWS, 5))[: len(which)].T  # (5, N): a shorter block is the beginning of a longer one
-    return _lengths.mixed(samplers, which, uniforms)
+    return _empirical.mixed(samplers, which, uniforms)
 
 
 def _even(stream: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from workloads.fit import _draw, _sessions
+from workloads import trace_rows
+from workloads.fit import _draw
+from workloads.fit._whole import LEAST_SESSIONS
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model
@@ -37,7 +39,8 @@ def facts(model: Model, table: pa.Table | None) -> dict[str, Any]:
 
 def _recorded(table: pa.Table) -> dict[str, Any]:
     few = slice(None, None, -(-table.num_rows // LENGTHS))
-    sessions = _sessions.series(table)
+    sessions = trace_rows.series(table) if "session" in table.column_names else None
+    sessions = sessions if sessions is not None and (sessions.sizes > 1).sum() >= LEAST_SESSIONS else None
     return {
         "name": "recorded",
         "times_s": np.asarray(table["at_s"])[:MOST_ROWS],

@@ -11,12 +11,14 @@ import pyarrow as pa
 
 from harness.errors import UsageError
 from workloads import trace_rows
-from workloads.fit import _cox, _lengths, _rate, _sessions
+from workloads.fit import _cox, _rate
 from workloads.fit._cox import DispersionCurve
 from workloads.fit._rate import LARGEST_SHAPE, SMALLEST_SHAPE, Stamps, gap_shape
 from workloads.fit._verdict import Renewal
+from workloads.fit._whole import LEAST_SESSIONS
 from workloads.fit.model import Service
 from workloads.fit.process import Cox, Process, RateTracking
+from workloads.lengths import _empirical
 
 if TYPE_CHECKING:
     from workloads.traces import Trace
@@ -26,6 +28,8 @@ FEW_ROWS = 1000  # below, the model is taken with a warning
 SHAPES = (0.1, 0.18, 0.32, 0.56, 1.8, 3.2, 5.6, 10.0, 32.0)
 """Times the shape of neighbouring gaps: tried where that shape does not go with the dispersion of counts."""
 BURSTY, MANY_BINS = 1.3, 100
+MOST_TURNS = 1000  # that are distinguished
+RANKS = np.arange(101) / 100
 TREND = 0.2  # of the span: a memory above this is near the longest that is fitted
 
 
@@ -87,7 +91,7 @@ def _service(tag: str | None, trace: Trace, rows: np.ndarray, work: Work) -> Ser
         )
     if not full.all():
         work.notes.append(f"{_named(tag)}{(~full).sum()} requests without tokens count as arrivals, not as lengths.")
-    lengths = _lengths.measure(prompt[full], output[full])
+    lengths = _empirical.measure(prompt[full], output[full])
     return Service(tag, _process(tag, at_s, work), lengths, *_of_sessions(tag, table, work))
 
 
@@ -95,8 +99,8 @@ def _of_sessions(
     tag: str | None, table: pa.Table, work: Work
 ) -> tuple[Mapping[str, Any] | None, Process | None, Mapping[str, Any] | None]:
     """Turns and think times, arrivals of sessions, and lengths of what is new in a turn; three times None for none."""
-    found = _sessions.series(table)
-    if found is None or len(found.start_s) < LEAST_ROWS:
+    found = trace_rows.series(table) if "session" in table.column_names else None
+    if found is None or len(found.start_s) < LEAST_ROWS or (found.sizes > 1).sum() < LEAST_SESSIONS:
         return _no_sessions(tag, table, work, "sessions are too few to be fitted")
     if found.start_s[-1] <= found.start_s[0]:
         return _no_sessions(tag, table, work, "all sessions begin at once, so none are fitted")
@@ -109,8 +113,33 @@ def _of_sessions(
             "answer: they are left out of the lengths of turns."
         )
     silent = Work(work.mode, work.window_s, work.grain_s)  # its notes would repeat those of the requests
-    lengths = _lengths.measure(found.new_tokens[whole], found.output_tokens[whole])
-    return _sessions.measure(found), _process(tag, found.start_s, silent), lengths
+    lengths = _empirical.measure(found.new_tokens[whole], found.output_tokens[whole])
+    return _measured(found), _process(tag, found.start_s, silent), lengths
+
+
+def _measured(found: trace_rows.Series) -> dict[str, Any]:
+    """Plain data on sessions.
+
+    `turns` [share of sessions with 1, 2, ... turns], `mean_turns`, `sessions`, and quantiles 0 to 100 % of `think_s`
+    (from a request to the next of its session: a trace does not tell when answers ended), of `growth_tokens` (prompt
+    less the prompt before it), and `cut_share`: turns whose prompt is no longer than the prompt and the answer before
+    it, so that history was dropped. Lengths and arrivals of sessions are fitted elsewhere.
+    """
+    turns = np.bincount(np.minimum(found.sizes, MOST_TURNS))[1:]
+    return {
+        "sessions": len(found.sizes),
+        "mean_turns": round(float(found.sizes.mean()), 4),
+        "turns": [round(float(x), 6) for x in turns / turns.sum()],
+        "think_s": _quantiles(found.think_s, 3),
+        "growth_tokens": _quantiles(found.growth_tokens, 0),
+        "cut_share": round(float((found.new_tokens < 1).mean()), 6),
+        "think_is": "from a request to the next of its session",
+    }
+
+
+def _quantiles(values: np.ndarray, digits: int) -> dict[str, Any]:
+    found = np.quantile(values.astype(np.float64), RANKS)
+    return {"mean": round(float(values.mean()), 3), "quantiles": [round(float(x), digits) for x in found]}
 
 
 def _no_sessions(tag: str | None, table: pa.Table, work: Work, why: str) -> tuple[None, None, None]:

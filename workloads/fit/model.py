@@ -15,8 +15,9 @@ import pyarrow as pa
 from harness import untrusted
 from harness.data import files
 from harness.errors import UsageError, no_such
-from workloads.fit import _laws, _lengths, _plot_data, _whole_draw
+from workloads.fit import _laws, _plot_data, _whole_draw
 from workloads.fit.process import Process, from_json
+from workloads.lengths import _empirical
 
 VERSION = 1
 ABOUT = "a generator fitted by 'bench trace fit'; use it with --arrivals fitted:FILE, --lengths fitted:FILE"
@@ -26,9 +27,9 @@ NONE = "its trace names none, too few (100 are needed, 20 of them with two turns
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One kind of traffic: its arrivals and its lengths (figures of `_lengths.measure`).
+    """One kind of traffic: its arrivals and its lengths (figures of `_empirical.measure`).
 
-    Where the trace has sessions: their turns and times (`_sessions.measure`), when sessions start, and the lengths of
+    Where the trace has sessions: their turns and times (`_services`), when sessions start, and the lengths of
     what is new in a turn and of its answer.
     """
 
@@ -180,10 +181,10 @@ def _service(values: Mapping[str, Any]) -> Service:
     tag = values["tag"]
     if not (tag is None or isinstance(tag, str)):
         raise ValueError(f"a tag must be text, got {tag!r}.")
-    _lengths.sampler(values["lengths"])  # refuses what cannot be drawn from
+    _empirical.sampler(values["lengths"])  # refuses what cannot be drawn from
     starts, turn_lengths = values.get("session_arrivals"), values.get("turn_lengths")
     if turn_lengths is not None:
-        _lengths.sampler(turn_lengths)
+        _empirical.sampler(turn_lengths)
     return Service(
         tag, from_json(values["arrivals"]), dict(values["lengths"]), values.get("sessions"),
         None if starts is None else from_json(starts), turn_lengths,

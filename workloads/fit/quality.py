@@ -16,8 +16,9 @@ from harness.data.lists import Floats
 from harness.metrics.quantiles import spearman
 from harness.stats import arrivals
 from workloads import transforms
-from workloads.fit import _draw, _lengths, _verdict, _whole_quality
+from workloads.fit import _draw, _verdict, _whole_quality
 from workloads.fit._rate import Stamps
+from workloads.lengths import _empirical
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model
@@ -146,7 +147,7 @@ def _compared_lengths(model: Model, trace: Trace) -> dict[str, Any]:
     full = (prompt > 0) & (output > 0)
     own = prompt[full], output[full]
     drawn = _drawn_lengths(model)
-    few = slice(None, None, -(-len(own[0]) // _lengths.MOST_JOINT))
+    few = slice(None, None, -(-len(own[0]) // _empirical.MOST_JOINT))
     ranks = [spearman(*(side[few] for side in own)), spearman(*drawn)]
     return {
         "prompt_ks": arrivals.distance(np.sort(own[0]).astype(np.float64), np.sort(drawn[0]).astype(np.float64)),
@@ -164,7 +165,7 @@ def _drawn_lengths(model: Model) -> tuple[np.ndarray, np.ndarray]:
     parts = []
     for service in model.services:
         count = max(round(LENGTHS * service.process.rate_rps / model.rate_rps), 2)
-        parts.append(_lengths.sampler(service.lengths).draw(rng.random((5, count))))
+        parts.append(_empirical.sampler(service.lengths).draw(rng.random((5, count))))
     prompt, output = (np.concatenate(side) for side in zip(*parts, strict=True))
     return prompt, output
 

@@ -6,9 +6,8 @@ from typing import Literal
 
 import numpy as np
 
-from workloads.fit import _lengths
 from workloads.fit.model import Model
-from workloads.lengths._empirical import CHUNK, Empirical
+from workloads.lengths._empirical import CHUNK, Empirical, mixed, sampler
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,11 @@ class Fitted:
         samplers, edges = self._samplers(), np.cumsum(self._shares())
         while True:
             which = np.minimum(np.searchsorted(edges, rng.random(CHUNK), side="right"), len(samplers) - 1)
-            prompts, outputs = _lengths.mixed(samplers, which, rng.random((5, CHUNK)))
+            prompts, outputs = mixed(samplers, which, rng.random((5, CHUNK)))
             yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
 
     def _samplers(self) -> list[Empirical]:
-        return [_lengths.sampler(service.lengths) for service in self.model.services]
+        return [sampler(service.lengths) for service in self.model.services]
 
     def _shares(self) -> np.ndarray:
         """(services,) shares of the requests."""

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from harness.bounds import Checked, check
 from harness.errors import UsageError
-from workloads.content._tokens import open_tokenizer
+from workloads.content.text import open_tokenizer
 from workloads.readers import _cells
 from workloads.readers._collect import Block
 from workloads.readers._requests import Reader, Requests, TextReader

@@ -13,6 +13,7 @@ from harness.metrics.quantiles import quantiles, spearman
 from harness.stats import arrivals
 from workloads import traces
 from workloads.readers import _known
+from workloads.trace_rows import series
 from workloads.trace_tools import cache, download
 from workloads.transforms import grain_s
 
@@ -204,15 +205,16 @@ def picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
     if facts["ticks"]:
         drawn["grain_s"] = facts["grain_s"]
     if "session" in table.column_names:
-        turns, think_s = series(table)
-        if len(turns):
-            drawn |= {"turns": turns, "think_s": think_s, "think": "the request before"}
+        sessions = series(table)
+        if len(sessions.sizes):
+            drawn |= {"turns": sessions.sizes, "think_s": sessions.think_s, "think": "the request before"}
     return drawn
 
 
 def conversations(table: pa.Table) -> dict[str, Any]:
     """Number of conversations, their turns, and the time (s) from one request of a conversation to the next."""
-    turns, think_s = series(table)
+    sessions = series(table)
+    turns, think_s = sessions.sizes, sessions.think_s
     return {
         "conversations": len(turns),
         "requests": int(turns.sum()),
@@ -221,17 +223,6 @@ def conversations(table: pa.Table) -> dict[str, Any]:
         "think_s": _at(think_s, (0.1, 0.5, 0.9, 0.99)) if len(think_s) else None,
         "think_below_300_s": float((think_s < 300).mean()) if len(think_s) else None,
     }
-
-
-def series(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
-    """(conversations,) requests of each, and (pairs,) seconds from each request to the next of its conversation."""
-    known = np.asarray(table["session"].is_valid())
-    session = np.asarray(table["session"].fill_null(0))[known]
-    at_s = np.asarray(table["at_s"])[known]
-    order = np.argsort(session, kind="stable")  # rows are in order of time, and stay so inside a conversation
-    session, at_s = session[order], at_s[order]
-    _, turns = np.unique(session, return_counts=True)
-    return turns, np.diff(at_s)[session[1:] == session[:-1]]
 
 
 def _at(values: np.ndarray, qs: tuple[float, ...]) -> dict[str, float]:

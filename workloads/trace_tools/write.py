@@ -1,4 +1,4 @@
-"""Writes a trace as Parquet (with its origin inside), CSV or JSON lines, block by block.
+"""Writes traces, converted, cut or under another load too, as Parquet, CSV or JSON lines, block by block.
 
 A file has its name only when it is complete: until then it is called FILE.part.
 
@@ -16,11 +16,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from harness import untrusted
 from harness.data import files
 from harness.data.schedule import links
 from harness.errors import UsageError, no_such
+from workloads import replay, traces
 from workloads.content.tokens import mix
+from workloads.traces import Trace
 
 VERSION = "1"
 """Version of the columns of a trace file, in the metadata of Parquet."""
@@ -76,22 +77,6 @@ def write(
     finally:
         part.unlink(missing_ok=True)
     return rows
-
-
-def origin(path: str) -> Mapping[str, object] | None:
-    """The origin of the rows in a Parquet file written by this module; None for other files."""
-    import pyarrow.parquet as pq  # heavy
-
-    file = Path(path)
-    if file.suffix != ".parquet":
-        return None
-    with pq.ParquetFile(file) as stored:
-        text = (stored.metadata.metadata or {}).get(b"bench.source")
-    try:
-        found = untrusted.parse_json(text, f"'{path}'") if text else None
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def _allowed(path: str, force: bool) -> Path:
@@ -230,3 +215,46 @@ def _parents(schedule: pa.Table) -> pa.Array:
     order = np.lexsort((parent, child))
     last[child[order]] = parent[order]  # the last one written stays
     return pa.array(last, pa.int64(), mask=last == len(schedule))
+
+
+def convert(
+    source: str,
+    target: str,
+    *,
+    reader: str | None = None,
+    columns: str | None = None,
+    sort: bool = False,
+    force: bool = False,
+) -> tuple[int, Mapping[str, object]]:
+    """Rows written and the facts of the trace; in bounded memory, whatever its length (but `sort` needs all of it)."""
+    _different(source, target)
+    blocks = traces.blocks(source, reader, columns=columns, sort=sort)
+    tokens = blocks.block_tokens
+    rows = write(target, blocks, lambda: _about(blocks.facts), block_tokens=tokens, force=force)
+    return rows, blocks.facts
+
+
+def cut(source: str, target: str, *, force: bool = False, **options: Any) -> Trace:
+    """Write a slice; the options are those of `replay.read`."""
+    _different(source, target)
+    return _written(replay.read(source, **options), target, force)
+
+
+def scale(source: str, target: str, spec: str, *, seed: int = 0, force: bool = False, **options: Any) -> Trace:
+    """Write the trace under another load, see `transforms.scaling`; the options are those of `replay.read`."""
+    _different(source, target)
+    return _written(replay.changed(replay.read(source, **options), scale=spec, seed=seed), target, force)
+
+
+def _written(trace: Trace, target: str, force: bool) -> Trace:
+    write(target, [trace.table], lambda: _about(trace.facts), block_tokens=trace.block_tokens, force=force)
+    return trace
+
+
+def _about(facts: Mapping[str, object]) -> dict[str, object]:
+    return {"source": dict(facts)}
+
+
+def _different(source: str, target: str) -> None:
+    if Path(source).resolve() == Path(target).resolve():
+        raise UsageError(f"'{target}' is the trace that is read; give another --output.")

@@ -1,6 +1,7 @@
-"""Constants of latency models: named sets beside them (`mixed.toml`, `table.toml`, ...), and files of the user.
+"""What latency models share: their constants, decodes on a straight line, and sums over what several steps run.
 
-A file is as `bench fit` writes it: TOML or JSON with `latency` and its `arguments`.
+Constants come from named sets beside this file (`mixed.toml`, `table.toml`, ...), or from a file of the user, as
+`bench fit` writes it: TOML or JSON with `latency` and its `arguments`.
 """
 
 import tomllib
@@ -10,7 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from harness import untrusted
+from harness.api import StepLoads
 from harness.errors import UsageError, no_such
 
 FILES = (".toml", ".json")
@@ -66,3 +70,37 @@ def latency_file(path: str) -> Mapping[str, Any]:
     if not isinstance(held, dict):
         raise UsageError(f"'{path}' must hold a table with the key latency, got {type(held).__name__}.")
     return held
+
+
+class DecodeLine:
+    """The times of decodes alone, of a latency model that has their line for every number of sequences."""
+
+    # abc and linear write the two methods themselves: what is compiled cannot inherit from what is not
+    __slots__ = ()
+
+    def decode_line(self, decode_seqs: int) -> tuple[float, float]:
+        """(base, slope): seconds without context, and per cached token."""
+        raise NotImplementedError
+
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
+        """Seconds of a step of decodes alone."""
+        base_s, slope_s = self.decode_line(decode_seqs)
+        return base_s + slope_s * context_tokens
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        base_s, slope_s = self.decode_line(decode_seqs)
+        times: np.ndarray = base_s + slope_s * context_tokens
+        return times
+
+
+def total(loads: StepLoads, of_pieces: np.ndarray) -> np.ndarray:
+    """(n,) sums over the pieces of each step, of their type."""
+    return np.bincount(loads.step, of_pieces, len(loads.decode_seqs)).astype(of_pieces.dtype, copy=False)
+
+
+def largest(loads: StepLoads, of_pieces: np.ndarray) -> np.ndarray:
+    """(n,) the largest of the pieces of each step, 0 where it has none."""
+    found = np.zeros(len(loads.decode_seqs), of_pieces.dtype)
+    np.maximum.at(found, loads.step, of_pieces)
+    return found
