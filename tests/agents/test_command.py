@@ -4,11 +4,14 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from harness.api import Outcome
 from harness.cli import main
+from harness.data.run_json import RunInfo
 from harness.errors import BackendError, NotValid
 from harness.experiments import pool, trial
 from harness.experiments.agents import execute
@@ -16,9 +19,9 @@ from harness.experiments.agents.agents_json import AgentTrial, TrialShare
 from harness.experiments.agents.execute import Key, Task, set_up, simulated
 from harness.experiments.agents.search import CUT
 from harness.experiments.capacity.search_spec import Bracket, SearchResult, Side
+from harness.experiments.capacity.trials import Runs
 from harness.metrics.objective import score
 from harness.options import Given, run_spec
-from harness.runner.progress import QUIET
 
 SIM = ["--backend", "sim", "--model", "llama3-8b", "--hardware", "h100", "--prefix-cache", "on"]
 SEARCH = ["--slo", "p95:ttft=1,p90:tpot=7.4ms", "--horizon", "30s", "--tolerance", "40%", "--workers", "1"]
@@ -93,7 +96,7 @@ def test_what_met_and_what_missed_a_tier_are_not_the_same_number_of_agents(chats
     sides = Bracket(Side(2.2, 4, 400, sure=False), Side(2.4, 4, 400, sure=False))
 
     with pool.of(1, "processes") as processes:
-        search = execute._Search(setup, None, processes, print, QUIET)
+        search = execute._Search(setup, None, processes, Runs(Path(), print), print)
         tier = search._tier(setup.tiers[0], SearchResult(None, resolved=False, bracket=sides))
 
     assert (2, 3) == (tier.met, tier.missed)
@@ -187,7 +190,7 @@ def test_another_search_is_kept_out_of_the_folder(
 
 @pytest.mark.parametrize(
     ("error", "times", "code", "left_out"),
-    [(NotValid, 1, 5, 1), (NotValid, 2, 4, 2), (BackendError, 1, 3, 1)],
+    [(NotValid, 1, 5, 1), (NotValid, 2, 4, 2), (BackendError, 1, 3, 0)],
 )
 def test_a_trial_that_fails_loses_none_of_the_others(
     error: type[Exception], times: int, code: int, left_out: int, chats: str, tmp_path: Path,
@@ -196,12 +199,18 @@ def test_a_trial_that_fails_loses_none_of_the_others(
     """Ten minutes of trials on a server ended with an error and no answer."""
     calls: list[int] = []
 
-    def real(task: Task, *_: object) -> AgentTrial:
+    def run(_: Runs, task: Task, __: None) -> SimpleNamespace:
         calls.append(task.key.users)
-        if 3 <= len(calls) < 3 + times:
-            raise error("the server answers no.")
+        fails = 3 <= len(calls) < 3 + times
+        if fails and error is BackendError:
+            raise BackendError("the server answers no.")
         if len(calls) > 6:
             raise KeyboardInterrupt
+        verdict = {"valid": not fails, "reasons": ["the server answers no."]}
+        stored = SimpleNamespace(info=RunInfo.of({"verdict": verdict}), requests=None, path=tmp_path)
+        return SimpleNamespace(run=stored, outcome=Outcome("finished", 60, 0, 0))
+
+    def measured(task: Task, *_: object) -> AgentTrial:
         met = 90 if task.key.users < 10 else 10
         return AgentTrial(
             users=task.key.users, seed=task.key.seed, span_s=task.key.span_s, seconds=9.0, requests=100, sessions=9,
@@ -209,7 +218,9 @@ def test_a_trial_that_fails_loses_none_of_the_others(
             shares=[TrialShare(text=text, met=met, of=100) for text in ("joint: p80:e2e=9", "p80:e2e=9")],
         )  # fmt: skip
 
-    monkeypatch.setattr(execute, "_real", real)
+    monkeypatch.setattr(Runs, "_run", run)
+    monkeypatch.setattr(execute, "measured", measured)
+    monkeypatch.setattr(execute, "exceeded", lambda _: None)
     line = [
         "agents",
         "--trace",
@@ -229,7 +240,7 @@ def test_a_trial_that_fails_loses_none_of_the_others(
     printed = " ".join(capsys.readouterr().out.split())
     stored = json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))
     assert [1, 4] == [one["users"] for one in stored["trials"]][:2]
-    assert ["the server answers no."] * left_out == stored["invalid"]
+    assert ["of 16 agents (seed 2): the server answers no."] * left_out == stored["invalid"]
     assert "the server answers no." in printed
     assert calls[2:4] == [16, 16] or error is BackendError
     assert code == stored["exit_code"]

@@ -111,7 +111,7 @@ def test_a_trial_that_is_not_valid_is_named_and_made_once_more(tmp_path, monkeyp
 
     with pytest.raises(NotValid, match="not valid, twice: The client was late"):
         list(made([_task(5.0, None, 60)]))
-    assert ["400 req/s, seed 0: The client was late."] * 2 == made.invalid
+    assert ["at 400 req/s (seed 0): The client was late."] * 2 == made.invalid
 
 
 @pytest.mark.parametrize(
@@ -144,13 +144,13 @@ def test_sigterm_while_a_trial_ends_anyway_begins_no_other_one(tmp_path, monkeyp
     """It would be lost between two trials, and a search with minutes left would go on until it is killed."""
     made = []
 
-    def make(_, task):
+    def make(_, task, __):
         made.append(task)
         with termination.handled(lambda _: None):  # as a run that has had all answers
             os.kill(os.getpid(), signal.SIGTERM)
         return task
 
-    monkeypatch.setattr(Runs, "_made", make)
+    monkeypatch.setattr(Runs, "_valid", make)
     with termination.Command().guarding(), pytest.raises(KeyboardInterrupt):
         list(Runs(tmp_path, lambda _: None)([_task(5.0, None, 60)] * 3))
 

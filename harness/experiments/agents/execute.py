@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
-from harness import termination
 from harness.api import WARM_UP, RunWarning, Slo
 from harness.data import codec
 from harness.data.codec import encode
@@ -23,7 +23,7 @@ from harness.data.folder import cleaned
 from harness.data.host import versions
 from harness.data.lists import number
 from harness.data.run_json import Warned
-from harness.errors import BackendError, NotValid, UsageError
+from harness.errors import BackendError, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
 from harness.experiments.agents.search import CUT, AgentBlocks, AgentSearch, agents_at
@@ -31,7 +31,7 @@ from harness.experiments.capacity.answer import INTERRUPTED, binding_of, horizon
 from harness.experiments.capacity.conditions import Mask, Share
 from harness.experiments.capacity.execute import Budget, simulated_warnings
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest, answered
-from harness.experiments.capacity.trials import AGAIN, QUARTERS, Quarters, Trial
+from harness.experiments.capacity.trials import QUARTERS, Quarters, Runs, Trial, Watch
 from harness.experiments.folder import ExperimentFolder
 from harness.metrics.measure import cached_share, first_last, metrics, succeeded
 from harness.metrics.objective import JOINT, ShareKey, parse_slo, score
@@ -41,6 +41,9 @@ from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
 from harness.spec import parse
 from harness.validity.work_done import exceeded
+
+if TYPE_CHECKING:
+    from harness.runner.run import Result
 
 TIERS = ("p95:ttft=5,p90:tpot=50ms", "p95:ttft=2,p90:tpot=20ms")
 """Of a first token within 5 s for 95% of requests and 20 tokens/s for nine tenths of them; 2 s and 50 tokens/s."""
@@ -162,6 +165,19 @@ class Task:
     settle_s: float
 
     @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"of {self.key.users} agents (seed {self.key.seed})"
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return f"{self.key.users}-agents-seed{self.key.seed}"
+
+    def watch(self) -> None:
+        """Nothing ends it early: all tiers are judged by it."""
+
+    @property
     def run(self) -> RunSpec:
         return _run(self.setup_spec, self.key, self.settle_s)
 
@@ -256,13 +272,14 @@ def run_search(
 ) -> AgentsAnswer:
     """Search every tier. Ctrl-C, a backend that fails and a trial that is not valid twice end it with the results so
     far; where no trial had ended they raise Interrupted, BackendError or NotValid."""
-    with pool.of(workers, pool_name, virtual=setup.virtual) as processes:
+    with pool.of(workers, pool_name, virtual=setup.virtual) as processes, tempfile.TemporaryDirectory() as temporary:
+        shared = Path(temporary, "probe.json")
         if out is None:
-            return _Search(setup, None, processes, tell, display).answer()
-        folder = ExperimentFolder(out, KIND, "search")
+            runs = Runs(Path(temporary), tell, shared, display)
+            return _Search(setup, None, processes, runs, tell).answer()
+        folder, runs = ExperimentFolder(out, KIND, "search"), Runs(out, tell, shared, display)
         with folder.opened() as before:
-            trials = _stored(folder, before, setup)
-            return _Search(setup, folder, processes, tell, display, trials).answer()
+            return _Search(setup, folder, processes, runs, tell, _stored(folder, before, setup)).answer()
 
 
 @dataclass(slots=True)
@@ -272,10 +289,9 @@ class _Search:
     setup: Setup
     folder: ExperimentFolder | None
     processes: pool.Pool
+    runs: Runs
     tell: Callable[[str], None]
-    display: Display
     trials: dict[Key, AgentTrial] = field(default_factory=dict)
-    invalid: list[str] = field(default_factory=list)
     budget: Budget = field(init=False)
     limit: str | None = None
     """The limit of requests, or of time, where it ended the search."""
@@ -343,21 +359,7 @@ class _Search:
         tasks = [Task(setup.spec, setup.tiers, key, CUT * setup.horizon_s) for key in missing]
         if setup.virtual:
             return ((task.key, made) for task, made in self.processes.map(simulated, tasks))
-        return ((task.key, self._again(task)) for task in tasks)
-
-    def _again(self, task: Task) -> AgentTrial:
-        """Make a trial on a wall clock, once more where it is not valid. Raises NotValid after that."""
-        for attempt in range(1, AGAIN + 1):
-            try:
-                return _real(task, None if self.folder is None else self.folder.path, self.tell, self.display)
-            except NotValid as error:
-                self.invalid.append(str(error))
-                self.tell(f"{error} It is {'repeated' if attempt < AGAIN else 'not repeated again'}.")
-                failed = error
-            except BackendError as error:
-                self.invalid.append(str(error))
-                raise
-        raise failed
+        return ((task.key, made) for task, made in self.runs.each(tasks, _real))
 
     def _save(self, state: str, found: Sequence[TierAgents]) -> AgentsAnswer:
         setup, trials, failed = self.setup, self.trials.values(), self.budget.failed
@@ -368,7 +370,7 @@ class _Search:
             state=state,
             exit_code=code if failed is None else failed.exit_code,
             answers=list(found),
-            invalid=[*self.invalid],
+            invalid=[*self.runs.invalid],
             trials=sorted(trials, key=lambda made: (made.users, made.seed, made.span_s)),
             requests=sum(made.requests for made in trials),
             wall_s=self.budget.spent_s,
@@ -414,26 +416,12 @@ class _Search:
         )
 
 
-def _real(task: Task, out: Path | None, tell: Callable[[str], None], display: Display) -> AgentTrial:
-    """Make one trial on a wall clock, a run like any other."""
-    from harness.runner.run import execute
-
-    begun_s = time.monotonic()
-    name = f"{task.key.users}-agents-seed{task.key.seed}"
-    path = None if out is None else out / "trials" / name
-    shared = None if out is None else out / "probe.json"
-    result = execute(task.run, out=path, force=True, say=tell, shared=shared, display=display)
-    result.outcome.check()
-    if result.outcome.error is not None:
-        raise BackendError(result.outcome.error)
-    if termination.received() or result.outcome.ended != "finished":
-        raise KeyboardInterrupt
-    of = f"The trial of {task.key.users} agents (seed {task.key.seed})"
+def _real(task: Task, result: Result, _: Watch | None, begun_s: float) -> AgentTrial | None:
+    """What a run on a wall clock shows of the tiers; None where it is not valid."""
     if (fault := exceeded(result.run.info)) is not None:
-        raise BackendError(f"{of}: {fault}")
-    verdict = result.run.info.verdict
-    if not verdict.valid:
-        raise NotValid(f"{of} is not valid: {' '.join(verdict.reasons)}")
+        raise BackendError(f"The trial {task.name}: {fault}")
+    if not result.run.info.verdict.valid:
+        return None
     return measured(task, result.run.requests, time.monotonic() - begun_s)
 
 

@@ -31,7 +31,7 @@ from harness.experiments.capacity.conditions import Condition, shares
 from harness.experiments.capacity.execute import Setup, TrialFactory, run_search, tell_load
 from harness.experiments.capacity.search_spec import plain
 from harness.experiments.capacity.store import Store
-from harness.experiments.capacity.trials import TICK_S, TRIALS_FOLDER, Key, Runs, Task, Trial, ended_s, folder_name
+from harness.experiments.capacity.trials import TICK_S, TRIALS_FOLDER, Key, Runs, Task, Trial, ended_s
 from harness.experiments.trial import at_rate
 from harness.metrics.measure import first_last, headline, metrics, succeeded
 from harness.runner.plan import Plan, plan
@@ -110,7 +110,7 @@ def _alone(setup: Setup, store: Store, runs: Runs, ends_s: float, tell: Callable
         ends_s=min(ends_s, time.monotonic() + ALONE_S + ALONE_MOST_S),
     )  # fmt: skip
     (alone,) = runs([task])
-    table = load(store.path / TRIALS_FOLDER / folder_name(key)).requests
+    table = load(store.path / TRIALS_FOLDER / task.folder).requests
     table = table.filter(pa.array(succeeded(table)))
     if alone.e2e_s and len(table):
         alone = replace(alone, e2e_s=_answer_s(table, setup))

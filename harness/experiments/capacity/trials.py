@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 Counts: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+Shown = TypeVar("Shown")
 
 TRIALS = pa.schema(
     [
@@ -178,6 +179,20 @@ class Task:
     settle_s: float | None = None
     ends_s: float = math.inf
     horizon_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"at {self.key.rate_rps:g} req/s (seed {self.key.seed})"
+
+    @property
+    def folder(self) -> str:
+        """The name of its folder."""
+        return folder_name(self.key)
+
+    def watch(self) -> Watch:
+        """What ends it as soon as its side is certain."""
+        return Watch(self)
 
     @property
     def run(self) -> RunSpec:
@@ -368,6 +383,11 @@ class Watch:
         self._over = Event()
         self.passed: bool | None = None
         self.cut = False
+
+    @property
+    def ended_run(self) -> bool:
+        """Whether it ended the trial before its end."""
+        return self.passed is not None or self.cut
 
     def begin(self, planned: Plan, live: Live) -> None:
         """See several times a second which requests are too late, and whether the time is over."""
@@ -589,6 +609,26 @@ AGAIN = 2
 """Times that a trial is made before it counts as not valid: a machine may be disturbed once."""
 
 
+class RunTask(Protocol):
+    """A trial that is a run: its spec, what messages call it, and the name of its folder."""
+
+    @property
+    def run(self) -> RunSpec: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def folder(self) -> str: ...
+
+    def watch(self) -> Watch | None:
+        """What ends it as soon as its side is certain."""
+        ...
+
+
+AnyTask = TypeVar("AnyTask", bound=RunTask)
+
+
 class Runs:
     """Makes trials as runs below `path`; notes of a run go to `say`; `shared` and `display` are as of `execute`."""
 
@@ -608,48 +648,59 @@ class Runs:
         return f"<Runs in {self._path}>"
 
     def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
-        """Each when it is over; one whose requests left too late to tell a side is marked as `late`. Raises
-        BackendError, NotValid for a trial that proves nothing, and Unresolved where the stream is held back."""
+        """Each when it is over; one whose requests left too late to tell a side is marked as `late`. Raises as `each`,
+        and Unresolved where the stream is held back."""
+        return (tried for _, tried in self.each(tasks, self._trial))
+
+    def each(
+        self, tasks: Iterable[AnyTask], shown: Callable[[AnyTask, Result, Watch | None, float], Shown | None]
+    ) -> Iterator[tuple[AnyTask, Shown]]:
+        """Each task with what is `shown` by its run, its watch and when it began; None: it is not valid, and made once
+        more. Raises BackendError, and NotValid for a trial that proves nothing."""
         for task in tasks:
-            yield self._made(task)
+            yield task, self._valid(task, shown)
             if termination.received():
                 raise KeyboardInterrupt
 
-    def _made(self, task: Task) -> Trial:
+    def _valid(self, task: AnyTask, shown: Callable[[AnyTask, Result, Watch | None, float], Shown | None]) -> Shown:
         for attempt in range(AGAIN):
-            begun_s = time.monotonic()
-            watch = Watch(task)
+            begun_s, watch = time.monotonic(), task.watch()
             try:
                 result = self._run(task, watch)
             finally:
-                watch.end()
-            early = watch.passed
+                if watch is not None:
+                    watch.end()
             result.outcome.check()
             if result.outcome.error is not None:
                 raise BackendError(result.outcome.error)
-            if result.outcome.ended != "finished" and early is None and not watch.cut:
+            if result.outcome.ended != "finished" and (watch is None or not watch.ended_run):
                 raise KeyboardInterrupt
-            if (fault := _fault(task, result)) is not None:
-                raise BackendError(f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}): {fault}")
-            if (held := result.run.info.warning(HELD_BACK)) is not None and result.run.info.resolution.unresolved:
-                answers = of_held_back(result.run)
-                if answers is None or answers.all():  # single ones are held back by a busy machine too
-                    raise Unresolved(f"No rate can be judged: {held.message}. Remedy: {held.remedy}.")
-            if (late := result.run.info.warning(SERVER_LATE)) is not None:
-                self.server_late[task.key.rate_rps] = RunWarning(SERVER_LATE, str(late.message), str(late.remedy))
-            failed = _failed(result.run.info, ended_early=early is not None or watch.cut)
-            if failed <= {LATENESS}:
-                return _scored(task, result.run.requests, early, begun_s, late=LATENESS in failed)
+            if (made := shown(task, result, watch, begun_s)) is not None:
+                return made
             reasons = " ".join(result.run.info.verdict.reasons)
-            self.invalid.append(f"{task.key.rate_rps:g} req/s, seed {task.key.seed}: {reasons}")
+            self.invalid.append(f"{task.name}: {reasons}")
             if attempt == 0:
                 self._say(f"not valid, repeated: {reasons}")
-        raise NotValid(
-            f"The trial at {task.key.rate_rps:g} req/s (seed {task.key.seed}) is not valid, twice: {reasons} "
-            f"See '{result.run.path}'."
-        )
+        raise NotValid(f"The trial {task.name} is not valid, twice: {reasons} See '{result.run.path}'.")
 
-    def _run(self, task: Task, watch: Watch) -> Result:
+    def _trial(self, task: Task, result: Result, watch: Watch | None, begun_s: float) -> Trial | None:
+        """What a run shows of a rate; None where it is not valid."""
+        assert watch is not None
+        info = result.run.info
+        if (fault := _fault(task, result)) is not None:
+            raise BackendError(f"The trial {task.name}: {fault}")
+        if (held := info.warning(HELD_BACK)) is not None and info.resolution.unresolved:
+            answers = of_held_back(result.run)
+            if answers is None or answers.all():  # single ones are held back by a busy machine too
+                raise Unresolved(f"No rate can be judged: {held.message}. Remedy: {held.remedy}.")
+        if (late := info.warning(SERVER_LATE)) is not None:
+            self.server_late[task.key.rate_rps] = RunWarning(SERVER_LATE, str(late.message), str(late.remedy))
+        failed = _failed(info, ended_early=watch.ended_run)
+        if not failed <= {LATENESS}:
+            return None
+        return _scored(task, result.run.requests, watch.passed, begun_s, late=LATENESS in failed)
+
+    def _run(self, task: RunTask, watch: Watch | None) -> Result:
         from harness.runner.run import execute
 
         run = task.run
@@ -657,7 +708,7 @@ class Runs:
             run = replace(run, calibrate=0.0)
         return execute(
             run,
-            out=self._path / TRIALS_FOLDER / folder_name(task.key),
+            out=self._path / TRIALS_FOLDER / task.folder,
             force=True,
             say=self._say,
             watch=watch,
@@ -713,6 +764,6 @@ def _fault(task: Task, result: Result) -> str | None:
 
 
 def folder_name(key: Key) -> str:
-    """A name that a person can read: `4.2rps-seed3`, `4.2rps-seed3-probe90`."""
+    """A name that a person can read: `4.2rps-seed3-660`, `4.2rps-seed3-12-probe90`."""
     probe = "" if key.goal is None else f"-probe{100 * key.goal:g}"
     return f"{key.rate_rps:g}rps-seed{key.seed}-{key.planned}{probe}"
