@@ -46,7 +46,6 @@ REMOVED = {
     ("option of bench explain", "--html"): "'bench trace generate NAME --requests N -o FILE' draws requests, and "
     "'bench trace info FILE --html PAGE' charts them",
     ("option of bench trace slice", "--tag"): "write '--where tag=NAME'",
-    ("option of bench theory", "--KEY"): "parameters stand with the name of the form, and --over varies them",
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",
     (
         "option",

@@ -40,6 +40,11 @@ SERVER_AT = {
 }
 """Where a command takes its URL: by a parameter that it has."""
 
+HINTS = {
+    "bench theory": "Parameters stand with the name of the form: 'bench theory slo:model=yi-34b'; --over varies them."
+}
+"""What to do instead of an option that a command does not have."""
+
 
 class Commands(click.Group):
     """A group that lists its commands in the order of their definition and answers an unknown name with the nearest.
@@ -206,17 +211,14 @@ def _sentence(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         params = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
         known = [option for param in params for option in param.opts]
-        removed = (
-            ("option", error.option_name),
-            (f"option of {path}", error.option_name),
-            (f"option of {path}", "--KEY"),
-        )
+        removed = (("option", error.option_name), (f"option of {path}", error.option_name))
         if (instead := next((REMOVED[key] for key in removed if key in REMOVED), None)) is not None:
             return f"The option '{error.option_name}' was removed: {instead}."
         if error.option_name in SERVER and (
             place := next((SERVER_AT[name] for name in SERVER_AT if name in known), None)
         ):
             return f"No option '{error.option_name}': give the server's URL as '{path} {place}'."
-        return f"No option '{error.option_name}'.{nearest(error.option_name, known)} See '{path} --help'."
+        hint = f" {HINTS[path]}" if path in HINTS else ""
+        return f"No option '{error.option_name}'.{nearest(error.option_name, known)}{hint} See '{path} --help'."
     message = error.format_message().rstrip(".")
     return f"{message[:1].upper()}{message[1:]}; see '{path} --help'."

@@ -135,6 +135,6 @@ def command(
     own = {name: options.pop(name) for name in OWN}
     search = place_options(given(options), config, own)
     store = Store(None if out is None else Path(out))
-    with pool.of(workers, pool_name) as processes:
+    with pool.of(workers, pool_name, cuts=True) as processes:
         info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

@@ -130,10 +130,11 @@ _NO_WORD = "ignore:resource_tracker:UserWarning"
 PROCESSES = "processes"
 
 
-def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = True) -> Pool:
+def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = True, cuts: bool = False) -> Pool:
     """Return the pool of that name: processes of this machine, as many as there are cores, or Ray.
 
-    It is this process alone where there is one core or one is requested, and under a wall clock. Raises UsageError.
+    It is this process alone under a wall clock, and where there is one core or one is requested, unless it `cuts` calls
+    that take too long. Raises UsageError.
     """
     known, _, address = name.partition(":")
     if known not in (PROCESSES, "ray") or (address and known != "ray"):
@@ -145,7 +146,7 @@ def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = Tru
 
         return Ray(address or None, workers if address else workers or cores())
     count = workers or cores()
-    return Here() if count == 1 or not virtual else Processes(count)
+    return Here() if not virtual or (count == 1 and not cuts) else Processes(count)
 
 
 def cores() -> int:

@@ -102,6 +102,15 @@ def test_other_kinds_of_gpu_stand_beside_the_cheapest() -> None:
     assert search.best[0] == search.met[0]
 
 
+def test_the_same_gpus_for_more_money_are_no_alternative() -> None:
+    """Where the cheapest meets with every request, more of the same GPUs would be offered beside it."""
+    everything = Judged(True, 1.0, 1.0, 1.0, "joint", 1)
+    _, search = searched(lambda one: everything if load(one) <= 0.7 else False)
+
+    cheapest, *others = search.best
+    assert not [one for one in others if one.hardware == cheapest.hardware and one.gpus > cheapest.gpus]
+
+
 @pytest.mark.parametrize("row", comparisons("operators"), ids=lambda row: f"{row['models'][0]}-{row['hardware']}")
 def test_the_error_of_an_answer_is_the_largest_that_was_measured(row: Mapping[str, object]) -> None:
     """An answer would hold with an error that was exceeded."""

@@ -165,3 +165,9 @@ def test_too_few_files_are_a_sentence(tmp_path: Path) -> None:
     assert 3 == done.returncode
     assert "bench: the operating system refused: Too many open files.\n" == done.stderr[-58:]
     assert "Traceback" not in done.stderr
+
+
+def test_one_worker_is_a_process_where_calls_are_cut(tmp_path: Path) -> None:
+    """A placement with one worker went on for as long as its last deployment took, whatever its budget."""
+    with pool.of(1, cuts=True) as processes:
+        assert [] == [*processes.map(endless, [str(tmp_path / "pid")], time.monotonic() + 1)]

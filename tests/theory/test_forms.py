@@ -184,7 +184,7 @@ def test_the_simulator_lies_on_the_form():
         ("slo --over modl=yi-34b", "slo has no argument 'modl'. Did you mean 'model'?"),
         ("slo --over batch", "--over 'batch' has no values; write --over NAME=VALUES"),
         ("slo --over batch=1,2 --over batch=4", "batch is swept over twice"),
-        ("slo --ovr batch=1", "'--ovr' was removed: parameters stand with the name of the form"),
+        ("slo --ovr batch=1", "No option '--ovr'. Did you mean '--over'? Parameters stand with the name of the form"),
         ("slo:context=4kb", "context_tokens must be a whole number, got '4kb'"),
         ("slo:model=opt-1b", "No model named 'opt-1b'"),
         ("slo:latency=linear,pp=2", "'linear' has no pipeline stages"),
@@ -211,7 +211,7 @@ def test_the_simulator_lies_on_the_form():
         ("experts:tokens=1000000", "more than 1,000,000 tokens a step"),
         ("afd:experts=1", "a token of mixtral-8x22b visits 2 experts, got 1"),
         ("moe --out moe.pdf", "--out 'moe.pdf' must end in .html"),
-        ("prefill --execution 80ms --rate 5,12", "parameters stand with the name of the form, and --over varies them"),
+        ("prefill --execution 80ms --rate 5,12", "No option '--execution'. Did you mean '--out'? Parameters stand with the name of the form"),
     ],
 )  # fmt: skip
 def test_wrong_usage_is_one_sentence(arguments: str, message: str, capsys: pytest.CaptureFixture[str]):

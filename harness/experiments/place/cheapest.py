@@ -128,13 +128,18 @@ class Cheapest:
     @property
     def best(self) -> list[Deployment]:
         """The cheapest; the cheapest that meets with the error of the step times too; the cheapest of other kinds of
-        GPU, and of other shapes."""
+        GPU, and of other shapes, where these are no dearer or more requests meet."""
         met = self.met
         sure = [one for one in met if self.run[one].holds]
         of_gpu = {one.hardware: one for one in reversed(met)}
-        of_shape = {self._candidates[one].kind: one for one in reversed(met)}
+        of_shape = {self._candidates[one].kind: one for one in reversed(met) if not self._worse(one, met[0])}
         others = (one for some in (of_gpu, of_shape) for one in sorted(some.values(), key=met.index))
         return sorted([*dict.fromkeys([*met[:1], *sure[:1], *others])][:CHOICES], key=met.index)
+
+    def _worse(self, one: Deployment, than: Deployment) -> bool:
+        """Whether a deployment on the same GPUs is dearer than another for no more requests that meet."""
+        dearer = self._candidates[one].taken > self._candidates[than].taken
+        return dearer and one.hardware == than.hardware and self.run[one].share <= self.run[than].share
 
     @property
     def left(self) -> int:
