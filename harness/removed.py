@@ -46,6 +46,12 @@ REMOVED = {
     ("option of bench explain", "--html"): "'bench trace generate NAME --requests N -o FILE' draws requests, and "
     "'bench trace info FILE --html PAGE' charts them",
     ("option of bench trace slice", "--tag"): "write '--where tag=NAME'",
+    ("option of bench slo", "--plane"): "'bench report RUN --figure slo_plane' draws goodput over two bounds",
+    (
+        "option of bench slo",
+        "--failed-as-infinite",
+    ): "in '--slo p99:ttft=1' a failed request is infinitely slow",
+    ("definition profile", "etalon"): "'bench slo RUN --slo ttft=1,tpot=0.1 --tokens' counts tokens by their deadlines",
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",
     (
         "option",

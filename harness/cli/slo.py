@@ -22,8 +22,8 @@ Examples
       the same run under other bounds
   bench slo RUN --slo ttft=0.25,tpot=0.1 --slo ttft=1,tpot=0.1 --goal 90%,99% --by prompt
       two SLOs, two goals, and attainment by length of the prompt
-  bench slo RUN --scale 0.25:4 --plane ttft=0.1:1,tpot=0.02:0.2
-      attainment against the SLO scale, goodput over pairs of bounds
+  bench slo RUN --scale 0.25:4
+      attainment against the SLO scale
   bench slo RUN --profile all
       what vLLM, SGLang, guidellm, aiperf, ... would report for the same tokens
   bench slo SWEEP_FOLDER --slo ttft=0.5 --scale 0.5:2:x2
@@ -60,18 +60,15 @@ def _shares(value: object, name: str) -> tuple[float, ...]:
 @option("--fail-under", type=SHARE, metavar="SHARE", group=OBJECTIVES,
         help="Exit with code 1 if fewer requests meet an objective.")  # fmt: skip
 @option("--scale", metavar="RANGE", group=VARIATION, help="Attainment with all bounds scaled by these factors: 0.25:4.")
-@option("--plane", metavar="METRIC=RANGE,METRIC=RANGE", group=VARIATION, help="Goodput over a grid of two bounds.")
 @option("--by", metavar="NAME", multiple=True, group=BREAKDOWN, help="Attainment by group of requests. Repeatable.")
 @option("--tokens", is_flag=True, group=BREAKDOWN,
         help="Token goodput: token k is due at TTFT bound + k x TPOT bound.")  # fmt: skip
 @option("--profile", metavar="NAMES", group=BREAKDOWN,
         help="Metric definitions of other tools, side by side: all, or vllm,sglang,...")  # fmt: skip
-@option("--failed-as-infinite", is_flag=True, group=BREAKDOWN,
-        help="Include failed requests in percentiles, as infinite latencies.")  # fmt: skip
 @formats
 @option("--out", type=NEW_FILE, metavar="FILE", help="Also write JSON to FILE, for bench report.")
 def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -> int:
-    """Score stored runs again: other bounds, SLO scales, planes, groups, definitions of other tools.
+    """Score stored runs again: other bounds, SLO scales, groups, definitions of other tools.
 
     Nothing is run: a run folder stores all token times. Requests that the run discarded as warm-up stay excluded.
     """
@@ -104,32 +101,11 @@ def _query(options: dict[str, Any]) -> RescoreOptions:
         goals=options["goal"] or (),
         conditions=options["conditions"],
         factors=() if options["scale"] is None else tuple(numbers(options["scale"], "--scale")),
-        limits_s=() if options["plane"] is None else _limits_s(options["plane"]),
         by=tuple(dict.fromkeys(by)),
         profiles=() if options["profile"] is None else tuple(side_by_side.made(options["profile"].split(","))),
         tokens=options["tokens"],
-        failed_as_infinite=options["failed_as_infinite"],
         fail_under=options["fail_under"],
     )
-
-
-def _limits_s(text: str) -> tuple[tuple[str, tuple[float, ...]], ...]:
-    """The limits of two latency metrics."""
-    from harness.errors import UsageError, no_such
-    from harness.experiments.rescore.options import named
-    from harness.metrics.measure import metrics
-    from harness.spec import seconds
-
-    found = named(text, "--plane", seconds)
-    known = [name for name, metric in metrics().items() if metric.unit == "s"]
-    for name, limits in found.items():
-        if name not in known:
-            raise no_such("latency metric", name, known)
-        if limits[0] <= 0:
-            raise UsageError(f"--plane: the bounds on {name} must be above 0 s, got '{text}'.")
-    if len(found) != 2:
-        raise UsageError(f"--plane is over two metrics such as ttft=0.1:1,tpot=0.02:0.2, got '{text}'.")
-    return tuple((name, tuple(limits)) for name, limits in found.items())
 
 
 def _reasons(info: SloAnswer) -> list[str]:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.experiments.capacity.capacity_json import RateBracket
-from harness.experiments.rescore.slo_json import Groups, PlaneScore, ScaleScore, ScoredRun, SloAnswer, SloScore
+from harness.experiments.rescore.slo_json import Groups, ScaleScore, ScoredRun, SloAnswer, SloScore
 from harness.metrics.measure import headline
 from harness.validity.remote import undecided
 from reports import _format
@@ -88,13 +88,10 @@ def of_run(run: ScoredRun, info: SloAnswer, place: int) -> Iterator[Block]:
         if slo.scale is not None and slo.scale.factors:
             title = f"Attainment against the scale of {clean(slo.text, 60)}"
             yield Figure(f"scale-{place}-{i}", title, partial(_drawn_scale, slo.scale, run.goals))
-    if run.plane is not None:
-        yield Figure(f"plane-{place}", "Goodput over two bounds", partial(_drawn_plane, run.plane, run.goals[0]))
     yield from _facts_of_slos(run)
     for slo in run.slos:
         yield from _scale(slo)
         yield from _tokens(slo, unknown=run.failed if run.source else 0)
-    yield from _plane(run)
     yield from map(_groups, run.groups)
     yield from _profiles(run)
     if not info.curves and place == 0 and (found := run.slos[0].scale) is not None:
@@ -115,7 +112,6 @@ def opening(run: ScoredRun) -> str:
 
 
 def _measured(run: ScoredRun, info: SloAnswer) -> Table:
-    never = "never" if info.failed_as_infinite and run.failed else "-"
     timed = {
         f"{metric.label} {at}": value
         for metric in headline()
@@ -124,7 +120,7 @@ def _measured(run: ScoredRun, info: SloAnswer) -> Table:
     }
     heads = ("throughput (req/s)", "output (tokens/s)", "failed", *timed)
     values = (number(run.throughput_rps), number(run.output_tps), f"{run.failed:,}")
-    times = (never if value is None else _format.seconds(value) for value in timed.values())
+    times = ("-" if value is None else _format.seconds(value) for value in timed.values())
     return Table(opening(run) if len(info.runs) > 1 else "the run", heads, ((*values, *times),), left=0)
 
 
@@ -230,25 +226,6 @@ def _tokens(slo: SloScore, unknown: int) -> Iterator[Block]:
         yield "The file does not hold how many tokens the failed requests were to have: none are missing."
 
 
-def _plane(run: ScoredRun) -> Iterator[Table]:
-    """Goodput under pairs of bounds, the second metric across."""
-    found = run.plane
-    if found is None:
-        return
-    (down, across), (down_s, across_s) = found.metrics, found.limits_s
-    shown = sorted({round(i * (len(across_s) - 1) / (COLUMNS - 1)) for i in range(COLUMNS)})
-    rows = tuple(
-        (_format.limit(limit), *(
-            f"{number(found.goodput_rps[i][j])} ({share(found.attainment[i][j], run.goals[0])})" for j in shown
-        ))
-        for i, limit in enumerate(down_s)
-    )  # fmt: skip
-    left_out = len(across_s) - len(shown)
-    more = f"; {left_out} more columns: --format csv or json" if left_out else ""
-    heads = (f"{down} \\ {across}", *(_format.limit(across_s[j]) for j in shown))
-    yield Table(f"goodput in req/s (attainment) under both bounds{more}", heads, rows)
-
-
 def _groups(found: Groups) -> Table:
     """A row per group, a column per SLO."""
     one, unit = len(found.slos) == 1, UNITS.get(found.by)
@@ -321,9 +298,3 @@ def _drawn_scale(found: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
     from reports.figures import scale  # heavy
 
     return scale.of_answer(found, goals)
-
-
-def _drawn_plane(found: PlaneScore, goal: float) -> go.Figure | str:
-    from reports.figures import scale  # heavy
-
-    return scale.plane_of_answer(found, goal)

@@ -56,8 +56,8 @@ MOST_ROWS = 200
 FULL = {
     "prefill": "its prefill replicas are full",
     "decode": "its decode replicas are full",
-    "decode memory": "the KV memory of its decode replicas is full",
-    "memory": "its KV memory is full",
+    "decode memory": "the KV memory of its decode replicas makes it preempt requests",
+    "memory": "its KV memory makes it preempt requests",
     "batch": "its replicas are full",
 }
 """What is full where a queue grows."""
@@ -341,17 +341,9 @@ def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Ta
         if len(one.bounds) > 1:
             goal = f", goal {percent(one.goal)}" if len(results) > 1 else ""
             rows = tuple(
-                (
-                    clean(bound.text),
-                    percent(bound.goal),
-                    "outside the rates tried" if bound.capacity_rps is None else _format.number(bound.capacity_rps),
-                    _format.share(bound.attainment),
-                )
-                for bound in one.bounds
+                (clean(bound.text), percent(bound.goal), _format.share(bound.attainment)) for bound in one.bounds
             )
-            yield Table(
-                f"each bound by itself{goal}", ("bound", "goal", "own capacity (req/s)", "attainment at capacity"), rows
-            )
+            yield Table(f"bounds in the trials near the capacity{goal}", ("bound", "goal", "met by"), rows)
     if points := info.curve:
         yield curve_table(info)
         shown = [(point.rate_rps, point.falling) for point in points]

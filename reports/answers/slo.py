@@ -149,9 +149,9 @@ def _sections(info: SloAnswer) -> Iterator[Section]:
 def _left_out(runs: Sequence[ScoredRun], info: SloAnswer) -> Iterator[str]:
     slos = [slo for run in runs for slo in run.slos]
     scales = not info.curves and any(slo.scale and slo.scale.factors for slo in slos)
-    if scales or any(slo.tokens for slo in slos) or any(r.plane or r.groups or r.profiles for r in runs):
+    if scales or any(slo.tokens for slo in slos) or any(r.groups or r.profiles for r in runs):
         yield (
-            f"Scales, planes, groups, tokens and profiles of single runs are shown for up to {APART} runs; "
+            f"Scales, groups, tokens and profiles of single runs are shown for up to {APART} runs; "
             "--format csv and json have those of all."
         )
 
@@ -265,12 +265,6 @@ def _values(run: ScoredRun) -> Iterator[tuple[Any, ...]]:
         if slo.tokens is not None:
             yield text, "token_goodput_tps", "all", None, None, slo.tokens.token_goodput_tps
             yield text, "tokens_in_time", "all", None, None, slo.tokens.share
-    if (plane := run.plane) is not None:
-        of = f"plane: {', '.join(plane.metrics)}"
-        for i, limit in enumerate(plane.limits_s[0]):
-            for j, other in enumerate(plane.limits_s[1]):
-                yield "", "attainment", of, limit, other, plane.attainment[i][j]
-                yield "", "goodput_rps", of, limit, other, plane.goodput_rps[i][j]
     for found in run.groups:
         for group in found.groups:
             of = f"{found.by}: {group.name}"

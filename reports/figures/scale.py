@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.experiments.rescore.scale import curve
-from harness.experiments.rescore.slo_json import PlaneScore, ScaleScore
+from harness.experiments.rescore.slo_json import ScaleScore
 from harness.metrics.summary import per_second_of
 from reports import _data, _format, _replay
 from reports._format import in_figure
@@ -208,22 +208,6 @@ def _least(axis: _replay.Axis, shares: np.ndarray, goal: float) -> str:
     """The least bound of an axis that reaches the goal."""
     reached = np.flatnonzero(shares >= goal)
     return f"from {_data.label(axis.metric)} {_format.limit(axis.limits_s[reached[0]])}" if len(reached) else ""
-
-
-def plane_of_answer(plane: PlaneScore, goal: float) -> go.Figure | str:
-    """Goodput under the pairs of bounds of `bench slo`."""
-    names, (first, second) = plane.metrics, plane.limits_s
-    if min(len(first), len(second)) < 2:
-        return NARROW
-    goodput, shares = (np.array(values, np.float64) for values in (plane.goodput_rps, plane.attainment))
-    drawn = _contours((first, second), goodput, shares, goal, names=names)
-    pairs, best = np.argwhere(shares >= goal).tolist(), ["by no pair of these bounds"]
-    if pairs:  # the tightest by the product of its bounds
-        i, j = min(pairs, key=lambda at: first[at[0]] * second[at[1]])
-        tightest = f"{names[0]} {_format.limit(first[i])} and {names[1]} {_format.limit(second[j])}"
-        best = [f"tightest pair {tightest}", f"goodput {_format.number(goodput[i, j])} req/s"]
-    note = f"Exact counts at each of the {goodput.size:,} pairs."
-    return style.done(drawn, style.finding({f"{goal * 100:g}% of the requests": best}), [note])
 
 
 def _contours(

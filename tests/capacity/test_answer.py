@@ -231,7 +231,7 @@ def answered(found, at_rps=None, spec=SPEC):
 
 def test_a_spent_budget_advises_more_of_it():
     """'6 seeds were not enough. It would take 5 seeds', where time had run out."""
-    guess = Estimate(10.0, None, None, dict.fromkeys(range(3), 2.3), "joint", {})
+    guess = Estimate(10.0, None, None, dict.fromkeys(range(3), 2.3), "joint")
     reported = answered(SearchResult(guess, resolved=False, why="the budget was spent."))[2]
 
     assert "allow more time with --budget." in reported
@@ -246,7 +246,7 @@ def test_a_spent_budget_advises_more_of_it():
 )
 def test_a_rate_that_the_rates_tried_decide_lies_beyond_no_interval(at_rps, verdict, reported):
     """'Below the whole interval' would stand beside no interval, and 'unresolved' beside the verdict."""
-    beyond = Estimate(50.0, 13.0, 189.0, dict.fromkeys(range(12), 3.9), "joint", {})
+    beyond = Estimate(50.0, 13.0, 189.0, dict.fromkeys(range(12), 3.9), "joint")
     tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
     info, one, shown = answered(SearchResult(beyond, resolved=True, bracket=tried), at_rps)
 

@@ -164,13 +164,13 @@ def test_no_rate_outside_of_those_tried_is_an_answer(system, budget_s):
 
 def test_an_interval_beyond_the_rates_tried_is_no_answer():
     """A curve goes on to both sides; the system does not have to."""
-    estimate = Estimate(50.0, 13.0, 189.0, {}, "joint", {})
+    estimate = Estimate(50.0, 13.0, 189.0, {}, "joint")
     tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
     inside = Bracket(Side(48.0, 4, 8000), Side(52.0, 4, 8000), 12.0, 200.0)
 
     assert SearchResult(estimate, resolved=True, bracket=tried).answered is None
     assert SearchResult(estimate, resolved=True, bracket=inside).answered is estimate
-    assert SearchResult(Estimate(50.0, None, None, {}, "joint", {}), resolved=False, bracket=inside).answered is None
+    assert SearchResult(Estimate(50.0, None, None, {}, "joint"), resolved=False, bracket=inside).answered is None
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_a_rate_is_decided_by_an_interval_and_by_trials(rate_rps, verdict):
     """--at would be answered by a curve at rates that were not tried."""
     tried = Bracket(Side(18.0, 4, 8000), Side(31.0, 4, 8000), 18.0, 31.0)
 
-    assert verdict is sustained(rate_rps, Estimate(50.0, 13.0, 189.0, {}, "joint", {}), tried)
+    assert verdict is sustained(rate_rps, Estimate(50.0, 13.0, 189.0, {}, "joint"), tried)
 
 
 @pytest.mark.parametrize("late", [range(1, 4), range(5, 9)])

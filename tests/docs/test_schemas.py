@@ -23,7 +23,7 @@ COMMANDS = {
     "agents": "agents --trace chats.parquet --backend sim --slo p90:tpot=0.02 --horizon 5min --workers 1",
     "theory": "theory chunking",
     "reproduce": "reproduce S22.a",
-    "slo": "slo run --slo tpot=0.1 --by prompt --scale 0.5:2 --plane ttft=0.1:1,tpot=0.1:1 --tokens --profile vllm",
+    "slo": "slo run --slo tpot=0.1 --by prompt --scale 0.5:2 --tokens --profile vllm",
     "compare": "compare run run",
     "trend": "compare --trend series",
     "fit": "fit --steps run",

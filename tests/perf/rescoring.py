@@ -1,13 +1,12 @@
 """How long it takes and how much memory to score a run of a million requests again, under 100 SLO pairs and otherwise.
 
 The run is simulated first (about two minutes and 0.5 GB) unless --run names one. Each line is a process of its own,
-imports included, as `bench slo` is; the last lines check that plane and single scores agree.
+imports included, as `bench slo` is.
 
     python tests/perf/rescoring.py [--requests 1000000] [--run FOLDER]
 """
 
 import argparse
-import json
 import os
 import subprocess
 import sys
@@ -15,14 +14,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-
 TTFT_S = [round(0.05 * k, 3) for k in range(1, 11)]
 TPOT_S = [round(0.02 * k, 3) for k in range(1, 11)]
-PLANE = f"ttft={','.join(map(str, TTFT_S))},tpot={','.join(map(str, TPOT_S))}"
 SLOS = [part for t in TTFT_S for p in TPOT_S for part in ("--slo", f"ttft={t},tpot={p}")]
 WAYS = {
-    "plane of 100 pairs": ["--plane", PLANE],
     "100 SLOs one by one": SLOS,
     "scale, 100 points": ["--scale", "0.25:4:0.0378"],
     "by prompt and class": ["--by", "prompt,class,time"],
@@ -50,14 +45,6 @@ def measure(*arguments: str) -> tuple[float, float, float]:
     return time.perf_counter() - start_s, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
 
 
-def agree(run: str) -> bool:
-    """Whether each cell of the plane is the attainment of its SLO, to the last bit."""
-    plane = json.loads(bench("slo", run, "--plane", PLANE, "--format", "json").stdout)["runs"][0]["plane"]
-    slos = json.loads(bench("slo", run, *SLOS, "--format", "json").stdout)["runs"][0]["slos"]
-    single = np.array([slo["attainment"] for slo in slos]).reshape(len(TTFT_S), len(TPOT_S))
-    return bool(np.array_equal(single, np.array(plane["attainment"])))
-
-
 def main() -> None:
     """Print a line for every way."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -77,7 +64,6 @@ def main() -> None:
         for way in given.ways or WAYS:
             wall_s, cpu_s, peak_mb = measure("slo", run, *WAYS[way], "--format", "json")
             print(f"{way:<22}{wall_s:>8.2f}{cpu_s:>8.2f}{peak_mb:>9,.0f}", flush=True)
-        print(f"plane and single scores agree: {'yes' if agree(run) else 'NO'}")
 
 
 if __name__ == "__main__":

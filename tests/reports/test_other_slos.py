@@ -71,12 +71,12 @@ def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Ca
     path = stored / "points" / "rate=2.5" / "seed-0"
     options = RescoreOptions(
         objectives=(read("ttft=0.3,tpot=0.08"), read("ttft=1")), goals=(0.9, 0.99), factors=(0.5, 1.0, 2.0),
-        limits_s=(("ttft", (0.1, 0.3, 1.0)), ("tpot", (0.05, 0.1))), by=("prompt",),
+        by=("prompt",),
     )  # fmt: skip
     one = pages.page(answer(sources(path), options), tmp_path / "slo.json")
     many = pages.page(answer(sources(stored), RescoreOptions(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
 
-    assert ["scale-0-0", "scale-0-1", "plane-0"] == [figure["key"] for figure in content_of(one)["figures"]]
+    assert ["scale-0-0", "scale-0-1"] == [figure["key"] for figure in content_of(one)["figures"]]
     assert ["curve-0"] == [figure["key"] for figure in content_of(many)["figures"]]
     assert "by prompt" in one
     assert "rate=3.5/seed-1" in many

@@ -8,7 +8,6 @@ import pytest
 
 from harness import registry
 from harness.api import RequestRecord
-from harness.data.lists import Lists
 from harness.data.records import to_table
 from harness.errors import UsageError
 from harness.experiments import imports
@@ -16,7 +15,6 @@ from harness.experiments.rescore import side_by_side
 from harness.experiments.rescore.objectives import outcome, read
 from harness.experiments.rescore.reading import of_run
 from harness.experiments.rescore.scale import plane
-from harness.metrics.deadlines import deadlines
 from harness.metrics.objective import parse_slo
 from harness.metrics.profiles._base import Gaps, step_quantile
 from harness.metrics.summary import per_second_of, summarize, vllm_keys
@@ -123,8 +121,6 @@ def test_what_a_file_cannot_tell_is_in_no_column(foreign):
     columns = {c.name: c for c in found.columns}
 
     assert {None} == {c.values["itl_p50_s"] for c in columns.values()}
-    assert columns["etalon"].values["good"] is None
-    assert {} == columns["etalon"].more
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
         outcome(of_run(run).seen, read("fastgen:rate=4"), 0.9)
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
@@ -220,32 +216,6 @@ def test_vllm_0_32_takes_a_role_chunk_for_a_token(source):
 
     assert np.allclose(0.003, times.ttft[seen.ok])
     assert np.allclose(later, times.tpot[seen.ok & (seen.tokens > 1)])
-
-
-def etalon(times, ttft, tbt):
-    """Misses and deadlines by project-etalon/etalon, get_request_level_deadline_miss_rate, in our words."""
-    missed = total = 0
-    slack = 0.0
-    for i, took in enumerate(times):
-        within = ttft if i == 0 else tbt
-        if took <= within + slack:
-            slack, total = slack + within - took, total + 1
-            continue
-        late = int(1 + (took - slack - within) // tbt) if i == 0 else int((took - slack) // tbt)
-        missed, total, slack = missed + late, total + late, 0.0
-    return missed, total
-
-
-def test_deadlines_are_etalons():
-    """The fluidity index would be of other deadlines than Etalon's."""
-    rng = np.random.default_rng(4)
-    lengths = rng.integers(0, 50, 100)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    gaps, first = rng.exponential(0.05, offsets[-1]), rng.exponential(0.3, 100)
-    found = deadlines(first, Lists(offsets, gaps), 0.25, 0.06)
-    expected = [etalon([first[i], *gaps[offsets[i] : offsets[i + 1]]], 0.25, 0.06) for i in range(100)]
-
-    assert expected == list(zip(found.missed.tolist(), found.total.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("name", registry.names("profiles"))

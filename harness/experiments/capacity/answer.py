@@ -111,7 +111,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
         seeds=0 if estimate is None else len(estimate.capacity_by_seed),
         per_gpu_rps=per_gpu,
         binding=None if binding is None else str(binding),
-        bounds=[] if estimate is None else list(_bounds(setup, goal, estimate, found)),
+        bounds=[] if estimate is None else list(_bounds(setup, goal, found)),
         why=(None if decided else UNTRIED) if untried else found.why,
         needs=_needs(setup, found, half),
         knees={} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
@@ -127,8 +127,7 @@ def binding_of(estimate: Estimate, found: SearchResult) -> ShareKey | None:
     """The condition that binds: of a joint one the bound that fewest requests keep there, None where none is known."""
     if estimate.binding != JOINT:
         return estimate.binding
-    attained = {key: share.at(estimate.rate_rps) for key, share in found.bounds.items()}
-    return min(attained, key=attained.__getitem__, default=None)
+    return min(found.bounds, key=found.bounds.__getitem__, default=None)
 
 
 def horizon_of(found: SearchResult) -> HorizonRuns | None:
@@ -163,18 +162,10 @@ def _bracket(bracket: Bracket) -> RateBracket | None:
                        **{f"high_{key}": value for key, value in high.items()})  # fmt: skip
 
 
-def _bounds(setup: Setup, goal: float, estimate: Estimate, found: SearchResult) -> Iterable[BoundCapacity]:
+def _bounds(setup: Setup, goal: float, found: SearchResult) -> Iterable[BoundCapacity]:
     for condition, bound in zip(setup.search_spec(goal).bounds, setup.slo.bounds, strict=True):
-        percentile = bound.percentile is not None  # a share of requests it has not
-        curve = found.bounds.get(condition.key)
-        own_rps = None if curve is None else curve.crossing(condition.goal)
-        tried = own_rps is not None and found.each[condition.key].holds(own_rps, own_rps)
-        yield BoundCapacity(
-            text=str(condition.key),
-            goal=condition.goal,
-            capacity_rps=own_rps if tried else None,
-            attainment=None if curve is None or percentile else curve.at(estimate.rate_rps),
-        )
+        met = found.bounds.get(condition.key) if bound.percentile is None else None  # of gaps, not of requests
+        yield BoundCapacity(text=str(condition.key), goal=condition.goal, attainment=met)
 
 
 def _at(rate_rps: float, found: SearchResult, *, over_horizon: bool) -> RateVerdict:

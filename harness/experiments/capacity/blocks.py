@@ -33,7 +33,6 @@ from harness.experiments.capacity.search_spec import (
     sustained,
 )
 from harness.experiments.capacity.trials import SETTLE, Key, Trial
-from harness.stats.curves import Curve, logit
 from harness.stats.knee import WORK, Block, Knee, Most, knee
 
 if TYPE_CHECKING:
@@ -331,8 +330,7 @@ class Blocks:
         low, high = max(found.low_rps, min(rates)), min(found.high_rps, max(rates))
         if not low <= found.rate_rps <= high:
             return None
-        curve = Curve(found.rate_rps, logit(self._binding.goal), found.slope)
-        return Estimate(found.rate_rps, low, high, {}, self._binding.key, {self._binding.key: curve})
+        return Estimate(found.rate_rps, low, high, {}, self._binding.key)
 
     def _by_seed(self, found: Knee) -> dict[int, float]:
         """Pseudo-values of ln(rate), one for each block: what a comparison with another search goes by."""
@@ -403,13 +401,16 @@ class Blocks:
         estimate = self._estimate(found)
         if estimate is not None:
             estimate = replace(estimate, capacity_by_seed=self._by_seed(found))
-        bounds, each, bracket, most = {}, {}, self._bracket(found), self._most()
-        for condition in self._spec.bounds if estimate is not None else ():
-            one = knee(self._blocks_of(condition, self._made, most), condition.goal)
-            bounds[condition.key] = Curve(one.rate_rps, logit(condition.goal), one.slope)
-            each[condition.key] = replace(bracket, low=None, high=None)
+        near = [t for t in self._made if abs(math.log(t.key.rate_rps / found.rate_rps)) <= FARTHEST]
+        bounds = {
+            bound.key: sum(share.met for share in shares) / of
+            for bound in self._spec.bounds
+            for shares in [[tried.share(bound.key) for tried in near]]
+            if (of := sum(share.of for share in shares))
+        }
         return SearchResult(
-            estimate, resolved=why is None and estimate is not None, why=why, bounds=bounds, bracket=bracket, each=each
+            estimate, resolved=why is None and estimate is not None, why=why, bounds=bounds,
+            bracket=self._bracket(found),
         )  # fmt: skip
 
 
@@ -482,7 +483,7 @@ def _between(low: Trial | None, high: Trial | None, spec: SearchSpec, why: str |
     if low is None or high is None:
         return SearchResult(None, resolved=False, why=why, bracket=bracket)
     binding = min(spec.wanted, key=lambda c: high.share(c.key).met / max(1, high.share(c.key).of) - c.goal)
-    estimate = Estimate(math.sqrt(math.prod(ends)), None, None, {}, binding.key, {})
+    estimate = Estimate(math.sqrt(math.prod(ends)), None, None, {}, binding.key)
     return SearchResult(estimate, resolved=why is None, why=why, bracket=bracket)
 
 

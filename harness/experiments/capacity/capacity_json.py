@@ -32,7 +32,10 @@ class RateBracket(Part, frozen=True, kw_only=True):
 
 
 class BoundCapacity(Part, frozen=True, kw_only=True):
-    """A bound of the SLO by itself: its capacity, None outside the rates tried, and its attainment at the capacity."""
+    """A bound of the SLO, and the share that met it in the trials near the capacity.
+
+    `capacity_rps`: of earlier versions, its own, by another fit than that of the answer.
+    """
 
     text: str
     goal: Share

@@ -38,8 +38,7 @@ from harness.experiments.capacity.search_spec import (
 from harness.experiments.capacity.trials import Key, Trial
 from harness.metrics.objective import JOINT, ShareKey
 from harness.stats.crossing import FEWEST_SEEDS, Line, Root, Shares, near, root, runs_needed
-from harness.stats.curves import Curve, logit
-from harness.stats.curves import fit as fitted_curve
+from harness.stats.curves import logit
 from harness.stats.seeds import student
 
 Steps: TypeAlias = Generator[list[TrialRequest], list[Trial], None]
@@ -644,8 +643,8 @@ class HorizonSearch:
                 full.update(q.full for q in quarters if q.full)
         return max(served, default=None), next((what for what, _ in full.most_common(1)), None)
 
-    def _near_runs(self, best: _Best) -> NearRuns | None:
-        """What runs at the answer looked like: of both sides of it, or their mean would not be the goal."""
+    def _near(self, best: _Best) -> list[Trial]:
+        """The runs at the answer: of both sides of it, or their mean would not be the goal."""
         trials: list[Trial] = []
         above = {t.key: math.log(t.key.rate_rps) - best.x for t in self._runs.values()}
         both = max(min((abs(x) for x in above.values() if x * side >= 0), default=0.0) for side in (-1, 1))
@@ -653,10 +652,13 @@ class HorizonSearch:
             if len(trials) < FINAL // 2:
                 width = max(width, both if both <= 2 * FARTHEST else 0.0)
                 trials = [t for t in self._runs.values() if abs(above[t.key]) <= width]
-        condition = next(c for c in self._objective(self.horizon_s)[0] if c.key == best.key)
-        trials = [t for t in trials if t.share(best.key).of and t.quarters is not None]
+        return [t for t in trials if t.share(best.key).of and t.quarters is not None]
+
+    def _near_runs(self, best: _Best, trials: Sequence[Trial]) -> NearRuns | None:
+        """What the runs at the answer looked like."""
         if not trials:
             return None
+        condition = next(c for c in self._objective(self.horizon_s)[0] if c.key == best.key)
         shares = np.array([t.share(best.key).met / t.share(best.key).of for t in trials])
         met, of = (np.array([part[best.key] for t in trials if (q := t.quarters) for part in (getattr(q, name),)])
                    for name in ("met", "of"))  # fmt: skip
@@ -673,22 +675,17 @@ class HorizonSearch:
         over = Horizon(self.horizon_s, self.settle_s, lasting_s, self.waits_s, runs)
         if best is None:
             return SearchResult(None, resolved=False, why=why, bracket=bracket, horizon=over)
-        bounds: dict[ShareKey, Curve] = {}
-        each: dict[ShareKey, Bracket] = {}
+        trials, bounds = self._near(best), {}
         implied = [] if self.waits_s is None else [Condition(Bound("ttft", self.waits_s), self.spec.goal)]
-        for condition in (*self.spec.bounds, *implied):
-            shares = [(t.key.rate_rps, t.share(condition.key)) for t in self._runs.values()]
-            close = [(r, s.met / s.of, s.of) for r, s in shares if s.of and abs(math.log(r) - best.x) < SAME_LINE]
-            rates, attained, sizes = ([part[i] for part in close] for i in range(3))
-            if close and (curve := fitted_curve(rates, attained, sizes)) is not None:
-                bounds[condition.key] = curve
-                each[condition.key] = Bracket(None, None, min(rates), max(rates))
+        for key in (condition.key for condition in (*self.spec.bounds, *implied)):
+            if shares := [share.met / share.of for share in (trial.share(key) for trial in trials) if share.of]:
+                bounds[key] = math.fsum(shares) / len(shares)
         rate_rps, low_rps, high_rps = (math.exp(x) for x in (best.x, best.low, best.high))
-        estimate = Estimate(rate_rps, low_rps, high_rps, best.by_seed, best.key, bounds)
-        resolved, near_runs = self._enough, self._near_runs(best)
+        estimate = Estimate(rate_rps, low_rps, high_rps, best.by_seed, best.key)
+        resolved, near_runs = self._enough, self._near_runs(best, trials)
         stable_rps, full = self._stable
         return SearchResult(
-            estimate, resolved, why=None if resolved else why, bounds=bounds, bracket=bracket, each=each, horizon=over,
+            estimate, resolved, why=None if resolved else why, bounds=bounds, bracket=bracket, horizon=over,
             needs=None if resolved else self._needs, near=near_runs, stable_rps=stable_rps, full=full,
         )  # fmt: skip
 

@@ -11,7 +11,6 @@ from harness.api import Slo
 from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
 from harness.experiments.capacity.filling import Filling
 from harness.metrics.objective import ShareKey
-from harness.stats.curves import Curve
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.trials import Key, Trial
@@ -49,7 +48,6 @@ class Estimate:
     high_rps: float | None
     capacity_by_seed: dict[int, float]
     binding: ShareKey
-    curves: dict[ShareKey, Curve]
 
     @property
     def half_width(self) -> float:
@@ -186,17 +184,16 @@ class NearRuns:
 class SearchResult:
     """The result of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
 
-    `bracket` holds the rates that were tried on both sides of the goal, `each` the same of every bound by itself. An
-    estimate is an answer only where it lies between them.
+    `bracket` holds the rates that were tried on both sides of the goal. An estimate is an answer only where it lies
+    between them. `bounds` are the shares that met each bound in the trials near it.
     """
 
     estimate: Estimate | None
     resolved: bool
     unreachable: bool = False
     why: str | None = None
-    bounds: dict[ShareKey, Curve] = field(default_factory=dict)
+    bounds: dict[ShareKey, float] = field(default_factory=dict)
     bracket: Bracket = Bracket()
-    each: dict[ShareKey, Bracket] = field(default_factory=dict)
     ended_early: bool = False
     """By Ctrl-C or an invalid trial."""
     needs: int | None = None

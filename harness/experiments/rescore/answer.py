@@ -19,7 +19,7 @@ from harness.errors import UsageError
 from harness.experiments.rescore.groups import capacities, grouped
 from harness.experiments.rescore.objectives import Objective, Outcome, Tokens, outcome, tasks, tokens
 from harness.experiments.rescore.options import RescoreOptions
-from harness.experiments.rescore.scale import curve, plane
+from harness.experiments.rescore.scale import curve
 from harness.experiments.rescore.side_by_side import side_by_side
 from harness.experiments.rescore.slo_json import (
     CurveCrossing,
@@ -29,7 +29,6 @@ from harness.experiments.rescore.slo_json import (
     GroupScore,
     Latency,
     Percentiles,
-    PlaneScore,
     ScaleScore,
     ScoredRun,
     SloAnswer,
@@ -39,8 +38,8 @@ from harness.experiments.rescore.slo_json import (
 )
 from harness.metrics.measure import headline, in_summary, missing
 from harness.metrics.objective import meets, restored_slo
-from harness.metrics.quantiles import quantile, with_failures
-from harness.metrics.summary import known, per_second_of, window_of
+from harness.metrics.quantiles import quantile
+from harness.metrics.summary import describe, known, per_second_of, window_of
 from harness.options import NO_SETTINGS
 from harness.stats.curves import crossing
 from harness.stats.seeds import spread
@@ -68,7 +67,6 @@ def answer(sources: Iterable[Source], query: RescoreOptions) -> SloAnswer:
     return SloAnswer(
         versions=dict(versions()),
         conditions=query.conditions,
-        failed_as_infinite=query.failed_as_infinite,
         fail_under=query.fail_under,
         runs=runs,
         curves=curves(runs),
@@ -123,20 +121,17 @@ def _run(source: Source, query: RescoreOptions) -> ScoredRun:
         scheduled_rps=per_second(len(table)),
         throughput_rps=per_second(int(ok.sum())),
         output_tps=per_second(int(table["output_tokens"].to_numpy()[ok].sum())),
-        latencies={m.name: _latency(source, m.name, query) for m in in_summary() if not m.pooled},
+        latencies={m.name: _latency(source, m.name) for m in in_summary() if not m.pooled},
         slos=slos,
-        plane=plane_part(source, query, per_second),
         groups=[groups_part(source, by, objectives, goals[0], per_second) for by in query.by],
         profiles=side_by_side(source, compared, query.profiles) if query.profiles else None,
     )
 
 
-def _latency(source: Source, metric: str, query: RescoreOptions) -> Latency:
+def _latency(source: Source, metric: str) -> Latency:
     values = source.seen.values(metric)[source.seen.ok]
-    finite = values[np.isfinite(values)]
-    failed = int((~source.seen.ok).sum()) if query.failed_as_infinite else 0
-    at = (known(with_failures(finite.copy(), failed, p / 100)) for p in (50, 90, 99))
-    return Latency(len(finite), float(finite.mean()) if len(finite) else None, *at)
+    found = describe(values[np.isfinite(values)])
+    return Latency(found.n or 0, found.mean, found.p50, found.p90, found.p99)
 
 
 def _exit_code(runs: Sequence[ScoredRun], query: RescoreOptions) -> int:
@@ -291,21 +286,6 @@ def _scale(
         [per_second(round(share * len(source.table))) for share in found.attainment.tolist()],
         [found.crossing(goal) for goal in goals],
         {str(bound): known(factor) for bound, factor in found.holds_from.items()},
-    )
-
-
-def plane_part(source: Source, query: RescoreOptions, per_second: PerSecond) -> PlaneScore | None:
-    """Goodput under every pair of two bounds; None where no plane is requested."""
-    if not query.limits_s:
-        return None
-    found = plane(source.seen, dict(query.limits_s))
-    shares, (first_s, second_s) = found.met / max(1, found.requests), found.limits_s
-    return PlaneScore(
-        found.metrics,
-        (first_s.tolist(), second_s.tolist()),
-        shares[:-1, :-1].tolist(),
-        [[per_second(met) for met in row] for row in found.met[:-1, :-1].tolist()],
-        (shares[:-1, -1].tolist(), shares[-1, :-1].tolist()),
     )
 
 

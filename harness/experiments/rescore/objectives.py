@@ -18,9 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import Slo
-from harness.data.lists import gap_lists, lists, number
+from harness.data.lists import Lists, gap_lists, lists, number
 from harness.experiments.rescore.slo_json import ConditionScore, TaskScore
-from harness.metrics.deadlines import events_of, worst_lag, worst_moving_average
 from harness.metrics.measure import check_bounds, first_last
 from harness.metrics.objective import BoundScore, Score, Seen, parse_slo, score, share
 from harness.metrics.summary import known
@@ -32,6 +31,8 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 LINE = ("ttft", "tpot")
 """The metrics whose bounds make the line."""
+PACE_SPAN = 16
+"""Tokens of the moving average in FastGen's success rule (plot_effective_throughput.py, --ema_span)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,56 @@ def success(seen: Seen, rule: Fastgen) -> Success:
             parts.append(~(worst_lag(gaps, step_s) > 0))
     answer = seen.ok & np.concatenate([np.empty(0, bool), *parts])
     return Success(prompt & answer, prompt, answer)
+
+
+# Rules that look at the gaps of a request one after the other. Rows are ordered by length, so that at each place the
+# requests that still have a gap stand together: the loop is over places, the arithmetic over requests, in the order in
+# which a loop over one request would do it.
+
+
+def worst_moving_average(gaps: Lists, span: int = PACE_SPAN) -> Floats:
+    """(requests,) largest exponential moving average of the gaps, NaN for no gap; equal to pandas' ewm(span).mean().
+
+    Source: deepspeedai/DeepSpeedExamples, benchmarks/inference/mii/src/plot_effective_throughput.py.
+    """
+    order, alive = _by_length(gaps)
+    mean, worst = np.zeros(len(order)), np.full(len(order), -np.inf)
+    keep, weight = 1.0 - 1.0 / (1.0 + (span - 1) / 2), 0.0
+    for place, n in enumerate(alive):
+        gap = gaps.values[gaps.offsets[order[:n]] + place]
+        if place:
+            old = mean[:n]
+            mean[:n] = np.where(old == gap, old, (weight * old + gap) / (weight + 1.0))
+        else:
+            mean[:n] = gap
+        np.maximum(worst[:n], mean[:n], out=worst[:n])
+        weight = (weight + 1.0) * keep
+    return _back(np.where(np.isinf(worst), np.nan, worst), order)
+
+
+def worst_lag(gaps: Lists, step_s: float) -> Floats:
+    """(requests,) largest (sum of the first i gaps) - i * step_s over all i, NaN for no gap; above 0 is late."""
+    order, alive = _by_length(gaps)
+    total, worst = np.zeros(len(order)), np.full(len(order), -np.inf)
+    for place, n in enumerate(alive):
+        total[:n] += gaps.values[gaps.offsets[order[:n]] + place]
+        np.maximum(worst[:n], total[:n] - step_s * (place + 1), out=worst[:n])
+    return _back(np.where(np.isinf(worst), np.nan, worst), order)
+
+
+def _by_length(rows: Lists) -> tuple[Ints, Ints]:
+    """Rows from the longest to the shortest, and at each place how many of them reach it."""
+    lengths = np.diff(rows.offsets)
+    order = np.argsort(-lengths, kind="stable")
+    longest = int(lengths.max(initial=0))
+    alive = np.searchsorted(-lengths[order], -np.arange(1, longest + 1), side="right")
+    return order, alive
+
+
+def _back(values: Floats, order: Ints) -> Floats:
+    found = np.empty_like(values)
+    found[order] = values
+    return found
 
 
 Objective: TypeAlias = Slo | Fastgen
@@ -206,7 +257,7 @@ def _on_line(seen: Seen, gate: Mask, in_time: Mask, ttft_s: Floats, tpot_s: Floa
 
 def _piece(piece: pa.Table, from_s: Floats, base_s: Floats, step_s: Floats) -> Ints:
     """(requests,) tokens j of a piece with time - from <= base + j * step; tokens of an event share its time."""
-    events, counts = events_of(piece)
+    events, counts = lists(piece, "token_s"), lists(piece, "token_n").values.astype(np.int64)
     plain = not len(counts) or int(counts.max()) == 1
     times = events.values if plain else np.repeat(events.values, counts)
     ends = np.zeros(len(counts) + 1, np.int64)

@@ -1,12 +1,10 @@
 """The options for scoring stored runs.
 
-Ranges of limits and factors: those of `bench sweep`, and also `0.25:4` without a step, and times with their unit.
+Ranges of factors: those of `bench sweep`, and also `0.25:4` without a step.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 POINTS = 17
 """Numbers in a range without a step: with 0.25:4 every fourth root of two, to three digits."""
-Reader = Callable[[str, str], float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,22 +27,20 @@ class RescoreOptions:
     """How to score the runs. Without `objectives` each run is scored under the SLO it was run with.
 
     `goals` are shares; the first decides which bound binds, and `fail_under` whether the answer is good. `factors` of
-    the SLO scale and `limits_s` of the plane may be empty. `failed_as_infinite` has failed requests in percentiles.
+    the SLO scale may be none.
     """
 
     objectives: tuple[Objective, ...] = ()
     goals: tuple[float, ...] = ()
     conditions: Literal["joint", "separate"] = "joint"
     factors: tuple[float, ...] = ()
-    limits_s: tuple[tuple[str, tuple[float, ...]], ...] = ()
     by: tuple[str, ...] = ()
     profiles: tuple[Profile, ...] = ()
     tokens: bool = False
-    failed_as_infinite: bool = False
     fail_under: float | None = None
 
 
-def plain(text: str, what: str) -> float:
+def _plain(text: str, what: str) -> float:
     """A number above 0, called `what` in the message."""
     try:
         value = float(text)
@@ -56,38 +51,24 @@ def plain(text: str, what: str) -> float:
     return value
 
 
-def numbers(text: str, what: str, read: Reader = plain) -> list[float]:
-    """The numbers of a range or a list, rising; `read` takes one of them, with its unit.
+def numbers(text: str, what: str) -> list[float]:
+    """The numbers of a range or a list, rising.
 
     `low:high` has 17 of equal ratio, `low:high:step` steps, `low:high:x2` doublings. Raises UsageError, calling the
     range `what`.
     """
-    found = [number for part in text.split(",") for number in _part(part.strip(), what, read)]
+    found = [number for part in text.split(",") for number in _part(part.strip(), what)]
     return sorted(set(found))
 
 
-def named(text: str, what: str, read: Reader) -> dict[str, list[float]]:
-    """The ranges of `ttft=0.1:1,tpot=0.05,0.1`: a name holds up to the next name and its '='."""
-    found: dict[str, list[float]] = {}
-    for part in re.split(r",\s*(?=[A-Za-z_][\w-]*\s*=)", text.strip()):
-        name, equals, numbers_of = part.partition("=")
-        name = name.strip().lower().replace("-", "_")
-        if not equals or not numbers_of.strip():
-            raise UsageError(f"{what} is name=range,name=range such as ttft=0.1:1,tpot=0.05:0.2, got '{text}'.")
-        if name in found:
-            raise UsageError(f"{what} names {name} twice, got '{text}'.")
-        found[name] = numbers(numbers_of, f"{what}: {name}", read)
-    return found
-
-
-def _part(part: str, what: str, read: Reader) -> list[float]:
+def _part(part: str, what: str) -> list[float]:
     ends = part.split(":")
     if len(ends) > 3:
         raise UsageError(f"{what} is low:high, low:high:step, low:high:x2 or 1,2,3, got '{part}'.")
-    read_ends = [end if end.lower().startswith("x") else f"{read(end, what):.12g}" for end in ends]
+    read_ends = [end if end.lower().startswith("x") else f"{_plain(end, what):.12g}" for end in ends]
     if len(ends) != 2:
         return [float(value) for value in values(":".join(read_ends), what)]
-    low, high = (read(end, what) for end in ends)
+    low, high = (_plain(end, what) for end in ends)
     if high <= low:
         raise UsageError(f"{what}: a range rises, got '{part}'.")
     inner = np.geomspace(low, high, POINTS)[1:-1]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -13,9 +12,8 @@ import pyarrow.compute as pc
 
 from harness import registry
 from harness.api import Bound, Slo
-from harness.data.lists import Lists, first, lists, number
+from harness.data.lists import first, lists, number
 from harness.experiments.rescore.slo_json import ProfileColumn, Profiles
-from harness.metrics.deadlines import events_of, token_gaps
 from harness.metrics.measure import first_last, missing
 from harness.metrics.objective import Seen
 from harness.metrics.profiles._base import Events, Gaps, Profile, Times, step_quantile
@@ -80,7 +78,7 @@ def _for_all(bound: Bound) -> bool:
 
 
 def events_of_run(source: Source, lost: Collection[str] = ()) -> Events:
-    """What the profiles see; not the tokens of each event, nor the gaps, where the file has them not."""
+    """What the profiles see; not the tokens of each event, where the file has them not."""
     by_event = "token_n" not in lost
     table = source.table
     first_s, last_s = first_last(table)
@@ -98,7 +96,6 @@ def events_of_run(source: Source, lost: Collection[str] = ()) -> Events:
         first_tokens=_first_tokens(source.seen) if by_event else np.full(len(table), np.nan),
         events=number(table, "events"),
         start_s=float(source.info.warmup.at_s) if source.left_out else 0.0,
-        gaps=partial(_each_gap, source.seen) if by_event else None,
     )
 
 
@@ -115,14 +112,6 @@ def _opened(source: Source, first_s: Floats) -> Floats:
 def _first_tokens(seen: Seen) -> Floats:
     """(requests,) tokens of the first event, NaN without one."""
     return np.concatenate([np.empty(0), *(first(lists(piece, "token_n")) for piece in seen.pieces())])
-
-
-def _each_gap(seen: Seen) -> Iterator[Lists]:
-    """The gaps between tokens of each request that ended well, piece by piece."""
-    at = 0
-    for piece in seen.pieces():
-        yield token_gaps(*events_of(piece.filter(pa.array(seen.ok[at : at + len(piece)]))))
-        at += len(piece)
 
 
 def _column(

@@ -11,7 +11,7 @@ from harness.stats.seeds import Spread
 
 
 class Latency(Part, frozen=True):
-    """A metric over the requests that ended well, in seconds; None where a percentile is a failed request."""
+    """A metric over the requests that ended well, in seconds."""
 
     n: Count
     mean: Number | None
@@ -116,16 +116,6 @@ class SloScore(Part, frozen=True, kw_only=True):
         return self.joint if conditions == "joint" else self.separate
 
 
-class PlaneScore(Part, frozen=True):
-    """Attainment and goodput (limits of the first metric, of the second), and attainment under one of them alone."""
-
-    metrics: tuple[str, str]
-    limits_s: tuple[list[Number], list[Number]]
-    attainment: list[list[Share]]
-    goodput_rps: list[list[Number | None]]
-    alone: tuple[list[Share], list[Share]]
-
-
 class Percentiles(Part, frozen=True):
     """A latency in seconds, of the requests that ended well."""
 
@@ -203,7 +193,6 @@ class ScoredRun(Part, frozen=True, kw_only=True):
     output_tps: Number | None
     latencies: dict[str, Latency]
     slos: list[SloScore]
-    plane: PlaneScore | None
     groups: list[Groups]
     profiles: Profiles | None
 
@@ -268,7 +257,6 @@ class SloAnswer(Document, frozen=True, kw_only=True):
     kind: Literal["slo"] = "slo"
     versions: Facts = field(default_factory=dict)
     conditions: Literal["joint", "separate"]
-    failed_as_infinite: bool
     fail_under: Share | None
     runs: list[ScoredRun]
     curves: list[SloCurve]

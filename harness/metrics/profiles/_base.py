@@ -1,12 +1,12 @@
 """What a definition profile sees of a run, and what it makes of it."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from harness.data.lists import Floats, Lists, Mask, ratio
+from harness.data.lists import Floats, Mask, ratio
 
 Limits: TypeAlias = Mapping[str, float]
 """Bounds on ttft, tpot and e2e in seconds; those that are missing bind nothing."""
@@ -21,8 +21,7 @@ class Events:
     `due_s` is `scheduled_s`; `opened_s` the first event of any kind, such as a chunk with nothing but a role; `end_s`
     when it ended. `tokens` are those that the server counted, `first_tokens` those of the first of
     the `events`.
-    `cut_off` was given up by the client. The measured part of the run begins at `start_s`. `gaps` gives the gaps
-    between tokens of the requests that ended well, piece by piece, those of one event 0.
+    `cut_off` was given up by the client. The measured part of the run begins at `start_s`.
     """
 
     ok: Mask
@@ -37,7 +36,6 @@ class Events:
     first_tokens: Floats
     events: Floats
     start_s: float = 0.0
-    gaps: Callable[[], Iterator[Lists]] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

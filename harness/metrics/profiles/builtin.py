@@ -5,14 +5,12 @@ import math
 import numpy as np
 
 from harness.data.lists import Floats, Mask
-from harness.metrics.deadlines import deadlines
 from harness.metrics.profiles._base import (
     Definition,
     Events,
     Judged,
     Limits,
     Times,
-    count,
     sending_s,
     span_s,
     step_quantile,
@@ -21,10 +19,6 @@ from harness.metrics.quantiles import quantile
 
 P99 = 0.99
 """The percentile of MLPerf's Server scenario."""
-
-LEAST_FLUIDITY = 0.9
-"""Fluidity index of a request that counts as served: at most a tenth of its deadlines missed (Etalon's own target)."""
-
 
 # What the time after the first token is divided by, (requests,) tokens; there is no TPOT where it is not positive.
 
@@ -105,21 +99,6 @@ def bounds_at_p99(events: Events, times: Times, limits: Limits) -> Judged:  # no
         if metric in limits and len(values):
             more.append((f"{metric} p99 within the bound", float(element(values, P99) <= limits[metric])))
     return Judged(None, None, None, tuple(more))
-
-
-def by_deadlines(events: Events, times: Times, limits: Limits) -> Judged:
-    """Requests that keep nine tenths of their deadlines, and the share of all deadlines that is kept."""
-    if not {"ttft", "tpot"} <= limits.keys() or events.gaps is None:
-        return Judged(None, None, None)
-    good = missed = total = at = 0
-    first_s = times.ttft[events.ok]
-    for gaps in events.gaps():
-        rows = len(gaps.offsets) - 1
-        found = deadlines(first_s[at : at + rows], gaps, limits["ttft"], limits["tpot"])
-        good += count(found.missed <= (1 - LEAST_FLUIDITY) * found.total)
-        missed, total, at = missed + int(found.missed.sum()), total + int(found.total.sum()), at + rows
-    more = (("fluidity index", 1 - missed / total),) if total else ()
-    return Judged(good, count(events.ok), None, more)
 
 
 # A line or two of choices each, so that tools can be compared.
@@ -253,23 +232,6 @@ ROWS: tuple[Definition, ...] = (
         p99 of TTFT and p99 of TPOT against their bounds; a percentile is element floor(N p) of the sorted list.
         """,
         notes=("has two bounds at p99 and no joint attainment; failures cannot occur in it, here they are left out",),
-    ),
-    Definition(
-        name="etalon", tool="Etalon d5f18de",
-        start="sent", divisor=later_tokens, gaps="zeros inside chunks", quantile=quantile,
-        judged=by_deadlines,
-        about="""
-        Etalon: a token has a deadline of its own, and early tokens bank slack for later ones (fluidity index).
-
-        Source: project-etalon/etalon, metrics/metric_utils.py (get_service_level_deadline_miss_rate).
-
-        TTFT from sending, TPOT the mean gap after the first token; share of deadlines that were kept.
-        """,
-        notes=(
-            "needs a tokenizer: it counts tokens itself; here they are the server's",
-            ("a late token misses every deadline that passed meanwhile, then deadlines start anew; good: at most "
-             "10% missed"),
-        ),
     ),
 )
 # fmt: on
