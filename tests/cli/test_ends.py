@@ -601,7 +601,10 @@ RUN = "run --backend sim --requests 5 --quiet --no-html"
     [
         ("list", "click,harness.registry"),
         (RUN, "numpy,pyarrow,pyarrow.util,dateutil.relativedelta"),
-        *(pytest.param(command, "", marks=pytest.mark.nightly) for command in ("--help", "list", RUN)),
+        *(
+            pytest.param(command, "", marks=[pytest.mark.nightly, pytest.mark.timeout(7200)])
+            for command in ("--help", "list", RUN)
+        ),
     ],
 )
 def test_ctrl_c_in_an_import_is_130(command: str, names: str, tmp_path: Path) -> None:
