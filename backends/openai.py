@@ -75,7 +75,7 @@ class OpenAI:
     Limits in seconds: `connect_s`, `timeout_s` in all, `first_token_s`, `idle_s` of silence; of what the server sends:
     `max_body_bytes` of an answer (default: 1 MiB and 8 KiB for each requested token), `max_event_bytes` of an event,
     `max_head_bytes` of the header block. `route` (round-robin,
-    least-outstanding, reject-forward) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
+    least-outstanding) picks among several URLs. `salt` opens every prompt: auto draws one, none leaves
     it out. `warm` connections are opened ahead (default: as the rate needs). Keys come from `key_env` or `key_file`.
     `source` names addresses to send from, A|B or a network such as 10.0.0.0/24, of which each sender takes in turn
     those of its machine: one address has 28,232 ports to a server.
@@ -87,8 +87,8 @@ class OpenAI:
     answers than requested not valid (default where the server takes ignore_eos, or a field that does the same); server
     lets answers end where the server likes, and does not send ignore_eos. `proxy` is an http proxy's URL; `ca`
     (authorities to trust) and `client_cert` (with its key) are PEM files; `insecure` trusts any server. `probe` is what
-    is sent before the run, unmeasured: short (two requests, one more for each refused field), full (about 14, which
-    verify prompt lengths), or off (none: `model` must be named, and every field is assumed to be accepted).
+    is sent before the run, unmeasured: short (two requests, one more for each refused field) or off (none: `model` must
+    be named, and every field is assumed to be accepted).
     `gpus`, `watts` (of all GPUs) and `usd_per_hour` are facts of the deployment that no server tells: results per GPU,
     kW and dollar need them.
     """

@@ -81,6 +81,9 @@ REMOVED = {
         ("option", f"--{name}"): f"write it behind the URL of the server, 'URL,{name}={example}'"
         for name, example in SERVER_ARGUMENTS.items()
     },
+    ("trace reader", "splitwise"): "'--reader csv' reads its columns",
+    ("probe", "full"): "the probe of two requests corrects prompt lengths too, and the run reports what error remains",
+    ("route", "reject-forward"): "'--router reject-forward' is one of the simulator and the engine",
     ("argument", "compat"): "'bench explain distserve' says where the numbers of DistServe's simulator are checked",
     ("policy", "distserve-sim"): "'--policy vllm-v0' runs prompts first too",
     ("definition profile", "distserve-sim"): "'bench explain distserve' names the tests of its simulator's numbers",

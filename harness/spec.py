@@ -218,6 +218,8 @@ def convert(text: str, hint: Any, name: str, where: str) -> object:
     kind = next(o for o in options if o is not type(None))
     if typing.get_origin(kind) is typing.Literal:
         allowed = [str(a) for a in typing.get_args(kind)]
+        if (instead := REMOVED.get((name, text))) is not None:
+            raise UsageError(f"'{where}': the {name} '{text}' was removed: {instead}.")
         if text not in allowed:
             known = ", ".join(allowed)
             raise UsageError(f"'{where}': {name} must be one of {known}, got '{text}'.{nearest(text, allowed)}")

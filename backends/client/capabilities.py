@@ -13,7 +13,7 @@ from backends.client.body import FIELDS, RequestFormat
 from harness.data.storage import write_json
 from harness.errors import UsageError
 
-Mode = Literal["off", "short", "full"]
+Mode = Literal["off", "short"]
 UsageForm = Literal["every chunk", "a chunk of its own", "the finish chunk", "after the finish", "the answer"]
 TokenizeForm = Literal["prompt", "content"]
 

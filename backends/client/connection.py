@@ -9,12 +9,15 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from backends.client.framing import BadFraming, Framing
-from backends.client.message import Call, How, Owner, Peer, Wire
+from backends.client.message import Call, How, Peer, Wire
 from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, READ, STAMP, WRITE, Poller, stamped_socket
 from backends.client.target import Limits, NotSecureError, Secure
+
+if TYPE_CHECKING:
+    from backends.client.pool import ConnectionPool
 
 READ_BYTES = 65536
 OK = 200
@@ -40,7 +43,9 @@ class Connection:
                  "_tls", "_tunnel", "_unread", "_wire", "_writing", "answers", "began_s", "call", "fd",
                  "idle_since_s", "opened_s", "peer", "sock", "stage", "target")  # fmt: skip
 
-    def __init__(self, peer: Peer, target: int, owner: Owner, poller: Poller, wire: Wire, limits: Limits) -> None:
+    def __init__(
+        self, peer: Peer, target: int, owner: "ConnectionPool", poller: Poller, wire: Wire, limits: Limits
+    ) -> None:
         self.peer = peer
         self.target = target
         self._owner = owner

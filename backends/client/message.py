@@ -1,6 +1,6 @@
 """What came back for one request, unread: bytes with the times of their arrival, and how it ended.
 
-A request in flight, its target, and the events of its connection.
+A request in flight, and its target.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import struct
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from backends.client.connection import Connection
@@ -89,7 +89,6 @@ class Call:
     answer: Answer = field(default_factory=Answer)
     connection: Connection | None = None
     target: int = 0
-    refused_by: tuple[int, ...] = ()
     most_bytes: int = 0  # that the answer may have
     size_bytes: int = 0  # of the answer so far
     room_bytes: int = 0  # up to this size no event of it can be too large
@@ -113,15 +112,3 @@ class Wire:
             return
         self.segments += segments
         self.retransmits += retransmits
-
-
-class Owner(Protocol):
-    """Callbacks of a connection to its pool."""
-
-    def opened(self, connection: Connection) -> None:
-        """It can be sent to."""
-        ...
-
-    def ended(self, connection: Connection, how: How, why: str | None) -> None:
-        """Its call has ended, or it was lost: connecting, idle, or in flight (see `connection.call`)."""
-        ...

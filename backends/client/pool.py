@@ -19,13 +19,12 @@ from backends.client.message import Answer, Call, How, Peer, Wire
 from backends.client.stamps import Clock, Lags, poller, stamped_socket
 from backends.client.target import Limits, open_files
 
-Route = Literal["round-robin", "least-outstanding", "reject-forward"]
+Route = Literal["round-robin", "least-outstanding"]
 MAX_IDLE_S = 2.0
 RESEND_S = 1.0
 """A reused connection that ends without an answer within this time was closed before the server saw the request."""
 REQUEST_TIMEOUT = 408
 """What some servers say before they do so; it may have crossed the request. Source: RFC 9110, 15.5.9."""
-REJECTIONS = frozenset((429, 503, 529))
 QUIET_S = 1.0
 """An answer silent for so long is looked at again: its end may stand before bytes that do not belong to it."""
 WARM_GAP_S = 0.002
@@ -212,13 +211,10 @@ class ConnectionPool:
             self._send_again(call)
         elif how != "complete":
             self._forget(connection)
-            if how != "refused" or not self._forward(call):
-                self._finish(call, how, why)
+            self._finish(call, how, why)
         else:
-            status = connection.http_status
             self._give_back(connection)
-            if status not in REJECTIONS or not self._forward(call):
-                self._finish(call, how, why)
+            self._finish(call, how, why)
 
     def _unseen(self, connection: Connection, call: Call, how: How) -> bool:
         """Whether a reused connection was closed before the server saw this request, which was sent once so far."""
@@ -232,11 +228,10 @@ class ConnectionPool:
     def _choose(self, call: Call) -> int:
         """The server that a call goes to next; ties go in turn, so that equal servers get equal shares."""
         count = len(self._targets)
-        if count == 1:
-            return 0
         turn = call.request_id % count
-        order = [(turn + k) % count for k in range(count) if (turn + k) % count not in call.refused_by]
-        return order[0] if self._route == "round-robin" else min(order, key=self._busy.__getitem__)
+        if count == 1 or self._route == "round-robin":
+            return turn
+        return min(((turn + k) % count for k in range(count)), key=self._busy.__getitem__)
 
     def _dispatch(self, call: Call, target: int) -> None:
         call.target = target
@@ -284,17 +279,6 @@ class ConnectionPool:
         call.answer = Answer(self._sender, answer.address, answer.sent_s, connect_s=answer.connect_s, resent=True)
         call.requested_s = time.monotonic()
         self._dial(call.target, call)
-
-    def _forward(self, call: Call) -> bool:
-        """Offer a refused request to the next server (P/D-Serve); False when all have refused it."""
-        if self._route != "reject-forward" or len(call.refused_by) + 1 >= len(self._targets):
-            return False
-        call.refused_by += (call.target,)
-        self._busy[call.target] -= 1
-        answer = call.answer
-        call.answer = Answer(self._sender, sent_s=answer.sent_s, connect_s=answer.connect_s, resent=answer.resent)
-        self._dispatch(call, self._choose(call))
-        return True
 
     def _give_back(self, connection: Connection) -> None:
         """An answer is complete: its connection can take the next request, if it is still open."""
@@ -344,7 +328,7 @@ class ConnectionPool:
             self.ended(connection, "timeout", f"no connection within {self._limits.connect_s:g} s")
 
     def _sweep_total(self, run_s: float) -> None:
-        """Hang up on answers that take too long; the oldest stand first, but forwarded ones keep their place."""
+        """Hang up on answers that take too long; the oldest stand first."""
         total_s = self._limits.total_s
         if total_s is None:
             return

@@ -1,7 +1,7 @@
 """Probes a server before the run: which fields it accepts and how it answers. Refused fields are left out and noted.
 
 A short probe asks for its models and sends one request with all fields, and where prompts are text of unknown length
-a second one; a field that is refused costs one more. A full probe sends about a dozen for the lengths of prompts.
+a second one; a field that is refused costs one more.
 """
 
 import re
@@ -36,18 +36,11 @@ KINDS = {
     "bench": "bench",
 }
 """Names of a server in `owned_by` of its models or in its Server header, and the kind of server."""
-MEASURED = (32, 96)
-"""Prompt tokens of the requests that tell a constant overhead: equal twice, it is one."""
-
-LEARNED = (64, 1000, 16, 1000, 32, 512, 16, 1000, 64, 1000, 256, 1000)
-"""Prompt tokens of the requests that calibrate a content; each requests one output token."""
+LONGER = 96
+"""Prompt tokens of the request that tells whether an overhead is constant."""
 
 LONG = 1000
 """Prompt tokens of the one that does so after a short one: what is around a text and what a word is, separately."""
-
-PASSABLE = 0.02
-"""A relative length error above this is reported. Source: the guide on endpoints."""
-
 
 _ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
 _AS_TEXT = "prompts are sent as text, so their lengths in tokens may differ from the plan"
@@ -84,18 +77,13 @@ async def probe(
         url, key=key, redaction=redaction, ssl=ssl, proxy=proxy, timeout_s=timeout_s, headers=ask.headers
     ) as control:
         model, entry, listed = await model_of(control, ask.model)
-        full = mode == "full"
-        prober = _Prober(control, replace(ask, model=model, overhead_tokens=0), content, key, full, listed)
+        prober = _Prober(control, replace(ask, model=model, overhead_tokens=0), content, key, listed)
         # sizes to try for token ids, the likeliest first: the user's own, or the server's and what every model has
         reported = shapes.whole(shapes.inside(entry.get("meta")).get("n_vocab"))
         sizes = [reported, *VOCABULARIES] if ask.vocab_size is None else [ask.vocab_size]
         response = await prober.settle([size for size in sizes if size])
         prober.look(response, entry)
-        if full:
-            prober.found = await tokenizer(control, prober.found)
-            await prober.correct()
-        else:
-            await prober.correct(prober.request, response.prompt_tokens)
+        await prober.correct(prober.request, response.prompt_tokens)
         if control.pauses_s:
             prober.warn(f"the server limits requests: the probe waited {sum(control.pauses_s):.3g} s for it")
         return replace(prober.found, requests=tuple(control.sent), at_root=control.url != url.rstrip("/"))
@@ -123,7 +111,6 @@ class _Prober:
     ask: RequestFormat
     content: Content
     key: str | None
-    full: bool
     listed: Sequence[str]
     dropped: list[Dropped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -211,11 +198,11 @@ class _Prober:
             return True
         if not sent and self.ask.prompt == "ids":
             return self._to_text()
-        if not self.full and not named:
+        if not named:
             return self._strip(response)
-        for name in named or sent[:1]:
+        for name in named:
             self._drop(name)
-        return bool(sent)
+        return True
 
     def _strip(self, response: ProbeResponse) -> bool:
         """Leave out all extensions at once, for a server that does not name the one it refuses; False after that."""
@@ -233,7 +220,7 @@ class _Prober:
         if gone:
             self.warnings.append(
                 f"the server refuses the request (status {response.status}) and does not name a field, so "
-                f"{', '.join(gone)} are not sent; probe=full finds out which of them it takes"
+                f"{', '.join(gone)} are not sent"
             )
         return self.ask != before
 
@@ -337,39 +324,34 @@ class _Prober:
             return f"{instead} asks for the length of answers instead"
         return cost
 
-    async def correct(self, request: Request | None = None, counted: int | None = None) -> None:
+    async def correct(self, request: Request, counted: int | None) -> None:
         """Calibrate the content by the server's counts, or note the overhead; warn where neither works.
 
-        With a `request` and what the server `counted` of it at most one more is sent.
+        The server `counted` so many tokens of the prompt of this request. At most one more is sent.
         """
-        if request is not None and counted is None:
+        if counted is None:
             self.warn(_UNVERIFIED)
         elif isinstance(self.content, RecordedContent):
             return
-        elif self.found.ask.prompt != "text" or not isinstance(self.content, LearningContent):
-            await self._overhead([] if request is None or counted is None else [(request.prompt_tokens, counted)])
-        elif request is None or counted is None:
-            await self._teach()
-        else:
+        elif self.found.ask.prompt == "text" and isinstance(self.content, LearningContent):
             await self._hint(self.content, Lesson(self.content.text(request), request.prompt_tokens, counted))
+        else:
+            await self._overhead(request.prompt_tokens, counted)
 
-    async def _overhead(self, pairs: list[tuple[int, int]]) -> None:
-        """Note what the server adds to every prompt, where it is the same for all."""
-        if not pairs or pairs[0][0] != pairs[0][1]:
-            pairs = pairs + await self._counts(MEASURED[len(pairs) :], len(pairs))
-        if not pairs:
-            self.warn(_UNVERIFIED)
-            return
-        overhead, *others = dict.fromkeys(counted - planned for planned, counted in pairs)
-        if others:
-            error = max((counted - planned) / planned for planned, counted in pairs)
-            counts = ", ".join(f"{counted} for {planned}" for planned, counted in pairs)
-            note = f"the server counts other prompt lengths than planned ({counts}); give the tokenizer of its model"
-            self.found = replace(self.found, length_error=error)
-            self.warn(note)
-            return
+    async def _overhead(self, planned: int, counted: int) -> None:
+        """Note what the server adds to every prompt, where it is the same for a longer one."""
+        overhead, error = counted - planned, 0.0
+        longer = await self._count(LONGER) if overhead else None
+        if longer is not None and longer - LONGER != overhead:
+            error = max(overhead / planned, longer / LONGER - 1)
+            counts = f"{counted} for {planned}, {longer} for {LONGER}"
+            overhead = 0
+            self.warn(
+                f"the server counts other prompt lengths than planned ({counts}); give the tokenizer of its model"
+            )
         ask = replace(self.found.ask, overhead_tokens=overhead)
-        self.found = replace(self.found, ask=ask, overhead_tokens=overhead, length_error=0.0)
+        noted = None if error else overhead
+        self.found = replace(self.found, ask=ask, overhead_tokens=noted, length_error=error)
         if overhead > 0:
             note = f"{overhead} tokens are added to every prompt (template, salt)"
             self.warn(f"{note}; the planned text is that much shorter")
@@ -382,47 +364,27 @@ class _Prober:
         longest, warnings = LONG, self.found.warnings
         if self.found.max_model_len is not None:  # a text of this language may have several times the tokens
             longest = min(LONG, int(self.found.max_model_len / 2 * min(1.0, lesson.planned / lesson.counted)))
-        if await self._counts((longest,), 0):
+        if await self._count(longest) is not None:
             self._learn(content, lesson)
         elif self.found.warnings == warnings:
             self.warn(_UNVERIFIED)
 
-    async def _teach(self) -> None:
-        """Calibrate by texts of many lengths, and note the error that is left in the last ones."""
-        pairs: list[tuple[int, int]] = []
-        for i, planned in enumerate(LEARNED):
-            pairs += await self._counts((planned,), i)
-            if not pairs and i > 1:
-                break
-        if not pairs:
-            self.warn(_UNVERIFIED)
-            return
-        last = pairs[len(pairs) // 2 :]
-        error = sum(counted for _, counted in last) / sum(planned for planned, _ in last) - 1
-        self.found = replace(self.found, length_error=error)
-        if abs(error) > PASSABLE:
-            note = f"prompts are still {abs(error):.1%} {'longer' if error > 0 else 'shorter'} than planned"
-            self.warn(f"{note} after calibration with {len(pairs)} texts")
-
-    async def _counts(self, planned: Sequence[int], first: int) -> list[tuple[int, int]]:
-        """(planned tokens, tokens by the server's count) of prompts that fit it; a warning where the server fails."""
-        builder, pairs, content = Builder(self.found.ask, self.content, self.key), [], self.content
-        for i, tokens in enumerate(planned):
-            request = Request(-1000 - first - i, 0.0, tokens, 1)
-            if self.found.max_model_len is not None and 2 * tokens > self.found.max_model_len:
-                continue
-            response = await self.control.ask(builder, request, PATHS[self.found.ask.api], "prompt lengths")
-            counted = response.prompt_tokens
-            if response.status != 200:
-                how = f"got status {response.status}" if response.status else "broke off"
-                note = f"{self.control.where} answers, but the request for the length of {tokens} prompt tokens {how}"
-                if not any("the request for the length of" in warning for warning in self.found.warnings):
-                    self.warn(f"{note}: {self.control.quoted(response.words)}; prompt lengths may be inexact")
-            elif counted is not None:
-                pairs.append((tokens, counted))
-                if self.found.ask.prompt == "text" and isinstance(content, LearningContent):
-                    self._learn(content, Lesson(content.text(request), request.prompt_tokens, counted))
-        return pairs
+    async def _count(self, planned: int) -> int | None:
+        """Return the server's count of another prompt, if that fits its context; add a warning where that fails."""
+        request, content = Request(-1000, 0.0, planned, 1), self.content
+        if self.found.max_model_len is not None and 2 * planned > self.found.max_model_len:
+            return None
+        builder = Builder(self.found.ask, content, self.key)
+        response = await self.control.ask(builder, request, PATHS[self.found.ask.api], "prompt lengths")
+        counted = response.prompt_tokens
+        if response.status != 200:
+            how = f"got status {response.status}" if response.status else "broke off"
+            note = f"{self.control.where} answers, but the request for the length of {planned} prompt tokens {how}"
+            self.warn(f"{note}: {self.control.quoted(response.words)}; prompt lengths may be inexact")
+            return None
+        if counted is not None and self.found.ask.prompt == "text" and isinstance(content, LearningContent):
+            self._learn(content, Lesson(content.text(request), planned, counted))
+        return counted
 
     def _learn(self, content: LearningContent, lesson: Lesson) -> None:
         content.observe(*lesson)

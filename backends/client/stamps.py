@@ -20,7 +20,7 @@ import time
 from array import array
 from collections.abc import Sequence
 from operator import sub
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -235,30 +235,8 @@ def held_back(sent_s: float | None, event_s: Sequence[float], tokens: int) -> tu
     return together, float(gap_s[leads].sum())
 
 
-class Poller(Protocol):
-    """Notifies connections that their sockets are ready."""
-
-    clock: Clock
-
-    def watch(self, connection: Connection, events: int) -> None:
-        """From now on call `connection.ready(events)`; `events` is READ or READ | WRITE."""
-        ...
-
-    def change(self, connection: Connection, events: int) -> None:
-        """Watch for other events."""
-        ...
-
-    def drop(self, connection: Connection) -> None:
-        """Stop watching, and close the socket as soon as no event of it can be pending."""
-        ...
-
-    def close(self) -> None:
-        """Stop using the event loop."""
-        ...
-
-
 class EpollPoller:
-    """An epoll object of its own, seen by the event loop as one readable file."""
+    """Notifies connections that their sockets are ready, by an epoll object that the loop sees as one readable file."""
 
     __slots__ = ("_awake", "_by_fd", "_closing", "_epoll", "_loop", "clock")
 
@@ -272,6 +250,7 @@ class EpollPoller:
         loop.add_reader(self._epoll.fileno(), self._wake)
 
     def watch(self, connection: Connection, events: int) -> None:
+        """From now on call `connection.ready(events)`; `events` is READ or READ | WRITE."""
         self._by_fd[connection.fd] = connection
         self._epoll.register(connection.fd, events)
 
@@ -279,7 +258,7 @@ class EpollPoller:
         self._epoll.modify(connection.fd, events)
 
     def drop(self, connection: Connection) -> None:
-        """See `Poller`. In a wake-up it is closed last: its number, given out again, would get its events."""
+        """Stop watching and close the socket, in a wake-up last: its number, given out again, would get its events."""
         if self._by_fd.pop(connection.fd, None) is not None and not self._epoll.closed:
             self._epoll.unregister(connection.fd)
         if self._awake:
@@ -342,7 +321,7 @@ class LoopPoller:
         connection.sock.close()
 
     def close(self) -> None:
-        """See `Poller`."""
+        """Leave nothing: each socket was watched by itself."""
 
     def _ready(self, connection: Connection, what: int) -> None:
         self.clock.sample()
@@ -351,6 +330,9 @@ class LoopPoller:
         except Exception as error:  # noqa: BLE001  # as above
             connection.fail(f"{type(error).__name__}: {error}")
         self.clock.caught_up()
+
+
+Poller: TypeAlias = EpollPoller | LoopPoller
 
 
 def poller(clock: Clock, loop: asyncio.AbstractEventLoop) -> Poller:

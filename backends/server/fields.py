@@ -125,14 +125,6 @@ def text_prompt(fields: Mapping[str, object], tokenizer: Tokenizer, max_model_le
     return tokens
 
 
-def token_ids(fields: Mapping[str, object], tokenizer: Tokenizer) -> list[int]:
-    """`tokens`, to be turned into text; none are an empty text."""
-    tokens = fields.get("tokens")
-    if not isinstance(tokens, list) or not set(map(type, tokens)) <= {int}:
-        raise Refused(400, "tokens must be a list of token ids.", param="tokens")
-    return _known(tokens, tokenizer, "tokens")
-
-
 def _check_size(characters: int, max_model_len: int) -> None:
     """Refuse a hopeless text before tokenising it: meanwhile the tokens of all other answers would be late."""
     if characters > _CHARACTERS * max_model_len:

@@ -76,7 +76,6 @@ class Front:
         app.router.add_get("/version", self._version)
         app.router.add_get("/metrics", self._metrics)
         app.router.add_post("/tokenize", self._tokenize)
-        app.router.add_post("/detokenize", self._detokenize)
         app.router.add_post("/reset_prefix_cache", self._clear_cache)
         app.router.add_post("/flush_cache", self._clear_cache)
         return app
@@ -305,10 +304,6 @@ class Front:
 
         tokens = await _aside(await self._body(request), tokenized)
         return web.json_response({"count": len(tokens), "max_model_len": limit, "tokens": tokens, "token_strs": None})
-
-    async def _detokenize(self, request: web.Request) -> web.Response:
-        tokens = fields.token_ids(self._parsed(await self._body(request)), self.service.tokenizer)
-        return web.json_response({"prompt": self.service.tokenizer.decode(tokens)})
 
     async def _clear_cache(self, _: web.Request) -> web.Response:
         self.service.clear_cache()

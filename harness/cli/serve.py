@@ -55,7 +55,7 @@ def command(
 ) -> None:  # fmt: skip
     """Serve an OpenAI-compatible API (chat and completions, with streaming), to test clients against known token times.
 
-    Also: /v1/models, /health, /version, /metrics (with vLLM's names), /tokenize, /detokenize, /reset_prefix_cache.
+    Also: /v1/models, /health, /version, /metrics (with vLLM's names), /tokenize, /reset_prefix_cache.
     """
     import os
     from pathlib import Path

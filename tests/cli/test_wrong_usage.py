@@ -217,7 +217,8 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
     what: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script of an earlier version would end with a guess at a name."""
-    run = str(tmp_path / "run")
+    run, table = str(tmp_path / "run"), tmp_path / "table.csv"
+    table.write_text("a,b\n1,2\n", encoding="utf-8")
     arguments = {
         "command": [name],
         "condition": ["capacity", "--backend", "sim", "--conditions", name],
@@ -226,6 +227,9 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "option of bench explain": ["explain", "chatbot", name, "page.html"],
         "option of bench trace slice": ["trace", "slice", "a.csv", "-o", "b.csv", name, "api"],
         "argument": ["run", "--backend", f"sim:{name}=x"],
+        "probe": ["run", "--backend", f"openai:url=http://127.0.0.1:1,probe={name}"],
+        "route": ["run", "--backend", f"openai:url=http://127.0.0.1:1,route={name}"],
+        "trace reader": ["run", "--backend", "sim", "--trace", str(table), "--reader", name],
         "policy": ["run", "--backend", "sim", "--policy", name],
         "arrivals": ["run", "--backend", "sim", "--arrivals", name],
         "fault": ["serve", "--backend", "null", "--fault", f"{name}:every=2"],

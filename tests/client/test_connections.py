@@ -403,23 +403,6 @@ def test_requests_are_shared_out_among_addresses(route: str, scripted: Callable,
     assert (5, 5) == (len(server.of("a")), len(server.of("b")))
 
 
-def test_a_rejected_request_is_forwarded_until_all_have_refused(scripted: Callable, opened: Callable) -> None:
-    """A policy of admission could not be compared, or a request would go round for ever."""
-    full = {"status": 429, "retry_after": "1"}
-    some, none = scripted(full=full, free={}), scripted(full=full, busy={"status": 503})
-
-    url = f"{some.url('full')}|{some.url('free')}"
-    served = asyncio.run(_several(opened, url, some, 8, route="reject-forward"))
-    url = f"{none.url('full')}|{none.url('busy')}"
-    refused = asyncio.run(_several(opened, url, none, 6, route="reject-forward"))
-
-    assert ["ok"] * 8 == [e.status for e in served]
-    assert 8 == len(some.of("free"))
-    assert ["rejected"] * 6 == [e.status for e in refused]
-    assert all(e.exchange.http_status in (429, 503) for e in refused)
-    assert (6, 6) == (len(none.of("full")), len(none.of("busy")))
-
-
 def test_a_dead_address_does_not_take_the_others_with_it(scripted: Callable, opened: Callable) -> None:
     """One lost replica would end the measurement of all."""
     alive, dying = scripted(it={}), scripted(it={})

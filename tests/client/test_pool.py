@@ -404,26 +404,7 @@ def test_least_outstanding_spares_the_server_that_is_slow() -> None:
     assert [1, 6] == played([silent, good], use, route="least-outstanding")
 
 
-def test_a_rejected_request_is_offered_to_all_servers_and_rejected_only_by_all() -> None:
-    """The front door of P/D-Serve could not be tried: a request would fail although a server has room."""
-
-    async def busy(request: Played) -> None:
-        await request.say(BUSY)
-
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[Answer], list[int]]:
-        return [await made.send(k, REST) for k in range(4)], [len(server.seen) for server in servers]
-
-    forwarded, seen = played([busy, good], use, route="reject-forward")
-    refused, _ = played([busy, busy, busy], use, route="reject-forward")
-
-    assert [b"ok"] * 4 == [b"".join(a.data)[-2:] for a in forwarded]
-    assert 1 == len({a.address for a in forwarded})
-    assert 4 == seen[1]
-    assert [b"busy"] * 4 == [b"".join(a.data)[-4:] for a in refused]
-    assert all(a.sent_s is not None and a.sent_s < a.stamp_s[0] for a in forwarded)
-
-
-def test_other_routes_do_not_forward() -> None:
+def test_a_refused_request_is_not_sent_to_another_server() -> None:
     """A retry that was not requested would hide that a server refuses."""
 
     async def busy(request: Played) -> None:
@@ -541,7 +522,7 @@ def test_every_request_ends_once_and_every_connection_is_accounted_for(script: l
             made.check()
         return answers
 
-    answers = played([play, play], use, Limits(total_s=0.3), route="reject-forward")
+    answers = played([play, play], use, Limits(total_s=0.3), route="least-outstanding")
 
     assert len(script) == len(answers)
     assert {a.how for a in answers} <= {"complete", "closed", "reset", "timeout", "cancelled"}

@@ -322,9 +322,9 @@ def test_a_server_that_counts_otherwise_than_planned_is_reported(probed: Callabl
 def test_a_content_that_learns_is_taught(probed: Callable) -> None:
     """Lengths would be off by what a word is in tokens."""
     content = Learner()
-    found = probed(Server(a_word=2.0), content, api="chat", mode="full")
+    found = probed(Server(a_word=2.0), content, api="chat")
 
-    assert abs(content.a_word - 2.0) < 0.1 and found.length_error is not None and found.length_error < 0.1
+    assert [2.0, 2.0] == [round(lesson.counted / lesson.planned, 1) for lesson in found.lessons]
 
 
 def test_a_server_without_usage_is_reported(probed: Callable) -> None:
@@ -332,14 +332,6 @@ def test_a_server_without_usage_is_reported(probed: Callable) -> None:
     found = probed(Server(usage=None, tokenize="prompt"), api="chat")
 
     assert found.usage is None and any("does not report prompt tokens" in warning for warning in found.warnings)
-
-
-@pytest.mark.parametrize("form", ["prompt", "content"])
-def test_the_address_that_counts_tokens_is_found(probed: Callable, form: str) -> None:
-    """Answers without usage would be counted by chunks."""
-    found = probed(Server(tokenize=form), api="chat", mode="full")
-
-    assert found.tokenize is not None and found.tokenize.endswith("/tokenize") and form == found.tokenize_form
 
 
 @pytest.mark.parametrize(
@@ -445,11 +437,8 @@ def test_routes_at_the_root_are_used_where_none_is_below_v1(model: str, probed: 
 
 
 def test_what_comes_in_pieces_is_read_to_its_end(probed: Callable) -> None:
-    """Half a list is no JSON: a server with many models would have none, and one that counts tokens would not."""
-    found = probed(Server(in_pieces=True, tokenize="content"), mode="full")
-
-    assert ("m", "content") == (found.ask.model, found.tokenize_form)
-    assert found.tokenize is not None
+    """Half a list is no JSON: a server with many models would have none."""
+    assert "m" == probed(Server(in_pieces=True)).ask.model
 
 
 def test_an_answer_in_one_piece_is_only_for_those_who_ask_for_it(probed: Callable) -> None:
@@ -533,7 +522,6 @@ def test_a_server_without_the_routes_and_one_without_tls_are_named() -> None:
         (Learner(), Server(template=13, a_word=1.3), "chat", "short", ["models", "fields", "prompt lengths"]),
         (Words(), Server(refuse=("seed",)), "chat", "short", ["models", "fields", "fewer fields"]),
         (Words(), Server(refuse=("ignore_eos",), say="no"), "chat", "short", ["models", "fields", "fewer fields"]),
-        (Learner(), Server(), "chat", "full", ["models", "fields", "tokenizer", *["prompt lengths"] * 12]),
         (Words(), Server(), "chat", "off", []),
     ],
 )
@@ -544,8 +532,8 @@ def test_the_probe_sends_few_requests_and_lists_them(
     found = probed(server, content, api=api, mode=mode, model="m", seed=1)
 
     assert requests == [sent.purpose for sent in found.requests]
-    assert len(server.headers) + len(server.bodies) == len(requests) - requests.count("tokenizer")
-    assert 2 >= len(server.bodies) or mode == "full"
+    assert len(server.headers) + len(server.bodies) == len(requests)
+    assert 2 >= len(server.bodies)
 
 
 def test_without_a_probe_every_field_is_sent_and_nothing_is_claimed(probed: Callable) -> None:
@@ -565,7 +553,7 @@ def test_a_refusal_that_names_no_field_costs_the_extensions_and_says_so(probed: 
     found = probed(Server(refuse=("ignore_eos",), say="bad request"), api="chat")
 
     assert not found.ask.ignore_eos and not found.ask.continuous_usage and found.ask.include_usage
-    assert any("(status 422) and does not name a field" in one and "probe=full" in one for one in found.warnings)
+    assert any("(status 422) and does not name a field" in one for one in found.warnings)
 
 
 @pytest.mark.parametrize(("status", "how"), [(500, "got status 500: 'not today'"), (0, "broke off: ")])
@@ -618,7 +606,7 @@ def test_what_was_found_is_shared_without_secrets(probed: Callable, tmp_path: Pa
     path, secret = tmp_path / "probe.json", "sk-verysecret"
     wanted = RequestFormat(api="chat", headers=(("X-Key", secret),), extra={"user": secret}, salt=secret, seed=3)
     content = Learner()
-    found = probed(Server(template=13, tokenize="prompt", refuse=("seed",)), content, mode="full", **_fields(wanted))
+    found = probed(Server(template=13, tokenize="prompt", refuse=("seed",)), content, **_fields(wanted))
     Shared(path, ["u"], wanted, {"content": "a"}).write([found])
     again = Shared(path, ["u"], replace(wanted, salt=secret[::-1]), {"content": "a"}).read()
 

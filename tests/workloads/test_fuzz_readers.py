@@ -212,10 +212,6 @@ def burstgpt(data: bytes) -> Slow:
     return numbered(csv_rows(data), "Timestamp", "Request tokens", "Response tokens", others=others)
 
 
-def splitwise(data: bytes) -> Slow:
-    return numbered(csv_rows(data), "arrived_at", "num_prefill_tokens", "num_decode_tokens")
-
-
 def plain_csv(data: bytes) -> Slow:
     return numbered(csv_rows(data), "at_s", "prompt_tokens", "output_tokens")
 
@@ -280,7 +276,6 @@ def lines_of(form: str, rows: list[tuple[int, int]]) -> list[str]:
                 "azure-2024": f"{stamps(at, 0.5)[:-1]}+00:00,{prompt},{output}",
                 "burstgpt": f"{at},ChatGPT,{prompt},{output},{prompt + output},{('API', 'Chat')[i % 2]} log",
                 "burstgpt-3": f"{at}.0,,3,GPT-4,{prompt},{output},{prompt + output},API log",
-                "splitwise": f"{at / 4},{prompt},{output}",
                 "csv": f"{at / 8},{prompt},{output}",
                 "jsonl": json.dumps({"at_ms": at * 10, "prompt_tokens": prompt, "output_tokens": output}),
                 "timed-trace": json.dumps({"timestamp": at, "input_length": prompt, "output_length": output}),
@@ -313,7 +308,6 @@ FORMS: dict[str, tuple[str, str, Callable[[bytes], Slow], tuple[str, ...]]] = {
         burstgpt,
         ("tag",),
     ),
-    "splitwise": ("splitwise", "arrived_at,num_prefill_tokens,num_decode_tokens", splitwise, ()),
     "csv": ("csv", "at_s,prompt_tokens,output_tokens", plain_csv, ()),
     "jsonl": ("jsonl", "", plain_jsonl, ()),
     "timed-trace": ("timed-trace", "", timed_trace, ()),

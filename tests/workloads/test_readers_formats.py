@@ -164,7 +164,7 @@ def test_splitwise_and_the_multimodal_azure_trace(tmp_path: Path) -> None:
     )
     lmm = traces.read(write(tmp_path, images))
 
-    assert "splitwise" == vidur.facts["reader"]
+    assert "csv" == vidur.facts["reader"]
     assert [0.0, 4.31] == column(vidur, "at_s")
     assert ["image", "text"] == column(lmm, "tag")
     assert [9, 8] == column(lmm, "prompt_tokens")

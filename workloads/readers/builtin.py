@@ -18,8 +18,6 @@ from workloads.readers._collect import MISSING, Block
 from workloads.readers._requests import Marked, Requests, of_rows
 from workloads.readers._texts import PER_S, Recorded, Unit
 
-_NEEDS = ("at_s", "prompt_tokens", "output_tokens")
-_FACTS = {"tokenizer": "not stated by the file", "stamps": "as the file gives them"}
 IMAGES = "NumImages"
 """A column of Azure's trace of 2025."""
 _TAGS = {"Conversation log": "conversation", "API log": "api"}
@@ -29,53 +27,25 @@ _NO_TIME = "Elapsed time is no number of seconds of 0 or more (it is not used)"
 
 
 @dataclass(frozen=True, slots=True)
-class Csv:
-    """A plain CSV table: stamps, prompt and output tokens under usual names, or under those that `--columns` gives.
-
-    Any CSV table with a header; `columns` maps our names to its own: 'at_ms=ts,prompt=in,output=out,session=user'.
-
-    Stamps are seconds (`at_ms`, `at_us`, `at_ns`: other units) or dates such as 2024-05-12T00:00:00.5Z, counts are
-    tokens. `session`, `turn`, `parent` (row number of the turn before) and `tag` may be there. Source: the user's file.
-    """
-
-    columns: str | None = None
-
-    form: ClassVar[str] = "csv"
-    needs: ClassVar[tuple[str, ...]] = _NEEDS
-    stamp: ClassVar[str] = "at_s"
-    block_tokens: ClassVar[int] = 512
-    mapped: ClassVar[Mapping[str, tuple[str, ...]]] = _plain.ALIASES
-    facts: ClassVar[Mapping[str, str]] = _FACTS
-
-    def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is reported as dropped."""
-        return _plain.requests(block, self.columns)
-
-
-@dataclass(frozen=True, slots=True)
-class Jsonl(Checked):
-    """Plain JSON lines: stamps, prompt and output tokens under usual names, or under those that `--columns` gives.
-
-    Any JSON lines, or one JSON list of objects; `columns` maps our names to its keys: 'at=ts,prompt=in,output=out'.
-
-    Stamps are seconds (`at_ms`, `at_us`, `at_ns`: other units) or dates, counts are tokens. `session`, `turn`, `parent`
-    (row number of the turn before), `tag` and `prefix_ids` (lists of ids of blocks of `block_tokens` tokens) may be
-    there. Source: the user's file.
-    """
+class _Table(Checked):
+    """A plain table: stamps, prompt and output tokens under usual names, or under those that `--columns` gives."""
 
     columns: str | None = None
     block_tokens: BlockTokens = 512
 
-    form: ClassVar[str] = "json"
-    needs: ClassVar[tuple[str, ...]] = _NEEDS
+    form: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ("at_s", "prompt_tokens", "output_tokens")
     stamp: ClassVar[str] = "at_s"
     mapped: ClassVar[Mapping[str, tuple[str, ...]]] = _plain.ALIASES
-    facts: ClassVar[Mapping[str, str]] = _FACTS
+    facts: ClassVar[Mapping[str, str]] = {
+        "tokenizer": "not stated by the file",
+        "stamps": "as the file gives them",
+    }
 
     def requests(self, block: Block) -> Requests:
-        """Every object; one without prompt or output tokens is reported as dropped."""
+        """Every row; a row without prompt or output tokens is reported as dropped."""
         found = _plain.requests(block, self.columns)
-        if found.prefix_ids is None:
+        if found.prefix_ids is None or self.form == "parquet":  # a converted trace states the size of its blocks
             return found
         blocks = found.prefix_ids.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         over = (blocks - 1) * self.block_tokens >= np.maximum(found.prompt_tokens, 1)
@@ -87,7 +57,34 @@ class Jsonl(Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class Parquet(Checked):
+class Csv(_Table):
+    """A plain CSV table: stamps, prompt and output tokens under usual names, or under those that `--columns` gives.
+
+    Any CSV table with a header; `columns` maps our names to its own: 'at_ms=ts,prompt=in,output=out,session=user'.
+
+    Stamps are seconds (`at_ms`, `at_us`, `at_ns`: other units) or dates such as 2024-05-12T00:00:00.5Z, counts are
+    tokens. `session`, `turn`, `parent` (row number of the turn before) and `tag` may be there. Source: the user's file.
+    """
+
+    form: ClassVar[str] = "csv"
+
+
+@dataclass(frozen=True, slots=True)
+class Jsonl(_Table):
+    """Plain JSON lines: stamps, prompt and output tokens under usual names, or under those that `--columns` gives.
+
+    Any JSON lines, or one JSON list of objects; `columns` maps our names to its keys: 'at=ts,prompt=in,output=out'.
+
+    Stamps are seconds (`at_ms`, `at_us`, `at_ns`: other units) or dates, counts are tokens. `session`, `turn`, `parent`
+    (row number of the turn before), `tag` and `prefix_ids` (lists of ids of blocks of `block_tokens` tokens) may be
+    there. Source: the user's file.
+    """
+
+    form: ClassVar[str] = "json"
+
+
+@dataclass(frozen=True, slots=True)
+class Parquet(_Table):
     """A Parquet table: one that `bench trace convert` wrote, the schedule or the requests of a run, or any other.
 
     Any Parquet table; `columns` maps our names to its own: 'at_ms=ts,prompt=in,output=out'.
@@ -97,18 +94,7 @@ class Parquet(Checked):
     its blocks itself. Of the requests of a run, the output is the requested one. Source: the user's file.
     """
 
-    columns: str | None = None
-    block_tokens: BlockTokens = 512
-
     form: ClassVar[str] = "parquet"
-    needs: ClassVar[tuple[str, ...]] = _NEEDS
-    stamp: ClassVar[str] = "at_s"
-    mapped: ClassVar[Mapping[str, tuple[str, ...]]] = _plain.ALIASES
-    facts: ClassVar[Mapping[str, str]] = _FACTS
-
-    def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is reported as dropped."""
-        return _plain.requests(block, self.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,26 +462,6 @@ class Bailian:
             prefix_ids=named,
             notes=((part, counts < blocks),),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Splitwise:
-    """The Azure 2023 traces as simulators pass them on (CSV: arrived_at, num_prefill_tokens, num_decode_tokens).
-
-    Stamps in seconds, counts in tokens.
-
-    Source of the format: microsoft/vidur, `data/processed_traces/splitwise_*.csv`, made from the Azure 2023 traces.
-    """
-
-    form: ClassVar[str] = "csv"
-    needs: ClassVar[tuple[str, ...]] = ("arrived_at", "num_prefill_tokens", "num_decode_tokens")
-    stamp: ClassVar[str] = "arrived_at"
-    block_tokens: ClassVar[int] = 512
-    facts: ClassVar[Mapping[str, str]] = {"tokenizer": "not published", "stamps": "seconds, as passed on by others"}
-
-    def requests(self, block: Block) -> Requests:
-        """Every row; a row without prompt or output tokens is reported as dropped."""
-        return of_rows(block, *self.needs)
 
 
 @dataclass(frozen=True, slots=True)
