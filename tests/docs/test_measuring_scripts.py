@@ -6,17 +6,21 @@ from pathlib import Path
 
 import pytest
 
-FOLDER = Path(__file__).resolve().parents[1] / "perf"
+TOP = Path(__file__).resolve().parents[2]
+FOLDER = TOP / "tests" / "perf"
 SMALLEST = {
     "agents_intervals": "--systems 1 --searches 1 --horizon 30",
+    "before_after": "{top} {top} --rounds 1 --requests 100 --sets fix --policies sarathi",
     "capacity_blocks": "--queues 1 --searches 1 --budget 300", "capacity_queues": "--queues 1 --searches 1",
     "chaos": "--cases 1", "client_accuracy": "--streams 5 --seconds 0.5",
     "command_speed": "--sizes 1000 --pages page --policies vllm-v1", "compare_speed": "--times 1",
     "comparison_power": "--sessions 2 --run-s 10", "engine_throughput": "--threads 1",
-    "false_alarms": "--comparisons 5 --seeds 2 --levels 3 --workers 1", "interim_analyses": "--draws 100",
+    "false_alarms": "--comparisons 5 --seeds 2 --levels 3 --workers 1",
+    "fitted_sessions": "{data}/traces/mooncake/conversation_trace.jsonl --splits 1", "interim_analyses": "--draws 100",
     "interval_coverage": "--systems 1 --runs 6", "kv_sizes": "--servers 1",
+    "latency_beside_measurements": "{data}/profiles",
     "length_comparison": "--systems 1 --comparisons 8", "one_run_interval": "--seeds 5 --workers 1",
-    "overload_random": "--systems 1 --seeds 1", "place_questions": "--file x --questions 1 --budget 5",
+    "overload_random": "--systems 1 --seeds 1",
     "random_systems": "--file x --systems 1 --searches 1 --truth 6000", "report_speed": "--requests 500",
     "rescoring": "--requests 1000", "schedule_drawing": "--sizes 0.001", "server_lateness": "--streams 5 --tokens 10",
     "served_beside_direct": "--requests 20 --pairs 1 --rate 20", "session_intervals": "--cases 1 --runs 2",
@@ -28,9 +32,11 @@ SMALLEST = {
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", sorted(p.stem for p in FOLDER.glob("*.py") if not p.stem.startswith("_")))
-def test_a_measuring_script_starts(name: str, tmp_path: Path) -> None:
+def test_a_measuring_script_starts(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Four of them were broken for weeks: what they call had moved."""
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *SMALLEST.get(name, "--help").split()]
+    smallest = SMALLEST[name]
+    data = request.getfixturevalue("shared_data") if "{data}" in smallest else None
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *smallest.format(top=TOP, data=data).split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert done.returncode in (0, 1), done.stderr  # 1: a target is missed, as with so few cases it may

@@ -118,8 +118,7 @@ BOUNDS = ("ttft=0.15,tpot=0.1", "itl=0.05,p99:itl=0.04", "itl_p99=0.03", "p99:tt
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)
-@pytest.mark.parametrize("warmup", [None, "100"])
-@pytest.mark.parametrize("rate", [1, 6])
+@pytest.mark.parametrize(("warmup", "rate"), [(None, 1), ("100", 6)])
 def test_a_large_run_is_concluded_as_a_small_one(bounds, warmup, rate, executed, monkeypatch):
     """A million requests would get other numbers than a thousand, because their tokens are not held."""
     given = {"slo": bounds, "rate": rate, **({} if warmup is None else {"warmup": warmup})}

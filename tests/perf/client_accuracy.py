@@ -38,7 +38,7 @@ from harness.runner.remote.calibration import Errors, Load, drawn, errors
 
 TIMING = Timing(ttft_s=0.2, itl_s=0.05)
 SPIN = "while True: pass"
-CLIENTS = Path(__file__).with_name("accuracy_clients.py")
+CLIENTS = Path(__file__).with_name("_accuracy_clients.py")
 
 
 @dataclass(frozen=True)

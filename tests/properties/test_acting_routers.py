@@ -266,7 +266,7 @@ def test_the_slo_rule_adds_where_it_is_missed_and_gives_up_what_is_idle():
 @pytest.mark.parametrize("rule", ["slo", pytest.param("queue,requests=6", marks=pytest.mark.nightly)])
 def test_a_daily_load_costs_fewer_gpu_seconds_than_its_peak(rule):
     """Autoscaling would cost more than the size that it replaces."""
-    day_s = 3000.0
+    day_s = 1500.0
     requests = traffic(3, day_s, (lambda at_s: 4.0 * (1 - cos(2 * pi * at_s / day_s)) + 0.5, 8.5), prompt=1000)
 
     def share_and_gpu_s(router, replicas):

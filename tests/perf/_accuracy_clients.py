@@ -1,6 +1,6 @@
 """The clients that `client_accuracy.py` compares, each a process of its own that sends one schedule.
 
-    python tests/perf/accuracy_clients.py CLIENT URL PLAN.json SENT.json
+    python tests/perf/_accuracy_clients.py CLIENT URL PLAN.json SENT.json
 
 `aiohttp` and `httpx` are written as benchmark clients mostly are: a task per request, a clock read at each line of the
 answer. `bare` is the least that Python can do: one epoll loop, the kernel's stamps, no HTTP. `bench` is ours as
