@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -14,6 +16,8 @@ from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import builtin
 from harness.api import Step
 from harness.errors import BackendError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for modules of this folder
 
 Scenario = Callable[["Stage"], Awaitable[None]]
 Play = Callable[..., None]

@@ -7,7 +7,6 @@ import select
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -22,44 +21,13 @@ from harness.api import Request
 from harness.errors import BackendError, UsageError
 from harness.registry import make as make_plugin
 from harness.spec import parse
-
-
-@dataclass
-class Received:
-    """What one client received."""
-
-    tokens: list[int] = field(default_factory=list)
-    stamps: list[float] = field(default_factory=list)
-    end: str | None = None
-    error: str = ""
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    first: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def step(self, token_ids, at_s, due_s, end, error=""):
-        assert at_s == due_s, "nothing is promised, so nothing is late"
-        assert self.end is None, "something came after the end"
-
-        self.tokens += token_ids
-        self.stamps.append(at_s)
-        self.end, self.error = end, error
-        self.first.set()
-        if end is not None:
-            self.ended.set()
+from server import _received
+from server._received import Received
 
 
 def run(spec, use):
-    """Start the service, use it, close it twice."""
-
-    async def whole():
-        service = make(parse(spec))
-        try:
-            await service.start()
-            return await asyncio.wait_for(use(service), 120)
-        finally:
-            await service.close()
-            await service.close()
-
-    return asyncio.run(whole())
+    """Start a service of the engine, use it, close it."""
+    return _received.run(make(parse(spec)), use)
 
 
 async def answers(service, prompts, *samplings):
@@ -68,6 +36,7 @@ async def answers(service, prompts, *samplings):
     for one, prompt, sampling in zip(received, prompts, samplings, strict=True):
         service.submit(prompt, sampling, one)
     await asyncio.gather(*(one.ended.wait() for one in received))
+    assert all(one.at_s == one.due_s for one in received), "nothing is promised, so nothing is late"
     return received
 
 
@@ -104,23 +73,19 @@ def test_greedy_tokens_are_those_of_the_engine(spec):
 
     assert from_core(Llama(), lengths, [GenerationParams(p) for p in prompts(5)]) == [one.tokens for one in received]
     assert {"length"} == {one.end for one in received}
-    assert all(one.stamps == sorted(set(one.stamps)) for one in received)
+    assert all(one.at_s == sorted(set(one.at_s)) for one in received)
 
 
 def test_a_paced_engine_answers_equal_prompts_with_equal_words():
     """A text of bytes would be no text, and a client that sends it back would send other tokens."""
 
-    class Due(Received):
-        def step(self, token_ids, at_s, due_s, end, error=""):
-            assert at_s >= due_s, "a token left before its step had ended"
-
-            Received.step(self, token_ids, due_s, due_s, end, error)
-
     async def use(service):
-        received = [Due(), Due()]
+        received = [Received(), Received()]
         for one in received:
             service.submit([40, 41, 42], Sampling(9), one)
         await asyncio.gather(*(one.ended.wait() for one in received))
+        for one in received:
+            assert all(at_s >= due_s for at_s, due_s in zip(one.at_s, one.due_s, strict=True)), "a step had not ended"
         text = service.tokenizer.decode(received[0].tokens)
         return service.model, service.tokenizer.encode(text), [one.tokens for one in received]
 
@@ -225,7 +190,7 @@ def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
     tickets, received, stats, steps = run("engine:kv_blocks=12", use)
 
     assert stats.preemptions == sum(ticket.preemptions for ticket in tickets) > 0
-    assert all(t.scheduled_s < h.stamps[0] for t, h in zip(tickets, received, strict=True))
+    assert all(t.scheduled_s < h.at_s[0] for t, h in zip(tickets, received, strict=True))
     assert {s.start_s for s in steps} >= {t.scheduled_s for t in tickets}
 
 

@@ -1,7 +1,6 @@
 """Behind the server prompts that begin alike share their blocks: those of the prompt, and those of the answer to it."""
 
 import asyncio
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -9,6 +8,7 @@ from backends.engine_process.generation import block_names
 from backends.server import engine_service, sim_service
 from backends.server.service import Sampling
 from harness.spec import parse
+from server._received import Received, run
 
 SPECS = {
     "sim": "sim:model=llama2-7b,policy=vllm-v0,prefix_cache=on,latency=linear:base_s=0.001",
@@ -17,38 +17,19 @@ SPECS = {
 MAKERS = {"sim": sim_service.make, "engine": engine_service.make}
 
 
-@dataclass
-class Received:
-    """The tokens of one answer."""
-
-    tokens: list[int] = field(default_factory=list)
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def step(self, token_ids, _at_s, _due_s, end, *_):
-        self.tokens += token_ids
-        if end is not None:
-            self.ended.set()
-
-
 def served(backend, use):
     """Start the service, let `use(ask, service)` use it; `ask(prompt)` gives (answer, cached tokens)."""
 
-    async def whole():
-        service = MAKERS[backend](parse(SPECS[backend]))
-
+    async def using(service):
         async def ask(prompt, tokens=30):
             received = Received()
             ticket = service.submit(prompt, Sampling(tokens, ignore_eos=True), received)
             await asyncio.wait_for(received.ended.wait(), 120)
             return received.tokens, ticket.cached_tokens
 
-        try:
-            await service.start()
-            return await use(ask, service)
-        finally:
-            await service.close()
+        return await use(ask, service)
 
-    return asyncio.run(whole())
+    return run(MAKERS[backend](parse(SPECS[backend])), using)
 
 
 @pytest.mark.parametrize("backend", SPECS)

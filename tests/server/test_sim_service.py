@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -15,6 +15,8 @@ from backends.sim import Sim
 from harness.api import Request
 from harness.errors import UsageError
 from harness.spec import parse
+from server import _received
+from server._received import Received
 
 POLICIES = [
     "static:batch=4", "static:batch=4,pad=false", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
@@ -140,43 +142,9 @@ def test_withdrawn_in_flight_means_out_of_the_next_step():
     assert (2, 1) == (third.step.decode_seqs, fourth.step.decode_seqs)
 
 
-@dataclass
-class Received:
-    """What one client received."""
-
-    tokens: list[int] = field(default_factory=list)
-    at_s: list[float] = field(default_factory=list)
-    due_s: list[float] = field(default_factory=list)
-    end: str | None = None
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
-    first: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def step(self, token_ids, at_s, due_s, end, error=""):
-        assert self.end is None, "something came after the end"
-        assert not error
-
-        self.tokens += token_ids
-        self.at_s.append(at_s)
-        self.due_s.append(due_s)
-        self.end = end
-        self.first.set()
-        if end is not None:
-            self.ended.set()
-
-
 def run(spec, use):
-    """Start the service, use it, close it twice."""
-
-    async def whole():
-        service = make(parse(spec))
-        try:
-            await service.start()
-            return await asyncio.wait_for(use(service), 120)
-        finally:
-            await service.close()
-            await service.close()
-
-    return asyncio.run(whole())
+    """Start a service of the simulator, use it, close it."""
+    return _received.run(make(parse(spec)), use)
 
 
 @pytest.mark.parametrize("policy", ["sarathi", "vllm-v0", "orca", "static:4"])
