@@ -154,8 +154,8 @@ def breakdown(model: Llama, pieces: list[Piece], repeats: int) -> dict[str, floa
         inside = TimedNumpy(clock, {"matmul": "attn product", "take": "gather", "exp": "exp"})
         with (
             _patched(llama, "multiply", "weights", clock),
-            _patched(llama, "plan", "plan", clock),
             _patched(llama, "sample", "sampling", clock),
+            patch.object(Llama, "_plan", clock.timed("plan", Llama._plan)),
             patch.object(Llama, "_normed", clock.timed("norm", Llama._normed)),
             patch.object(Llama, "_feed_forward", clock.timed("swiglu", Llama._feed_forward)),
             patch.object(llama.Rotary, "at", clock.timed("rope", llama.Rotary.at)),
