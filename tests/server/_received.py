@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Received:
-    """The tokens of one answer, when they were told and due, and how the answer ended."""
+    """The tokens of one answer, when they were ready and due, and how the answer ended."""
 
     tokens: list[int] = field(default_factory=list)
     at_s: list[float] = field(default_factory=list)

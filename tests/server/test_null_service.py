@@ -14,8 +14,8 @@ class Gone(Received):
 
     ticket: Ticket
 
-    def step(self, *told: object) -> None:
-        super().step(*told)
+    def step(self, *reported: object) -> None:
+        super().step(*reported)
         if len(self.tokens) == 1:
             asyncio.get_running_loop().call_soon(self.ticket.abort)
 
