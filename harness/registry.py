@@ -7,8 +7,8 @@ holds several: each public class (`ReserveMax` is `reserve-max`), and each row o
 A published system is one file in `backends/systems/` with plug-ins of several kinds, each a class that ends with its
 kind: in `llumnix.py` the class `FreenessRouter` is the router `freeness`. Each public function that returns `list[Row]`
 is a closed form: in `mooncake.py` the function `kv_reuse` is the form `kv-reuse`.
-Other packages register an entry point in the group `bench.<kind>`. Listing imports nothing: names come from the folder,
-the one-line help from docstrings and `about`.
+Other packages register an entry point in the group `bench.<kind>`: a class, or the module of a published system.
+Listing imports nothing: names come from the folder, the one-line help from docstrings and `about`.
 """
 
 import ast
@@ -104,19 +104,28 @@ def _files(kind: str) -> dict[str, Path]:
     return {file.stem.replace("_", "-"): file for file in files if _is_member(file.stem)}
 
 
+def _systems() -> Mapping[str, tuple[str, Path]]:
+    """Module and file of each published system by its name, those of other packages included."""
+    others = {name: (point.module, _source("systems", name)) for name, point in _entry_points("systems").items()}
+    return {
+        **{name: (module, file) for name, (module, file) in others.items() if file is not None},
+        **{name: (f"{SYSTEMS}.{file.stem}", file) for name, file in _files("systems").items()},
+    }
+
+
 def plugins_of(system: str) -> list[tuple[str, str]]:
     """(kind, name) of the plug-ins of a published system, in the order of its file."""
-    return [plugin for plugin, (file, _) in _in_systems().items() if file == system.replace("-", "_")]
+    return [plugin for plugin, (name, _) in _in_systems().items() if name == system]
 
 
 @cache
 def _in_systems() -> Mapping[tuple[str, str], tuple[str, str]]:
-    """(file, class or function) of each plug-in in a system's file by (kind, name), found without importing any."""
+    """(system, class or function) of each plug-in in a system's file by (kind, name), found without importing any."""
     return {
         (_KIND_OF_SUFFIX.get(match["suffix"], FORMS), _dashed(match["name"])): (
-            file.stem, match["name"] + (match["suffix"] or "")
+            system, match["name"] + (match["suffix"] or "")
         )
-        for file in sorted(folder(SYSTEMS).glob("*.py"))
+        for system, (_, file) in sorted(_systems().items())
         for match in _IN_SYSTEM.finditer(file.read_text(encoding="utf-8"))
     }  # fmt: skip
 
@@ -126,8 +135,8 @@ def summary(kind: str, name: str) -> str:
     if name in (files := _files(kind)):
         return _first_paragraph(_docstring(files[name]))
     if (kind, name) in _in_systems():
-        file, plugin = _in_systems()[kind, name]
-        return _first_paragraph(_docstrings_in(folder(SYSTEMS) / f"{file}.py")[plugin])
+        system, plugin = _in_systems()[kind, name]
+        return _first_paragraph(_docstrings_in(_systems()[system][1])[plugin])
     listed = _together(kind, KINDS[kind]).get(name)
     if listed is not None:
         return _first_paragraph(listed)
@@ -143,10 +152,7 @@ def about(plugin: Any) -> str:
     if not isinstance(plugin, type):
         return inspect.cleandoc(inspect.getdoc(plugin) or "" if inspect.isfunction(plugin) else plugin.about)
     of_file, of_class = _docstrings(plugin)
-    if plugin.__module__.startswith(f"{SYSTEMS}."):
-        docs = [of_class, of_file]
-    else:
-        docs = [None if _is_shared(plugin) else of_file, of_class]
+    docs = [of_class, of_file] if _is_of_system(plugin) else [None if _is_shared(plugin) else of_file, of_class]
     return "\n\n".join(d for d in docs if d and not d.startswith(f"{plugin.__name__}("))  # not what dataclass writes
 
 
@@ -160,10 +166,16 @@ def _docstrings(plugin: type[Any]) -> tuple[str | None, str | None]:
 def name_of(made: object) -> str:
     """The name of the plug-in that an object is one of."""
     cls = type(made)
-    package, _, stem = cls.__module__.rpartition(".")
-    if package == SYSTEMS:
-        return next(name for (_, name), place in _in_systems().items() if place == (stem, cls.__name__))
+    stem = cls.__module__.rpartition(".")[2]
+    if _is_of_system(cls):
+        return _dashed(cls.__name__.removesuffix(next(end for end in _KIND_OF_SUFFIX if cls.__name__.endswith(end))))
     return _dashed(cls.__name__) if _is_shared(cls) else stem.replace("_", "-")
+
+
+def _is_of_system(cls: type[Any]) -> bool:
+    """Whether a class stands in the file of a published system, here or in another package, which its name says."""
+    package = cls.__module__.rpartition(".")[0]
+    return cls.__name__.endswith((*_KIND_OF_SUFFIX,)) and (package == SYSTEMS or package not in KINDS.values())
 
 
 def _is_shared(cls: type[Any]) -> bool:
@@ -258,8 +270,8 @@ def find(kind: str, name: str) -> Any:
             if _is_own(attribute, module) and _dashed(attribute.__name__) == dashed:
                 return attribute
     if (kind, dashed) in _in_systems():
-        file, plugin = _in_systems()[kind, dashed]
-        return getattr(importlib.import_module(f"{SYSTEMS}.{file}"), plugin)
+        system, plugin = _in_systems()[kind, dashed]
+        return getattr(importlib.import_module(_systems()[system][0]), plugin)
     if dashed in _table(kind, package):
         return importlib.import_module(f"{package}._rows").plugin(dashed)
     points = _entry_points(kind)

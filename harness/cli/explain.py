@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import itertools
 import textwrap
 import typing
 from typing import Any
@@ -134,7 +135,7 @@ def _quantity(key: str, value: object) -> str:
 
 def _system(name: str) -> str:
     """A published system: its text, its plug-ins, and its rows where a TOML file beside it has some."""
-    from harness.experiments.reproduce import system
+    from harness.experiments.reproduce import order, system
 
     found = system(name)
     lines = [textwrap.indent(found.about, "  ")]
@@ -145,10 +146,13 @@ def _system(name: str) -> str:
     if found.rows:
         width = max(len(row.id) for row in found.rows)
         lines += ["", f"  rows: bench reproduce {name}"]
-        lines += [
-            f"    {row.id:<{width}}  {row.published} [{row.source}]{f' checked by {row.check}' if row.check else ''}"
-            for row in found.rows
-        ]
+        by_source = sorted(found.rows, key=lambda row: (row.source, order(row)))
+        for source, rows in itertools.groupby(by_source, key=lambda row: row.source):
+            lines += [f"    {source}"]
+            lines += [
+                f"      {row.id:<{width}}  {row.published}{f' checked by {row.check}' if row.check else ''}"
+                for row in rows
+            ]
     return "\n".join(lines)
 
 

@@ -28,7 +28,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "admission": "--backend sim:admission=NAME, --backend engine:admission=NAME",
         "predictors": "--policy gmax:predictor=NAME",
         "executors": "executes the batches of the engine",
-        "systems": "published systems; bench explain NAME",
+        "systems": "bench reproduce NAME",
         "arrivals": "--arrivals NAME",
         "lengths": "--lengths NAME",
         "sessions": "--sessions NAME",

@@ -31,11 +31,14 @@ Examples
 
 \b
 Verdicts
-  holds, misses    the value is in the band of what is published, or is not
+  holds, misses    the median over seeds is in the band of what is published, or is not
   informs          no band: no size is published, or the setting differs
   cannot run       a command failed, such as a download; the reason is below the table
   needs a clone    a test proves it, which is named below the table
   unavailable      neither a command nor a test obtains it
+Bands are set before a value is seen: the range or error that the source names, else a factor of 1.5 on
+each side. Formulas are counted apart: they hold for any system. 'within 1.02' is the largest factor by
+which one of several published numbers is off.
 
 \b
 Exit codes
@@ -48,7 +51,7 @@ Exit codes
 @click.command("reproduce", epilog=_EPILOG, short_help="Compare with published results of serving systems.")
 @click.argument("names", nargs=-1, metavar="[SYSTEM|ID]...")
 @option("--all", "every", is_flag=True, group="Rows", help="Every row of every system.")
-@option("--quick", is_flag=True, group="Rows", help="One seed for each row.")
+@option("--quick", is_flag=True, group="Rows", help="One seed for each row; with all seeds verdicts may differ.")
 @option("--force", is_flag=True, help="Run commands again whose results are stored.")
 @workers
 @out("Store results here, those of each command at once; rerun to resume. Default: bench-runs/reproduce.")

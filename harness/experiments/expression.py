@@ -20,7 +20,12 @@ _OPERATORS: Mapping[type[ast.AST], Callable[[float, float], float]] = {
     ast.Mult: operator.mul,
     ast.Div: operator.truediv,
 }
-FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {"min": min, "max": max, "median": statistics.median}
+FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
+    "min": min,
+    "max": max,
+    "median": statistics.median,
+    "largest_factor": lambda ratios: max(max(ratio, 1 / ratio) for ratio in ratios),
+}
 _ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Constant, ast.Attribute, ast.Subscript, ast.Tuple,
             ast.Name, ast.Call, ast.Load, *_OPERATORS)  # fmt: skip
 ALLOWED = f"it may hold OUT.COLUMN, OUT['cell'].COLUMN, numbers, + - * / and {', '.join(FUNCTIONS)}"

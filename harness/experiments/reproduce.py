@@ -90,13 +90,13 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def system(name: str) -> System:
-    """Read a published system. Raises UsageError for an unknown name, ValueError for rows that are not valid."""
+    """Read a published system. Raises UsageError for an unknown name, and for rows that are not valid."""
     module = registry.find("systems", name)
-    file = registry.folder(registry.SYSTEMS) / f"{name.replace('-', '_')}.toml"
+    file = Path(module.__file__).with_name(f"{module.__name__.rpartition('.')[2]}.toml")
     try:
         stored = msgspec.convert(tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}, _File)
     except (msgspec.ValidationError, UsageError) as error:
-        raise ValueError(f"{file.name}: {error}") from None
+        raise UsageError(f"'{file}': {error}") from None
     return System(name, inspect.getdoc(module) or "", tuple(registry.plugins_of(name)), stored.row, stored.subject)
 
 
@@ -231,9 +231,9 @@ def reproduce(
     )
 
 
-def order(result: RowResult) -> tuple[object, ...]:
+def order(row: Row | RowResult) -> tuple[object, ...]:
     """Sort by the parts of an id: S9 before S10, S before E."""
-    parts = re.findall(r"\d+|[^\d.]+", result.id)
+    parts = re.findall(r"\d+|[^\d.]+", row.id)
     return "SEI".find(parts[0][0]), *(
         (part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts[1:]
     )
@@ -271,7 +271,7 @@ def _calls(row: Row, seed: int, home: Path, options_of: OptionsOf) -> list[Call]
         options = options_of(words)
         if seed and "--seed" in options and "--seed" not in words:
             words += ["--seed", str(seed)]
-        text = shlex.join(["bench", *words])
+        text = shlex.join(["bench", *words]).replace("'>'", ">")
         read = [name for name in written if any(f"./{name}" in word for word in words)]
         for name in read:
             words = [re.sub(rf"\./{re.escape(name)}(?![\w.-])", str(written[name]), word) for word in words]

@@ -43,7 +43,7 @@ def document(info: ReproduceAnswer, path: Path | None = None) -> Document:  # no
     notes = (clean(f"{', '.join(of_rows)}: {text}", None) for text, of_rows in ids.items())
     return Document(
         title="Published results of serving systems",
-        subtitle="one seed for each row" if info.quick else "",
+        subtitle="one seed for each row; with all seeds verdicts may differ" if info.quick else "",
         mark="",
         good=not info.exit_code,
         findings=(Finding(_counted(info.rows), not info.exit_code),),
@@ -71,7 +71,8 @@ def _table(rows: Sequence[RowResult], caption: str) -> Table:
 
 def _obtained(row: RowResult) -> str:
     spread = f" ({number(row.least)} to {number(row.most)})" if row.seeds > 1 else ""
-    return f"{number(row.value)}{spread}"
+    factor = "within " if (row.expression or "").startswith("largest_factor(") else ""  # of several published values
+    return f"{factor}{number(row.value)}{spread}"
 
 
 def _counted(rows: Sequence[RowResult]) -> str:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -81,11 +82,8 @@ def rows_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
     """Has the rows of one system stand for all, and commands run in a folder of the test."""
     (tmp_path / "rows").mkdir()
     monkeypatch.chdir(tmp_path)
-    folder = registry.folder
-    monkeypatch.setattr(
-        registry, "folder", lambda package: tmp_path / "rows" if package == registry.SYSTEMS else folder(package)
-    )
-    monkeypatch.setattr(registry, "find", lambda *_: registry)
+    module = SimpleNamespace(__name__="systems.tgi", __file__=str(tmp_path / "rows" / "tgi.py"))
+    monkeypatch.setattr(registry, "find", lambda *_: module)
     monkeypatch.setattr(registry, "names", lambda _: ["tgi"])
     return lambda text: (tmp_path / "rows" / "tgi.toml").write_text(text, encoding="utf-8") and None
 
@@ -197,6 +195,7 @@ TABLES = {"run": expression.read_csv(RUN), "sweep": expression.read_csv(SWEEP), 
         ("sweep['fcfs', 2].ttft_p50_s - -1", 1.75),
         ("max(sweep['fcfs', 1].ttft_p50_s, sweep['sjf'].ttft_p50_s) * 2 + 1", 2.0),
         ("median(1, 5, 2)", 2.0),
+        ("largest_factor(1.2, 0.8)", 1.25),
         ("knee[256, 1].share", 0.02),
         ("sweep[1, 'sjf'].ttft_p50_s + sweep['fcfs', 2].ttft_p50_s", 1.0),
         ("max(sweep['fcfs'].ttft_p50_s) / min(sweep.ttft_p50_s)", 3.0),
@@ -217,7 +216,7 @@ def test_the_value_of_a_row_is_arithmetic_over_what_its_commands_print(text: str
         ("sweep['fcfs', 1].note", "'sweep['fcfs', 1].note' is the text 'x'; name a column of numbers."),
         ("run.ttft_p50 / 0", "divides by 0"),
         ("run.ttft_p50 < 1", "holds 'run.ttft_p50 < 1'; it may hold OUT.COLUMN"),
-        ("__import__('os')", "No function of an expression named '__import__'. Known: max, median, min."),
+        ("__import__('os')", "named '__import__'. Known: largest_factor, max, median, min."),
         ("max()", "'max()' has no value"),
         ("run", "'run' has no value"),
         ("1 +", "'1 +' is no expression"),

@@ -97,7 +97,7 @@ def shelf(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     (folder / "arrivals.toml").write_text('[keyed]\nabout = """\nA key.\n\nMore."""\n')
     (folder / "_rows.py").write_text('def plugin(name): return type("Keyed", (), {"__doc__": name})\n')
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "KINDS", {"arrivals": "shelf"})
+    monkeypatch.setattr(registry, "KINDS", {**registry.KINDS, "arrivals": "shelf"})
     yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "shelf"]:
         del sys.modules[name]

@@ -94,14 +94,48 @@ def test_the_rates_of_the_example_are_those_of_its_code() -> None:
 @pytest.mark.nightly
 def test_the_placement_of_its_table_is_not_the_best_of_its_search() -> None:
     """P(4,1) D(2,2) of OPT-66B sustains 0.34 req/s per GPU, P(4,2) D(2,2) 0.53: a miss of S23.b."""
-    table = Schedule.draw(presets.load("distserve-66b-chat-ae").workload, seed=0, requests=300).table
-    lengths = [*zip(*(table[f"{side}_tokens"].to_pylist() for side in ("prompt", "output")), strict=True)]
+    lengths = lengths_of("distserve-66b-chat-ae")
     rates = [
         rate_per_gpu(lengths, (0.4, 0.1), {"prefill": Side(tp=4, pp=pp), "decode": Side(tp=2, pp=2)}, "opt-66b")
         for pp in (1, 2)
     ]
 
     assert [0.34375, 0.53125] == rates
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    ("workload", "bounds_s", "fitted_rps", "released_rps", "one_engine_rps"),
+    [
+        ("distserve-13b-chat", (0.25, 0.1), (3.08, 2.64), (3.00, 0), 3.11),
+        ("distserve-66b-chat-ae", (0.4, 0.1), (0.47, 0.19), (0.34, 0), 0.55),
+        ("distserve-66b-code", (0.125, 0.2), (1.47, 1.34), (1.08, 0.07), 2.20),
+        ("distserve-66b-summ", (15, 0.15), (0.50, 0.22), (0.45, 0.13), 0.33),
+    ],
+)
+def test_the_constants_of_vllm_decide_the_advantage_in_its_own_simulator(
+    workload: str, bounds_s: tuple[float, float], fitted_rps: tuple[float, float], released_rps: tuple[float, float],
+    one_engine_rps: float,
+) -> None:  # fmt: skip
+    """Req/s per GPU of the placement of table 3 and of vLLM, and of vLLM with DistServe's constants (S25, S69)."""
+    small = workload == "distserve-13b-chat"
+    model = "opt-13b" if small else "opt-66b"
+    placed: Cluster = {"prefill": Side(tp=2 if small else 4), "decode": Side() if small else Side(tp=2, pp=2)}
+    colocated: Cluster = {"mixed": Side(tp=1 if small else 4)}
+    lengths = lengths_of(workload)
+
+    def rate_rps(cluster: Cluster, engine: str | None = None, *, fitted: bool = True) -> float:
+        return rate_per_gpu(lengths, bounds_s, cluster, model, engine, fitted=fitted, joint=True, width_rps=0.02)
+
+    assert fitted_rps == pytest.approx((rate_rps(placed), rate_rps(colocated)), abs=0.01)
+    assert released_rps == pytest.approx((rate_rps(placed, fitted=False), rate_rps(colocated, fitted=False)), abs=0.01)
+    assert one_engine_rps == pytest.approx(rate_rps(colocated, "distserve"), abs=0.01)
+
+
+def lengths_of(workload: str) -> list[tuple[int, int]]:
+    """(prompt, output) tokens of the first 300 requests."""
+    table = Schedule.draw(presets.load(workload).workload, seed=0, requests=300).table
+    return [*zip(*(table[f"{side}_tokens"].to_pylist() for side in ("prompt", "output")), strict=True)]
 
 
 def test_what_exceeds_a_decode_step_keeps_its_place() -> None:
