@@ -454,10 +454,10 @@ def read_whole(body: bytes, *, streamed: bool, kind: str) -> Stream:
     first = chunk or next(filter(None, map(decoded, re.split(rb",?\r?\n", body.lstrip(b"[")))), shapes.NONE)
     stream.other_api = shapes.other_api(first)
     stream.fault = (chunk and shapes.error_text(chunk)) or stream.other_api
-    if stream.fault is None and streamed:
-        stream.fault = f"the server does not stream: it answered with {kind}; use stream=false"
-    elif stream.fault is None and chunk is None:
+    if stream.fault is None and chunk is None:
         stream.fault = f"malformed answer ({kind}): {body[:FOREIGN_MOST].decode(errors='replace')}"
+    elif stream.fault is None and streamed:
+        stream.fault = f"the server does not stream: it answered with {kind}; use stream=false"
     elif stream.fault is None and chunk is not None:
         take(stream, chunk, len(body))
         stream.events = 1

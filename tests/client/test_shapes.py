@@ -316,3 +316,13 @@ def test_an_answer_of_another_api_is_named_with_what_to_give_instead(api: str, f
     port = "11434" if "Ollama" in api else "PORT"
     error = f"the answer is in {api}; give the base URL of OpenAI's, such as http://HOST:{port}/v1"
     assert isinstance(ended, Ended) and ("error", error) == (ended.status, ended.error)
+
+
+def test_a_page_in_place_of_an_answer_is_no_answer_in_one_piece() -> None:
+    """The page of a proxy where one signs in would be answered by 'use stream=false'."""
+    data = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>"
+    stamps = array("d", [1.0])
+    came = Answer(sent_s=0.0, ended_s=2.0, how="complete", data=[data], stamp_s=stamps, read_s=stamps)
+    (ended,) = Reader().read(came, Request(5, 0.0, 7, 10))
+
+    assert isinstance(ended, Ended) and "malformed answer (text/html): <html></html>" == ended.error

@@ -286,6 +286,8 @@ def test_lines_before_the_header_are_no_header(tmp_path: Path, start: str) -> No
     trace = read(tmp_path, start + table(UNITS["relative seconds"][0]))
 
     assert (60, SPAN_S) == (len(trace), pytest.approx(float(trace.at_s[-1])))
+    dated = read(tmp_path, start + table(UNITS["dates of Apache"][0]))
+    assert SPAN_S == pytest.approx(float(dated.at_s[-1]), abs=2e-3)
 
 
 def test_a_separator_that_is_named_holds(tmp_path: Path) -> None:

@@ -156,7 +156,8 @@ def _first_line(file: Path, runs: Iterator[_lines.Lines]) -> tuple[int, str, Ite
             if text.startswith("#"):
                 comment = text.lstrip("# "), number, begin
             elif text:
-                if text[0].isdigit() and 1 < len(re.findall("[,;\t|]", text)) == len(re.findall("[,;\t|]", comment[0])):
+                named, cells = (len(re.split("[,;\t|]", line_of)) for line_of in (comment[0], text))
+                if named == cells > 2 and re.search(r'[,;\t|]\s*"?\d', text):  # a row of values, not of names
                     text, number, begin = comment
                 return number, text, chain([_lines.Lines(number, data[begin:], at_byte + begin)], runs)
             begin += len(line) + 1
