@@ -16,6 +16,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,6 +40,12 @@ def python(module: str, *arguments: str) -> list[str]:
     """
     start = f"import sys; sys.path.append({str(_ROOT)!r}); from {module} import main; sys.exit(main())"
     return [sys.executable, "-P", "-c", start, *arguments]
+
+
+def where(error: Exception) -> str:
+    """What broke, and on which line, for the process at the other end."""
+    *_, last = extract_tb(error.__traceback__)
+    return f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}: {error}"
 
 
 def frame(message: object) -> bytes:

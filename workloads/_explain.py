@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import LengthQuantiles, Lengths, Loaded, Workload
+from harness.data.records import places
 from workloads._build import spec_of
 from workloads._presets import Listed, Preset
 from workloads.arrivals.closed import Closed
@@ -169,8 +170,7 @@ def shared_tokens(table: pa.Table) -> int:
     if not len(ids):
         return 0
     block = np.repeat(table["prefix_block_tokens"].to_numpy(), counts)
-    place = np.arange(len(ids)) - np.repeat(np.cumsum(counts) - counts, counts)
-    whole = np.flatnonzero(np.repeat(table["prompt_tokens"].to_numpy(), counts) >= (place + 1) * block)
+    whole = np.flatnonzero(np.repeat(table["prompt_tokens"].to_numpy(), counts) >= (places(counts) + 1) * block)
     _, first = np.unique(ids[whole], return_index=True)
     seen = np.ones(len(whole), bool)
     seen[first] = False

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.api import Arrivals
-from harness.data.records import SCHEDULE
+from harness.data.records import SCHEDULE, listed
 from workloads import mixed
 from workloads.mixed import Mixed
 
@@ -191,6 +191,5 @@ class _StreamBuffer:
         new = table.set_column(table.schema.get_field_index("id"), SCHEDULE.field("id"), pa.array(ids))
         if not len(table) or not len(old := column.flatten().to_numpy()):
             return new
-        offsets = np.concatenate(([0], np.cumsum(column.value_lengths().to_numpy())))
-        after = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(self._ids[old]), type=kind)
+        after = listed(column.value_lengths().to_numpy(), self._ids[old], kind)
         return new.set_column(table.schema.get_field_index("after"), SCHEDULE.field("after"), after)

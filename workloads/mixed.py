@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import WARM_UP, Arrivals, Extra, Lengths
-from harness.data.records import SCHEDULE, schedule_chunk
+from harness.data.records import SCHEDULE, listed, places, schedule_chunk
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import MOST_OWNERS, Prefixes, Run, Space, id_lists
 
@@ -194,7 +194,7 @@ class Mixed:
             assert self.prefixes is not None
             prompt = prompt + np.where(rows["prefixed"], self.prefixes.length_tokens(rows["prefix"]), 0)
         if "parents" in rows:
-            columns |= {"after": _lists(np.concatenate(([0], np.cumsum(rows["parents"]))), rows["after"], "after"),
+            columns |= {"after": listed(rows["parents"], rows["after"], SCHEDULE.field("after").type),
                         "delay_s": rows["delay_s"]}  # fmt: skip
         if "task" in rows:
             columns |= {"session": self.number * MOST_TASKS + rows["task"], "turn": rows["turn"]}
@@ -202,7 +202,7 @@ class Mixed:
             own = pa.scalar(self.tag, pa.string())
             columns["tag"] = pc.if_else(pa.array(rows["warm"]), pa.scalar(WARM_UP), own)
         if runs := self._runs(rows):
-            columns["prefix_ids"] = _lists(*id_lists(*runs), "prefix_ids")
+            columns["prefix_ids"] = id_lists(*runs)
             columns["prefix_block_tokens"] = self._block_tokens(rows)
         return schedule_chunk(
             n,
@@ -278,8 +278,7 @@ class Timeline:
         self._id_of[made] = ids
         self._given += len(made)
         parents = rows["parents"]
-        within = np.arange(parents.sum()) - np.repeat(np.cumsum(parents) - parents, parents)
-        after = self._id_of[np.repeat(rows.pop("parent").astype(np.int64), parents) + within]
+        after = self._id_of[np.repeat(rows.pop("parent").astype(np.int64), parents) + places(parents)]
         return {**rows, "id": ids, "after": after}
 
 
@@ -449,7 +448,3 @@ def _in_order(
 def _prefixed(prefixes: Prefixes, rng: np.random.Generator, n: int) -> Columns:
     numbers, has_prefix = prefixes.draw(rng, n)
     return {"prefix": numbers, "prefixed": has_prefix}
-
-
-def _lists(offsets: np.ndarray, values: np.ndarray, name: str) -> pa.ListArray:
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=SCHEDULE.field(name).type)

@@ -14,9 +14,11 @@ from enum import IntEnum
 from typing import Annotated, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from msgspec import Meta
 
 from harness.bounds import Share, check
+from harness.data.records import SCHEDULE, listed, places
 from workloads._checks import LARGEST_TOKENS, Tokens
 
 _BLOCK_BITS, _OWNER_BITS, _NUMBER_BITS = 24, 36, 20
@@ -51,19 +53,16 @@ def block_ids(space: Space, owner: int, count: int, first: int = 0) -> tuple[int
     return tuple(range(start, start + count))
 
 
-def id_lists(*runs: Run) -> tuple[np.ndarray, np.ndarray]:
-    """Offsets (n+1,) and ids of the list of each request: its blocks of the first run, then of the next, and so on.
+def id_lists(*runs: Run) -> pa.ListArray:
+    """The list of ids of each request: its blocks of the first run, then of the next, and so on.
 
-    Both are int64, fit for `pa.ListArray.from_arrays` (offsets as int32). Ids are those of `block_ids`. Raises
-    ValueError outside the layout.
+    Ids are those of `block_ids`. Raises ValueError outside the layout.
     """
     counts = np.stack([np.asarray(run.counts, np.int64) for run in runs], axis=1)  # (n, runs)
     starts = np.stack([_starts(run) for run in runs], axis=1)  # (n, runs)
-    ends = np.cumsum(counts.ravel())
-    offsets = np.concatenate(([0], ends[len(runs) - 1 :: len(runs)]))
     flat = counts.ravel()
-    ids = np.arange(offsets[-1]) + np.repeat(starts.ravel() - (ends - flat), flat)
-    return offsets, ids
+    ids = places(flat) + np.repeat(starts.ravel(), flat)
+    return listed(counts.sum(axis=1), ids, SCHEDULE.field("prefix_ids").type)
 
 
 def _starts(run: Run) -> np.ndarray:

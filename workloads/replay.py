@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from harness import registry, untrusted
 from harness.api import Arrivals, Content, GapLaw, Loaded, RateCurve
-from harness.data.records import schedule_chunk
+from harness.data.records import listed, schedule_chunk
 from harness.errors import UsageError
 from harness.spec import Spec, parse, text_of
 from workloads import session_replay, session_times, trace_rows, traces, transforms
@@ -306,6 +306,4 @@ class Replay:
 
 def _lists(parents: pa.ChunkedArray) -> pa.ListArray:
     """A list with the parent, or an empty one where there is none."""
-    known = np.asarray(parents.is_valid())
-    offsets = pa.array(np.concatenate(([0], np.cumsum(known))), pa.int32())
-    return pa.ListArray.from_arrays(offsets, parents.drop_null().combine_chunks())
+    return listed(np.asarray(parents.is_valid()), parents.drop_null())

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from harness.api import WARM_UP, Arrivals
 from harness.bounds import AtLeastOne, Share, check
-from harness.data.records import SCHEDULE, schedule_chunk
+from harness.data.records import SCHEDULE, listed, places, ragged, schedule_chunk
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse
 from workloads.arrivals.closed import Closed
@@ -208,12 +208,7 @@ class SessionReplay:
         row, copy, warm = placed.row[part], placed.copy[part], placed.warm[part]
         taken = table.select([n for n in table.column_names if n in _USED]).take(pa.array(row))
         after = placed.after[part]
-        offsets = pa.array(np.concatenate(([0], np.cumsum([len(a) for a in after]))), pa.int32())
-        optional: dict[str, Any] = {
-            "after": pa.ListArray.from_arrays(
-                offsets, pa.array(np.concatenate(after), pa.int64()), type=SCHEDULE.field("after").type
-            ),
-        }
+        optional: dict[str, Any] = {"after": ragged(after, "q", SCHEDULE.field("after").type)}
         if "session" in table.column_names:
             optional["session"] = sessions * copy + units[row]
         if "turn" in table.column_names:
@@ -271,14 +266,12 @@ def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: n
     if not shift.any() and not common.any():
         return lists
     counts = np.asarray(lists.value_lengths())
-    starts = np.cumsum(counts) - counts
     items = np.asarray(lists.flatten()) + np.repeat(shift, counts)
     first = np.array([block_ids(Space.SHARED, owner, 1)[0] for owner in (0, 1)])
-    number = np.arange(len(items)) - np.repeat(starts, counts)
+    number = places(counts)
     shared = number < np.repeat(common, counts)
     items[shared] = (np.repeat(first[owners], counts) + number)[shared]
-    offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(items), type=lists.type)
+    return listed(counts, items, lists.type)
 
 
 def draw(trace: Trace, chosen: Sessions, seed: int, *, endless: bool = False) -> Iterator[tuple[int, int]]:

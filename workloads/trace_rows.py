@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Extra
-from harness.data.records import EXTRA
+from harness.data.records import EXTRA, listed
 from harness.errors import UsageError, no_such
 
 if TYPE_CHECKING:
@@ -67,10 +67,7 @@ def with_links(table: pa.Table, change: Callable[[np.ndarray], np.ndarray]) -> p
         lists = table["joins"].combine_chunks()
         numbers = change(np.asarray(lists.flatten()))
         of_row = np.repeat(np.arange(len(table)), np.asarray(lists.value_lengths()))[numbers >= 0]
-        offsets = np.concatenate(([0], np.cumsum(np.bincount(of_row, minlength=len(table)))))
-        columns["joins"] = pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), pa.array(numbers[numbers >= 0], pa.int64()), type=lists.type
-        )
+        columns["joins"] = listed(np.bincount(of_row, minlength=len(table)), numbers[numbers >= 0], lists.type)
     return with_columns(table, columns)
 
 
@@ -165,16 +162,14 @@ def with_small_ids(table: pa.Table) -> pa.Table:
     ids = table["prefix_ids"].combine_chunks().flatten()
     if above(ids) <= SMALL_IDS:
         return table
-    codes = ids.dictionary_encode().indices.cast(pa.int64())
+    codes = ids.dictionary_encode().indices
     return with_columns(table, {"prefix_ids": _relisted(table["prefix_ids"], np.asarray(codes))})
 
 
 def _relisted(lists: pa.ChunkedArray, items: np.ndarray) -> pa.Array:
     """Lists of the same lengths with other items."""
     whole = lists.combine_chunks()
-    counts = np.asarray(whole.value_lengths().fill_null(0))
-    offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(items), type=whole.type)
+    return listed(np.asarray(whole.value_lengths().fill_null(0)), items, whole.type)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.bounds import AtLeastTwo, Checked, Positive, PositiveShare
+from harness.data.records import listed, places
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse, seconds
 from harness.stats import arrivals
@@ -157,12 +158,9 @@ def _every(
     had = np.asarray(lists.value_lengths().fill_null(0))
     covers = had * block >= prompt  # the last block is cut short by the end of the prompt
     names = np.where(factor < 1, np.where(covers, -(-shorter // block), np.floor(had * factor).astype(np.int64)), had)
-    ends = np.cumsum(names)
-    number = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - names, names)
-    source = np.minimum(np.floor(number / np.repeat(factor, names)).astype(np.int64), np.repeat(had, names) - 1)
+    source = np.minimum(np.floor(places(names) / np.repeat(factor, names)).astype(np.int64), np.repeat(had, names) - 1)
     source += np.repeat(np.cumsum(had) - had, names)
-    items = lists.flatten().take(pa.array(source))
-    return pa.ListArray.from_arrays(pa.array(np.concatenate(([0], ends)), pa.int32()), items, type=lists.type)
+    return listed(names, lists.flatten().take(pa.array(source)), lists.type)
 
 
 SCALES: dict[str, type[Compress] | type[Thin] | type[Superpose] | type[Context]] = {

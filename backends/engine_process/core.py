@@ -10,7 +10,8 @@ from collections.abc import Sequence as ListOf
 import numpy as np
 
 from backends.engine_process.generation import NO_PARAMS, Answers, GenerationParams, Turn, execute
-from backends.engine_process.pacing import Pace, Pacer, pace_facts
+from backends.engine_process.pacing import Pace, pace_facts
+from backends.executors.paced import Paced
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
 from backends.simulator.core import preemption_costs
@@ -27,7 +28,7 @@ class EngineCore:
     def __init__(
         self,
         replica: Replica,
-        executor: Executor | Pacer,
+        executor: Executor | Paced,
         prompts: Prompts | None,
         clock: Callable[[], float],
         temperature: float = 0.0,
@@ -37,7 +38,7 @@ class EngineCore:
         self._executor = executor
         self._clock = clock
         self._sleep = sleep
-        pacer = executor if isinstance(executor, Pacer) else None
+        pacer = executor if isinstance(executor, Paced) else None
         self._answers = Answers(prompts, executor.vocab_size, executor.max_tokens, temperature, pacer)
         self._pace = None if pacer is None else Pace(pacer, replica)
         self._host: dict[int, ListOf[object]] = {}  # KV of who is swapped out, block by block
@@ -94,7 +95,7 @@ class EngineCore:
     def _run(self, batch: Batch, turn: Turn) -> None:
         replica, executor, pace = self.replica, self._executor, self._pace
         if pace is None:
-            assert not isinstance(executor, Pacer)
+            assert not isinstance(executor, Paced)
             step = self._answers.plan(replica, batch)
             self._answers.take(step, execute(executor, self._host, step.work))
             turn.at_s = self._clock()

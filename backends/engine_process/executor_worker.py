@@ -10,19 +10,17 @@ import os
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from backends.engine_process.cluster import Copy, Message
 from backends.engine_process.generation import Work, execute
-from backends.engine_process.pacing import Pacer
+from backends.executors.paced import Paced
 from harness import termination
 from harness.api import Executor
 from harness.errors import BenchError, UsageError
-from harness.ipc import Inbox, frame
+from harness.ipc import Inbox, frame, where
 from harness.registry import find, make
 from harness.spec import parse
 
@@ -112,7 +110,7 @@ class SharesMemory(Protocol):
 class StepRunner:
     """Runs the steps of an executor and makes its copies; `memory(replica)` has the KV blocks of a replica."""
 
-    def __init__(self, executor: Executor | Pacer, memory: Callable[[int], mmap.mmap]) -> None:
+    def __init__(self, executor: Executor | Paced, memory: Callable[[int], mmap.mmap]) -> None:
         self._executor = executor
         self._memory = memory
         self._host: dict[int, Sequence[object]] = {}  # KV of who is swapped out, block by block
@@ -121,7 +119,7 @@ class StepRunner:
         """Do what this message asks for."""
         executor = self._executor
         if isinstance(message, Work):
-            if not isinstance(executor, Pacer):
+            if not isinstance(executor, Paced):
                 return Ran(execute(executor, self._host, message), time.monotonic())
             assert message.end_s is not None
             if (left_s := message.end_s - time.monotonic()) > 0:
@@ -176,17 +174,15 @@ class ExecutorWorker:
         except OSError:
             return  # the engine is gone
         except Exception as error:  # noqa: BLE001  whatever broke, the engine must hear of it
-            *_, frame_ = traceback.extract_tb(error.__traceback__)
-            where = f"{Path(frame_.filename).name}, line {frame_.lineno}"
-            self._answer(Broken(f"{type(error).__name__} in {where}: {error}"))
+            self._answer(Broken(where(error)))
 
     def _messages(self) -> Iterator[object]:
         while not self._inbox.closed:
             yield from self._inbox.take(wait=True)
 
-    def _allocate(self, executor: Executor | Pacer, message: Allocate) -> None:
+    def _allocate(self, executor: Executor | Paced, message: Allocate) -> None:
         os.nice(message.nice)
-        if isinstance(executor, Pacer):
+        if isinstance(executor, Paced):
             return
         if not message.shared:
             executor.allocate(message.blocks, message.block_tokens)
@@ -204,7 +200,7 @@ class ExecutorWorker:
         self._sock.sendall(frame(message))
 
 
-def make_executor(text: str, given: Mapping[str, object]) -> Executor | Pacer:
+def make_executor(text: str, given: Mapping[str, object]) -> Executor | Paced:
     """The executor of this spec. Raises UsageError for what it cannot do with what it is given."""
     spec = parse(text)
     known = {field.name for field in fields(find("executors", spec.name)) if field.init}
@@ -214,7 +210,7 @@ def make_executor(text: str, given: Mapping[str, object]) -> Executor | Pacer:
             f"{without} does not apply to the executor '{spec.name}' of the engine; its arguments are: "
             f"{', '.join(sorted(known))}."
         )
-    executor: Executor | Pacer = make("executors", spec, **given)
+    executor: Executor | Paced = make("executors", spec, **given)
     return executor
 
 

@@ -18,7 +18,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from backends.engine_process.pacing import Pace, Pacer
+from backends.engine_process.pacing import Pace
+from backends.executors.paced import Paced
 from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.replica import Replica
 from harness.api import ActionEvent, Ended, Executor, Piece, Prompts, Request, Status, Step
@@ -110,7 +111,7 @@ class Answers:
     """
 
     def __init__(
-        self, prompts: Prompts | None, vocab_size: int, max_tokens: int, temperature: float, pacer: Pacer | None = None
+        self, prompts: Prompts | None, vocab_size: int, max_tokens: int, temperature: float, pacer: Paced | None = None
     ) -> None:
         self.token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
         self._params: dict[int, GenerationParams] = {}
@@ -151,7 +152,12 @@ class Answers:
         pieces = [self._piece(replica, seq, tokens) for seq, tokens in items]
         drafts = Drafting.of(replica, self.token_ids) if batch.draft_rows else None
         if drafts is not None:
-            pieces = drafts.with_pieces(pieces, lambda seq, nth, token: self._draft_piece(replica, seq, nth, token))
+            pieces = drafts.with_pieces(
+                pieces,
+                lambda seq, nth, token: self._row(
+                    replica, seq, [token], seq.computed + nth, seq.emitted + nth, sample=True
+                ),
+            )
         return PlannedStep(items, Work(swaps, pieces), drafts)
 
     def take(self, step: PlannedStep, sampled: ListOf[int | None]) -> None:
@@ -235,36 +241,20 @@ class Answers:
         self._params.pop(request_id, None)
 
     def _piece(self, replica: Replica, seq: Sequence, tokens: int) -> Piece:
-        start, request_id = seq.computed, Oracle.request(seq).id
-        end = start + tokens
-        piece = Piece(
-            request_id,
-            self.token_ids[request_id][start:end].tolist(),
-            start,
-            replica.table(seq),
-            sample=end == seq.prompt + seq.emitted,
-            temperature=self._temperature,
-            seed=request_id,
-        )
-        params = self._params.get(request_id)
-        if params is not None and piece.sample:
-            _grant(params, piece, seq.emitted)
-        return piece
+        end = seq.computed + tokens
+        ids = self.token_ids[Oracle.request(seq).id][seq.computed : end].tolist()
+        return self._row(replica, seq, ids, seq.computed, seq.emitted, sample=end == seq.prompt + seq.emitted)
 
-    def _draft_piece(self, replica: Replica, seq: Sequence, nth: int, token: int) -> Piece:
-        """The row that verifies draft number `nth` (from 1 on) of a sequence, and samples the token after it."""
-        piece = Piece(
-            Oracle.request(seq).id,
-            [token],
-            seq.computed + nth,
-            replica.table(seq),
-            sample=True,
-            temperature=self._temperature,
-            seed=Oracle.request(seq).id,
-        )
-        params = self._params.get(Oracle.request(seq).id)
-        if params is not None:
-            _grant(params, piece, seq.emitted + nth)
+    def _row(
+        self, replica: Replica, seq: Sequence, ids: list[int], start: int, emitted: int, *, sample: bool
+    ) -> Piece:  # fmt: skip
+        """These tokens at `start`, and with `sample` the token after `emitted` others."""
+        request_id = Oracle.request(seq).id
+        table = replica.table(seq)
+        piece = Piece(request_id, ids, start, table, sample=sample, temperature=self._temperature, seed=request_id)
+        params = self._params.get(request_id)
+        if params is not None and sample:
+            _grant(params, piece, emitted)
         return piece
 
     def _ends(self, seq: Sequence) -> frozenset[int]:
@@ -283,7 +273,7 @@ def _grant(params: GenerationParams, piece: Piece, emitted: int) -> None:
         piece.forbidden = tuple(params.ends)
 
 
-def made_up(pacer: Pacer, request: Request, params: GenerationParams | None) -> np.ndarray:
+def made_up(pacer: Paced, request: Request, params: GenerationParams | None) -> np.ndarray:
     """(output,) the whole answer to a request: equal for equal prompts and seeds, where prompts are known."""
     seed = request.id
     if params is not None:

@@ -1,66 +1,16 @@
 """Paced steps: an executor that computes nothing says when they end; those that come late are counted."""
 
-from collections.abc import Mapping
 from collections.abc import Sequence as ListOf
-from typing import Protocol, runtime_checkable
 
-import numpy as np
-
+from backends.executors.paced import Paced
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
-from backends.simulator.core import BlockCost
-from harness.api import LatencyModel
-
-
-@runtime_checkable
-class Pacer(Protocol):
-    """An executor that computes nothing: it knows when the step of a batch ends, and the engine waits until then.
-
-    A step that ends up to `late_s` after its time counts as in time.
-    """
-
-    late_s: float
-
-    @property
-    def latency_model(self) -> LatencyModel:
-        """What says how long steps take."""
-        ...
-
-    @property
-    def vocab_size(self) -> int:
-        """As of every executor."""
-        ...
-
-    @property
-    def max_tokens(self) -> int:
-        """As of every executor."""
-        ...
-
-    def end_s(self, batch: Batch, start_s: float) -> float:
-        """When one step of a batch that starts at `start_s` ends."""
-        ...
-
-    def answer(self, seed: int, tokens: int) -> np.ndarray:
-        """(tokens,) int64: an answer, made up."""
-        ...
-
-    def blocks_that_fit(self, block_tokens: int) -> int:
-        """KV blocks where the user does not say how many."""
-        ...
-
-    def block_cost(self, block_tokens: int) -> BlockCost:
-        """Cost of moving a block to the host."""
-        ...
-
-    def describe(self) -> Mapping[str, object]:
-        """As of every executor."""
-        ...
 
 
 class Pace:
     """Says when the paced steps of a replica end, and counts those that came late."""
 
-    def __init__(self, pacer: Pacer, replica: Replica) -> None:
+    def __init__(self, pacer: Paced, replica: Replica) -> None:
         self._pacer = pacer
         self._replica = replica
         self._guess = None if replica.drafts is None else replica.drafts.kept  # by chance, as in the simulator

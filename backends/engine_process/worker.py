@@ -5,11 +5,9 @@ import os
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from pathlib import Path
 
 from backends.engine_process.cluster import EngineCluster, Message
 from backends.engine_process.core import EngineCore
@@ -17,7 +15,8 @@ from backends.engine_process.executor_processes import ExecutorProcesses
 from backends.engine_process.executor_worker import Allocate, Broken, Build, Copied, Ran, make_executor
 from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.engine_process.layout import Layout
-from backends.engine_process.pacing import Pace, Pacer
+from backends.engine_process.pacing import Pace
+from backends.executors.paced import Paced
 from backends.serving.cluster import Cluster, Member, give_model
 from backends.serving.handoff import Link
 from backends.serving.plugins import Memory
@@ -28,7 +27,7 @@ from harness import termination
 from harness.api import Prompts, Request
 from harness.catalog import hardware
 from harness.errors import BenchError, UsageError
-from harness.ipc import Inbox, frame
+from harness.ipc import Inbox, frame, where
 from harness.registry import make
 from harness.spec import parse
 
@@ -128,9 +127,7 @@ class Worker:
         except BenchError as error:  # a router, for one, that wants what this cluster cannot do
             self._sock.sendall(frame(Failed(str(error))))
         except Exception as error:  # noqa: BLE001  whatever broke, the client must hear of it
-            *_, frame_ = traceback.extract_tb(error.__traceback__)
-            where = f"{Path(frame_.filename).name}, line {frame_.lineno}"
-            self._sock.sendall(frame(Failed(f"{type(error).__name__} in {where}: {error}")))
+            self._sock.sendall(frame(Failed(where(error))))
 
     def _turns(self, core: EngineCore) -> None:
         idle = True
@@ -223,10 +220,10 @@ def engine_core(
 ) -> tuple[EngineCore, dict[str, object]]:
     """The loop that a first message asks for, with its model and memory, and its facts. Raises UsageError."""
     executor = make_executor(message.executor, message.given)
-    pacer = executor if isinstance(executor, Pacer) else None
+    pacer = executor if isinstance(executor, Paced) else None
     facts = dict(executor.describe())
     memory, blocks, cost = kv_memory(message, message.core, facts, pacer)
-    if not isinstance(executor, Pacer):
+    if not isinstance(executor, Paced):
         executor.allocate(blocks, memory.block_tokens)
     replica = message.core.replica(memory, blocks, cost=cost)
     give_model(replica, Member(model=None if pacer is None else pacer.latency_model))
@@ -240,13 +237,13 @@ def engine_cluster(message: Open, layout: Layout, processes: ExecutorProcesses) 
     moves = parts[0].role != "mixed" or router_acts(parts[0].router)
     replicas: list[Replica] = []
     members: list[Member] = []
-    pacers: list[Pacer] = []
+    pacers: list[Paced] = []
     allocations = []
     facts: dict[str, object] = {}
     for part in parts:
         its = dict(built[len(replicas)].facts)
         executor = make_executor(message.executor, part.given) if "late_after_s" in its else None
-        pacer = executor if isinstance(executor, Pacer) else None
+        pacer = executor if isinstance(executor, Paced) else None
         memory, blocks, cost = kv_memory(message, part.core, its, pacer, sum(part.count for part in parts))
         shares = built[len(replicas)].shares_memory
         if moves and pacer is None and not shares:
@@ -312,7 +309,7 @@ def nice_of(message: Open, *, computes: bool) -> int:
 
 
 def kv_memory(
-    message: Open, core: Core, facts: Mapping[str, object], pacer: Pacer | None, replicas: int = 1
+    message: Open, core: Core, facts: Mapping[str, object], pacer: Paced | None, replicas: int = 1
 ) -> tuple[Memory, int, BlockCost]:
     """Memory of a replica whose executor has these facts, one of so many: mode, blocks, cost of moving one.
 

@@ -68,9 +68,9 @@ class Bounds:
 
     def product_s(self, rows: Array, columns: int | Array, inner: int | Array, fmt: Format) -> Array:
         """(rows x inner) times (inner x columns) of weights."""
-        moved = rows * inner * _activation_bits(fmt) / 8 + inner * columns * fmt.bits / 8
+        moved = rows * inner * fmt.activation_bits / 8 + inner * columns * fmt.bits / 8
         moved = moved + rows * columns * ACTIVATION_BYTES
-        return np.maximum(2 * rows * inner * columns / self._flops(fmt), self.moved_s(moved))
+        return np.maximum(2 * rows * inner * columns / self.gpu.peak_or_wider(fmt.compute), self.moved_s(moved))
 
     def prefill_s(self, seqs: Array, new: Array, stored: Array, heads: Heads, kv_bits: float) -> Array:
         """Causal attention of `new` tokens after `stored` ones in each of `seqs` sequences."""
@@ -91,8 +91,8 @@ class Bounds:
         matrix = 3 * layer.hidden * layer.ffn / layer.tp
         rows = tokens * layer.chosen / layer.ep * layer.skew
         hit = layer.routed / layer.ep * (1 - (1 - layer.chosen / layer.routed) ** tokens)
-        moved = hit * matrix * fmt.bits / 8 + rows * layer.hidden * (_activation_bits(fmt) / 8 + ACTIVATION_BYTES)
-        return np.maximum(2 * rows * matrix / self._flops(fmt), self.moved_s(moved))
+        moved = hit * matrix * fmt.bits / 8 + rows * layer.hidden * (fmt.activation_bits / 8 + ACTIVATION_BYTES)
+        return np.maximum(2 * rows * matrix / self.gpu.peak_or_wider(fmt.compute), self.moved_s(moved))
 
     def all_reduce_s(self, elements: Array, gpus: int) -> Array:
         """A ring all-reduce of so many elements over GPUs: a scatter and a gather."""
@@ -124,13 +124,3 @@ class Bounds:
     def moved_s(self, moved_bytes: Array) -> Array:
         """So many bytes between memory and processor."""
         return np.asarray(moved_bytes / self.gpu.bandwidth_bytes_per_s)
-
-    def _flops(self, fmt: Format) -> float:
-        """The peak for products of this format, or that of the next wider type which the GPU has."""
-        gpu = self.gpu
-        wider = {"fp4": (gpu.fp4_flops, gpu.fp8_flops), "fp8": (gpu.fp8_flops,), "int8": (gpu.int8_ops,), "bf16": ()}
-        return next((peak for peak in wider[fmt.compute] if peak is not None), gpu.bf16_flops)
-
-
-def _activation_bits(fmt: Format) -> float:
-    return {"bf16": 16.0, "fp8": 8.0, "int8": 8.0, "fp4": 4.5}[fmt.compute]

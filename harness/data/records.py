@@ -40,6 +40,8 @@ T = TypeVar("T")
 TABLE_ROWS = 4096
 """Rows that a simulator gives at a time: few enough to stay in the processor's cache."""
 
+INTS = pa.list_(pa.int64())
+
 SHARED = 1 << 14
 """Rows of a chunk that stands for many in a column of one value."""
 
@@ -249,8 +251,7 @@ def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
 
 def _default(rows: int, field: pa.Field) -> pa.Array:
     if pa.types.is_list(field.type):
-        none = pa.array([], field.type.value_type)
-        return pa.ListArray.from_arrays(pa.array(np.zeros(rows + 1, np.int32)), none, type=field.type)
+        return listed(np.zeros(rows, np.int64), [], field.type)
     if field.nullable:
         return pa.nulls(rows, field.type)
     if field.name not in _DEFAULTS:
@@ -296,9 +297,20 @@ def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     return pa.array(values, kind)
 
 
+def listed(counts: np.ndarray, values: Any, kind: pa.DataType = INTS) -> pa.ListArray:
+    """An Arrow list array: so many of the values in each list, one list after another."""
+    return pa.ListArray.from_arrays(pa.array(_offsets(counts), pa.int32()), _arrow(values, kind.value_type), type=kind)
+
+
+def places(counts: np.ndarray) -> np.ndarray:
+    """The place of each value in its list, from 0, where so many are in each list."""
+    ends = np.cumsum(counts)
+    found: np.ndarray = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    return found
+
+
 def ragged(lists: Sequence[Any], typecode: str, kind: pa.DataType) -> pa.Array:
     """An Arrow list array of `array(typecode)`s, sequences or arrays, without a look at each item."""
-    offsets = _offsets(np.fromiter(map(len, lists), np.int64, len(lists)))
     dtype = np.dtype(typecode)
     buffers: list[Any] = []
     for x in lists:
@@ -306,8 +318,7 @@ def ragged(lists: Sequence[Any], typecode: str, kind: pa.DataType) -> pa.Array:
             buffers.append(x)
         elif len(x):
             buffers.append(np.ascontiguousarray(x, dtype).data.cast("B"))
-    values = np.frombuffer(b"".join(buffers), dtype)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=kind)
+    return listed(np.fromiter(map(len, lists), np.int64, len(lists)), np.frombuffer(b"".join(buffers), dtype), kind)
 
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:
@@ -320,15 +331,15 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 def _token_n(token_s: Sequence[Any], token_n: Sequence[Any]) -> pa.Array:
     """Tokens per event, (events,) in lists; rows that are None get a one per event."""
-    offsets = _offsets(np.fromiter(map(len, token_s), np.int64, len(token_s)))
+    events = np.fromiter(map(len, token_s), np.int64, len(token_s))
+    offsets = _offsets(events)
     values = np.ones(offsets[-1], np.int32)  # (events,)
     for i, counts in enumerate(token_n) if token_n.count(None) < len(token_n) else ():
         if counts is not None:
             if len(counts) != offsets[i + 1] - offsets[i]:
                 raise ValueError(f"row {i}: {len(counts)} token counts for {offsets[i + 1] - offsets[i]} stamps")
             values[offsets[i] : offsets[i + 1]] = counts
-    kind = REQUESTS.field("token_n").type
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), type=kind)
+    return listed(events, values, REQUESTS.field("token_n").type)
 
 
 Recounts: TypeAlias = Mapping[int, tuple[CountedBy, Sequence[int]]]

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.special import ndtr
 
+from harness.data.records import listed, places
 from harness.errors import UsageError
 from workloads.fit import _draw, _laws
 from workloads.fit._whole import COMPACTS, CONTINUES, EDITS, FROM_REQUESTS, RESTARTS, SESSION
@@ -195,10 +196,10 @@ def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
     order = np.argsort(at_s, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    turn = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    turn = places(sizes)
     before = np.append(0, place[:-1])
     ids = [part for one in drawn for part in one.ids]
-    offsets = np.concatenate([[0], np.cumsum([len(ids[i]) for i in order.tolist()])])
+    ids = [ids[i] for i in order.tolist()]
 
     def column(name: str) -> np.ndarray:
         return np.asarray(np.concatenate([getattr(one, name) for one in drawn])[order])
@@ -207,9 +208,7 @@ def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
         "at_s": at_s[order],
         "prompt_tokens": column("prompt_tokens"),
         "output_tokens": column("output_tokens"),
-        "prefix_ids": pa.ListArray.from_arrays(
-            pa.array(offsets, pa.int32()), pa.array(np.concatenate([ids[i] for i in order.tolist()]), pa.int64())
-        ),
+        "prefix_ids": listed(np.array([len(part) for part in ids]), np.concatenate(ids)),
         "session": np.repeat(np.arange(len(drawn)), sizes)[order],
         "turn": pa.array(turn[order], pa.int32()),
         "parent": pa.array(before[order], pa.int64(), mask=turn[order] == 0),

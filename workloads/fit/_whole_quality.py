@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from harness.data.records import listed, places
 from harness.stats import arrivals
 from workloads import session_replay
 from workloads.arrivals.closed import Closed
@@ -152,9 +153,5 @@ def _every(table: pa.Table, step: int) -> pa.Table:
         return table
     lists = table["prefix_ids"].combine_chunks()
     counts = np.asarray(lists.value_lengths())
-    number = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    offsets = np.concatenate([[0], np.cumsum(-(-counts // step))])
-    items = np.asarray(lists.flatten())[number % step == 0]
-    return pa.table(
-        {"prefix_ids": pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(items, pa.int64()))}
-    )
+    kept = np.asarray(lists.flatten())[places(counts) % step == 0]
+    return pa.table({"prefix_ids": listed(-(-counts // step), kept)})

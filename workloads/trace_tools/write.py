@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.data import files
+from harness.data.records import listed, places
 from harness.data.schedule import links
 from harness.errors import UsageError, no_such
 from workloads import replay, traces
@@ -202,10 +203,8 @@ def _in_blocks(schedule: pa.Table, tokens: int) -> pa.Array | pa.ChunkedArray:
         return schedule["prefix_ids"]
     ids = np.asarray(schedule["prefix_ids"].combine_chunks().flatten()).astype(np.uint64)
     each = np.repeat(parts, counts)  # how many small blocks come of each large one
-    number = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-    names = mix(np.repeat(ids, each) + mix(number.astype(np.uint64) + np.uint64(1)))
-    offsets = np.concatenate([[0], np.cumsum(counts * parts)]).astype(np.int32)
-    return pa.ListArray.from_arrays(offsets, pa.array((names >> np.uint64(1)).astype(np.int64)))
+    names = mix(np.repeat(ids, each) + mix(places(each).astype(np.uint64) + np.uint64(1)))
+    return listed(counts * parts, (names >> np.uint64(1)).astype(np.int64))
 
 
 def _parents(schedule: pa.Table) -> pa.Array:

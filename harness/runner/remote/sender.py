@@ -10,8 +10,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from pathlib import Path
-from traceback import extract_tb, format_exc
+from traceback import format_exc
 from typing import Any, Self
 
 from harness import termination
@@ -19,7 +18,7 @@ from harness.api import Ended, Outcome, Remote, Request, RequestRecord, Step
 from harness.data.dependencies import Releases, record_of
 from harness.data.schedule import Schedule
 from harness.errors import BenchError, Crashed, UsageError
-from harness.ipc import MOST_BYTES, DataReader, Outbox, data_frame, receive
+from harness.ipc import MOST_BYTES, DataReader, Outbox, data_frame, receive, where
 from harness.runner.remote.process import SenderWatch
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
 from harness.runner.transport import DeferredTransport
@@ -217,7 +216,7 @@ async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> Non
         await job.backend.connect(job.index, rate_rps, mean_tokens)
         outbox.send(Ready())
     except Exception as error:  # noqa: BLE001  # the coordinator must be informed of any bug
-        known = error if isinstance(error, BenchError) else Crashed.of(f"a sender broke: {_where(error)}", format_exc())
+        known = error if isinstance(error, BenchError) else Crashed.of(f"a sender broke: {where(error)}", format_exc())
         outbox.send(Ready(known))
         await outbox.flush(FLUSH_S)
         return
@@ -268,18 +267,13 @@ async def _run(
         outbox.send(progress)
         outbox.send(Done(outcome, {"sent": outcome.sent, "loop": loop, **seen, **job.backend.sender_facts()}))
     except Exception as error:  # noqa: BLE001  # the coordinator must be informed of any bug
-        outbox.send(Done(None, {}, _where(error), format_exc()))
+        outbox.send(Done(None, {}, where(error), format_exc()))
     finally:
         for other in others:
             other.cancel()
     await outbox.flush(FLUSH_S)
     over.set()
     await listening  # its clock may be read once more
-
-
-def _where(error: Exception) -> str:
-    *_, last = extract_tb(error.__traceback__)
-    return f"{type(error).__name__} in {Path(last.filename).name}, line {last.lineno}: {error}"
 
 
 async def _listen(
