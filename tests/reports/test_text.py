@@ -156,91 +156,39 @@ def test_no_number_has_an_exponent(make_run: MakeRun, put) -> None:
     assert not re.search(r"\de[+-]\d", text)
 
 
-def sending(run: Run) -> str:
-    """The lines on rate and sending, unbroken."""
-    lines = Text(width=100).render(run).partition("\nRate ")[2].partition("\n\n")[0]
-    return " ".join(lines.split())
+FOLLOW_UPS = {"planned": 400, "sent": 310, "dropped": 20, "not_sent": 70}
+SENDING: dict[str, dict[str, Any]] = {
+    "a client that smooths the bursts": {"fidelity": {"drawn": {"dispersion": {"1": 3.9, "10": 4.1, "60": None}}}},
+    "sessions": {
+        "workload": {"rate_rps": 48.0, "provenance": {"sessions": "fixed:turns=3", "prefixes": "shared:count=2"}},
+        "fidelity": {"follow_ups": {**FOLLOW_UPS, "closed": False}, "all": {"rps": 44.0, "sent": 550}},
+    },
+    "users": {
+        "workload": {"rate_rps": None},
+        "fidelity": {"follow_ups": {**FOLLOW_UPS, "closed": True}, "all": {"rps": 44.0}, "ks": None, "law": "none"},
+    },
+    "a rate that chance decides": {"workload": {"rate_rps": 48.0}, "fidelity": {"law": "none", "drawn_rps": 11.5}},
+    "few requests far from the requested rate": {"workload": {"rate_rps": 10.0}},
+    "few requests near the requested rate": {"workload": {"rate_rps": 10.0}, "fidelity": {"drawn_rps": 10.9}},
+    "a trace on a grid": {"fidelity": {"ks": None, "ks_p": None, "law": "none", "tick_s": 2.9997, "expected_rps": 6.0}},
+    "requested arrivals and lengths": {
+        "spec": {"arrivals": "gamma:cv=2", "lengths": "fixed:prompt=512,output=16"},
+        "workload": {"arrivals": "gamma:cv=2.0,rate_rps=12.0", "lengths": "fixed:output_tokens=16"},
+    },
+}
 
 
-def test_the_sending_line_tells_drawn_from_sent(make_run: MakeRun, put) -> None:
-    """A client that smooths the bursts of its schedule would not be seen."""
-    run = make_run()
-    put(run, fidelity={"drawn": {"dispersion": {"1": 3.9, "10": 4.1, "60": None}}})
+def test_what_was_requested_drawn_and_sent_golden(make_run: MakeRun, put, golden: Callable[[str, str], None]) -> None:
+    """Sessions would be printed as requests, a trace with gaps that it lacks, or a rate that never came be praised."""
+    parts = []
+    for case, changes in SENDING.items():
+        run = make_run()
+        put(run, **changes)
+        text = Text(width=100).render(run)
+        verdict = text[text.index("95.4% of 240 requests met") :].partition(":")[0]
+        parts.append(f"# {case}\n{text.partition('Latencies of')[0]}{verdict}\n")
 
-    assert "dispersion 0.97 / 1.05 in 1 / 10 s (Poisson 1), drawn 3.90 / 4.10, lag-1" in sending(run)
-
-
-def test_the_sending_line_of_sessions_and_users(make_run: MakeRun, put) -> None:
-    """Sessions per second would be printed as requests per second, and what never came due be lost."""
-    run, users = make_run(), make_run()
-    after = {"planned": 400, "sent": 310, "dropped": 20, "not_sent": 70, "closed": False}
-    put(run, fidelity={"follow_ups": after, "all": {"rps": 44.0, "sent": 550}})
-    put(users, fidelity={"follow_ups": {**after, "closed": True}, "all": {"rps": 44.0}, "ks": None, "law": "none"})
-    put(run, workload={"rate_rps": 48.0})
-    put(users, workload={"rate_rps": None})
-
-    assert (
-        "requested 48 req/s, achieved 44.0 req/s; sessions per second: requested 12, drawn 11.9, achieved 11.9"
-        in sending(run)
-    )
-    assert "310 of 400 follow-ups sent, 20 dropped after a failure, 70 not due before the end" in sending(run)
-    assert "at 44 requests per second" in " ".join(Text(width=100).render(run).split())
-    assert "at 44 requests per second" in " ".join(Text(width=100).render(users).split())
-    assert "closed loop of 240 users, achieved 44.0 req/s" in sending(users)
-    assert "310 follow-ups sent" in sending(users)
-    assert "not due before the end" not in sending(users)
-    assert "law" not in sending(users)
-
-
-def test_what_is_sent_names_its_sessions_and_shared_prefixes(make_run: MakeRun, put) -> None:
-    """A run of conversations would look like one of single requests."""
-    run = make_run()
-    put(run, workload={"provenance": {"sessions": "fixed:turns=3", "prefixes": "shared:count=2"}})
-
-    assert "sharegpt, sessions fixed:turns=3, prefixes shared:count=2" in " ".join(Text(width=100).render(run).split())
-
-
-def test_a_result_speaks_of_the_rate_that_came_where_chance_decides_it(make_run: MakeRun, put) -> None:
-    """An hour without a campaign would be praised for carrying the mean rate of the month."""
-    run = make_run()
-    put(run, workload={"rate_rps": 48.0})
-    put(run, fidelity={"law": "none", "drawn_rps": 11.5})
-
-    assert "at 11.5 requests per second" in " ".join(Text(width=100).render(run).split())
-
-
-def test_a_result_speaks_of_the_rate_that_was_drawn_where_few_requests_leave_it_to_chance(
-    make_run: MakeRun, put
-) -> None:
-    """Fifteen requests at 1.62 requests per second would be reported at the requested rate."""
-    run = make_run()
-    put(run, workload={"rate_rps": 10.0})
-    near = " ".join(Text(width=100).render(run).split())
-    put(run, fidelity={"drawn_rps": 10.9})
-
-    assert "at 11.9 requests per second" in near
-    assert "at 10 requests per second" in " ".join(Text(width=100).render(run).split())
-
-
-def test_the_sending_line_without_a_law_and_on_a_grid(make_run: MakeRun, put) -> None:
-    """A trace would be printed with a spread of gaps that its stamps do not have, and without a word on its law."""
-    run = make_run()
-    put(run, fidelity={"ks": None, "ks_p": None, "law": "none", "tick_s": 2.9997, "expected_rps": 6.0})
-
-    assert "stamps on a grid of 3 s, so gaps are imprecise, dispersion" in sending(run)
-    assert "no gap law declared" in sending(run)
-    assert "requested 12 req/s, in this stretch 6.00, drawn 11.9" in sending(run)
-
-
-def test_title_has_the_requested_workload(make_run: MakeRun, put) -> None:
-    """The arrivals would lack their rate, the lengths what equals a default: 'fixed:output_tokens=16'."""
-    run = make_run()
-    put(run, spec={"arrivals": "gamma:cv=2", "lengths": "fixed:prompt=512,output=16"})
-    put(run, workload={"arrivals": "gamma:cv=2.0,rate_rps=12.0", "lengths": "fixed:output_tokens=16"})
-    text = Text(width=100).render(run)
-
-    assert text.splitlines()[1].startswith("gamma:cv=2 at 12 req/s, fixed:prompt=512,output=16, 240 requests")
-    assert len(re.findall("achieved|rate 11.9", text)) == 1
+    golden("sending.text.txt", "\n".join(parts))
 
 
 @pytest.mark.parametrize("form", ["text", "markdown"])
