@@ -33,8 +33,7 @@ Badge = Literal["exact", "real", "simulated", "formula"]
 Verdict = Literal["holds", "misses", "informs", "cannot run", "needs a clone", "unavailable"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A published result. `value` is an expression over the outputs of its commands, each named by its `--out`.
 
     `band` holds the least and the largest value that agree with `published`; without one the row informs. `check` is a

@@ -110,6 +110,7 @@ def test_checks_of_rows_are_there() -> None:
             "S1: missed is for a row with a ch",
         ),
         ('badge = "certain"\ncheck = "tests/x.py"', r"tgi.toml': Invalid enum value 'certain'"),
+        ('badge = "exact"\ncheck = "tests/x.py"\nbands = [1, 2]', r"contains unknown field `bands` - at `\$.row\[0\]`"),
         ('badge = "exact"\nrun = ["pytest x"]\nvalue = "1"', "S1: 'pytest x' does not begin with bench"),
         ('badge = "exact"\nrun = ["bench run"]\nvalue = "a.x"', "S1: no command has --out a, which its value names"),
         ('badge = "exact"\nrun = ["bench run --out a"]\nvalue = "a.x < 1"', "holds 'a.x < 1'; it may hold OUT.COLUMN"),
