@@ -11,7 +11,7 @@ from harness.options import OBJECTIVES
 from harness.values import share
 
 if TYPE_CHECKING:
-    from harness.experiments.rescore.options import RescoreOptions
+    from harness.experiments.rescore.answer import RescoreOptions
     from harness.experiments.rescore.slo_json import SloAnswer
 
 VARIATION, BREAKDOWN = "Variation of bounds", "Groups and definitions"
@@ -92,8 +92,8 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
 
 def _query(options: dict[str, Any]) -> RescoreOptions:
     from harness.experiments.rescore import objectives, side_by_side
+    from harness.experiments.rescore.answer import RescoreOptions, numbers
     from harness.experiments.rescore.groups import check
-    from harness.experiments.rescore.options import RescoreOptions, numbers
 
     by = (check(name) for given in options["by"] for name in given.split(","))
     return RescoreOptions(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 import multiprocessing
 import os
@@ -15,13 +16,19 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from harness import registry, termination
-from harness.errors import Crashed, UsageError, no_such
+from harness.errors import BackendError, Crashed, UsageError, no_such
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
+_END = object()
+FILES = 32
+"""Files that must be free before workers start: pipes to two of them, and what they are sent."""
+_NO_WORD = "ignore:resource_tracker:UserWarning"
+"""What it clears away after this process was killed is of no interest to the user."""
+PROCESSES = "processes"
 
 
 class Pool(Protocol):
@@ -120,14 +127,80 @@ class Processes:
         self._held.close()
 
 
-_END = object()
-FILES = 32
-"""Files that must be free before workers start: pipes to two of them, and what they are sent."""
-_NO_WORD = "ignore:resource_tracker:UserWarning"
-"""What it clears away after this process was killed is of no interest to the user."""
+class Ray:
+    """A task per call on a Ray cluster; needs the extra `ray`, on every node the same version of bench.
+
+    Without an `address` a cluster of this machine is started, and ended with the pool. Raises UsageError where Ray is
+    not installed, BackendError where no cluster answers.
+    """
+
+    def __init__(self, address: str | None = None, workers: int | None = None) -> None:
+        self._ray = _module()
+        self._own = not self._ray.is_initialized()
+        if self._own:
+            self._begin(address, workers)
+        self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def _begin(self, address: str | None, workers: int | None) -> None:
+        quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+        paths = os.pathsep.join(path for path in sys.path if path)  # workers find bench where this process does
+        here = {"num_cpus": workers, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}, **quiet}
+        elsewhere = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+        try:
+            self._ray.init(**(here if address is None else elsewhere))
+        except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+            message = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
+            raise BackendError(f"Ray at '{address or 'this machine'}' does not answer: {message}.") from None
+
+    def map(
+        self, call: Callable[[Item], Answer], items: Iterable[Item], ends_s: float = math.inf
+    ) -> Iterator[tuple[Item, Answer]]:
+        remote = self._ray.remote(num_cpus=1, max_retries=1)(_called)
+        waiting: dict[Any, Item] = {}
+        left = iter(items)
+        try:
+            while True:
+                while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
+                    waiting[remote.remote(call, item)] = item  # type: ignore[assignment]  # not _END
+                if not waiting:
+                    return
+                done, _ = self._ray.wait([*waiting], num_returns=1, timeout=termination.left_s(ends_s))
+                if not done:
+                    return
+                for reference in done:
+                    yield waiting.pop(reference), self._answer(reference)
+        finally:
+            for reference in waiting:
+                self._ray.cancel(reference, force=True)
+
+    def _answer(self, reference: Any) -> Any:
+        try:
+            return self._ray.get(reference)
+        except self._ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except self._ray.exceptions.RayError as error:
+            message = str(error).strip().splitlines()[0].rstrip(".")
+            raise Crashed(f"Ray lost a worker: {message}; take fewer --workers.") from None
+
+    def __enter__(self) -> Ray:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._own:
+            self._ray.shutdown()
 
 
-PROCESSES = "processes"
+def _called(call: Callable[[Item], Answer], item: Item) -> Answer:
+    """What a worker of Ray does: it takes functions of bench alone, where a call may be anything."""
+    return call(item)
+
+
+def _module() -> Any:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of what its next version does
+    try:
+        return importlib.import_module("ray")
+    except ImportError:
+        raise UsageError("Ray is not installed; pip install 'goodput-bench[ray]', or take --pool processes.") from None
 
 
 def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = True, cuts: bool = False) -> Pool:
@@ -142,8 +215,6 @@ def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = Tru
     if known == "ray" and not virtual:
         raise UsageError(f"--pool {name} is for simulated trials, and these run on a wall clock; leave it out.")
     if known == "ray":
-        from harness.experiments.pool_ray import Ray  # Ray is an extra
-
         return Ray(address or None, workers if address else workers or cores())
     count = workers or cores()
     return Here() if not virtual or (count == 1 and not cuts) else Processes(count)

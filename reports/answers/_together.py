@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.sweep.answer import gathered
 from harness.experiments.sweep.crossings import ratio
-from harness.experiments.sweep.gathered import gathered
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _format
 from reports._format import clean, quoted

@@ -18,7 +18,7 @@ from harness.data import large
 from harness.data.folder import read_info
 from harness.data.run_json import RunInfo, Stages
 from harness.errors import BenchError, UsageError
-from harness.experiments.sweep.gathered import ASIDE
+from harness.experiments.sweep.answer import ASIDE
 from harness.experiments.sweep.sweep_json import SweepPoint
 from harness.stats.seeds import Spread
 from reports import _data, _format

@@ -16,8 +16,7 @@ from harness.errors import BackendError, NotValid
 from harness.experiments import pool, trial
 from harness.experiments.agents import execute
 from harness.experiments.agents.agents_json import AgentTrial, TrialShare
-from harness.experiments.agents.execute import Key, Task, set_up, simulated
-from harness.experiments.agents.search import CUT
+from harness.experiments.agents.execute import CUT, Key, Task, set_up, simulated
 from harness.experiments.capacity.search_spec import Bracket, SearchResult, Side
 from harness.experiments.capacity.trials import Runs
 from harness.metrics.objective import score

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from harness.api import Bound, Slo
-from harness.experiments.agents import search
-from harness.experiments.agents.search import AgentBlocks, AgentSearch, agents_at
+from harness.experiments.agents import execute as search
+from harness.experiments.agents.execute import AgentBlocks, AgentSearch, agents_at
 from harness.experiments.capacity.conditions import Share
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest, answered
 from harness.experiments.capacity.trials import Trial

@@ -11,7 +11,7 @@ import pytest
 from harness import registry
 from harness.cli import _terminal, main
 from harness.errors import UsageError
-from harness.experiments import answers, expression, reproduce
+from harness.experiments import answers, reproduce
 
 ROWS = """
 subject = "Batching"
@@ -183,7 +183,7 @@ r,chat,ttft,s,p99,0.3,,
 """
 SWEEP = "policy,rate,ttft_p50_s,note\nfcfs,1,0.5,x\nfcfs,2,0.75,\nsjf,1,0.25,\n"
 KNEE = "length,batch,share\n256,1,0.02\n256,128,1\n"
-TABLES = {"run": expression.read_csv(RUN), "sweep": expression.read_csv(SWEEP), "knee": expression.read_csv(KNEE)}
+TABLES = {"run": reproduce.read_csv(RUN), "sweep": reproduce.read_csv(SWEEP), "knee": reproduce.read_csv(KNEE)}
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ TABLES = {"run": expression.read_csv(RUN), "sweep": expression.read_csv(SWEEP), 
     ],
 )
 def test_the_value_of_a_row_is_arithmetic_over_what_its_commands_print(text: str, value: float) -> None:
-    assert value == pytest.approx(expression.evaluate(text, TABLES))
+    assert value == pytest.approx(reproduce.evaluate(text, TABLES))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_the_value_of_a_row_is_arithmetic_over_what_its_commands_print(text: str
 def test_what_has_no_value_is_one_sentence(text: str, message: str) -> None:
     """An author of a row would get a traceback, or a number of another column."""
     with pytest.raises(UsageError) as error:
-        expression.evaluate(text, TABLES)
+        reproduce.evaluate(text, TABLES)
 
     assert message in str(error.value)
 

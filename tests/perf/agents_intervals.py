@@ -22,8 +22,17 @@ from scipy.special import expit, logit
 from harness.api import Bound, Slo
 from harness.experiments import pool
 from harness.experiments.agents.agents_json import AgentTrial
-from harness.experiments.agents.execute import Key, Setup, Task, run_search, set_up, simulated
-from harness.experiments.agents.search import CUT, AgentSearch, agents_at
+from harness.experiments.agents.execute import (
+    CUT,
+    AgentSearch,
+    Key,
+    Setup,
+    Task,
+    agents_at,
+    run_search,
+    set_up,
+    simulated,
+)
 from harness.experiments.capacity.conditions import Share
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest, answered
 from harness.experiments.capacity.trials import Trial

@@ -7,10 +7,9 @@ import pytest
 
 from harness.catalog import Shape
 from harness.errors import UsageError
-from harness.experiments.place.bound import served_rps
+from harness.experiments.place.bound import served_rps, units
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Algorithm, Cluster, Deployment, Group, Objective, load_objective
-from harness.experiments.place.units import units
 from tests.place.test_execute import placement
 
 NODE = Cluster(1, 8)

@@ -12,9 +12,8 @@ from harness.cli import main
 from harness.data.codec import encode, of
 from harness.data.folder import Run
 from harness.experiments import answers, imports
-from harness.experiments.rescore.answer import answer
+from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
-from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _data, _format, _replay, figures

@@ -19,9 +19,8 @@ from harness.data.codec import of
 from harness.data.folder import load
 from harness.errors import UsageError
 from harness.experiments import answers
-from harness.experiments.rescore.answer import answer
+from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
-from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.reading import sources
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import answers as pages

@@ -12,8 +12,7 @@ from harness.data.large import thinned
 from harness.data.lists import lists
 from harness.errors import UsageError
 from harness.experiments import imports
-from harness.experiments.rescore.answer import answer
-from harness.experiments.rescore.options import RescoreOptions
+from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.reading import of_run, sources
 
 

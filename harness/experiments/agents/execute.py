@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,11 +26,12 @@ from harness.data.run_json import Warned
 from harness.errors import BackendError, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
-from harness.experiments.agents.search import CUT, AgentBlocks, AgentSearch, agents_at
 from harness.experiments.capacity.answer import INTERRUPTED, binding_of, horizon_of, near_of
-from harness.experiments.capacity.conditions import Mask, Share
+from harness.experiments.capacity.blocks import SPENT, Blocks
+from harness.experiments.capacity.conditions import Mask, Share, kept_all
 from harness.experiments.capacity.execute import Budget, simulated_warnings
-from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest, answered
+from harness.experiments.capacity.horizon import HorizonSearch, SearchEnded, Steps
+from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest, answered
 from harness.experiments.capacity.trials import QUARTERS, Quarters, Runs, Trial, Watch
 from harness.experiments.folder import ExperimentFolder
 from harness.metrics.measure import cached_share, first_last, metrics, succeeded
@@ -40,6 +41,7 @@ from harness.options import RunSpec
 from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
 from harness.spec import parse
+from harness.stats.crossing import FEWEST_SEEDS
 from harness.validity.work_done import exceeded
 
 if TYPE_CHECKING:
@@ -58,6 +60,14 @@ RAMP = 0.1
 LATEST = 0.6
 """A trial counts from when all caches are warm, but at the latest from this part of it on."""
 KIND = "agents"
+CUT = 0.25
+"""Of the horizon, what comes before it and is not counted: in it agents start, and their caches become warm."""
+MOST_AGENTS = 4096
+"""No more are tried."""
+WALL_STEP = 4
+"""Times as many agents in the next trial of a bracket on a wall clock, where there is time for about eight."""
+GOLDEN = (math.sqrt(5) - 1) / 2
+ONE_MISSES = SearchResult(None, resolved=True, unreachable=True, why="even one agent alone misses it.")
 
 
 class Key(NamedTuple):
@@ -466,3 +476,81 @@ def _stored(folder: ExperimentFolder, before: Mapping[str, Any] | None, setup: S
     except codec.Damaged as error:
         raise UsageError(f"'{folder.file}' is damaged ({error}); name another --out.") from None
     return {Key(made.users, made.seed, made.span_s): made for made in trials}
+
+
+def agents_at(load: float, seed: int) -> int:
+    """Return how many agents a run has: of many seeds their mean is the load."""
+    return max(1, math.floor(load + seed * GOLDEN % 1.0))
+
+
+class AgentSearch(HorizonSearch):
+    """A search under a virtual clock."""
+
+    def objective(self) -> Slo:
+        """Return the SLO by which trials are judged: with the implied bound on waiting, where it has none."""
+        assert self.spec.horizon_s is not None
+        self.alone_s = 1.0
+        return self._objective(self.spec.horizon_s)[1]
+
+    def _alone(self) -> Generator[list[TrialRequest], list[Trial], SearchResult | None]:
+        """Run one agent: how many requests it sends, and whether the tier is met at all."""
+        assert self.spec.horizon_s is not None
+        self.horizon_s, self.settle_s, self.alone_s = self.spec.horizon_s, CUT * self.spec.horizon_s, 1.0
+        wanted, slo = self._objective(self.horizon_s)
+        alone = yield from self._made(
+            [self._request(seed, 1.0, self.horizon_s, wanted, slo, None) for seed in self._fresh(FEWEST_SEEDS)]
+        )
+        self.pace_rps = sum(trial.requests for trial in alone) / sum(trial.system_s for trial in alone)
+        return None if any(kept_all(trial.shares, wanted) for trial in alone) else ONE_MISSES
+
+    def _probe(self, rate_rps: float) -> Generator[list[TrialRequest], list[Trial], bool]:
+        if rate_rps > MOST_AGENTS:
+            raise SearchEnded(f"{max(self._sides):,.0f} agents still met it, and no more were tried.")
+        return (yield from super()._probe(rate_rps))
+
+    @property
+    def _hardly(self) -> float:
+        return 1.0
+
+    def _below_all(self, rate_rps: float) -> SearchResult | str:  # noqa: ARG002  # it is less than one
+        return ONE_MISSES
+
+    def _overload(self) -> Steps:
+        yield from ()
+
+    @property
+    def _stable(self) -> tuple[float | None, str | None]:
+        """Nothing: in a closed loop no queue grows without end."""
+        return None, None
+
+    def _drawn(self, trials: Sequence[Trial]) -> np.ndarray:
+        return np.zeros((len(trials), 0))
+
+    @property
+    def _enough(self) -> bool:
+        best = self._best
+        return super()._enough or (best is not None and math.exp(best.high) - math.exp(best.low) <= 1)
+
+
+class AgentBlocks(Blocks):
+    """A search on a wall clock: every trial has new prompts, because a server remembers those that it was sent."""
+
+    def steps(self) -> SearchSteps:
+        """Yield the trials to run, one by one: more and more agents until some miss the tier, then around there."""
+        users, sides = int(self._spec.from_rps or 1), dict[bool, int]()
+        while len(sides) < 2:
+            made = yield [self._block(users, 0.0)]
+            if not made:
+                return self._found(SPENT)
+            self._made += made
+            good = self._good(made[0])
+            sides[good] = users
+            users = users * WALL_STEP if good else users // WALL_STEP
+            if users < 1:
+                return ONE_MISSES
+            if users > MOST_AGENTS:
+                return self._found(f"{sides[True]:,} agents still met it, and no more were tried.")
+        return (yield from self._narrow())
+
+    def _block(self, rate_rps: float, sd: float) -> TrialRequest:  # noqa: ARG002  # all last equally long
+        return TrialRequest(self._key(max(1.0, round(rate_rps)), 0), self._spec.wanted)

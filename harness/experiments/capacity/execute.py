@@ -20,7 +20,6 @@ from harness.experiments.capacity.answer import answer
 from harness.experiments.capacity.blocks import search
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.conditions import BUDGET_S, MAX_REQUESTS, Settings, requests_of
-from harness.experiments.capacity.filling import Filling, filling
 from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, SearchSteps, TrialRequest, answered
 from harness.experiments.capacity.store import Store
@@ -34,6 +33,7 @@ from harness.experiments.capacity.trials import (
     simulated,
     task_of,
 )
+from harness.experiments.trial import Filling, filling
 from harness.metrics.objective import JOINT
 from harness.options import RunSpec
 from harness.runner.plan import Plan, plan

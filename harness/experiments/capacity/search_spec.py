@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from harness.api import Slo
 from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
-from harness.experiments.capacity.filling import Filling
+from harness.experiments.trial import Filling
 from harness.metrics.objective import ShareKey
 
 if TYPE_CHECKING:

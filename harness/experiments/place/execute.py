@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, TypeVar
 from harness.catalog import Shape
 from harness.errors import Interrupted, UsageError
 from harness.experiments.place.answer import answer
-from harness.experiments.place.bound import replica_rps, tokens_of
+from harness.experiments.place.bound import replica_rps, tokens_of, units
 from harness.experiments.place.cheapest import Cheapest
 from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.questions import Capacity, Judged, Question, capacity, judged, rough
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
 from harness.experiments.place.systems import REPLICAS, Deployment, Group, Role, Skipped, Space, space
-from harness.experiments.place.units import units
 
 if TYPE_CHECKING:
     from harness.experiments import pool

@@ -15,7 +15,6 @@ from harness.catalog import Shape
 from harness.data.schedule import Schedule
 from harness.errors import UsageError, no_such
 from harness.experiments.capacity.conditions import Definition, conditions, definition_of
-from harness.experiments.capacity.filling import Filling, filling
 from harness.experiments.capacity.horizon import SHORTEST_S, usual_s
 from harness.experiments.place.systems import (
     ALGORITHMS,
@@ -27,7 +26,7 @@ from harness.experiments.place.systems import (
     Objective,
     load_objective,
 )
-from harness.experiments.trial import own_rate, without_steps
+from harness.experiments.trial import Filling, filling, own_rate, without_steps
 from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec, with_parts
 from harness.runner.plan import load_workload, make_backend

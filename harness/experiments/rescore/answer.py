@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 from msgspec import structs
@@ -18,7 +18,6 @@ from harness.data.run_json import Resolution
 from harness.errors import UsageError
 from harness.experiments.rescore.groups import capacities, grouped
 from harness.experiments.rescore.objectives import Objective, Outcome, Tokens, outcome, tasks, tokens
-from harness.experiments.rescore.options import RescoreOptions
 from harness.experiments.rescore.scale import curve
 from harness.experiments.rescore.side_by_side import side_by_side
 from harness.experiments.rescore.slo_json import (
@@ -36,6 +35,7 @@ from harness.experiments.rescore.slo_json import (
     SloScore,
     TokenScore,
 )
+from harness.experiments.sweep.axes import values
 from harness.metrics.measure import headline, in_summary, missing
 from harness.metrics.objective import meets, restored_slo
 from harness.metrics.quantiles import quantile
@@ -46,7 +46,9 @@ from harness.stats.seeds import spread
 from harness.validity.remote import resolution, undecided
 
 if TYPE_CHECKING:
+    from harness.experiments.rescore.objectives import Objective
     from harness.experiments.rescore.reading import Source
+    from harness.metrics.profiles._base import Profile
 
 
 BELOW, INVALID, UNRESOLVED = 1, 4, 5
@@ -59,6 +61,8 @@ PerSecond: TypeAlias = Callable[[int], float | None]
 
 WEIGHTS = ((1, 8), (0, 1))
 """Weights of a prompt token and of an output token in service goodput; JITServe has 1 and 8."""
+POINTS = 17
+"""Numbers in a range without a step: with 0.25:4 every fourth root of two, to three digits."""
 
 
 def answer(sources: Iterable[Source], query: RescoreOptions) -> SloAnswer:
@@ -340,3 +344,58 @@ def _good(
     output, prompt, due = (int(part[inside].sum()) for part in (made.output, made.prompt, made.due))
     service = {f"{p}:{d}": per_second(p * prompt + d * output) for p, d in WEIGHTS}
     return output, prompt, due, output / due if due else None, per_second(output), service
+
+
+@dataclass(frozen=True, slots=True)
+class RescoreOptions:
+    """How to score the runs. Without `objectives` each run is scored under the SLO it was run with.
+
+    `goals` are shares; the first decides which bound binds, and `fail_under` whether the answer is good. `factors` of
+    the SLO scale may be none.
+    """
+
+    objectives: tuple[Objective, ...] = ()
+    goals: tuple[float, ...] = ()
+    conditions: Literal["joint", "separate"] = "joint"
+    factors: tuple[float, ...] = ()
+    by: tuple[str, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    tokens: bool = False
+    fail_under: float | None = None
+
+
+def _plain(text: str, what: str) -> float:
+    """A number above 0, called `what` in the message."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
+    if not 0 < value < float("inf"):
+        raise UsageError(f"{what} must be a number above 0, got '{text.strip()}'.")
+    return value
+
+
+def numbers(text: str, what: str) -> list[float]:
+    """The numbers of a range or a list, rising.
+
+    `low:high` has 17 of equal ratio, `low:high:step` steps, `low:high:x2` doublings. Raises UsageError, calling the
+    range `what`.
+    """
+    found = [number for part in text.split(",") for number in _part(part.strip(), what)]
+    return sorted(set(found))
+
+
+def _part(part: str, what: str) -> list[float]:
+    ends = part.split(":")
+    if len(ends) > 3:
+        raise UsageError(f"{what} is low:high, low:high:step, low:high:x2 or 1,2,3, got '{part}'.")
+    read_ends = [end if end.lower().startswith("x") else f"{_plain(end, what):.12g}" for end in ends]
+    if len(ends) != 2:
+        return [float(value) for value in values(":".join(read_ends), what)]
+    low, high = (_plain(end, what) for end in ends)
+    if high <= low:
+        raise UsageError(f"{what}: a range rises, got '{part}'.")
+    inner = np.geomspace(low, high, POINTS)[1:-1]
+    short = [float(f"{value:.3g}") for value in inner]  # the values shown are the values used
+    narrow = len({low, *short, high}) < POINTS
+    return [low, *(inner.tolist() if narrow else short), high]
