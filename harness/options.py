@@ -193,6 +193,10 @@ class RunSpec:
     goal: float = option(
         OBJECTIVES, "SHARE", check.share, "Share of requests that must meet the SLO. Default: 0.9.", default=0.9
     )
+    percentiles: str | None = option(
+        OBJECTIVES, "LIST", check.percentiles, "Percentiles of latencies in run.json and its reports. Default: "
+        "50,90,99.", setting=False, commas=True,
+    )
     fail_under: float | None = option(
         OBJECTIVES, "SHARE", check.share, "Exit with code 1 if fewer requests meet the SLO (for scripts).",
         setting=False,

@@ -30,6 +30,8 @@ REMOVED = {
     ("fault", "503"): "'--fault 429:retry_after=1' refuses requests",
     ("format", "aiperf"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
     ("format", "guidellm"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
+    ("figure", "slo_scale_rates"): "'bench slo RUN --scale 0.25:4' scales the SLO of each run",
+    ("figure", "cluster"): "'bench report RUN --format perfetto' shows roles, states and migrations of every replica",
     ("figure", "gantt"): "'bench report RUN --format perfetto' shows single requests, phase by phase",
     ("figure", "latency_tail"): "'--figure latency_cdf' has the distribution, and the table of the run p99 and maximum",
     ("figure", "latency_cdf_rates"): "'--figure latency_rate' has p50, p90 and p99 at every rate",
@@ -52,7 +54,8 @@ REMOVED = {
         "--failed-as-infinite",
     ): "in '--slo p99:ttft=1' a failed request is infinitely slow",
     ("definition profile", "etalon"): "'bench slo RUN --slo ttft=1,tpot=0.1 --tokens' counts tokens by their deadlines",
-    ("section", "sliders"): "'bench slo' scores stored requests under other bounds; figures are in the section 'slos'",
+    ("section", "sliders"): "'bench slo' scores stored requests under other bounds",
+    ("section", "slos"): "'bench slo RUN --scale 0.25:4' scores stored requests under other bounds",
     (
         "option",
         "--max-seeds",

@@ -148,6 +148,15 @@ def warmup(value: object, name: str) -> str:
     raise UsageError(f"{name} must be 'mser5', 'none', a time such as 30s or a number of requests, got '{value}'.")
 
 
+def percentiles(value: object, name: str) -> str:
+    """Rising numbers between 0 and 100: '50,95' of '95,50'."""
+    with suppress(ValueError):
+        numbers = sorted({float(text.strip().removeprefix("p")) for text in str(value).split(",")})
+        if numbers[0] > 0 and numbers[-1] < 100:
+            return ",".join(f"{number:g}" for number in numbers)
+    raise UsageError(f"{name} must be numbers above 0 and below 100, such as 50,90,95,99, got '{value}'.")
+
+
 def senders(value: object, name: str) -> str:
     """'auto', a number of processes from 1 to 256, or where each of them runs: 'ssh:HOST' or a command, with commas."""
     if value == "auto":

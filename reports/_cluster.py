@@ -1,7 +1,7 @@
-"""A cluster over time: the roles and states of its replicas, their load, and what the router did."""
+"""A cluster over time: the roles and states of its replicas, and what the router did."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -101,27 +101,6 @@ def _stays(
         if state is not None and min(at_s, until_s) > since_s:
             yield Stay(replica, role, state, since_s, min(at_s, until_s))
         role, state, since_s = new_role or role, following or "up", at_s
-
-
-def load(run: Run, edges_s: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-    """By replica (2, stretches) between neighbouring times: the mean of its requests, running and waiting, of which
-    there are none between steps, and the share of the time that it spends in steps."""
-    total = {replica: np.zeros((2, len(edges) - 1)) for replica, edges in edges_s.items()}
-    for steps in run.step_pieces():
-        columns = ("replica", "start_s", "end_s", "running", "waiting")
-        replicas, start_s, until_s, running, waiting = (steps.column(name).to_numpy() for name in columns)
-        for replica, edges in edges_s.items():
-            ours = np.flatnonzero(replicas == replica)
-            if len(ours):
-                ours = ours[np.argsort(start_s[ours], kind="stable")]
-                begun_s = start_s[ours]
-                over_s = np.minimum(until_s[ours], np.append(begun_s[1:], np.inf))  # steps of a pipeline overlap
-                at_s = np.column_stack([begun_s, over_s]).ravel()
-                for sums, each in zip(total[replica], ((running + waiting)[ours], 1.0), strict=True):
-                    grown = np.cumsum(each * (over_s - begun_s))
-                    so_far = np.column_stack([np.append(0.0, grown[:-1]), grown]).ravel()
-                    sums += np.diff(np.interp(edges, at_s, so_far))
-    return {replica: total[replica] / np.diff(edges) for replica, edges in edges_s.items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

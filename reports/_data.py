@@ -16,6 +16,7 @@ from harness.data.run_json import Described
 from harness.metrics import measure
 from harness.metrics import stages as by_stage
 from harness.metrics.objective import Score, Seen, restored_slo, score
+from harness.metrics.summary import percentiles_of
 from harness.validity import fidelity
 from harness.validity.server_metrics import queue_shares
 from reports import _counted
@@ -74,6 +75,11 @@ def measured(run: Run) -> Run:
 def warmed_up(run: Run) -> str:
     """What a figure over time says where its run has requests of a warm-up; empty where it has none."""
     return "" if run.info.warmup.since_s is None else "The requests of the warm-up are among them."
+
+
+def percentiles(run: Run) -> tuple[str, ...]:
+    """The percentiles of its latencies that are shown: 'p50', ..."""
+    return tuple(f"p{percentile:g}" for percentile in percentiles_of(run.info.spec))
 
 
 def label(metric: str) -> str:

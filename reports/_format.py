@@ -191,11 +191,6 @@ def quoted(path: object) -> str:
     return shlex.quote(clean(path, None))
 
 
-def clean_line(value: object, limit: int = 400) -> str:
-    """One line cleaned piece by piece, so that the spaces that align its columns stay."""
-    return "".join(p if p.isspace() else clean(p, None) for p in re.split(r"( +)", str(value)[:limit])).rstrip()
-
-
 def in_figure(value: object, limit: int = 60) -> str:
     """Text for a figure: plotly draws a pseudo-HTML (bold, links) and fills in `%{...}` of its own."""
     return html.escape(clean(value, limit), quote=False).replace("%{", "%&#123;")

@@ -1,23 +1,18 @@
-"""Stored requests under other bounds, for figures that equal what `bench slo` prints: over a plane and over scales."""
+"""Stored requests under other bounds, for a figure of a run over the plane of two of them."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from harness.api import Bound, Slo
+from harness.api import Slo
 from harness.data.folder import Run
 from harness.errors import BenchError
-from harness.experiments.rescore.reading import Source, sources
-from harness.experiments.rescore.scale import Curve, Plane, curve, plane
+from harness.experiments.rescore.scale import Plane, plane
 from harness.metrics.measure import missing
-from harness.metrics.objective import Seen, parse_slo, restored_slo
+from harness.metrics.objective import Seen
 from reports import _data
-from reports._format import clean
-from reports.study.runs import Study
 
 METRICS = ("ttft", "tpot")
 FINE = (1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.8, 2, 2.2, 2.5, 2.8, 3, 3.5, 4, 4.5, 5, 5.5, 6, 7, 8, 9)
@@ -50,10 +45,6 @@ def series(low: float, high: float, steps: Sequence[float]) -> list[float]:
     first = max(i for i, value in enumerate(every) if value <= low * (1 + 1e-9))
     last = min(i for i, value in enumerate(every) if value >= high * (1 - 1e-9))
     return every[first : last + 1]
-
-
-SCALES = series(1 / AROUND, AROUND, FINE)
-"""Factors of the whole SLO at which systems are scored; 1 is among them."""
 
 
 def axis(seen: Seen, metric: str, own_s: float | None) -> Axis:
@@ -91,92 +82,3 @@ def of_run(run: Run) -> tuple[tuple[Axis, Axis], Plane] | str:
         return (ttft, tpot), plane(seen, {each.metric: each.limits_s for each in (ttft, tpot)}, held)
     except BenchError as error:
         return str(error)
-
-
-NONE = (
-    "Nothing can be scored again here, because the tables of the runs are not below this folder; "
-    "bench sweep keeps them in points/."
-)
-PERCENTILE = "A bound on a percentile of the run is not part of these shares."
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Rate:
-    """The runs at one rate (requests per second of the whole system), one per seed, over `SCALES`."""
-
-    rate_rps: float
-    curves: tuple[Curve, ...]
-
-    @property
-    def shares(self) -> np.ndarray:
-        """(scales,) the mean share of requests within every bound."""
-        mean: np.ndarray = np.mean([each.attainment for each in self.curves], axis=0)
-        return mean
-
-    def alone(self, bound: Bound) -> np.ndarray | None:
-        """(scales,) the mean share within one bound; None where a run does not have it."""
-        if any(bound not in each.bounds for each in self.curves):
-            return None
-        mean: np.ndarray = np.mean([each.bounds[bound] for each in self.curves], axis=0)
-        return mean
-
-    def crossing(self, goal: float) -> float | None:
-        """The mean of the smallest scales at which the runs reach a goal; None where one of them never does."""
-        found = [at for each in self.curves if (at := each.crossing(goal)) is not None]
-        return sum(found) / len(found) if len(found) == len(self.curves) else None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Scored:
-    """A system with its rates, rising; `share` is what they are divided by for a rate per GPU."""
-
-    name: str
-    share: float
-    rates: tuple[Rate, ...]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Replay:
-    """Systems with stored runs under one SLO, to be `named` where the study has several."""
-
-    slo: Slo
-    goals: tuple[float, ...]
-    systems: tuple[Scored, ...]
-    unit: str
-    named: bool = False
-
-
-@_data.once
-def of_study(study: Study) -> Replay | str:
-    """The runs of a study over `SCALES`, or the sentence that says why there are none; kept with it."""
-    own = [system for system in study.systems if not system.again]
-    read = [(system, [(point.rate_rps, _sources(point.folders)) for point in system.points]) for system in own]
-    first = next((source for _, rates in read for _, runs in rates for source in runs), None)
-    if first is None:
-        return NONE
-    try:
-        objective = restored_slo(first.info)
-        if study.slo and clean(str(objective), 400) != study.slo:  # the runs have another SLO, or one each
-            objective = parse_slo(study.slo, goal=objective.goal)
-        systems = [
-            Scored(system.name, study.share(system), tuple(
-                Rate(rate_rps, tuple(curve(source.seen, objective, SCALES) for source in runs))
-                for rate_rps, runs in rates if runs
-            ))
-            for system, rates in read
-        ]  # fmt: skip
-    except BenchError as error:
-        return str(error)
-    drawn = tuple(system for system in systems if system.rates)
-    return Replay(objective, study.goals or (objective.goal,), drawn, study.rate_unit, len(own) > 1)
-
-
-def _sources(folders: Iterable[Path]) -> list[Source]:
-    """The runs that can be read and have measured requests."""
-    found = []
-    for folder in folders:
-        try:
-            found += [source for source in sources(folder) if len(source.table)]
-        except BenchError:  # the page says how many are missing
-            continue
-    return found

@@ -15,7 +15,7 @@ from harness.api import ENDED_WELL
 from harness.data.folder import Run
 from harness.data.run_json import Described, RunInfo, ScoredBound, Summary
 from harness.metrics.measure import ended_well, in_summary, metrics
-from harness.metrics.summary import describe, summarize
+from harness.metrics.summary import describe, percentiles_of, summarize
 from harness.validity.client_warnings import tokens_text
 from harness.validity.remote import of_held_back
 from reports import _data, _format, _sending
@@ -23,23 +23,20 @@ from reports._format import Error, clean, errors
 from reports._sending import Floor
 
 MOST_CLASSES = 8
-_SHOWN = ("mean", "p50", "p90", "p99", "max")
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A line of the percentile table, printed; `missed` when its share is below the goal.
 
+    `values` are the mean, percentiles and the largest; empty texts where nothing was measured.
+
     `floor` is the client's own error, half of all and 99% of all, where it was measured.
     """
 
     name: str
     unit: str
-    mean: str
-    p50: str
-    p90: str
-    p99: str
-    max: str
+    values: dict[str, str]
     bound: str
     met: str
     missed: bool
@@ -95,7 +92,7 @@ class Result:
 def result(run: Run) -> Result:
     """The result of `run`: its stored summary, or one made now for a run that was killed before it had one."""
     slo = _data.slo(run)
-    summary = run.info.summary or summarize(run.requests, slo)
+    summary = run.info.summary or summarize(run.requests, slo, percentiles=percentiles_of(run.info.spec))
     bounds = summary.bounds
     total, ok = run.requests.num_rows, summary.status.get("ok", 0)
     requested = run.info.workload.rate_rps
@@ -120,7 +117,7 @@ def result(run: Run) -> Result:
         rate=_sending.rate(run.info, rate),
         span=_span(run.info, summary),
         flow=", ".join((*_flow(run.info, summary, offered, overloaded=overloaded), *_found(run))),
-        rows=rows(measured, bounds, slo.goal, _client(run)),
+        rows=rows(measured, bounds, slo.goal, _client(run), _data.percentiles(run)),
         classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
         counts=tuple((clean(s), f"{n:,}", share) for (s, n), share in zip(counts.items(), shares, strict=True)),
         errors=errors(run.requests),
@@ -135,10 +132,11 @@ def _client(run: Run) -> Client:
 
 
 def rows(
-    measured: Mapping[str, Described], bounds: Sequence[ScoredBound], goal: float, client: Client | None = None
-) -> tuple[Row, ...]:
+    measured: Mapping[str, Described], bounds: Sequence[ScoredBound], goal: float, client: Client,
+    percentiles: Sequence[str],
+) -> tuple[Row, ...]:  # fmt: skip
     """One row per latency and per bound: a bound on all requests stands in the row of its metric."""
-    client = client or Client()
+    shown = ("mean", *percentiles, "max")
     plain = {b.metric: b for b in bounds if b.tag is None and b.percentile is None}
     largest = [name for name in plain if _data.pooled(name)]
     always = [metric.name for metric in in_summary()]
@@ -146,12 +144,11 @@ def rows(
 
     def row(label: str, metric: str, values: Described | None, bound: ScoredBound | None) -> Row:
         open_bound = bound is not None and bound.text in client.unresolved
-        made = _row(label, values, bound, goal, client.floors.get(metric), unresolved=open_bound)
+        made = _row(label, values, shown, bound, goal, client.floors.get(metric), unresolved=open_bound)
         if metric not in client.unknown:
             return made
-        return dataclasses.replace(
-            made, mean="unknown", p50="", p90="", p99="", max="", met="unknown" if made.bound else ""
-        )
+        unknown = {**dict.fromkeys(shown, ""), "mean": "unknown"}
+        return dataclasses.replace(made, values=unknown, met="unknown" if made.bound else "")
 
     made = [
         row(_data.label(name), name, measured.get(name), None if name in largest else plain.get(name))
@@ -167,39 +164,40 @@ def _largest(run: Run, bounds: Iterable[ScoredBound], rows: np.ndarray | None = 
     bounded = {b.metric for b in bounds if b.tag is None and b.percentile is None}
     ok = _data.answered(run) if rows is None else _data.answered(run) & rows
     values = {name: _data.metric(run, name)[ok] for name in bounded if _data.pooled(name)}
-    return {_data.bound_label(name): describe(found[~np.isnan(found)]) for name, found in values.items()}
+    return {
+        _data.bound_label(name): describe(found[~np.isnan(found)], None, percentiles_of(run.info.spec))
+        for name, found in values.items()
+    }
 
 
 def _row(
     name: str,
     values: Described | None,
+    shown: Sequence[str],
     bound: ScoredBound | None,
     goal: float,
-    floor: Floor | None = None,
+    floor: Floor | None,
     *,
     unresolved: bool = False,
 ) -> Row:
     limit = bound.limit_s if bound else None
     measured = values.p99 if values else None
     own = (values.unit if values else None) or "s"
-    shown = _format.unit_of([measured, limit]) if own == "s" else own
-    unit = "" if measured is None else shown  # the same of all rows without values
+    unit = _format.unit_of([measured, limit]) if own == "s" else own
+    unit = "" if measured is None else unit  # the same of all rows without values
     error = "" if floor is None or not unit else _sending.pair(floor, unit)
-    if not values:
-        mean, p50, p90, p99, most = [""] * 5
-    else:
+    printed = dict.fromkeys(shown, "")
+    for statistic in shown if values else ():
         # of a mean and a median the error is that of half of all
-        errors_s = [0.0 if floor is None else floor.p50_s if k in ("mean", "p50") else floor.p99_s for k in _SHOWN]
-        mean, p50, p90, p99, most = (
-            _format.in_unit(getattr(values, k), unit, error_s) for k, error_s in zip(_SHOWN, errors_s, strict=True)
-        )
+        error_s = 0.0 if floor is None else floor.p50_s if statistic in ("mean", "p50") else floor.p99_s
+        printed[statistic] = _format.in_unit(values.at(statistic) if values else None, unit, error_s)
     if bound is None:
-        return Row(clean(name, 60), unit, mean, p50, p90, p99, most, "", "", False, error)
+        return Row(clean(name, 60), unit, printed, "", "", False, error)
     at = "per request" if limit is None else _format.limit(limit)
     met, missed = _met(bound, goal)
     if unresolved:
         met, missed = f"{met} unresolved", False
-    return Row(clean(name, 60), unit, mean, p50, p90, p99, most, at, met, missed, error)
+    return Row(clean(name, 60), unit, printed, at, met, missed, error)
 
 
 def _met(bound: ScoredBound, goal: float) -> tuple[str, bool]:
@@ -317,13 +315,15 @@ def _class(run: Run, tag: str | None, bounds: list[ScoredBound], goal: float, *,
     ours = rows_of.to_numpy()
     ok = ours & _data.answered(run)
     known = [m.name for m in in_summary() if run.whole is None or not m.pooled]  # all gaps of a large run: too many
-    measured = {} if overloaded else {name: describe(_values(run, name, ok), metrics()[name].unit) for name in known}
+    percentiles = percentiles_of(run.info.spec)
+    known = [] if overloaded else known
+    measured = {name: describe(_values(run, name, ok), metrics()[name].unit, percentiles) for name in known}
     own = [replace(b, tag=None) for b in bounds if tag is not None and b.tag == tag and b.percentile is None]
     measured |= {} if overloaded else _largest(run, own, ours)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
     failed = int(np.sum(ours & ~ended_well(run.requests)))
     note = f"{_format.count(int(ours.sum()), 'request')} {name}, {failed:,} failed"
-    return Group(note, rows(measured, own, goal, _client(run)))
+    return Group(note, rows(measured, own, goal, _client(run), _data.percentiles(run)))
 
 
 def _values(run: Run, name: str, ok: np.ndarray) -> np.ndarray:

@@ -28,6 +28,7 @@ from harness.validity.remote import (
 from reports import _format
 from reports._format import clean
 from reports._system import Facts, first, pairs, part
+from reports.document import Cell
 
 NAMED_HOSTS = 4
 INSTANT_S = 1e-6
@@ -168,19 +169,6 @@ class Floor:
     p99_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Side:
-    """A quantity as the client and as the server tell it, printed; `apart` when they differ by more than is allowed."""
-
-    name: str
-    unit: str
-    client: str
-    server: str
-    difference: str
-    note: str
-    apart: bool
-
-
 def floors(info: RunInfo) -> dict[str, Floor]:
     """Per metric the client's floor; empty where none was measured."""
     found = {}
@@ -196,11 +184,6 @@ def client(run: Run) -> Facts:
     if not is_remote(run):
         return ()
     return tuple((name, text) for name, text in _client(run) if text)
-
-
-def server(run: Run) -> tuple[Side, ...]:
-    """What client and server say of the same quantities."""
-    return tuple(_side(row) for row in run.info.server.compared or ())
 
 
 def server_note(run: Run) -> str:
@@ -225,22 +208,17 @@ def _who(run: Run) -> str:
     return own if own == kind else f"{own} (metrics with the names of {kind})"
 
 
-def _side(row: Compared) -> Side:
+def side(row: Compared) -> tuple[str | Cell, ...]:
+    """What client and server say of the same quantity: name, unit, both values, their difference, and a note."""
     name, unit = clean(row.name or "", 60), clean(row.unit or "", 20)
     client, server, difference = row.client, row.server, row.difference
     note = "" if row.within is None else "agree" if row.within else "differ"
     if why := clean(row.why or "", 60):
         note = f"{note} ({why})" if note else f"not compared: {why}"
     shown = _format.unit_of([client, server]) if unit == "s" else ""
-    return Side(
-        name=name,
-        unit=shown or ("" if unit in (name, "share") else unit),
-        client=_printed(client, unit, shown),
-        server=_printed(server, unit, shown),
-        difference=_signed(difference, unit, shown),
-        note=note,
-        apart=row.within is False,
-    )
+    apart = Cell(_signed(difference, unit, shown), good=False if row.within is False else None)
+    sides = (_printed(client, unit, shown), _printed(server, unit, shown))
+    return name, shown or ("" if unit in (name, "share") else unit), *sides, apart, note
 
 
 def _printed(value: float | None, unit: str, shown: str) -> str:

@@ -7,11 +7,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import UNSET
 
 from harness.data.folder import Run
 from harness.data.run_json import Described, Intervals, RunInfo, Stages, Summary
 from harness.experiments.compare.gates import quantity
-from harness.metrics.summary import describe
+from harness.metrics.summary import describe, percentiles_of
 from harness.validity.conclude import completed
 from reports import _data
 from reports._format import clean
@@ -23,7 +24,6 @@ MOST_CLASSES = 100
 
 _RATES = ("throughput_rps", "goodput_rps", "output_tps", "token_goodput_tps")
 _SENT = ("requested_rps", "drawn_rps", "achieved_rps")
-_STATISTICS = ("n", "mean", "std", "p50", "p90", "p99", "max")
 
 
 class Row(NamedTuple):
@@ -134,10 +134,11 @@ def _shares(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:
 
 
 def _statistics(name: str, traffic: str | None, metric: str, values: Described, within: Intervals) -> Iterator[Row]:
-    for statistic in _STATISTICS if values.n else _STATISTICS[:1]:
+    named = ("p50", "p90", "p99") if values.percentiles is UNSET else values.percentiles
+    for statistic in ("n", "mean", "std", *named, "max") if values.n else ("n",):
         low, high = getattr(within, statistic, None) or (None, None)
         of = "values" if statistic == "n" else values.unit or "s"
-        yield Row(name, traffic, clean(metric, 60), of, statistic, _number(getattr(values, statistic)), low, high)
+        yield Row(name, traffic, clean(metric, 60), of, statistic, _number(values.at(statistic)), low, high)
 
 
 def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
@@ -155,7 +156,7 @@ def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
             yield Row(name, traffic, "attainment", "share", "mean", kept)
         for metric, whole in measured.items():
             values = _data.metric(run, metric)[ok]
-            measured_of = describe(values[~np.isnan(values)], whole.unit)
+            measured_of = describe(values[~np.isnan(values)], whole.unit, percentiles_of(run.info.spec))
             yield from _statistics(name, traffic, metric, measured_of, Intervals())
 
 

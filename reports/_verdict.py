@@ -131,17 +131,6 @@ def _open_by(info: RunInfo) -> str:
     return f"a stream that was held back on its way{between}"
 
 
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """One check of the run: its name, its state, what was found, and the remedy."""
-
-    name: str
-    state: str
-    found: str
-    remedy: str
-    failed: bool
-
-
 def warmup(run: Run) -> str:
     """'12 of 2,200 requests, due in the first 16.0 s, are not measured (mser5)'; empty where none was requested."""
     cut = run.info.warmup
@@ -167,16 +156,6 @@ def interval(info: RunInfo) -> str:
     if parts and within.metrics:
         parts[-1] += f" ({_sure(within)} within this run; other seeds may differ by more)"
     return "; ".join([*parts, clean(within.why_not, 400)] if within.why_not else parts)
-
-
-def checks(info: RunInfo) -> tuple[Checked, ...]:
-    """The checks of a run, in the order of reading."""
-    found = []
-    for check in info.checks or ():
-        texts = (check.check, check.state, check.text, check.remedy)
-        name, state, seen, remedy = (clean(text or "", 600) for text in texts)
-        found.append(Checked(name, "not checked" if state == "unknown" else state, seen, remedy, state == "failed"))
-    return tuple(found)
 
 
 def _intervals(within: Within, *, bounded: bool) -> Iterator[str]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.metrics.summary import summarize
+from harness.metrics.summary import percentiles_of, summarize
 from reports import _data, _pictures, _tables
 from reports._format import clean
 from reports.answers.run import document
@@ -128,7 +128,7 @@ class Json:
         """The text, ending with a newline; control characters are escaped as JSON does."""
         info = encode(run.info) | {"complete": run.complete}
         if not run.info.summary:
-            info["summary"] = encode(summarize(run.measured, _data.slo(run)))
+            info["summary"] = encode(summarize(run.measured, _data.slo(run), percentiles=percentiles_of(run.info.spec)))
         return json.dumps(info, indent=self.indent, ensure_ascii=True, allow_nan=False) + "\n"
 
 

@@ -27,7 +27,6 @@ from harness.experiments.rescore import reading, scale
 from harness.experiments.rescore.reading import Source
 from harness.metrics.objective import Seen, parse_slo, restored_slo
 from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS, student
-from reports import _data, _format, _sending
 from reports._format import clean
 from reports._system import Facts
 
@@ -50,9 +49,6 @@ _PRINTED = (
 )
 
 SEARCH = "capacity.json"
-
-LOOKED = 3
-"""Pairs that are looked through for a client floor."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,11 +149,6 @@ class Comparison:
     point: str
     missing: str
     searches: Mapping[str, CapacityAnswer]
-
-    @property
-    def floors(self) -> Facts:
-        """The client floor of the first readable run of each side, where it was measured."""
-        return _floors(self.info, self.folder)
 
     @property
     def bounds(self) -> Facts:
@@ -261,26 +252,6 @@ def _only_numbers(info: CompareAnswer, beside: Path) -> bool:
     """Whether the first pair left numbers that a command printed, and nothing else."""
     run = next((pair.base_run for pair in info.pairs), "")
     return any((place / pairing.FILE).is_file() for place in _places(Path(run), beside))
-
-
-def _floors(info: CompareAnswer, beside: Path) -> Facts:
-    """The client's own error on each side, from the first of its runs that is there and that measured it."""
-    return tuple(
-        (f"Client floor, {side}", text)
-        for side in ("base", "head")
-        for text in [next(filter(None, (_floor(info, pair, side, beside) for pair in info.pairs[:LOOKED])), "")]
-        if text
-    )
-
-
-def _floor(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) -> str:
-    path = folder_of(info, pair, side, beside)
-    if path is None or not (path / "run.json").is_file():
-        return ""
-    found = _sending.floors(read_info(path))
-    units = {name: _format.unit_of([floor.p99_s]) for name, floor in found.items()}
-    texts = [f"{_data.label(name)} {_sending.pair(floor, units[name])} {units[name]}" for name, floor in found.items()]
-    return f"{', '.join(texts)} (half / 99% of all stamps are nearer to the truth)" if texts else ""
 
 
 def _read(path: Path, cut_s: float) -> Iterator[Source]:

@@ -28,7 +28,6 @@ PICTURES = {
     "attainment": ("curve/report.html", "section[aria-labelledby=t-attainment_rate]"),
     "latency": ("curve/report.html", "section[aria-labelledby=t-latency_rate]"),
     "capacity": ("found/report.html", "section[aria-labelledby=t-attainment_rate]"),
-    "cluster": ("cluster/report.html", "section[aria-labelledby=t-cluster]"),
     "systems": ("systems.html", "section[aria-labelledby=t-attainment_rate]"),
     "forest": ("compare.html", "section[aria-labelledby=t-forest]"),
     "series": ("series/report.html", "section[aria-labelledby=t-trend-1]"),

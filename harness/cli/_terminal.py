@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from harness.experiments.capacity.capacity_json import CapacityAnswer
     from harness.experiments.place.place_json import PlaceAnswer
     from harness.runner.progress import Display
+    from reports.document import Document
     from reports.document.rendered import Report
 
 
@@ -166,9 +167,9 @@ def show_findings(info: Answer) -> None:
     say("\n".join(finding.text for finding in answers.document(info).findings))
 
 
-def draw(html: str, facts: Mapping[str, object], title: str) -> None:
+def draw(html: str, document: Document, facts: Mapping[str, object]) -> None:
     """Write a page of pictures (`reports.traffic.page`); an existing file is replaced."""
     from reports import traffic
 
-    files.write(Path(html), traffic.page(facts, title))
+    files.write(Path(html), traffic.page(document, facts))
     note(f"Pictures: {html}")

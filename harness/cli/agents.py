@@ -58,6 +58,7 @@ waits for every answer. Capacity in agents is where the first condition of a tie
         "duration",
         "requests",
         "fail-under",
+        "percentiles",
         "rate",
         "slo",
         "warmup",

@@ -53,7 +53,7 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
 @click.command("capacity", cls=GroupedCommand, epilog=_EPILOG, short_help="Search the highest rate that meets the SLO.")
 @server_url
 @run_options(
-    without=("duration", "fail-under", "rate"),
+    without=("duration", "fail-under", "rate", "percentiles"),
     requests={"help": "Requests of a trial on a wall clock. Default: by --budget; of a trace, all. Not for simulated "
               "searches: see --horizon and --max-requests."},
     warmup={"help": "Warm-up to discard. Default: simulated, none, or until sessions have filled the system; else "

@@ -119,7 +119,7 @@ def _pairs(value: object, name: str) -> int | str:
         help="With --trend: accept the level from RUN on (its folder, date or commit, or latest).")  # fmt: skip
 @option("--reason", metavar="TEXT", group="History", help="With --accept: why, for accepted.json.")
 @run_options(
-    without=("backend", "seed", "fail-under"),
+    without=("backend", "seed", "fail-under", "percentiles"),
     warmup={"help": "Warm-up to discard: mser5 (detected, default for new runs), 30s, 200 (requests), or none. "
                     "Default for stored runs: as recorded."},
 )  # fmt: skip

@@ -66,7 +66,7 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 @option("--seed", metavar="N", type=SEED, group=SWEEP, help="First seed of --seeds N. Default: 0.")
 @option("--goal", metavar="LIST", group=SWEEP, help="Shares of requests that must meet the SLO. Default: 0.9.")
 @run_options(
-    without=("rate", "goal", "seed"),
+    without=("rate", "goal", "seed", "percentiles"),
     requests={"help": "Requests of a run. Default: 2,200 in simulated time, else the preset's or the whole trace."},
     warmup={"help": "Warm-up to discard: mser5 (detected, default), 30s, 200 (requests), or none."},
     fail_under={"help": "Exit with code 1 if fewer requests meet the SLO at any point."},

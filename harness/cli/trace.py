@@ -18,6 +18,7 @@ from harness.data import files
 from harness.errors import UsageError, no_such
 
 if TYPE_CHECKING:
+    from reports.document import Document
     from workloads.fit.command import Mode
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -68,13 +69,15 @@ def _rows(options: Mapping[str, Any]) -> dict[str, Any]:
     return {f"{name}_s" if name in ("start", "stop") else name: value for name, value in options.items()}
 
 
-def _show(form: str, report: str, *about: Any, facts: object = None) -> None:
-    """Print the report of that name of `reports.answers.trace`; json and csv have its facts."""
+def _show(form: str, report: str, *about: Any, facts: object = None) -> Document:
+    """Print and return the report of that name of `reports.answers.trace`; json and csv have its facts."""
     from reports.answers import trace
     from reports.document.rendered import Report
 
     facts = about[0] if facts is None else facts
-    _terminal.show(form, Report(getattr(trace, report)(*about), facts, tuple(trace.rows(facts))))
+    document: Document = getattr(trace, report)(*about)
+    _terminal.show(form, Report(document, facts, tuple(trace.rows(facts))))
+    return document
 
 
 def _written(form: str, target: str, requests: int, facts: Mapping[str, Any]) -> int:
@@ -96,9 +99,9 @@ def info(file: str, caches: tuple[str, ...], html: str | None, form: str, **opti
 
     trace = replay.read(file, **_rows(options))
     facts = summary.of(trace, caches)
-    _show(form, "document", facts)
+    document = _show(form, "document", facts)
     if html is not None:
-        _terminal.draw(html, summary.picture(trace, facts), f"Trace {trace.facts['file']}")
+        _terminal.draw(html, document, summary.picture(trace, facts))
     return 0
 
 
@@ -209,9 +212,9 @@ def fit(
         raise UsageError(f"'{target}' is there already; --force replaces it.")
     model = fitted.fit(replay.read(file, **_rows(options)), mode=mode, window_s=window)
     model.save(target)
-    _show(form, "fitted", model.lines(), target, facts=model.quality)
+    document = _show(form, "fitted", model.lines(), target, facts=model.quality)
     if html is not None:
-        _terminal.draw(html, model.picture(), f"Fit of {Path(file).name}")
+        _terminal.draw(html, document, model.picture())
     return 0
 
 

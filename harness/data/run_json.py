@@ -214,7 +214,10 @@ class Resolution(Part, frozen=True, kw_only=True):
 
 
 class Described(Part, frozen=True):
-    """A metric over the requests that ended well; None where nothing was measured."""
+    """A metric over the requests that ended well; None where nothing was measured.
+
+    `percentiles` are those of --percentiles, by name ('p95').
+    """
 
     n: Count | None = None
     mean: Number | None = None
@@ -224,6 +227,13 @@ class Described(Part, frozen=True):
     p99: Number | None = None
     max: Number | None = None
     unit: Text = None
+    percentiles: dict[str, Number | None] | UnsetType = UNSET
+
+    def at(self, statistic: str) -> Number | None:
+        """The mean, a percentile ('p95'), ...; None where it is not known."""
+        own = {"mean": self.mean, "std": self.std, "p50": self.p50, "p90": self.p90, "p99": self.p99, "max": self.max}
+        named = {} if self.percentiles is UNSET else self.percentiles
+        return (own | named | {"n": self.n}).get(statistic)
 
 
 class ScoredBound(Part, frozen=True, kw_only=True):

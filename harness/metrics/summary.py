@@ -9,7 +9,7 @@ streamed tokens, because it divides by tokens of hidden reasoning too.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import get_args
 
 import numpy as np
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET, UnsetType
 
 from harness.api import Metric, RunTables, Slo, Status
+from harness.data.codec import Facts
 from harness.data.lists import BLOCK, Floats, Mask, lists, number, ratio, streamed_tokens
 from harness.data.run_json import Described, OutputTokens, ScoredBound, Summary
 from harness.metrics.measure import ended_well, first_last, metrics, missing, run_metrics, sample
@@ -26,7 +27,14 @@ from harness.metrics.quantiles import quantile, quantiles
 
 __all__ = ["describe", "of_run", "per_second_of", "quantile", "served", "summarize", "vllm_keys", "window_of"]
 
-PERCENTILES = (50, 90, 99)
+PERCENTILES = (50.0, 90.0, 99.0)
+"""Those that every run has, and that are shown unless --percentiles names others."""
+
+
+def percentiles_of(spec: Facts) -> tuple[float, ...]:
+    """The percentiles of the latencies of a run, by its options."""
+    text = spec.get("percentiles")
+    return tuple(map(float, str(text).split(","))) if text else PERCENTILES
 
 
 def summarize(
@@ -36,6 +44,7 @@ def summarize(
     window_s: float | None = None,
     seen: Seen | None = None,
     scored: Score | None = None,
+    percentiles: Sequence[float] = PERCENTILES,
 ) -> Summary:
     """The numbers of a run; None stands where nothing was measured.
 
@@ -54,7 +63,7 @@ def summarize(
     good = per_second if scored.by_request and not scored.unknown else lambda _: math.nan
     bounded = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in bounded or not m.on_request}
-    measured = {name: _measured(m, seen) for name, m in wanted.items()}
+    measured = {name: _measured(m, seen, percentiles) for name, m in wanted.items()}
     ends = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
     return Summary(
         requests=len(table),
@@ -84,16 +93,28 @@ def of_run(tables: RunTables) -> dict[str, Described]:
     return {metric.name: describe(values, metric.unit) for metric, values in found.items() if len(values)}
 
 
-def _measured(metric: Metric, seen: Seen) -> Described:
+def _measured(metric: Metric, seen: Seen, percentiles: Sequence[float]) -> Described:
     """The values of a metric over the requests that ended well."""
     if not metric.gaps or not seen.is_thin:
-        return describe(sample(metric, seen.table, seen.ok), metric.unit)
+        return describe(sample(metric, seen.table, seen.ok), metric.unit, percentiles)
     if not metric.pooled:
         values = seen.values(metric.name)[seen.ok]
-        return describe(values[np.isfinite(values)], metric.unit)
-    found = seen.selected(metric.name, seen.ok, [p / 100 for p in PERCENTILES])
-    mean, std, p50, p90, p99, largest = map(known, (found.mean, found.std, *found.quantiles, found.largest))
-    return Described(n=found.n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=metric.unit)
+        return describe(values[np.isfinite(values)], metric.unit, percentiles)
+    at = sorted({*PERCENTILES, *percentiles})
+    found = seen.selected(metric.name, seen.ok, [p / 100 for p in at])
+    named = dict(zip(at, map(known, found.quantiles), strict=True))
+    mean, std, largest = map(known, (found.mean, found.std, found.largest))
+    return _described(found.n, mean, std, named, largest, metric.unit, percentiles)
+
+
+def _described(
+    n: int, mean: float | None, std: float | None, at: Mapping[float, float | None], largest: float | None,
+    unit: str | None, percentiles: Sequence[float],
+) -> Described:  # fmt: skip
+    """The numbers of a metric, the requested percentiles by name only where they are not those of every run."""
+    p50, p90, p99 = (at[percentile] for percentile in PERCENTILES)
+    named = UNSET if tuple(percentiles) == PERCENTILES else {f"p{p:g}": at[p] for p in percentiles}
+    return Described(n=n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=unit, percentiles=named)
 
 
 def window_of(table: pa.Table) -> float:
@@ -131,8 +152,8 @@ def _scheduled(table: pa.Table) -> tuple[float, float]:
     return float(ends["min"]), float(ends["max"] - ends["min"])
 
 
-def describe(values: Floats, unit: str | None = None) -> Described:
-    """n, mean, standard deviation, p50, p90, p99 and largest of values without NaN, which it reorders."""
+def describe(values: Floats, unit: str | None = None, percentiles: Sequence[float] = PERCENTILES) -> Described:
+    """n, mean, standard deviation, percentiles and largest of values without NaN, which it reorders."""
     n = len(values)
     mean: float | None = math.nan
     std: float | None = math.nan
@@ -142,9 +163,9 @@ def describe(values: Floats, unit: str | None = None) -> Described:
         # numpy's own standard deviation would need all values a second time
         squares = (np.square(values[at : at + BLOCK] - mean).sum() for at in range(0, n, BLOCK))
         std = math.sqrt(float(sum(squares)) / n)
-    at = quantiles(values, [p / 100 for p in PERCENTILES])
-    mean, std, p50, p90, p99, largest = (known(value) for value in (mean, std, *at, largest))
-    return Described(n=n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=unit)
+    at = sorted({*PERCENTILES, *percentiles})
+    named = dict(zip(at, map(known, quantiles(values, [p / 100 for p in at])), strict=True))
+    return _described(n, known(mean), known(std), named, known(largest), unit, percentiles)
 
 
 def _tokens(table: pa.Table, mask: Mask) -> int:

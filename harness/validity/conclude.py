@@ -17,7 +17,7 @@ from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, Run
 from harness.metrics import stages
 from harness.metrics.objective import Seen, restored_slo, score
 from harness.metrics.resources import limits_w, sides_of
-from harness.metrics.summary import of_run, served, summarize
+from harness.metrics.summary import of_run, percentiles_of, served, summarize
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, server_metrics, steady_state, work_done
@@ -41,7 +41,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     part = large.measured(run)
     measured, seen = part.requests, Seen(part.requests, None if part.whole is None else part.pieces)
     scored = score(measured, objective, seen)
-    summary = summarize(measured, objective, seen=seen, scored=scored)
+    percentiles = percentiles_of(run.info.spec)
+    summary = summarize(measured, objective, seen=seen, scored=scored, percentiles=percentiles)
     summary = msgspec.structs.replace(summary, run_metrics=of_run(_tables(part, run)))
     by_stage = stages.summed(part, seen, scored, server_metrics.queue_shares)
     info = run.info.change(summary=summary, stages=by_stage, **_remote(run, seen, objective))

@@ -10,12 +10,11 @@ from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.answer import gathered
-from harness.experiments.sweep.crossings import ratio
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import _format
 from reports._format import clean, quoted
 from reports.answers import capacity, sweep
-from reports.document import Block, Document, Finding, Notice, Section, Table
+from reports.document import Block, Document, Finding, Notice, Section
 from reports.figures import curves
 from reports.study import of_capacity, of_many, of_sweep
 from reports.study.runs import Study
@@ -57,33 +56,9 @@ def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Pat
         findings=(Finding(curves.finding(study), None, (UNTESTED,)),),
         key_facts=tuple(_key_facts(study, named)),
         warnings=tuple(_warnings(study, named)),
-        sections=(
-            Section("systems", "Systems", tuple(_crossed(study))),
-            *sweep.of_figures(study),
-            *_sections(named, home),
-        ),
+        sections=(*sweep.of_figures(study, [sweep.crossed(study)]), *_sections(named, home)),
         commands=(f"bench report {' '.join(map(quoted, _paths(named)))}",) if _paths(named) else (),
     )
-
-
-def _crossed(study: Study) -> Iterator[Table]:
-    """What each system sustains at each goal, and over the first of them by the seeds that both have."""
-    first = study.systems[0]
-    for goal in study.goals:
-        rows = []
-        for system in study.systems:
-            found, share = system.capacity(goal), study.share(system)
-            rates = (None, None, None) if found is None else (found.rps, found.low_rps, found.high_rps)
-            rps, low_rps, high_rps = (None if rate is None else rate / share for rate in rates)
-            comparable = first.line and system.line and system is not first
-            paired = ratio(first.line, system.line, goal) if comparable else None
-            scaled = [None if value is None else value * study.share(first) / share for value in paired or [None] * 3]
-            rows.append((
-                system.name, _format.number(rps),
-                _format.between(low_rps, high_rps), _format.number(scaled[0]), _format.between(scaled[1], scaled[2]),
-            ))  # fmt: skip
-        heads = ("system", f"sustains ({study.rate_unit})", "95% interval", f"times {first.name}", "95% interval")
-        yield Table(f"goal {sweep.percent(goal)}", heads, tuple(rows))
 
 
 def _of_runs(info: SweepAnswer, home: Path) -> Document:

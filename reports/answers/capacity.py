@@ -97,6 +97,7 @@ def document(info: CapacityAnswer, path: Path | None = None) -> Document:
             )
             for one in results
         ),
+        numbers=tuple(_numbers(info, results)),
         key_facts=(
             *sweep.key_facts(info, study),
             *([("Cost", _cost(info, info.cost))] if info.cost else []),
@@ -152,6 +153,22 @@ def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
     rate, low, high = (f"{value:,.{digits}f}" for value in (one.capacity_rps, one.low_rps, one.high_rps))
     interval = f"{low} .. {high}, +-{100 * one.half_width:.1f}%"
     return f"{start}: {rate} req/s ({percent(info.confidence)} interval {interval}){unresolved}"
+
+
+def _numbers(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[tuple[str, str]]:
+    """Of the first goal: the rate with its interval, per GPU, and what is served where more come."""
+    if not results or results[0].capacity_rps is None:
+        return
+    one = results[0]
+    yield f"capacity at {percent(one.goal)}", f"{_format.number(one.capacity_rps)} req/s"
+    if one.low_rps is not None:
+        yield f"{percent(info.confidence)} interval", _format.between(one.low_rps, one.high_rps)
+    if one.per_gpu_rps is not None and (info.gpus or 0) > 1:
+        yield "per GPU", f"{_format.number(one.per_gpu_rps)} req/s"
+    if one.stable_rps is not None:
+        yield "serves at most", f"{_format.number(one.stable_rps)} req/s"
+    if one.binding:
+        yield "fails first", clean(one.binding, 40)
 
 
 def _counted(requests: int | None, seeds: int | None) -> str:

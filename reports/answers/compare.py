@@ -27,6 +27,8 @@ MARKS = {
     "refused": ("NOT COMPARABLE", None),
     "invalid": ("NOT VALID", False),
 }
+NUMBERS = 4
+"""Gates whose change stands large on a page."""
 MOST_ROWS, MOST_PRINTED = 200, 40
 """Rows of a table on a page and in a text; all are in the JSON and in CSV."""
 RESTS_ON = {
@@ -81,13 +83,21 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
         mark=mark,
         good=good,
         findings=(Finding(text[:1].upper() + text[1:], good, rests),),
-        key_facts=tuple(_key_facts(info, found)),
+        numbers=tuple(_numbers(info.gates, exact=info.mode == "exact")),
+        key_facts=tuple(_key_facts(info)),
         warnings=notices(info.warnings),
         sections=tuple(section for section in _sections(info, found) if section.blocks),
         commands=() if found is None else (_repeat(info, found.folder),),
         used=_used(info),
         definitions=(*DEFINITIONS, *in_use()),
     )  # fmt: skip
+
+
+def _numbers(gates: Sequence[GateRow], *, exact: bool) -> Iterator[tuple[str, str]]:
+    """The changes of four gates, of those that regressed first."""
+    for row in sorted(gates, key=lambda gate: [*MARKS].index(gate.verdict))[:NUMBERS]:
+        where = f" at {wording.where(row.point)}" if row.point else ""
+        yield clean(f"{row.label}{where}", 60), _change(row, exact=exact)
 
 
 def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:
@@ -99,7 +109,7 @@ def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:
     return RESTS_ON["paired" if known else "unknown"]
 
 
-def _key_facts(info: CompareAnswer, found: Comparison | None) -> Iterator[tuple[str, str]]:
+def _key_facts(info: CompareAnswer) -> Iterator[tuple[str, str]]:
     for side in ("base", "head"):
         yield side.capitalize(), clean(info.on(side).label, 300)
     if info.slo:
@@ -111,7 +121,6 @@ def _key_facts(info: CompareAnswer, found: Comparison | None) -> Iterator[tuple[
     systems = [system(backend, {}) or first(backend, "backend", "name") or "" for backend in backends]
     names = ("System",) if systems[0] == systems[1] else ("System of the base", "System of the head")
     yield from ((name, text) for name, text in zip(names, systems, strict=False) if text)
-    yield from found.floors if found is not None else ()
 
 
 def _sections(info: CompareAnswer, found: Comparison | None) -> Iterator[Section]:

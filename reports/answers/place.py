@@ -12,10 +12,10 @@ from harness.experiments.place.place_json import BestUnit, PlaceAnswer, PlaceCos
 from reports import _format
 from reports._format import clean
 from reports._system import flat, versions
+from reports.answers.agents import RESUME
 from reports.answers.sweep import percent
 from reports.document import Command, Document, Finding, Section, Table, figures_of, notices
 
-RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
 UNDECIDED = 5

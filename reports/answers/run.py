@@ -10,6 +10,7 @@ from harness.data.run_json import RunInfo
 from harness.experiments.rescore import scale
 from harness.metrics.measure import headline, run_metrics
 from harness.metrics.resources import resources
+from harness.metrics.summary import percentiles_of
 from reports import _cluster, _data, _format, _rows, _sending, _stages, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
@@ -17,7 +18,7 @@ from reports._system import OF_REMOTE, Facts, first, in_use
 from reports.document import Block, Cell, Document, Figure, Finding, Markup, Notice, Section, Table
 from reports.document.curve import Curve
 
-KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline", "cluster")
+KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline")
 """Figures that stand open on the page; the others are folded."""
 FLOOR = "client floor p50 / p99"
 SHOWN_WITHOUT_STEPS = frozenset({"ttft_answer", "cache_found", "cache_best"})
@@ -80,10 +81,11 @@ def _numbers(info: RunInfo, result: Result) -> Iterator[tuple[str, str]]:
         yield "within the SLO", _format.share(result.attainment, result.goal)
     if (goodput_rps := info.summary.goodput_rps) is not None and not result.overloaded:
         yield "goodput", f"{_format.number(goodput_rps)} req/s"
-    percentile = "p99" if result.goal > GOAL_OF_P90 else "p90"
+    wanted = 99.0 if result.goal > GOAL_OF_P90 else 90.0
+    percentile = min(percentiles_of(info.spec), key=lambda shown: abs(shown - wanted))
     for row in result.rows:
-        if row.name in ("TTFT", "TPOT") and row.mean:
-            yield f"{row.name} {percentile}", f"{getattr(row, percentile)} {row.unit}"
+        if row.name in ("TTFT", "TPOT") and row.values["mean"]:
+            yield f"{row.name} p{percentile:g}", f"{row.values[f'p{percentile:g}']} {row.unit}"
 
 
 def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
@@ -200,14 +202,14 @@ def _latencies(run: Run, result: Result) -> Table:
 
 def _rows_table(note: str, rows: Sequence[Row], goal: str = "", within: Cell | None = None) -> Table:
     """A row for each metric and bound, and one of all bounds where `within` has their share."""
-    heads: tuple[str, ...] = ("metric", "unit", "mean", "p50", "p90", "p99", "max", "bound", "within")
+    heads: tuple[str, ...] = ("metric", "unit", *rows[0].values, "bound", "within")
     cells: list[tuple[str | Cell, ...]] = [
-        (row.name, row.unit, row.mean, row.p50, row.p90, row.p99, row.max, row.bound,
-         Cell(row.met, good=False if row.missed else None)) for row in rows
-    ]  # fmt: skip
+        (row.name, row.unit, *row.values.values(), row.bound, Cell(row.met, good=False if row.missed else None))
+        for row in rows
+    ]
     floors = [row.floor for row in rows]
     if within is not None:
-        cells.append(("all bounds", *[""] * 6, goal, within))
+        cells.append(("all bounds", *[""] * (len(heads) - 3), goal, within))
         floors.append("")
     if any(floors):
         heads, cells = (*heads, FLOOR), [(*row, floor) for row, floor in zip(cells, floors, strict=True)]
@@ -238,32 +240,30 @@ def _notes(run: Run, result: Result) -> Iterator[Markup]:
 def _figures(run: Run) -> Iterator[tuple[str, tuple[Figure, str]]]:
     """Key -> figure and its section; what another tool's aggregates can never show is left out."""
     measured = _data.measured(run)
-    clusters = figures.of("cluster") if _cluster.shown(run) else {}
-    for row in () if run.info.source.per_request is False else (*figures.of("run").values(), *clusters.values()):
+    for row in () if run.info.source.per_request is False else figures.of("run").values():
         shown = run if row.over_time else measured
         yield row.key, (Figure(row.key, row.title, partial(row.draw, shown)), row.section)
 
 
 def _checks(info: RunInfo) -> Iterator[Block]:
-    if checks := _verdict.checks(info):
-        rows = tuple(
-            (check.name, Cell(check.state, good=False if check.failed else None), check.found, check.remedy)
-            for check in checks
+    rows = []
+    for check in info.checks or ():
+        name, state, found, remedy = (
+            clean(text or "", 600) for text in (check.check, check.state, check.text, check.remedy)
         )
-        yield Table("checks of the run; one that fails makes it not valid", ("check", "state", "found", "remedy"), rows,
-                    left=2, words=2)  # fmt: skip
+        shown = Cell("not checked" if state == "unknown" else state, good=False if state == "failed" else None)
+        rows.append((name, shown, found, remedy))
+    if rows:
+        caption, heads = "checks of the run; one that fails makes it not valid", ("check", "state", "found", "remedy")
+        yield Table(caption, heads, tuple(rows), left=2, words=2)
 
 
 def _server(run: Run) -> Iterator[Block]:
-    note, sides = _sending.server_note(run), _sending.server(run)
-    if not sides:
+    note, rows = _sending.server_note(run), tuple(map(_sending.side, run.info.server.compared or ()))
+    if not rows:
         if note:
             yield f"{note}."
         return
-    rows = tuple(
-        (side.name, side.unit, side.client, side.server, Cell(side.difference, good=False if side.apart else None),
-         side.note) for side in sides
-    )  # fmt: skip
     yield Table(note, ("quantity", "unit", "client", "server", "difference", ""), rows, left=2, words=1)
     yield "Both sides count from when a request was sent; a difference above 5% or the client's floor is marked."
 

@@ -18,18 +18,18 @@ from harness.metrics.measure import headline, metrics
 from harness.metrics.objective import meets
 from harness.stats.seeds import Spread
 from harness.validity.remote import floors_s
-from reports import _format, _replay, _system
+from reports import _format, _system
 from reports._format import clean
 from reports._system import Facts, flat, part
 from reports._verdict import FIND_CAPACITY
-from reports.document import Cell, Command, Document, Finding, Notice, Section, Table, figures_of, page_of
+from reports.document import Block, Cell, Command, Document, Finding, Notice, Section, Table, figures_of, page_of
 from reports.document.curve import Curve
+from reports.study import runs as study_runs
 from reports.study.runs import Study, floor_s, infos
-from reports.study.sweep import at, axis_title, named, of_sweep
+from reports.study.sweep import along, at, axis_title, named, of_sweep
 
 FIGURE_SECTIONS = {
     "figures": "Goodput",
-    "slos": "Other SLOs",
     "latency": "Latency and throughput",
     "time": "Where the time goes",
 }
@@ -41,6 +41,10 @@ CURVES = 3
 PERCENTILES = ("p50", "p90", "p99")
 _ALWAYS = ("attainment", "goodput (req/s)")
 """Columns that stay where they have nothing to show."""
+_INTERVAL = (
+    "95% interval",
+    "of the mean over the seeds; above 95% attainment it holds less often than it says, as a far worse seed is rare",
+)
 _ENDED = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED", "failed": "BACKEND FAILED"}
 _JUDGED = {0: ("MET AT EVERY POINT", True), 1: ("NOT MET AT EVERY POINT", False), 5: ("NOT DECIDED", None)}
 
@@ -80,6 +84,7 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
             ),
         ),
         used=_used(info, study),
+        definitions=(*_system.in_use(), _INTERVAL),
     )
 
 
@@ -201,27 +206,50 @@ def _floor(info: SweepAnswer | CapacityAnswer, study: Study | None) -> str:
 
 
 def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iterator[Section]:
+    crossings = [
+        crossed(along(info, axis, home or Path())) for axis in dict.fromkeys(found.along for found in info.crossings)
+    ]
     if study is not None and home is not None:
-        yield from of_figures(study)
-    yield Section("points", "Points", (*tables(info), *_curves(info)))
+        yield from of_figures(study, crossings)
+        crossings = []
+    yield Section("points", "Points", (*crossings, *tables(info), *_curves(info)))
     if home is not None:
         yield Section("runs", "Runs", (runs(info, home),), detail=True)
 
 
-def of_figures(study: Study) -> Iterator[Section]:
-    """The figures of a study in their sections."""
-
+def of_figures(study: Study, crossings: Sequence[Table] = ()) -> Iterator[Section]:
+    """The figures of a study in their sections; below the first of them where the goals are crossed."""
     for key, title in FIGURE_SECTIONS.items():
-        if key == "slos" and isinstance(replay := _replay.of_study(study), str):  # one sentence for all its figures
-            yield Section(key, title, (replay,))
-            continue
-        yield Section(key, title, tuple(figures_of("study", study, section=key)))
+        blocks: list[Block] = [*figures_of("study", study, section=key)]
+        if key == "figures":
+            several = sum(bool(system.line) for system in study.systems) > 1
+            blocks += [*crossings, *(figures_of("study", study, section="ratios") if several else [])]
+        yield Section(key, title, tuple(blocks))
+
+
+def crossed(study: Study) -> Table:
+    """A row for each system and goal: where it is crossed and, of several systems, how often the first that is."""
+    several, found = len(study.systems) > 1, study_runs.crossed(study)
+    paired = any(row.times[0] is not None for row in found)
+    rows = tuple(
+        (
+            *([row.system.name] if several else []),
+            percent(row.goal),
+            _format.number(row.at[0]),
+            _format.between(*row.at[1:]),
+            " to ".join(map(_format.option, row.between)) if row.between else row.side or "-",
+            *([_format.number(row.times[0]), _format.between(*row.times[1:])] if paired else []),
+        )
+        for row in found
+    )
+    what = f"sustains ({study.rate_unit})" if study.axis == RATE else f"crossed at {axis_title(study.axis)}"
+    heads = (*(["system"] if several else []), "goal", what, "95% interval", "between",
+             *([f"times {study.systems[0].name}", "95% interval"] if paired else []))  # fmt: skip
+    return Table("where attainment crosses the goals, interpolated", heads, rows, int(several), narrow=("between",))
 
 
 def tables(info: SweepAnswer) -> Iterator[Table]:
-    """Where the goals are crossed, attainment, latencies, and differences between systems."""
-    for along in dict.fromkeys(crossing.along for crossing in info.crossings):
-        yield _crossed(info, along)
+    """Attainment, latencies, and differences between systems."""
     yield _attainment(info)
     timed = [m.name for m in headline() if any(m.name in point.metrics for point in info.points)]
     if timed:  # of runs: axes that only score the same runs again have no part in it
@@ -276,26 +304,6 @@ def _differences(info: SweepAnswer) -> Table:
     )
     return Table(f"attainment less that of {named(info.differences[0].base.items())}, in points, paired by seed",
                  (*map(axis_title, names), "system", "difference", "95% interval"), rows, len(names) + 1)  # fmt: skip
-
-
-def _crossed(info: SweepAnswer, along: str) -> Table:
-    """A row for each system and goal; over the rate with what it sustains over the first system, paired by seed."""
-    names = [axis.name for axis in info.axes if axis.name != along]
-    base = info.ratios[0].base if info.ratios and along == RATE else None
-    over = {(one.goal, *one.head.items()): one for one in info.ratios if one.base == base}
-    rows = []
-    for one in (crossing for crossing in info.crossings if crossing.along == along):
-        side = "-" if one.side is None else f"all {clean(one.side)}"
-        between = " to ".join(map(_format.option, one.between)) if one.between else side
-        cells = [*(clean(one.where[name]) for name in names), percent(one.goal), _format.number(one.at),
-                 _format.between(one.low, one.high), between]  # fmt: skip
-        if base is not None:
-            beside = over.get((one.goal, *one.where.items()))
-            cells += ["-", "-"] if beside is None else [f"{beside.ratio:.3g}", _format.between(beside.low, beside.high)]
-        rows.append(tuple(cells))
-    heads = (*map(axis_title, names), "goal", f"crossed at {axis_title(along)}", "95% interval", "between",
-             *(() if base is None else (f"times {named(base.items())}", "95% interval")))  # fmt: skip
-    return Table("where attainment crosses the goals, interpolated", heads, tuple(rows), len(names))
 
 
 def _curves(info: SweepAnswer) -> Iterator[Curve]:

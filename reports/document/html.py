@@ -1,7 +1,7 @@
 """A document as one offline HTML file, with its figures drawn by plotly.js inside."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import quote
@@ -17,7 +17,11 @@ def render(document: Document, *, bundle: str | None = None, plain: bool = False
 
     Raises UsageError for a section that the document does not have, and where the plotly bundle cannot be read.
     """
-    shown = [replace(one, blocks=tuple(map(_drawn, one.blocks))) for one in chosen(document, sections)]
+    stated = {finding.text for finding in document.findings}
+    shown = [
+        replace(section, blocks=tuple(_captioned(_drawn(block), stated) for block in section.blocks))
+        for section in chosen(document, sections)
+    ]
     parts = [block for section in shown for block in section.blocks if isinstance(block, Part)]
     return _page.render("document.html.j2", parts, bundle=bundle, plain=plain, document=document, sections=shown)
 
@@ -41,6 +45,13 @@ def figures(document: Document, sections: Sequence[str] = (), names: Sequence[st
 
 def _drawn(block: Block) -> Block:
     return _page.part(block.key, block.title, block.draw(), block.rows) if isinstance(block, Figure) else block
+
+
+def _captioned(block: Block, stated: Collection[str]) -> Block:
+    """The block without a finding in its caption that the verdict has stated."""
+    if not isinstance(block, Part) or block.table is None or block.finding not in stated:
+        return block
+    return replace(block, caption=block.caption.removeprefix(block.finding).strip())
 
 
 def chosen(document: Document, names: Sequence[str]) -> list[Section]:

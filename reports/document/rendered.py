@@ -105,7 +105,7 @@ def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
     """Return the figures of a run by name: each a plotly figure when called, or what is missing."""
     from reports import figures
 
-    measured, rows = figures.measured(run), {**figures.of("run"), **figures.of("cluster")}
+    measured, rows = figures.measured(run), figures.of("run")
     whole = {name: row.section == figures.FIDELITY or row.over_time for name, row in rows.items()}
     return {name: partial(row.draw, run if whole[name] else measured) for name, row in rows.items()}
 

@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "cluster", "study", "compare", "trend", "validate", "place", "agents"]
-"""What figures are made of: a `harness.data.folder.Run` (cluster: of replicas with roles, failures, or a router that
-acts), a `reports.study.Study` (systems over the rate, from sweeps, searches or several runs), a
-`reports.comparison.Comparison`, a `TrendAnswer` with the runs of each series to draw, one comparison of `bench validate
---against` (its name, pairs, errors and targets), or the answer of `bench place` or `bench agents`."""
+Subject = Literal["run", "study", "compare", "trend", "validate", "place", "agents"]
+"""What figures are made of: a `harness.data.folder.Run`, a `reports.study.Study` (systems over the rate, from sweeps,
+searches or several runs), a `reports.comparison.Comparison`, a `TrendAnswer` with the runs of each series to draw, one
+comparison of `bench validate --against` (its name, pairs, errors and targets), or the answer of `bench place` or
+`bench agents`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +66,8 @@ FIGURES = (
     Figure("arrivals", "run", FIDELITY, "Planned and sent requests", "timeline", True),
     Figure("burstiness", "run", FIDELITY, "How bursty the requests came", "traffic", True),
     Figure("lengths", "run", FIDELITY, "Lengths requested and received", "cdf", True),
-    Figure("cluster", "cluster", "figures", "Cluster", "cluster", True),
     Figure("attainment_rate", "study", "figures", "Attainment against rate", "curves"),
-    Figure("slo_scale_rates", "study", "slos", "Attainment against SLO scale", "scale"),
+    Figure("ratios", "study", "ratios", "What each system sustains over the first", "curves"),
     Figure("interactivity", "study", "latency", "Throughput against interactivity", "curves"),
     Figure("latency_rate", "study", "latency", "TTFT and TPOT against rate", "curves"),
     Figure("stages_rate", "study", "time", "Where the time of a request goes, by rate", "stages"),

@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import cycle
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from harness.data.lists import Floats, number
+from harness.data.lists import number
 from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
+from harness.metrics.summary import percentiles_of
 from reports import _data, _format
 from reports.figures import style
 from reports.figures.style import Look
@@ -25,7 +26,6 @@ _LATENCIES = (
     Look(style.VERMILLION, "longdashdot", "x"),
     Look(style.BLUE, "dot", "star"),
 )
-_MARKED = (0.5, 0.9, 0.99)
 _TOKENS = (
     ("prompt_tokens", "prompt", Look(style.BLUE)),
     ("output_tokens_asked", "output requested", style.TPOT._replace(symbol="circle")),
@@ -80,7 +80,7 @@ def latency_cdf(run: Run) -> go.Figure | str:
     kept = 0
     for one in found:
         kept += style.cumulative(drawn, one.values, one.name, one.look, style.OF_SECONDS, legendgroup=one.metric)
-        _marks(drawn, one.values, f"{one.name} p50, p90, p99", one.look, legendgroup=one.metric)
+        _marks(drawn, percentiles_of(run.info.spec), one)
     limits = [one.limit_s for one in found if one.limit_s is not None]
     x = style.log_axis("seconds (log scale)", [*_ends(one.values for one in found), *limits])
     style.axes(drawn, x, style.share_axis(style.BELOW))
@@ -105,10 +105,11 @@ def _one_token(found: Sequence[Latency]) -> str:
     return f"Left out of TPOT and gaps: {_format.count(left, 'request')} of one token." if left else ""
 
 
-def _marks(drawn: go.Figure, values: np.ndarray, name: str, look: Look, **more: Any) -> None:
-    x, y = [quantile(values, q) for q in _MARKED], [q * 100 for q in _MARKED]
-    style.curve(drawn, x, y, name, look, "p%{y:g}: %{x:.4r} s", mode="markers", size=9, showlegend=False,
-                meta=style.MARKS, **more)  # fmt: skip
+def _marks(drawn: go.Figure, percentiles: Sequence[float], one: Latency) -> None:
+    x = [quantile(one.values, percentile / 100) for percentile in percentiles]
+    name = f"{one.name} {', '.join(f'p{percentile:g}' for percentile in percentiles)}"
+    style.curve(drawn, x, percentiles, name, one.look, "p%{y:g}: %{x:.4r} s", mode="markers", size=9, showlegend=False,
+                meta=style.MARKS, legendgroup=one.metric)  # fmt: skip
 
 
 def _bounds(drawn: go.Figure, texts: Iterable[tuple[Latency, str]]) -> None:
@@ -173,16 +174,3 @@ def _tokens(shown: Sequence[tuple[str, np.ndarray, Look]], most: int) -> tuple[g
     style.axes(drawn, x, style.share_axis(style.BELOW))
     total = sum(len(values) for _, values, _ in found)
     return drawn, style.reduced(total, kept, "values", style.RANKS)
-
-
-def think(times_s: Floats, since: str) -> go.Figure:
-    """Cumulative share of the think times on a log axis."""
-    drawn = style.new(340)
-    found = np.sort(times_s)
-    hover = "%{x:.3r} s: %{y:.1f}%"
-    kept = style.cumulative(drawn, found, "think times", Look(style.BLUE), hover, most=1000, step="hv")
-    x = style.log_axis(f"seconds since {since} (log scale)", [float(v) for v in found])
-    style.axes(drawn, x, style.share_axis("think times at or below (%)"))
-    middle, high = (_format.seconds(float(v)) for v in np.quantile(found, [0.5, 0.9]))
-    note = style.reduced(len(found), kept, "think times", style.RANKS)
-    return style.done(drawn, style.finding({f"Time since {since}": [f"p50 {middle}", f"p90 {high}"]}), [note])

@@ -130,11 +130,10 @@ def _means(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], *, e
     means = np.array([_loss(row, row.change_pct) for row in rows])
     low, high = np.array([_ends(row, exact=exact) for row in rows]).T
     styles = [_VERDICTS[row.verdict] for row in rows]
-    error = {"type": "data", "symmetric": False, "array": np.nan_to_num(high - means),
-             "arrayminus": np.nan_to_num(means - low), "thickness": 2, "width": 6, "color": style.GREY}  # fmt: skip
+    name = "mean over the pairs" if any(row.pairs > 1 for row in rows) else "loss"
     style.curve(
-        drawn, means, names, "mean over the pairs" if any(row.pairs > 1 for row in rows) else "loss", styles[0],
-        "%{x:.3g}", mode="markers", showlegend=False, error_x=error, size=12,
+        drawn, means, names, name, Look(style.GREY),
+        "%{x:.3g}", mode="markers", showlegend=False, ends=(low, high), across=True, size=12,
         symbols=[look.symbol for look in styles], marker={"color": [look.color for look in styles]},
     )  # fmt: skip
     for place, row in enumerate(rows):

@@ -36,6 +36,8 @@ _NAMED = 3
 _METRICS = ("ttft", "tpot")
 _PARTS = {"p50": Look(style.GREEN), "p90": Look(style.BLUE, "dash", "square"),
           "p99": Look(style.VERMILLION, "dot", "diamond")}  # fmt: skip
+_REST, _ROW = 130, 44
+"""Pixels of a figure of rows, and of each row of it."""
 _NEAR = 10.0
 """A floor that lies further below the latencies than this is in the text and not drawn."""
 _NO_LATENCY = (
@@ -68,21 +70,17 @@ def attainment_rate(study: Study) -> go.Figure | str:
     style.end_labels(drawn, named, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})
     known = [(line, found) for goal in study.goals for line in lines
              if (found := line.system.capacity(goal)) is not None and found.rps is not None]  # fmt: skip
-    sustained = []
     for line, found in known:
         share = study.share(line.system)
         rate, *ends = [None if end is None else end / share for end in (found.rps, found.low_rps, found.high_rps)]
         assert rate is not None
         span = (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
         style.upright(drawn, rate, look=line.look._replace(dash="dot", width=1.5), top=found.goal * 100, span=span)
-        text = f"{found.goal * 100:g}% up to {_format.number(rate)}{_between(ends, 1.0)}"
-        sustained.append(f"{line.prefix}{text}")
         if len(lines) == len(known) == 1:  # more would lie on one another, or on the curves
-            style.above(drawn, rate, text)
+            style.above(drawn, rate, f"{found.goal * 100:g}% up to {_format.number(rate)}{_between(ends, 1.0)}")
     points = [point for line in lines for point in line.points if point.attainment is not None]
     apart = in_figure(", ".join(_percentile(points)))
     return style.done(drawn, finding(study), [
-        f"Vertical: {'; '.join(sustained)}." if len(sustained) > 1 else "",
         _seeds_note(points, "pairs" if study.sides else "seeds"),
         "The line is a monotone fit." if any(map(_searched, lines)) else "",
         systems.hollow(points),
@@ -205,6 +203,38 @@ def _alike(study: Study, base: System, head: System, goal: float) -> bool:
 def _between(ends: Sequence[float | None], share: float) -> str:
     low, high = ends
     return "" if low is None or high is None else f" ({_format.number(low / share)} to {_format.number(high / share)})"
+
+
+def ratios(study: Study) -> go.Figure | str:
+    """A row for each system: what it sustains over the first, with its interval over the seeds of both, by goal."""
+    rows = [row for row in runs.crossed(study) if row.times[0] is not None]
+    if not rows:
+        return "Fewer than two systems cross a goal, so there are no ratios; bench sweep with other rates brings them."
+    first = study.systems[0].name
+    names = list(dict.fromkeys(row.system.name for row in rows))
+    labels = {name: "<br>".join(style.wrapped(in_figure(name))) for name in names}
+    drawn = style.new(height=_REST + _ROW * len(names))
+    for goal, look in zip(study.goals, style.SYSTEMS, strict=False):
+        of_goal = [row for row in rows if row.goal == goal]
+        values = np.array([[math.nan if end is None else end for end in row.times] for row in of_goal]).reshape(-1, 3)
+        style.curve(
+            drawn, values[:, 0], [labels[row.system.name] for row in of_goal], f"goal {goal * 100:g}%", look,
+            "%{x:.3g} times", mode="markers", size=10, ends=(values[:, 1], values[:, 2]), across=True,
+        )  # fmt: skip
+    every = [end for row in rows for end in row.times if end is not None]
+    style.axes(
+        drawn,
+        style.log_axis(f"times what {in_figure(first, 40)} sustains", [*every, 1.0]),
+        style.axis("", type="category", categoryorder="array", categoryarray=[*labels.values()], autorange="reversed"),
+    )
+    style.upright(drawn, 1.0, look=Look(style.GREY, width=1.0))
+    values_of = {
+        row.system.name: [f"{_format.number(row.times[0])}{_between(row.times[1:], 1.0)} times {first}"]
+        for row in rows
+        if row.goal == rows[0].goal
+    }
+    seeds = "Lines: 95% interval over the seeds of both; one that contains 1 shows no significant difference."
+    return style.done(drawn, style.finding(values_of), [seeds if len(every) > len(rows) else ""])
 
 
 def latency_rate(study: Study) -> go.Figure | str:

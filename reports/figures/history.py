@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -33,17 +32,18 @@ def trend(info: TrendAnswer, most: int = MOST_DRAWN) -> go.Figure | str:
     if not rows:
         return "No valid run has a judged metric (mean TTFT and TPOT, failures, capacity); bench report RUN says why."
     drawn = style.panels([1.0] * len(rows), _REST_PX + _PANEL_PX * len(rows))
-    in_legend: set[str] = set()
     several, ticks = len(info.series) > 1, _ticks(rows)
     for row, panel in enumerate(rows, start=1):
-        for name, trace in _traces(panel):
-            drawn.add_scatter(row=row, col=1, name=name, legendgroup=name, showlegend=name not in in_legend, **trace)
-            in_legend.add(name)
+        _curves(drawn, row, panel)
         head = f"{in_figure(panel.series.name, 30)}<br>" if several else ""
         title = f"{head}{in_figure(panel.metric.name, 30)}<br>({panel.unit})"
         x = style.axis("night (date, UTC)" if row == len(rows) else "", type="date", **ticks)
         style.axes(drawn, x, style.axis(title, range=list(panel.edges)), row)
         _lines(drawn, row, panel)
+    in_legend: set[str] = set()
+    for trace in drawn.data:  # one entry for all panels
+        trace.update(legendgroup=trace.name, showlegend=trace.name not in in_legend)
+        in_legend.add(trace.name)
     return style.done(drawn, _finding(rows), _notes(rows))
 
 
@@ -103,83 +103,58 @@ def _ticks(rows: Sequence[Panel]) -> dict[str, object]:
     return {"tickvals": days, "tickformat": "%b %-d\n%Y"} if len(days) <= _FEW_DAYS else {}
 
 
-def _traces(panel: Panel) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and content of each trace: values with a line, the reference, changes, runs without a value."""
-    value = "value of the night"
-    yield value, _values(panel)
-    yield value, _connected(panel)
-    yield "reference", {
-        "x": panel.at, "y": np.array(panel.scaled("reference")), "mode": "lines", "hoverinfo": "skip",
-        "connectgaps": False, "line": {**Look(style.GREY, "dash", width=1.8).line, "shape": "hvh"},
-    }  # fmt: skip
+def _curves(drawn: go.Figure, row: int, panel: Panel) -> None:
+    """Values with their intervals and a line, the reference, changes, runs without a value."""
+    value, blue, values = "value of the night", Look(style.BLUE, width=1.2), panel.scaled("value")
+    low, high = panel.scaled("low"), panel.scaled("high")
+    style.curve(
+        drawn, panel.at, values, value, blue, f"%{{x}}: %{{y:,.4~g}} {panel.unit} %{{text}}", row=row, mode="markers",
+        size=6, text=[in_figure(run.commit or "", 20) for run in panel.runs],
+        ends=(low, high) if any(map(math.isfinite, low)) else None,
+    )  # fmt: skip
+    # nothing is connected across a break, nor at a run without a value
+    gaps = np.flatnonzero([at in panel.breaks for at in panel.at])
+    x, y = (
+        np.insert(np.array(panel.at, object), gaps, np.array(panel.at, object)[gaps]),
+        np.insert(values, gaps, np.nan),
+    )
+    style.curve(drawn, x.tolist(), y, value, blue, None, row=row, mode="lines", meta=style.MARKS)
+    grey = Look(style.GREY, "dash", width=1.8)
+    reference = np.array(panel.scaled("reference"))
+    style.curve(
+        drawn, panel.at, reference, "reference", grey, None, row=row, mode="lines", step="hvh", connectgaps=False
+    )
     for side, (name, look) in _SIDES.items():
-        if trace := _steps(panel, side, look):
-            yield name, trace
-    low, high = panel.edges
+        _steps(drawn, row, panel, side, name, look)
+    bottom, top = panel.edges
     why = {gap.night: gap.why for gap in panel.series.gaps}
-    for name, places, y, texts, marker in (
-        ("no valid run", there := [at for at in panel.at if at in why], low + 0.05 * (high - low),
-         [f"{at}: {in_figure(why[at], 120)}" for at in there], {"color": style.GREY, "symbol": "x", "size": 8}),
-        ("overloaded: no value", over := [run.night for run in panel.runs if run.overloaded],
-         low + 0.95 * (high - low), [f"{at}: overloaded, so it has no latency" for at in over],
-         {"color": style.VERMILLION, "symbol": "triangle-up-open", "size": 10, "line": {"width": 2}}),
-    ):  # fmt: skip
-        if places:
-            yield name, {"x": places, "y": [y] * len(places), "mode": "markers", "marker": marker,
-                         "hovertext": texts, "hoverinfo": "text", "meta": style.MARKS}  # fmt: skip
+    gone = {at: in_figure(why[at], 120) for at in panel.at if at in why}
+    over = {run.night: "overloaded, so it has no latency" for run in panel.runs if run.overloaded}
+    for name, texts, place, look in (
+        ("no valid run", gone, 0.05, Look(style.GREY, symbol="x")),
+        ("overloaded: no value", over, 0.95, Look(style.VERMILLION, symbol="triangle-up-open")),
+    ):
+        if texts:
+            edge, hover = bottom + place * (top - bottom), [f"{at}: {text}" for at, text in texts.items()]
+            style.curve(drawn, [*texts], [edge] * len(texts), name, look, "%{hovertext}", row=row, mode="markers",
+                        size=9, hovertext=hover, meta=style.MARKS)  # fmt: skip
 
 
-def _values(panel: Panel) -> dict[str, Any]:
-    """A dot for each run, with its interval where there is one."""
-    y, low, high = (panel.scaled(key) for key in ("value", "low", "high"))
-    trace: dict[str, Any] = {
-        "x": panel.at, "y": np.array(y), "mode": "markers",
-        "marker": {"color": style.BLUE, "size": 6},
-        "text": [in_figure(run.commit or "", 20) for run in panel.runs],
-        "hovertemplate": f"%{{x}}: %{{y:,.4~g}} {panel.unit} %{{text}}",
-    }  # fmt: skip
-    if any(math.isfinite(end) for end in low):
-        up, down = (np.abs(np.array(end) - np.array(y)) for end in (high, low))
-        trace["error_y"] = {
-            "type": "data", "symmetric": False, "array": up, "arrayminus": down,
-            "color": style.BLUE, "thickness": 1, "width": 2,
-        }  # fmt: skip
-    return trace
-
-
-def _connected(panel: Panel) -> dict[str, Any]:
-    """The line through the dots, with a gap at runs without a value and where nothing is connected."""
-    x: list[str] = []
-    y: list[float] = []
-    for at, value in zip(panel.at, panel.scaled("value"), strict=True):
-        if at in panel.breaks:
-            x.append(at)
-            y.append(math.nan)
-        x.append(at)
-        y.append(value)
-    return {
-        "x": x, "y": np.array(y), "mode": "lines", "line": Look(style.BLUE, width=1.2).line, "hoverinfo": "skip",
-        "meta": style.MARKS,
-    }  # fmt: skip
-
-
-def _steps(panel: Panel, side: str, look: Look) -> dict[str, Any] | None:
+def _steps(drawn: go.Figure, row: int, panel: Panel, side: str, name: str, look: Look) -> None:
     """The first runs of the steps to that side, the last one with its commit."""
     runs = {run.night: run for run in panel.runs}
     steps = [step for step in panel.metric.steps if step.side == side and step.first in runs]
     if not steps:
-        return None
+        return
     values = [runs[step.first].value for step in steps]
     y = [panel.edges[1] if value is None else panel.scale * value for value in values]
     rises = panel.metric.better == "lower" if side == "worse" else panel.metric.better == "higher"
-    return {
-        "x": [step.first for step in steps], "y": np.array(y), "mode": "markers+text",
-        "marker": {"color": look.color, "symbol": look.symbol, "size": 11, "line": {"color": look.color, "width": 1}},
-        "text": [""] * (len(steps) - 1) + [in_figure((steps[-1].commit or steps[-1].first)[:10], 20)],
-        "textposition": "top left" if rises else "bottom left", "textfont": {"size": 11},
-        "hovertext": [in_figure(_step(panel.metric, step), 200) for step in steps], "hoverinfo": "text",
-        "meta": style.MARKS,
-    }  # fmt: skip
+    style.curve(
+        drawn, [step.first for step in steps], y, name, look, "%{hovertext}", row=row, mode="markers+text", size=11,
+        text=[""] * (len(steps) - 1) + [in_figure((steps[-1].commit or steps[-1].first)[:10], 20)],
+        textposition="top left" if rises else "bottom left", textfont={"size": 11},
+        hovertext=[in_figure(_step(panel.metric, step), 200) for step in steps], meta=style.MARKS,
+    )  # fmt: skip
 
 
 def _lines(drawn: go.Figure, row: int, panel: Panel) -> None:

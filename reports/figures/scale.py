@@ -18,10 +18,8 @@ from harness.experiments.rescore.slo_json import ScaleScore
 from harness.metrics.summary import per_second_of
 from reports import _data, _format, _replay
 from reports._format import in_figure
-from reports._replay import Rate, Replay, Scored
 from reports.figures import style
 from reports.figures.style import Look
-from reports.study import Study
 
 UNKNOWN = "The bounds of the SLO are on times that are unknown in this run, so there is no attainment to draw."
 FEW = "A picture needs two scales or more; the table has the requested one."
@@ -105,67 +103,6 @@ def of_answer(answer: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
         f"{goal * 100:g}% within": ["at no scale" if at is None else f"from scale {_format.number(at)} on"]
         for goal, at in zip(goals, answer.crossings, strict=True)
     }))  # fmt: skip
-
-
-def slo_scale_rates(study: Study) -> go.Figure | str:
-    """Share of requests within every bound times the scale, at the highest rate that reaches the first goal."""
-    replay = _replay.of_study(study)
-    if isinstance(replay, str):
-        return replay
-    bounds = [bound for bound in replay.slo.bounds if bound.percentile is None]
-    if not bounds:
-        return style.UNBOUND
-    chosen = [(system, rate_of(replay, system)) for system in replay.systems[: len(style.SYSTEMS)]]
-    at = [f"{_format.number(rate.rate_rps / system.share)} {replay.unit}" for system, rate in chosen]
-    series = [
-        Series(f"{in_figure(system.name)} at {text}", rate.shares, look._replace(width=3.0))
-        for (system, rate), text, look in zip(chosen, at, style.SYSTEMS, strict=False)
-    ]
-    if not replay.named:
-        first = chosen[0][1]
-        alone = ((_data.bound_label(bound.metric, tag=bound.tag), first.alone(bound)) for bound in bounds)
-        series = [Series("all bounds", first.shares, style.ALL), *_single(one for one in alone if one[1] is not None)]
-    drawn = _curves(series, np.array(_replay.SCALES), replay.goals, within="requests within the bounds (%)")
-    style.upright(drawn, 1.0)
-    values: dict[str, list[str]] = {}
-    for number, ((system, rate), text) in enumerate(zip(chosen, at, strict=True)):
-        for place, goal in enumerate(replay.goals):
-            cross = rate.crossing(goal)
-            if cross is not None and _replay.SCALES[0] <= cross <= _replay.SCALES[-1]:
-                label = f"{goal * 100:g}% from scale {_format.number(cross)}"
-                line = number * len(replay.goals) + place
-                style.upright(drawn, cross, label, line, look=style.SYSTEMS[number], top=goal * 100)
-            if place == 0:
-                reached = "at no scale" if cross is None else f"from scale {_format.number(cross)} on"
-                name = f"{system.name} at {text}" if replay.named else f"At {text}"
-                values[name] = [f"{goal * 100:g}% within the SLO {reached}"]
-    return style.done(drawn, style.finding(values), _notes(replay, chosen))
-
-
-def rate_of(replay: Replay, system: Scored) -> Rate:
-    """The highest rate at which the mean attainment reaches the first goal; the lowest where none does."""
-    reaching = [rate for rate in system.rates if _attainment(rate) >= replay.goals[0]]
-    return reaching[-1] if reaching else system.rates[0]
-
-
-def _attainment(rate: Rate) -> float:
-    """The mean share under the SLO itself."""
-    return float(rate.shares[_replay.SCALES.index(1.0)])
-
-
-def _notes(replay: Replay, chosen: Sequence[tuple[Scored, Rate]]) -> list[str]:
-    goal = f"{replay.goals[0] * 100:g}%"
-    short = [system.name for system, rate in chosen if _attainment(rate) < replay.goals[0]]
-    seeds, more = max(len(rate.curves) for _, rate in chosen), len(replay.systems) - len(chosen)
-    several = any(len(system.rates) > 1 for system, _ in chosen)
-    who = f" ({', '.join(short)})" if replay.named else ""
-    return [
-        f"The rate is the highest one tried at which {goal} is reached." if several else "",
-        _replay.PERCENTILE if any(bound.percentile is not None for bound in replay.slo.bounds) else "",
-        f"At no rate tried {goal} is reached{who}, so the lowest is drawn." if short else "",
-        f"Means over {seeds} seeds." if seeds > 1 else "",
-        f"Systems that are not drawn: {more}." if more > 0 else "",
-    ]
 
 
 def slo_plane(run: Run) -> go.Figure | str:

@@ -53,10 +53,8 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
     for (name, look), group in groups:
         values = np.array([_ends(one, at_rate=at_rate) for one in group])
         every += values.ravel().tolist()
-        error = {"type": "data", "symmetric": False, "color": look.color, "array": values[:, 2] - values[:, 0],
-                 "arrayminus": values[:, 0] - values[:, 1]}  # fmt: skip
         style.curve(drawn, values[:, 0], [names[id(one)] for one in group], name, look, f"%{{y}}: %{{x:.4r}} {unit}",
-                    mode="markers", size=10, error_x=error,
+                    mode="markers", size=10, ends=(values[:, 1], values[:, 2]), across=True,
                     symbols=look.symbols(one.at_least for one in group))  # fmt: skip
     title = "rate per GPU (req/s)" if objective.name == "gpu" else objective.unit
     x = style.axis(title, rangemode="tozero")

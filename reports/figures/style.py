@@ -242,9 +242,19 @@ def whole(most: int) -> dict[str, Any]:
 
 def curve(
     figure: go.Figure, x: Any, y: Any, name: str, look: Look, hover: str | None, *, row: int | None = None,
-    mode: str = "lines+markers", size: Any = 8, symbols: Sequence[str] | None = None, step: str = "", **more: Any,
+    mode: str = "lines+markers", size: Any = 8, symbols: Sequence[str] | None = None, step: str = "",
+    ends: tuple[Any, Any] | None = None, across: bool = False, **more: Any,
 ) -> None:  # fmt: skip
-    """A line with markers (or what `mode` says); `symbols` is that of each point, `step` the shape of a step line."""
+    """A line with markers (or what `mode` says); `symbols` is that of each point, `step` the shape of a step line.
+
+    `ends` are the lower and upper ends of intervals, NaN where a point has none: of y, or of x where they lie `across`.
+    """
+    if ends is not None:
+        low, high, at = (np.asarray(values, np.float64) for values in (*ends, x if across else y))
+        more["error_x" if across else "error_y"] = {
+            "type": "data", "symmetric": False, "array": np.nan_to_num(high - at),
+            "arrayminus": np.nan_to_num(at - low), "color": look.color, "thickness": 1.5,
+        }  # fmt: skip
     if "lines" in mode:
         more["line"] = {**look.line, "shape": step} if step else look.line
     if "markers" in mode:
@@ -355,7 +365,7 @@ def end_labels(figure: go.Figure, curves: Sequence[tuple[float, float, str, str]
     scale = figure.layout.xaxis
     ends = [(float(np.log10(x)) if scale.type == "log" else x, y, name, color) for x, y, name, color in curves]
     ends += [(scale.range[1], y, name, GREY) for y, name in levels.items()]
-    texts = [_wrapped(name) for *_, name, _ in ends]
+    texts = [wrapped(name) for *_, name, _ in ends]
     widest = max(len(line) for text in texts for line in text)
     figure.layout.update(showlegend=False, margin={"l": 70, "r": _STEM + 10 + widest * _CHARACTER, "t": 62, "b": 56})
     low, high = figure.layout.yaxis.range
@@ -371,7 +381,8 @@ def end_labels(figure: go.Figure, curves: Sequence[tuple[float, float, str, str]
         )  # fmt: skip
 
 
-def _wrapped(name: str) -> list[str]:
+def wrapped(name: str) -> list[str]:
+    """Short lines of a name."""
     found = textwrap.wrap(name.replace(":", ": "), _WRAP, break_long_words=False, break_on_hyphens=False)
     return [line if len(line) <= _WRAP + 2 else f"{line[: _WRAP + 1]}…" for line in found]
 

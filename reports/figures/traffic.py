@@ -1,4 +1,4 @@
-"""Traffic without a run: streams of arrivals and lengths as arrays, their rate over time, lengths and sessions.
+"""Traffic without a run: streams of arrivals and lengths as arrays, and their rate over time.
 
 Lengths alone are in `cdf`.
 
@@ -11,14 +11,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.data.lists import Floats
-from harness.metrics.quantiles import spearman
 from harness.stats import arrivals
-from harness.stats import arrivals as stats_arrivals
 from reports import _data, _format
 from reports.figures import style
 from reports.figures.style import Look
@@ -39,69 +36,35 @@ WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7
 MOST_BINS = 200
 UNITS = ((2 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (0.0, 1.0, "s"))
 """From this span on (s), the axis counts in this many seconds, called so."""
-MOST = 1200
-"""Requests that are drawn."""
-PARTS = 20
-FEW = "Prompt against output needs ten requests or more."
-CONSTANT = "All prompts or all outputs have one length, so there is nothing to see in them together."
 
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Arrivals and lengths under one name: sorted times, or counts per bin where they are too many to hold."""
+    """Arrivals and lengths under one name."""
 
     name: str
     times_s: Floats | None = None  # (n,) sorted
-    counts: Floats | None = None  # (bins,) of bin_s seconds
-    bin_s: float | None = None
     prompt_tokens: Floats | None = None  # (m,)
     output_tokens: Floats | None = None  # (m,)
 
     @property
     def arrivals(self) -> int:
         """How many there are."""
-        if self.times_s is not None:
-            return len(self.times_s)
-        return 0 if self.counts is None else int(self.counts.sum())
+        return 0 if self.times_s is None else len(self.times_s)
 
     @property
     def span_s(self) -> float:
         """Seconds from the first arrival to the last."""
-        if self.times_s is not None:
-            return float(self.times_s[-1] - self.times_s[0]) if len(self.times_s) else 0.0
-        return 0.0 if self.counts is None or self.bin_s is None else len(self.counts) * self.bin_s
+        return 0.0 if self.times_s is None or not len(self.times_s) else float(self.times_s[-1] - self.times_s[0])
 
     def dispersion(self, width_s: float, tick_s: float | None = None) -> float | None:
         """Index of dispersion at a width; None where it is unknown. Stamps on ticks are counted in whole ones."""
-        if self.times_s is not None and tick_s is not None:
-            return _in_groups(stats_arrivals.per_tick(self.times_s, tick_s), round(width_s / tick_s))
-        if self.times_s is not None:
-            return stats_arrivals.dispersion(self.times_s, width_s)
-        if self.counts is None or self.bin_s is None or width_s < self.bin_s:
+        if self.times_s is None:
             return None
-        per = round(width_s / self.bin_s)
-        return _in_groups(self.counts, per) if abs(per * self.bin_s - width_s) <= 0.01 * width_s else None
-
-    def per_bin(self, width_s: float) -> tuple[Floats, Floats]:
-        """(bins + 1,) edges in seconds, and (bins,) arrivals per bin of about `width_s` seconds."""
-        if self.times_s is not None:
-            bins = int(self.times_s[-1] / width_s) + 1 if len(self.times_s) else 1
-            first = int(np.floor(self.times_s[0] / width_s)) if len(self.times_s) else 0
-            index = np.floor(self.times_s / width_s).astype(np.int64) - first
-            found = np.bincount(index, minlength=max(1, bins - first)).astype(np.float64)
-            edges = np.asarray((first + np.arange(len(found) + 1)) * width_s, np.float64)
-            return edges, found
-        counts, bin_s = (np.zeros(1), 1.0) if self.counts is None or not self.bin_s else (self.counts, self.bin_s)
-        per = max(1, round(width_s / bin_s))
-        starts = np.arange(0, len(counts), per)
-        found = np.add.reduceat(counts, starts)
-        return np.asarray(np.arange(len(found) + 1) * per * bin_s, np.float64), found
-
-
-def _in_groups(counts: npt.NDArray[np.int64] | Floats, per: int) -> float | None:
-    """Index of dispersion of counts that are added up `per` at a time."""
-    whole = len(counts) // per * per
-    return stats_arrivals.spread(counts[:whole].reshape(-1, per).sum(axis=1))
+        if tick_s is None:
+            return arrivals.dispersion(self.times_s, width_s)
+        per, counts = round(width_s / tick_s), arrivals.per_tick(self.times_s, tick_s)
+        return arrivals.spread(counts[: len(counts) // per * per].reshape(-1, per).sum(axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +121,10 @@ def stretch(span_s: float, arrivals: int, most: int = MOST_BINS) -> float:
 
 def _rates(stream: Stream, width: float) -> tuple[Floats, Floats]:
     """(k + 1,) edges and (k,) rates; the last stretch ends with the stream; a short rest joins the one before."""
-    edges, counts = stream.per_bin(width)
+    assert stream.times_s is not None
+    bins = np.floor(stream.times_s / width).astype(np.int64)
+    counts = np.bincount(bins - bins[0]).astype(np.float64)
+    edges = np.asarray((bins[0] + np.arange(len(counts) + 1)) * width, np.float64)
     edges[-1] = max(_end(stream), edges[-2] + 1e-3 * width)
     if len(counts) > 1 and edges[-1] - edges[-2] < width / 2:
         edges, counts = np.delete(edges, -2), np.append(counts[:-2], counts[-2:].sum())
@@ -166,7 +132,7 @@ def _rates(stream: Stream, width: float) -> tuple[Floats, Floats]:
 
 
 def _end(stream: Stream) -> float:
-    return float(stream.times_s[-1]) if stream.times_s is not None else stream.span_s
+    return 0.0 if stream.times_s is None else float(stream.times_s[-1])
 
 
 def span_text(seconds: float) -> str:
@@ -175,60 +141,6 @@ def span_text(seconds: float) -> str:
         if seconds >= least:
             return f"{_format.plain(seconds / by, 3)} {unit}"
     return _format.limit(float(f"{seconds:.4g}"))
-
-
-def joint(streams: Sequence[Stream]) -> go.Figure | str:
-    """Prompt against output tokens, a point per request, and per twentieth of the prompts the median of its outputs."""
-    pairs = []
-    for s in streams:
-        if s.prompt_tokens is not None and s.output_tokens is not None:
-            shown = (s.prompt_tokens > 0) & (s.output_tokens > 0)  # by a log axis
-            if np.count_nonzero(shown) >= 10:
-                pairs.append((s.name, s.prompt_tokens[shown], s.output_tokens[shown]))
-    if not pairs:
-        return FEW
-    if np.ptp(pairs[0][1]) == 0 or np.ptp(pairs[0][2]) == 0:
-        return CONSTANT
-    styles = (Look(style.BLUE, width=3.0), Look(style.VERMILLION, "dash", "diamond-open", 3.0))
-    drawn = style.new(440)
-    for (name, prompt, output), look in zip(pairs, styles, strict=False):
-        kept = np.linspace(0, len(prompt) - 1, min(MOST, len(prompt))).astype(np.int64)
-        hover = "prompt %{x:,}, output %{y:,}"
-        style.curve(drawn, prompt[kept], output[kept], name, look, hover, mode="markers", size=3.5, opacity=0.45)
-    for (name, prompt, output), look in zip(pairs, styles, strict=False):
-        order = np.argsort(prompt, kind="stable")
-        parts = np.array_split(order, min(PARTS, len(order) // 5 or 1))  # of equally many requests
-        at, middle = (np.array([np.median(tokens[part]) for part in parts]) for tokens in (prompt, output))
-        hover = "prompts near %{x:,.0f}: output %{y:,.0f}"
-        style.curve(drawn, at, middle, f"{name}, median output", look, hover, mode="lines")
-    prompts, outputs = np.concatenate([pair[1] for pair in pairs]), np.concatenate([pair[2] for pair in pairs])
-    x = style.log_axis("prompt (tokens, log scale)", [prompts.min(), prompts.max()])
-    style.axes(drawn, x, style.log_axis("output (tokens, log scale)", [outputs.min(), outputs.max()]))
-    found = [f"{spearman(prompt, output):.2f} ({name})" for name, prompt, output in pairs]
-    n = len(pairs[0][1])
-    note = style.reduced(n, min(MOST, n), "requests", "evenly chosen")
-    return style.done(drawn, style.finding({"Rank correlation of output with prompt": found}), [note])
-
-
-def turns(counts: Floats) -> go.Figure:
-    """Share of the sessions that have at least so many requests, on two log axes."""
-    drawn = style.new(360)
-    at, of = np.unique(counts, return_counts=True)
-    share = (len(counts) - np.cumsum(of) + of) / len(counts) * 100
-    kept = style.extremes([share])
-    style.curve(drawn, at[kept], share[kept], "sessions", Look(style.BLUE), "%{x} or more: %{y:.3r}%", size=6)
-    style.axes(
-        drawn,
-        style.log_axis("requests of the session, or more (log scale)", [float(at[0]), float(at[-1])]),
-        style.log_axis("sessions (%, log scale)", [100.0, float(share[-1])]),
-    )
-    middle, high = np.quantile(counts, [0.5, 0.99])
-    return style.done(drawn, style.finding({
-        "Sessions": [f"{len(counts):,}", f"{_format.share(float(np.mean(counts == 1)))} of a single request"],
-        "requests of a session": [
-            f"mean {_format.number(float(counts.mean()))}", f"p50 {middle:,.0f}", f"p99 {high:,.0f}"
-        ],
-    }))  # fmt: skip
 
 
 class Curve(NamedTuple):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from harness.data.folder import read_info
 from harness.data.run_json import RunInfo, Stages
 from harness.errors import BenchError, UsageError
 from harness.experiments.sweep.answer import ASIDE
+from harness.experiments.sweep.crossings import ratio
 from harness.experiments.sweep.sweep_json import SweepPoint
 from harness.stats.seeds import Spread
 from reports import _data, _format
@@ -88,6 +90,7 @@ class Capacity:
     """The highest rate (req/s) that reaches a goal: `searched`, or `interpolated` between points, and its interval.
 
     `rps` is None where the goal is not crossed; `note` says why, and `side` on which side of it all rates lie.
+    `between` are the rates that were tried on both sides of it.
     """
 
     goal: float
@@ -97,6 +100,7 @@ class Capacity:
     how: Literal["searched", "interpolated"]
     note: str = ""
     side: Literal["above", "below"] | None = None
+    between: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,45 @@ class Study:
         if self.axis != "rate":
             return clean(self.axis, 40)
         return "req/s per GPU" if self.per_gpu else "req/s"
+
+
+Ends: TypeAlias = tuple[float | None, float | None, float | None]
+"""A value and the ends of its interval; None where they are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed:
+    """Where a system crosses a goal, in the unit of its study, and how often what the first system sustains that is."""
+
+    system: System
+    goal: float
+    at: Ends
+    times: Ends
+    between: tuple[float, float] | None
+    side: str
+
+
+def crossed(study: Study) -> list[Crossed]:
+    """Every system at every goal; over the first system where both were swept over the rate under the same SLO."""
+    first, rows = study.systems[0], []
+    for goal, system in product(study.goals, study.systems):
+        capacity, share = system.capacity(goal) or Capacity(goal, None, None, None, "searched"), study.share(system)
+        comparable = system is not first and study.axis == "rate" and system.slo == first.slo
+        paired = ratio(first.line, system.line, goal) if comparable and first.line and system.line else None
+        scale = study.share(first) / share  # a ratio of rates per GPU, where these are compared
+        rows.append(Crossed(
+            system, goal,
+            _scaled((capacity.rps, capacity.low_rps, capacity.high_rps), 1 / share),
+            _scaled(paired or (None, None, None), scale),
+            None if capacity.between is None else (capacity.between[0] / share, capacity.between[1] / share),
+            "" if capacity.side is None else f"all {capacity.side}",
+        ))  # fmt: skip
+    return rows
+
+
+def _scaled(ends: Ends, by: float) -> Ends:
+    value, low, high = (None if end is None else end * by for end in ends)
+    return value, low, high
 
 
 def of_many(studies: Mapping[str, Study]) -> Study:

@@ -25,11 +25,11 @@ NAMES = {"slo-scale": "SLO scale", "slo": "SLO"}
 def of_sweep(info: SweepAnswer, path: str | Path) -> Study:
     """What a sweep.json tells, whose runs are looked for below `path`; they may be gone."""
     home = Path(path)
-    study, option = _along(info, RATE, home), _option(info)
-    return study if option is None else replace(study, over=_along(info, option, home))
+    study, option = along(info, RATE, home), _option(info)
+    return study if option is None else replace(study, over=along(info, option, home))
 
 
-def _along(info: SweepAnswer, axis: str, home: Path) -> Study:
+def along(info: SweepAnswer, axis: str, home: Path) -> Study:
     """The systems over the values of an axis."""
     lines: dict[Where, list[SweepPoint]] = {}
     for point in info.points:
@@ -85,7 +85,7 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
         counts.add(run.gpus if run.gpus is not UNSET or stored is None else stored.backend.get("gpus"))
     gpus = counts.pop() if len(counts) == 1 else None
     capacities = tuple(  # where the curve crosses each goal, by interpolation
-        Capacity(one.goal, one.at, one.low, one.high, "interpolated", clean(one.why or "", 300), one.side)
+        Capacity(one.goal, one.at, one.low, one.high, "interpolated", clean(one.why or "", 300), one.side, one.between)
         for one in info.crossings
         if one.along == axis and one.where == dict(where)
     )

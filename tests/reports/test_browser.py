@@ -14,6 +14,7 @@ from harness.metrics.objective import restored_slo
 from harness.stats.arrivals import Law
 from harness.validity.conclude import completed, conclude
 from reports import figures, traffic
+from reports.answers import trace
 from reports.builtin import Html
 
 MakeRun = Callable[..., Run]
@@ -40,13 +41,12 @@ def test_every_picture_of_traffic_draws(width: int, opened: Open) -> None:
     times, lengths = np.cumsum(rng.exponential(0.2, 2000)), rng.integers(1, 900, (2, 2000))
     facts = {
         "name": HOSTILE, "times_s": times, "prompt_tokens": lengths[0], "output_tokens": lengths[1],
-        "other": {"name": "drawn", "times_s": times**0.9}, "turns": [1, 1, 2, 5], "think_s": [1.0, 20.0, 300.0],
+        "other": {"name": "drawn", "times_s": times**0.9},
         "curves": {"widths_s": [1, 10], "band_low": [0.8, 0.7], "band_high": [1.2, 1.4], "toys": {HOSTILE: [1, 1]}},
-        "texts": [HOSTILE],
     }  # fmt: skip
-    seen = opened(traffic.page(facts, HOSTILE), width=width)
+    seen = opened(traffic.page(trace.fitted([("quality", HOSTILE)], HOSTILE), facts), width=width)
 
-    assert ["dispersion", "rate", "lengths", "joint", "turns", "think"] == seen.drawn()
+    assert ["dispersion", "rate", "lengths"] == seen.drawn()
     seen.untroubled()
 
 

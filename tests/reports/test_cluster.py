@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-import pyarrow as pa
 import pytest
 
 from backends.serving.routing import Action, ClusterView, Decision, Drain, Hold, Migrate, Reject, Scale, Send, SetRole
@@ -16,11 +15,10 @@ from backends.sim import Sim
 from harness import registry
 from harness.api import Request
 from harness.data.folder import Run
-from harness.data.records import ACTIONS, actions_table, to_table
+from harness.data.records import actions_table, to_table
 from harness.metrics.objective import parse_slo
 from harness.metrics.summary import summarize
 from reports import _cluster
-from reports.figures.cluster import ALIKE, cluster
 from reports.figures.timeline import timeline
 
 MakeRun = Callable[..., Run]
@@ -95,12 +93,6 @@ def plain(make_run: MakeRun) -> Run:
     return simulated(make_run, registry.make("routers", "round-robin"), replicas=2)
 
 
-def drawn(run: Run) -> go.Figure:
-    figure = cluster(run)
-    assert isinstance(figure, go.Figure), figure
-    return figure
-
-
 def trace(figure: go.Figure, name: str) -> Any:
     return next(found for found in figure.data if found.name == name)
 
@@ -126,44 +118,6 @@ def test_replicas_have_their_roles_and_states(acting: Run, apart: Run) -> None:
         (0, "prefill", "up", 0.0), (1, "prefill", "up", 0.0), (1, "decode", "starting", 4.0), (1, "decode", "up", 5.0),
         (2, "decode", "up", 0.0), (3, "decode", "up", 0.0),
     ] == roles  # fmt: skip
-
-
-def test_the_load_of_a_replica_adds_up(acting: Run) -> None:
-    """Shades of the figure would show other requests than the steps had."""
-    assert acting.steps is not None
-    steps = acting.steps.to_pandas()
-    edges_s = np.linspace(0.0, _cluster.end_s(acting), 41)
-    found = _cluster.load(acting, {1: edges_s})[1]
-    ours = steps[steps.replica == 1]
-    took_s = ours.end_s - ours.start_s
-
-    assert pytest.approx(((ours.running + ours.waiting) * took_s).sum()) == (found[0] * np.diff(edges_s)).sum()
-    assert pytest.approx(took_s.sum()) == (found[1] * np.diff(edges_s)).sum()
-    assert np.all(found[1] <= 1.0 + 1e-9)
-
-
-def test_the_figure_holds_what_happened(acting: Run) -> None:
-    """Migrations, failures or held requests would be missing in the picture, or load be drawn of a replica that was
-    down."""
-    figure, counts = drawn(acting), counted(acting)
-    shades = trace(figure, "requests")
-    z, edges_s = np.asarray(shades.z), np.asarray(shades.x)
-    middle = (edges_s[:-1] + edges_s[1:]) / 2
-    moved, held = trace(figure, "migration"), trace(figure, "held")
-    heads, rows, total, _ = figure.layout.meta["table"]
-
-    assert (3, 160) == z.shape
-    assert ((middle >= 6.0) & (middle < 8.0)).tolist() == np.isnan(z[0]).tolist()
-    assert np.isnan(z[2][middle < 2.0]).all()
-    assert counts["migrate"] == len(moved.x) // 3
-    assert {0.0, 1.0, 2.0} >= {y for y in moved.y if np.isfinite(y)}
-    assert counts["abort"] == len(trace(figure, "aborted migration").x)
-    assert [6.0] == trace(figure, "failure").x.tolist()
-    assert (0, 0) == (held.y[0], held.y[-1])
-    assert 0 <= min(held.y)
-    assert 1 == sum(trace(figure, "rejected").y)
-    assert 8 == total == len(rows)
-    assert counts["migrate"] == sum(int(row[heads.index("migrated here")]) for row in rows)
 
 
 def test_a_replica_that_has_failed_has_no_line_in_the_figure_of_steps(acting: Run) -> None:
@@ -209,12 +163,10 @@ def test_actions_are_a_table_by_kind(acting: Run) -> None:
     )
 
 
-def test_clusters_that_only_route_have_no_such_figure(plain: Run, apart: Run) -> None:
+def test_clusters_that_only_route_have_no_such_section(plain: Run, apart: Run) -> None:
     """Every page of replicas alike would have an empty section more."""
     pages = [registry.make("reports", "html:plain=true").render(run) for run in (plain, apart)]
 
-    assert ALIKE == cluster(plain)
-    assert [False, True] == ['data-figure="cluster"' in page for page in pages]
     assert [False, True] == ["What the router did" in page for page in pages]
 
 
@@ -236,22 +188,6 @@ def test_the_timeline_file_has_states_and_migrations(acting: Run) -> None:
     assert {"mixed", "mixed, starting", "mixed, draining", "mixed, down"} == {e["name"] for e in states}
     assert ["replica failed"] == [e["name"] for e in events if e["ph"] == "i" and e["cat"] == "failed"]
     assert sorted(e["ts"] for e in events if e["ph"] != "M") == [e["ts"] for e in events if e["ph"] != "M"]
-
-
-@pytest.mark.parametrize("width", [1280, pytest.param(390, marks=pytest.mark.nightly)])
-def test_the_page_of_a_cluster_draws(width: int, acting: Run, opened: Callable[..., Any]) -> None:
-    """Text in the actions of a foreign run could become markup in its figure, or the page be wider than a phone."""
-    assert acting.actions is not None
-    hostile = "<b><u>decode</u></b>"
-    actions = acting.actions.to_pylist()
-    role = {**actions[0], "kind": "role", "at_s": 9.0, "end_s": 9.0, "replica": 1, "detail": hostile}
-    foreign = dataclasses.replace(acting, actions=pa.Table.from_pylist([*actions, role], ACTIONS))
-    seen = opened(registry.make("reports", "html", sections=("figures",)).render(foreign), width=width)
-
-    assert "cluster" in seen.drawn()
-    assert hostile in seen.page.locator("[data-figure=cluster] .legendtext").all_text_contents()
-    assert width == seen.page.evaluate("document.documentElement.scrollWidth")
-    seen.untroubled()
 
 
 def test_the_table_of_numbers_has_what_the_router_did(acting: Run) -> None:

@@ -1,6 +1,5 @@
 """Figures and pages of stored requests under other SLOs are what `bench slo` prints."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,18 +8,15 @@ import plotly.graph_objects as go
 import pytest
 
 from harness.cli import main
-from harness.data.codec import encode, of
+from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.experiments import answers, imports
+from harness.experiments import imports
 from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.reading import sources
-from harness.experiments.sweep.sweep_json import SweepAnswer
-from reports import _data, _format, _replay, figures
+from reports import _data, _format, figures
 from reports import answers as pages
-from reports.answers import sweep
-from reports.figures.scale import slo_plane, slo_scale_rates
-from reports.study import Study, of_sweep
+from reports.figures.scale import slo_plane
 
 MakeRun = Callable[..., Run]
 Open = Callable[..., Any]
@@ -36,33 +32,6 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     options = ("--rate", "1.5,2.5,3.5", "--seeds", "2", "--requests", "200", "--slo", SLO, "--goal", "90%")
     assert main(["sweep", *SIM, *options, "--workers", "1", "--out", str(out)]) == 0
     return out
-
-
-@pytest.fixture
-def study(stored: Path) -> Study:
-    """The systems of the sweep."""
-    info = answers.of(stored)
-    assert info is not None
-    return of_sweep(of(SweepAnswer, info), stored)
-
-
-def test_figures_of_stored_runs_say_what_they_show(study: Study) -> None:
-    """The picture over scales would be empty, or their sentences would tell nothing."""
-    scale = slo_scale_rates(study)
-
-    assert isinstance(scale, go.Figure)
-    assert re.search(r"At \d.*: 90% within the SLO from scale", figures.finding(scale))
-
-
-def test_a_sweep_without_its_runs_says_so(stored: Path) -> None:
-    """A page made of sweep.json alone would break, or show planes of nothing."""
-    info = answers.of(stored)
-    assert info is not None
-    study = of_sweep(of(SweepAnswer, info), stored / "elsewhere")
-
-    assert _replay.NONE == slo_scale_rates(study)
-    [section] = [section for section in sweep.of_figures(study) if section.key == "slos"]
-    assert (_replay.NONE,) == section.blocks
 
 
 def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Callable[[str], Any]) -> None:

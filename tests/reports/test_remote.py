@@ -220,7 +220,7 @@ def test_rows_of_failed_requests_say_why_they_are_not_compared(remote_run: Remot
     """'requests 60 (client 51)' would look like a difference without a mark."""
     run = concluded(remote_run(ask=FAILED))
     text = " ".join(Text(width=100).render(run).split())
-    rows = {side.name: side.note for side in _sending.server(run)}
+    rows = {side[0]: side[5] for side in map(_sending.side, run.info.server.compared or ())}
 
     assert rows["mean E2E"] == "not compared: 9 failed"
     assert rows["output tokens"] == "not compared: 9 failed"
@@ -232,9 +232,9 @@ def test_what_a_server_counts_of_failed_requests_is_explained(remote_run: Remote
     """A range that allows for failed requests would be read as an oversight."""
     sound = remote_run()
     run = concluded(dataclasses.replace(remote_run(ask=FAILED), server_metrics=sound.server_metrics))
-    side = next(side for side in _sending.server(run) if side.name == "requests")
+    side = next(side for side in map(_sending.side, run.info.server.compared or ()) if side[0] == "requests")
 
-    assert ("51", "60", "agree (9 failed)") == (side.client, side.server, side.note)
+    assert ("51", "60", "agree (9 failed)") == (*side[2:4], side[5])
     assert "agree (9 failed)" in " ".join(Text(width=100).render(run).split())
 
 
@@ -247,9 +247,11 @@ def test_a_last_reading_that_failed_leaves_rows_open_and_says_so(remote_run: Rem
     rows = [tuple(row[name] for name in ("time_s", "name", "labels", "value"))
             for row in run.server_metrics.to_pylist()]  # fmt: skip
     lost = server_metrics_table([*rows, (15.5, "up", 'instance="127.0.0.1:8000"', 0.0)])
-    sides = _sending.server(concluded(dataclasses.replace(run, server_metrics=lost)))
+    sides = map(_sending.side, concluded(dataclasses.replace(run, server_metrics=lost)).info.server.compared or ())
 
-    assert {"not compared: the last reading failed"} == {side.note for side in sides if side.difference != "-"}
+    assert {"not compared: the last reading failed"} == {
+        side[5] for side in sides if getattr(side[4], "text", "-") != "-"
+    }
 
 
 SLOW = {"token_s": lambda r: [at_s + 0.1 for at_s in r.token_s] if r.request_id % 10 == 5 else r.token_s}

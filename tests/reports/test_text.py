@@ -293,7 +293,7 @@ def test_rows_without_values_have_one_unit_and_no_floor(remote_run: Callable[...
     ask = {"status": "error", "error": "Connection refused", "token_s": [], "output_tokens": 0}
     rows = _rows.result(remote_run(ask=ask)).rows
 
-    assert {("", "-", "")} == {(row.unit, row.p99, row.floor) for row in rows}
+    assert {("", "-", "")} == {(row.unit, row.values["p99"], row.floor) for row in rows}
 
 
 def test_one_request_was_recorded(make_run: MakeRun) -> None:

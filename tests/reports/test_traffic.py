@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ import pytest
 
 from harness.metrics.quantiles import spearman
 from reports import traffic
+from reports._format import clean
+from reports.answers import trace
+from reports.document import Document
 from reports.figures import cdf
 from reports.figures import traffic as pictures
 from reports.figures.traffic import Curves, Stream
@@ -42,9 +46,12 @@ def everything(text: str = "plain") -> dict[str, Any]:
                   "output_tokens": pa.array(rng.integers(1, 900, 400))},
         "curves": {"widths_s": widths, "found": [2.0, 8.0, 40.0], "band_low": [1.5, 6, 30], "band_high": [3, 10, 60],
                    "band": text, "toys": {text: [1.0, 1.0, 1.0]}},
-        "turns": rng.geometric(0.4, 500), "think_s": rng.lognormal(5, 2, 900), "think": text,
-        "texts": [text, text], "source": text,
     }  # fmt: skip
+
+
+def titled(text: str) -> Document:
+    """What a terminal would be shown of traffic."""
+    return replace(trace.fitted([("quality", text)], text), title=clean(text))
 
 
 def drawn(figure: go.Figure | str) -> go.Figure:
@@ -58,9 +65,9 @@ def keys(html: str) -> list[str]:
 
 def test_page_has_a_picture_for_each_fact() -> None:
     """Something that was given would not be shown."""
-    html = traffic.page(everything(), "a trace")
+    html = traffic.page(titled("a trace"), everything())
 
-    assert ["dispersion", "rate", "lengths", "joint", "turns", "think"] == keys(html)
+    assert ["dispersion", "rate", "lengths"] == keys(html)
     assert "<h1><bdi>a trace</bdi></h1>" in html
     assert len(html) < 2_300_000
 
@@ -73,16 +80,14 @@ def test_page_has_a_picture_for_each_fact() -> None:
         ({"times_s": [1.0]}, ["rate"]),
         ({"times_s": np.zeros(50)}, ["rate"]),
         ({"times_s": poisson()}, ["dispersion", "rate"]),
-        ({"counts": np.arange(100), "bin_s": 1.0}, ["dispersion", "rate"]),
         ({"prompt_tokens": [3], "output_tokens": [4]}, ["lengths"]),
         ({"prompt_tokens": [0] * 20, "output_tokens": [4] * 20}, ["lengths"]),
-        ({"turns": [1]}, ["turns"]),
         ({"times_s": poisson(), "grain_s": 3.0}, ["dispersion", "rate"]),
     ],
 )
 def test_page_of_little(facts: dict[str, Any], shown: list[str]) -> None:
     """A trace with one row, or without stamps, would have no page but a traceback."""
-    html = traffic.page(facts, "little")
+    html = traffic.page(titled("little"), facts)
 
     assert shown == keys(html)
     assert "nan" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL).split()
@@ -90,7 +95,7 @@ def test_page_of_little(facts: dict[str, Any], shown: list[str]) -> None:
 
 def test_equal_facts_give_equal_bytes() -> None:
     """A page could not be compared with the one of yesterday."""
-    assert traffic.page(everything(), "x") == traffic.page(everything(), "x")
+    assert traffic.page(titled("x"), everything()) == traffic.page(titled("x"), everything())
 
 
 @pytest.mark.parametrize(
@@ -99,19 +104,18 @@ def test_equal_facts_give_equal_bytes() -> None:
         ({"times": [1.0]}, "times_s"),
         ({"prompt_tokens": [1, 2], "output_tokens": [1]}, "one length"),
         ({"prompt_tokens": [1, 2]}, "paired"),
-        ({"counts": [1, 2]}, "bin_s"),
     ],
 )
 def test_wrong_facts_are_reported(facts: dict[str, Any], message: str) -> None:
     """A misspelt key would be left out without a word, and its picture with it."""
     with pytest.raises(ValueError, match=message):
-        traffic.page(facts, "x")
+        traffic.page(titled("x"), facts)
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<b>%{x}</b>", "\u202egnp.exe\x1b[31m"])
 def test_foreign_text_stays_text(text: str, content_of: Callable[[str], dict[str, Any]]) -> None:
     """A file could put markup into the page by its name."""
-    html = traffic.page(everything(text), text)
+    html = traffic.page(titled(text), everything(text))
     data = content_of(html)
 
     assert "<script>alert" not in html
@@ -145,39 +149,22 @@ def test_chance_holds_nineteen_poisson_processes_of_twenty() -> None:
     assert np.all((inside > 0.92) & (inside < 0.98)), inside
 
 
-def test_counts_give_the_curve_of_their_times() -> None:
-    """A long trace, of which only counts are kept, would look otherwise than a short one."""
-    times = moving() - moving()[0]
-    counts = np.bincount((times / 0.5).astype(int)).astype(float)
-    widths = np.array([1.0, 10.0, 60.0])
-
-    expected = pictures.curve(Stream("", times), widths)
-    assert expected == pytest.approx(pictures.curve(Stream("", None, counts, 0.5), widths), rel=0.02)
-
-
-@pytest.mark.parametrize("stream", [Stream("a", moving()), Stream("a", None, np.bincount(moving().astype(int)), 1.0)])
-def test_rates_count_every_arrival(stream: Stream) -> None:
+def test_rates_count_every_arrival() -> None:
     """Arrivals would be missing from the rate over time."""
+    stream = Stream("a", moving())
     [line] = drawn(pictures.rate([stream])).data
 
     assert round(float(np.sum(np.asarray(line.y)[:-1] * np.diff(line.x)))) == stream.arrivals
 
 
 def test_rank_correlation_is_scipys() -> None:
-    """The number below the cloud would be another than what everybody computes."""
+    """The number beside the lengths would be another than what everybody computes."""
     from scipy.stats import spearmanr
 
     rng = np.random.default_rng(0)
     one, other = rng.integers(1, 20, 300).astype(float), rng.integers(1, 20, 300).astype(float)
 
     assert spearmanr(one, other).statistic == pytest.approx(spearman(one, other))
-
-
-def test_sessions_count_their_requests() -> None:
-    """The share of sessions with at least two requests would be read off wrongly."""
-    [line] = drawn(pictures.turns(np.array([1.0, 1, 2, 5]))).data
-
-    assert [(1.0, 100.0), (2.0, 50.0), (5.0, 25.0)] == list(zip(line.x, line.y, strict=True))
 
 
 def test_zeros_of_lengths_are_shown() -> None:

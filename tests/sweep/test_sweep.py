@@ -263,7 +263,7 @@ def test_no_attainment_falls_where_there_are_bounds_on_percentiles_alone(sweep: 
     info = sweep(*heavy, "--slo", "p99:ttft=1")
 
     assert (1, None) == (info["points"][0]["overloaded"], info["points"][0]["attainment"])
-    assert any("there are no latencies" in warning for warning in info["warnings"])
+    assert "saturated" in info["printed"]
     assert not any("Attainment" in warning for warning in info["warnings"])
 
 
@@ -378,17 +378,6 @@ def test_backend_that_fails_in_the_middle_leaves_an_answer(sweep: Sweep, monkeyp
     assert ("failed", [{"rate": 1}]) == (info["state"], [point["values"] for point in info["points"]])
     assert "The server is gone." in info["printed"]
     assert "The server is gone." in info["message"]
-
-
-def test_skewed_intervals_have_a_warning(sweep: Sweep) -> None:
-    """An interval of five seeds near 100% would be taken for one that holds in 95 of 100 sweeps."""
-    lax = ("--rate", "1", "--requests", "60", "--slo", "ttft=0.3,tpot=0.1", "--warmup", "none")
-    info = sweep(*lax, "--seeds", "5")
-    spread = info["points"][0]["attainment"]
-
-    assert spread["mean"] > 0.95
-    assert spread["most"] - spread["least"] > 0.01
-    assert any("hold less often than they say" in warning for warning in info["warnings"])
 
 
 def test_warnings_of_runs_are_shown_once(sweep: Sweep) -> None:

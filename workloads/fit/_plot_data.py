@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from workloads import trace_rows
 from workloads.fit import _draw
-from workloads.fit._whole import LEAST_SESSIONS
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model
@@ -31,24 +29,17 @@ def facts(model: Model, table: pa.Table | None) -> dict[str, Any]:
         **shown,
         "curves": _curves(quality),
         "grain_s": quality.get("grain_s"),
-        "texts": model.text().splitlines(),
-        "source": f"{model.source.get('file')}, sha256 {model.source.get('sha256')}",
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _recorded(table: pa.Table) -> dict[str, Any]:
     few = slice(None, None, -(-table.num_rows // LENGTHS))
-    sessions = trace_rows.series(table) if "session" in table.column_names else None
-    sessions = sessions if sessions is not None and (sessions.sizes > 1).sum() >= LEAST_SESSIONS else None
     return {
         "name": "recorded",
         "times_s": np.asarray(table["at_s"])[:MOST_ROWS],
         "prompt_tokens": np.asarray(table["prompt_tokens"])[few],
         "output_tokens": np.asarray(table["output_tokens"])[few],
-        "turns": sessions and sessions.sizes,
-        "think_s": sessions and sessions.think_s,
-        "think": sessions and "the request before",
     }
 
 

@@ -193,21 +193,15 @@ def _prefixes(trace: Trace, stores: Mapping[str, cache.Lru]) -> dict[str, Any]:
 
 def picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
     """What a page of pictures of the trace is drawn from (the keys of `reports.traffic.page`)."""
-    table, about = trace.table, facts["file"]
+    table = trace.table
     drawn: dict[str, Any] = {
         "name": "recorded",
         "times_s": trace.at_s,
         "prompt_tokens": np.asarray(table["prompt_tokens"]),
         "output_tokens": np.asarray(table["output_tokens"]),
-        "info": facts,
-        "source": f"{about.get('file')}, SHA-256 {about.get('sha256')} ({about.get('known')})",
     }
     if facts["ticks"]:
         drawn["grain_s"] = facts["grain_s"]
-    if "session" in table.column_names:
-        sessions = series(table)
-        if len(sessions.sizes):
-            drawn |= {"turns": sessions.sizes, "think_s": sessions.think_s, "think": "the request before"}
     return drawn
 
 

@@ -25,8 +25,6 @@ from harness.options import NO_SETTINGS
 from harness.stats.seeds import LEAST_SEEDS, spread
 from harness.validity.remote import undecided
 
-SKEWED = 0.95
-"""Attainment above which Student's t of few seeds was found to hold too seldom (tests/perf/sweep_intervals.py)."""
 ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "senders", "scale", *NO_SETTINGS)
 """Options that may differ without making another system or another rate of it."""
 OWN_SLO = "SLO requested"
@@ -150,16 +148,6 @@ def _warnings(info: SweepAnswer) -> Iterator[str]:
     shares = [point.attainment for point in info.points if point.attainment is not None]
     if shares and not any(point.bounds for point in info.points if point.attainment is not None):
         yield "There is no SLO, so attainment counts every request that ended well; give --slo ttft=0.25,tpot=0.1."
-    if any(share.mean > SKEWED and share.most - share.least > 0.01 for share in shares if share.low is not None):
-        yield (
-            f"Intervals of attainment above {SKEWED:.0%} hold less often than they say where seeds differ, because a "
-            "seed that is far worse is rare (docs/guide/sweep.md has figures); more --seeds help."
-        )
-    if grown := sum(point.overloaded > 0 for point in info.points):
-        yield (
-            f"The queue grew all through a run at {grown} of {len(info.points)} points: there are no latencies, "
-            "and what these points show depends on the length of the runs."
-        )
 
 
 def _judged(info: SweepAnswer) -> Iterator[str]:
@@ -193,6 +181,8 @@ def run_warnings(runs: Sequence[SweptRun]) -> Iterator[str]:
     by_code: dict[Text, list[tuple[str, Warned]]] = {}
     for run in runs:
         for warning in run.warnings:
+            if run.overloaded and warning.code == "not-stationary":
+                continue  # it follows from the overload, which the table of the points shows
             by_code.setdefault(warning.code, []).append((run.folder, warning))
     for code, found in by_code.items():
         folder, first = found[0]
