@@ -264,9 +264,8 @@ def _detect(source: Source, *, texts: bool) -> str:
     near = {n: k for n, k in kinds.items() if n != plain and {*k.needs} & {*source.columns}}  # all would be too long
     needs = "; ".join(f"{n} needs {', '.join(k.needs)}" for n, k in near.items())
     needs = needs.replace("needs", f"needs {form} with", 1)
-    where = ", line 1" if source.form != "parquet" else ""
     raise UsageError(
-        f"Trace '{source.file}'{where}: no reader knows the columns {_cells.shown_columns(source.columns)}; "
+        f"Trace '{source.file}'{source.where}: no reader knows the columns {_cells.shown_columns(source.columns)}; "
         f"{needs}{'; ' if needs else ''}name others with --columns 'at=...,prompt=...,output=...' "
         "('bench list readers' shows the formats)."
     )

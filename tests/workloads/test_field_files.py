@@ -280,7 +280,7 @@ def test_usual_names_are_known_in_any_spelling(tmp_path: Path, head: str) -> Non
     assert 60 == len(read(tmp_path, table([f"{at}" for at in AT_S], head)))
 
 
-@pytest.mark.parametrize("start", ["sep=,\n", '"sep=,"\r\n', "# made by a script\n\n# second line\n", "# "])
+@pytest.mark.parametrize("start", ["sep=,\n", '"SEP=,"\r\n', "# made by a script\n\n# second line\n", "# "])
 def test_lines_before_the_header_are_no_header(tmp_path: Path, start: str) -> None:
     """Excel's separator, comments, or NumPy's '#' before the names were a table of other columns."""
     trace = read(tmp_path, start + table(UNITS["relative seconds"][0]))
@@ -290,14 +290,83 @@ def test_lines_before_the_header_are_no_header(tmp_path: Path, start: str) -> No
     assert SPAN_S == pytest.approx(float(dated.at_s[-1]), abs=2e-3)
 
 
-def test_a_separator_that_is_named_holds(tmp_path: Path) -> None:
-    """A table of two columns and one of its own would be one column."""
-    assert 60 == len(read(tmp_path, "sep=^\n" + table(UNITS["relative seconds"][0]).replace(",", "^")))
+@pytest.mark.parametrize("sign", ["^", "\t", ";"])
+def test_a_separator_that_is_named_holds(tmp_path: Path, sign: str) -> None:
+    """A table of two columns and one of its own would be one column, and a tab at the end of a line is a blank."""
+    assert 60 == len(read(tmp_path, f"sep={sign}\n" + table(UNITS["relative seconds"][0]).replace(",", sign)))
+
+
+HEADERS = {  # comments and the first rows behind them
+    "decimal commas": ("#zeit;prompt_tokens;output_tokens", "0,5;100;20\n1,5;100;20"),
+    "another separator in a row": ("# at_s,prompt_tokens,output_tokens,tag", '0.5,100,20,"a|b"\n1.5,100,20,c'),
+    "quoted dates": (
+        "# timestamp,prompt_tokens,output_tokens",
+        '"11/16/2023, 6:15:01 PM",100,20\n"11/16/2023, 6:15:02 PM",100,20',
+    ),
+    "HTTP dates": (
+        "timestamp;prompt_tokens;output_tokens",
+        "Thu, 16 Nov 2023 18:15:01 GMT;100;20\nThu, 16 Nov 2023 18:15:02 GMT;100;20",
+    ),
+    "a rule below": ("# at_s,prompt_tokens,output_tokens\n# ---", "0,100,20\n1,100,20"),
+    "units below": ("# at_s,prompt_tokens,output_tokens\n# seconds, tokens, tokens", "0,100,20\n1,100,20"),
+    "a year below": ("# at_s,prompt_tokens,output_tokens\n# made, by us, 2024", "0,100,20\n1,100,20"),
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_the_names_of_columns_are_found(tmp_path: Path, name: str) -> None:
+    """A header in a comment was lost behind another comment, or before a row with another separator within a cell."""
+    trace = read(tmp_path, "\n".join(HEADERS[name]))
+
+    assert [0.0, 1.0] == trace.at_s.tolist()
+    assert [100, 100] == trace.table["prompt_tokens"].to_pylist()
+    assert 2 == trace.facts["rows"]
+
+
+def test_a_comment_before_json_is_no_header(tmp_path: Path) -> None:
+    """A comment with as many commas as an object made CSV of it."""
+    row = '{"timestamp": 0, "input_length": 600, "output_length": 9, "hash_ids": [1, 2]}'
+
+    assert 1 == len(read(tmp_path, f"# Mooncake, converted, 2024, by us, v1\n{row}", "t.jsonl"))
+
+
+def test_a_refusal_names_the_line_of_the_header(tmp_path: Path) -> None:
+    """Line 1 is a comment."""
+    with pytest.raises(UsageError, match="line 2: no reader knows the columns a, b, c"):
+        read(tmp_path, "# made by us\n# a,b,c\n1,2,3")
+
+
+CLOCKS = {
+    "midnight": ("time", ["23:59:58", "23:59:59", "00:00:01", "00:00:02"], "without their date"),
+    "noon": ("time", ["12:59:58", "01:00:02"], "without their date"),
+    "two days": ("date,time", [f"2024-05-1{day},{hour:02}:00:00" for day in (0, 1) for hour in (9, 10)], "'date' has"),
+    "later on the next day": ("Day,time", ["1,09:00:00", "2,10:00:00"], "column 'Day' has their date"),
+}
+
+
+@pytest.mark.parametrize("name", CLOCKS)
+def test_times_of_day_are_not_sorted(tmp_path: Path, name: str) -> None:
+    """A night was replayed as a day with its end first, and two days were laid over one another."""
+    columns, stamps, words = CLOCKS[name]
+    with pytest.raises(UsageError, match=f"these are times of day.*{words}"):
+        read(tmp_path, table(stamps, f"{columns},prompt_tokens,output_tokens"))
+
+
+@pytest.mark.parametrize("blank", ["n/a", "NaN", ""])
+@pytest.mark.parametrize("unit", ["relative seconds", "dates of the USA"])
+def test_cells_without_a_stamp_do_not_tell_the_form_of_stamps(tmp_path: Path, blank: str, unit: str) -> None:
+    """20 such rows at the start ended in a crash, or in the loss of all numbers behind them."""
+    trace = read(tmp_path, table([blank] * 20 + UNITS[unit][0][20:]))
+
+    assert 40 == len(trace)
+    assert float(AT_S[-1] - AT_S[20]) == pytest.approx(float(trace.at_s[-1]), abs=2e-3)
+    with pytest.raises(UsageError, match="20 of 21 rows cannot be used"):
+        read(tmp_path, table([blank] * 20 + ["05/06/2024 10:00:00"]))
 
 
 def test_a_stamp_that_cannot_be_read_is_refused_with_those_that_can(tmp_path: Path) -> None:
     """'A finite number expected' does not say what to write."""
-    with pytest.raises(UsageError, match=r"00:00:01.5 or 1.5s expected, got 'soon'"):
+    with pytest.raises(UsageError, match=r"a finite number, or a stamp such as .* expected, got 'soon'"):
         read(tmp_path, table(["soon"] * 60))
 
 
@@ -310,6 +379,9 @@ def test_rows_with_the_text_of_a_prompt_are_read(tmp_path: Path) -> None:
     assert [0.0, 1.0, 2.0] == trace.at_s.tolist()
     assert [2] * 3 == trace.table["prompt_tokens"].to_pylist() and [7] * 3 == trace.table["output_tokens"].to_pylist()
     assert [(2, 7)] == [tuple(row.values())[1:3] for row in batch.table.to_pylist()]
+    turns = f'{rows}\n{{"session_id": "a", "text_input": "abcd", "output_length": 7, "delay": 5}}'
+    kept = read(tmp_path, turns, "t.jsonl", reader="text-input:tokenizer=bytes")
+    assert 3 == len(kept) and "rows with a delay and no timestamp are not read" in str(kept.facts["oddities"])
     with pytest.raises(UsageError, match="one prompt a row expected, got a batch of 2; write each into a row"):
         read(tmp_path, '{"prompt": ["a", "b"], "max_tokens": 7}', "t.jsonl", reader="prompts:tokenizer=bytes")
 

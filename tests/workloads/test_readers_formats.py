@@ -221,7 +221,7 @@ def test_columns_of_a_plain_table_are_mapped(tmp_path: Path) -> None:
         ("at=ts,prompt=in,prompt=in,output=out", "prompt is given twice"),
         ("at=ts,prompt,output=out", "'prompt' names no column of the file"),
         ("at=ts,at_ms=ts,prompt=in,output=out", "both ts and ts are stamps"),
-        ("at=who,prompt=in,output=out", "line 2, column 'who': a stamp such as .* expected, got 'ann'"),
+        ("at=who,prompt=in,output=out", "line 2, column 'who': a finite number, or a stamp .* expected, got 'ann'"),
     ],
 )
 def test_a_map_that_does_not_fit_is_one_sentence(tmp_path: Path, columns: str, words: str) -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import date
 from decimal import Decimal
+from itertools import islice
 from typing import Annotated, NoReturn, TypeAlias
 
 from msgspec import Meta
@@ -17,10 +18,11 @@ LARGEST_NUMBER = 1e300
 SECOND_NS = 1_000_000_000
 FIRST_YEAR, LAST_YEAR = 1678, 2261  # what 64-bit nanoseconds hold
 _LONGEST_SHOWN = 40
+_NOTHING = frozenset(("", "-", "n/a", "na", "nan", "none", "null"))
 _DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 _GROUPED = re.compile(r"[1-9]\d{0,2}(?:(?P<sign>[,. '\u00a0\u202f])\d{3})(?:(?P=sign)\d{3})*", re.ASCII)
 _LOCAL = re.compile(
-    r"(\d\d?)([/.])(\d\d?)\2(\d{4})(?:,? (\d\d?)(:\d\d(?::\d\d(?:[.,]\d{1,9})?)?)(?:[ \u202f]?([AP])M)?)?",
+    r"(\d\d?)([/.])(\d\d?)\2(\d{4})(?:[,.]? (\d\d?)(:\d\d(?::\d\d(?:[.,]\d{1,9})?)?)(?:[ \u202f]?([AP])M)?)?",
     re.ASCII | re.IGNORECASE,
 )
 _STAMP = re.compile(
@@ -30,8 +32,8 @@ _STAMP = re.compile(
 )
 
 MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec"
-_NAMED = re.compile(  # RFC 1123 and RFC 850 (HTTP dates), logs of Apache and nginx, git and PostgreSQL
-    rf"\[?(?:[a-z]{{3,9}},? )?(\d\d?)[ /-]({MONTHS.replace(' ', '|')})[a-z]{{0,6}}[ /-](\d{{4}})[: T]"
+_NAMED = re.compile(  # HTTP dates (RFC 1123; its comma is a point where commas are decimal), Apache, nginx, PostgreSQL
+    rf"\[?(?:[a-z]{{3,9}}[,.]? )?(\d\d?)[ /-]({MONTHS.replace(' ', '|')})[a-z]{{0,6}}[ /-](\d{{4}})[: T]"
     r"(\d\d:\d\d:\d\d(?:[.,]\d{1,9})?) ?(GMT|Z|[+-]\d\d:?\d\d)?\]?",
     re.ASCII | re.IGNORECASE,
 )
@@ -39,6 +41,7 @@ _COMPACT = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)([.,]\d{1,9})?(Z|[
 _SINCE_START = re.compile(
     r"(\d{1,4}):([0-5]\d):([0-5]\d(?:[.,]\d{1,9})?)|(\d{1,18}(?:\.\d{1,12})?) ?(ns|us|ms|s)", re.ASCII
 )
+STAMP = "a stamp such as 2023-11-16 18:15:46.6805900, 00:00:01.5 or 1.5s"
 _UNITS = {"0": Decimal(0), "ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1)}
 
 Fail = Callable[[str], NoReturn]
@@ -88,8 +91,8 @@ def is_number(text: str) -> bool:
     return _DECIMAL.fullmatch(text.strip()) is not None
 
 
-def number(cell: object, refuse: Fail) -> float:
-    """A finite number of 0 or more from text or JSON."""
+def number(cell: object, refuse: Fail, expected: str = "a finite number") -> float:
+    """A finite number of 0 or more from text or JSON; `expected` is what a refusal asks for."""
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         refuse("a number is missing")
     if isinstance(cell, str):
@@ -99,7 +102,7 @@ def number(cell: object, refuse: Fail) -> float:
     else:
         value = math.nan
     if not abs(value) < LARGEST_NUMBER:  # nor is it when it is no number
-        refuse(f"a finite number expected, got {shown(cell)}")
+        refuse(f"{expected} expected, got {shown(cell)}")
     if value < 0:
         refuse(f"must not be negative, got {shown(cell)}")
     return value
@@ -169,7 +172,7 @@ def stamp_ns(cell: object, refuse: Fail, day_first: bool = False) -> tuple[int, 
         return at_ns if at_ns < 1 << 63 else refuse(f"a stamp of 64-bit nanoseconds expected, got {shown(cell)}"), False
     match = _STAMP.fullmatch(_iso(text, day_first))
     if not match:
-        refuse(f"a stamp such as 2023-11-16 18:15:46.6805900, 00:00:01.5 or 1.5s expected, got {shown(cell)}")
+        refuse(f"{STAMP} expected, got {shown(cell)}")
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     try:
         days = date(int(year), int(month), int(day)).toordinal() - date(1970, 1, 1).toordinal()
@@ -195,6 +198,18 @@ def may_be_timestamp(cell: object) -> bool:
     """Whether a cell is a date or a time since the start rather than a plain number."""
     text = cell.strip() if isinstance(cell, str) else ""
     return any(form.fullmatch(_iso(text, True)) for form in (_STAMP, _SINCE_START))
+
+
+def is_clock(cell: object) -> bool:
+    """Whether a cell is written as hours, minutes and seconds without a date."""
+    match = _SINCE_START.fullmatch(cell.strip()) if isinstance(cell, str) else None
+    return match is not None and match[1] is not None
+
+
+def first_filled(cells: Iterable[object], number: int) -> list[object]:
+    """The first cells that tell what a column holds: not blank, n/a or the like."""
+    filled = (c for c in cells if c is not None and not (isinstance(c, str) and c.strip().lower() in _NOTHING))
+    return list(islice(filled, number))
 
 
 def shown(cell: object) -> str:

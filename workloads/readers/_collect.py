@@ -6,8 +6,9 @@ Rows of a trace with named columns, converted a column at once, and cell by cell
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -95,6 +96,10 @@ class Collector:
             what = f"stamps must not fall, this one is {earlier_s:g} s earlier"
             row = fall if requests.rows is None else int(requests.rows[fall])
             remedy = "'bench trace convert --sort' orders them"
+            if any(map(_cells.is_clock, block.first.get(requests.stamp, ()))):
+                what = f"these are times of day without their date, this one is {earlier_s:g} s earlier"
+                remedy = f"write the date before each, or where they count from the start, {remedy}"
+                block.fail(row, requests.stamp, f"{what}; {remedy}")
             raise FallingStamps(str(block.refusal(row, requests.stamp, f"{what}; {remedy}")))
 
     def _end(self, at_s: Floats, requests: Requests) -> int:
@@ -288,14 +293,15 @@ class Block:
 
         return np.array(self.each(column, tokens, blank=0), np.int64)
 
-    def numbers(self, column: str) -> Ints | Floats:
-        """Finite numbers of 0 or more; whole numbers where all of them are."""
+    def numbers(self, column: str, expected: str = "a finite number") -> Ints | Floats:
+        """Finite numbers of 0 or more; whole numbers where all of them are. `expected` is what a refusal asks for."""
         cells = self.cells(column)
         whole = _whole(cells)
         fast: Ints | Floats | None = _real(cells) if whole is None else whole
         if fast is not None and (not fast.size or fast.min() >= 0):
             return fast
-        return np.array(self.each(column, _cells.number, blank=0.0), np.float64)
+        number = partial(_cells.number, expected=expected)
+        return np.array(self.each(column, number, blank=0.0), np.float64)
 
     def stamps_ns(self, column: str) -> Ints:
         """Nanoseconds since 1970 of dates; all have a time zone or none has, as the first row of the file."""
@@ -320,7 +326,7 @@ class Block:
 
         return np.array(self.each(column, stamp, blank=0), np.int64)
 
-    def _day_first(self, column: str, cells: Iterable[object]) -> bool:
+    def _day_first(self, column: str, cells: list[object]) -> bool:
         """Whether dates such as 05/10/2024 begin with the day: what the first block tells is that of the file.
 
         Raises UsageError where nothing tells and there are several; of a single one the time of day alone counts.
@@ -328,7 +334,7 @@ class Block:
         dates, first = _cells.local_dates(cells), _cells.local_dates(self.first[column])
         day_first = _cells.day_first(first if self.start else dates)
         if day_first is None and (first != dates or len(dates) > 1):
-            date = next(cell for cell in self.first[column] if _cells.may_be_timestamp(cell))
+            date = next(cell for cell in (*self.first[column], *cells) if _cells.local_dates([cell]))
             raise UsageError(
                 f"Trace '{self.file}', column {_shown(column)}: {_shown(date)} begins with the day or with the month, "
                 "and the rows do not tell which; write the year first (2024-05-10)."

@@ -32,6 +32,19 @@ def separator(text: str) -> str:
     return next((sign for sign in SEPARATORS if text.count(sign) > 1 > text.count(",") - 1), ",")
 
 
+def names_columns(names: str, row: str, sign: str) -> bool:
+    """Whether a comment names the columns of a row of values."""
+    if re.match(r"\[?\s*\{", row):  # JSON; Apache's dates begin with [
+        return False
+    rows = csv.reader([names, row], delimiter=sign, skipinitialspace=True)
+    try:
+        columns, cells = ([cell.strip() for cell in line] for line in rows)
+    except (csv.Error, ValueError):  # a quote that goes on in the next line
+        return False
+    named = len(set(columns)) == len(columns) == len(cells) > 2 and not any(map(_cells.is_number, columns))
+    return named and any(cell[:1].isdigit() for cell in cells[1:])
+
+
 def with_commas(runs: Iterator[Lines], sign: str) -> Iterator[Lines]:
     """The rows of a table with another separator as they are with commas; 0,5 is 0.5 in it, and so may 1.000 be 1000.
 
@@ -156,7 +169,9 @@ class _Rows:
         """A block of columns of text."""
         arrays = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in cells]
         named = dict(zip(self._columns, arrays, strict=True))
-        self._first = self._first or {c: a[:HEAD].to_pylist() for c, a in named.items()}
+        self._first = self._first or {
+            c: _cells.first_filled((cell.as_py() for cell in a), HEAD) for c, a in named.items()
+        }
         start, self._start = self._start, self._start + size
         return Block(
             self._file,

@@ -107,7 +107,9 @@ def _blocks(
     file: Path, columns: tuple[str, ...], first: _Objects, rest: Iterator[_Objects | UsageError]
 ) -> Iterator[Block]:
     start = 0
-    cells_of_first = {column: [_cell(o, column) for o in first.objects[:HEAD]] for column in columns}
+    cells_of_first = {
+        column: _cells.first_filled((_cell(o, column) for o in first.objects), HEAD) for column in columns
+    }
     group: _Objects | UsageError | None = first
     while group is not None:
         if isinstance(group, UsageError):

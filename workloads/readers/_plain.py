@@ -107,6 +107,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
 }
 _EXAMPLE = "'at=ts,prompt=in,output=out'"
 MAGIC = b"PAR1"
+_DATES = ("date", "day", "datum")
 
 
 def fits(columns: tuple[str, ...]) -> bool:
@@ -212,11 +213,14 @@ _MORE: tuple[tuple[str, str, Callable[[Block, str], Any]], ...] = (
 def _stamps(block: Block, column: str, per_s: float) -> tuple[Ints | Floats, float, bool]:
     cells = block.cells(column)
     typed = isinstance(cells, pa.Array) and pa.types.is_timestamp(cells.type)
-    texts = [cell for cell in block.first[column] if isinstance(cell, str) and cell.strip()]
-    # where no cell is a number, the refusal of a stamp says what can be read
-    if typed or any(map(may_be_timestamp, texts)) or (texts and not any(map(_cells.is_number, texts))):
+    first = block.first[column]
+    dates = [name for name in block.columns if name.strip().lower() in _DATES]
+    if dates and any(map(_cells.is_clock, first)):  # days would be laid over one another
+        what = f"these are times of day, and column {_cells.shown(dates[0])} has their date"
+        raise UsageError(f"Trace '{block.file}', column {_cells.shown(column)}: {what}; write both into one column.")
+    if typed or any(map(may_be_timestamp, first)):
         return block.stamps_ns(column), UNITS["at_ns"], True
-    return block.numbers(column), per_s, False
+    return block.numbers(column, f"a finite number, or {_cells.STAMP}"), per_s, False
 
 
 def _row_numbers(block: Block, column: str) -> pa.Array:
@@ -316,7 +320,7 @@ def _block(
 def _cells_of(array: pa.Array) -> list[object]:
     """The first cells, if they are text or numbers."""
     known = _comparable(array.type) and not pa.types.is_timestamp(array.type)
-    return array[:HEAD].to_pylist() if known else []
+    return _cells.first_filled((cell.as_py() for cell in array), HEAD) if known else []
 
 
 def _plain(array: pa.Array) -> pa.Array:

@@ -49,6 +49,7 @@ class Source:
     size_bytes: int
     metadata: Mapping[str, str] = field(default_factory=dict)
     plain: tuple[Path, ...] = ()
+    where: str = ""  # ', line 1' of the names of the columns
 
     def require(self, needs: tuple[str, ...], reader: str, form: str) -> None:
         """Raise UsageError unless every column that the reader needs is there."""
@@ -60,8 +61,7 @@ class Source:
             self._refuse(f"{what}; reader '{reader}' needs {', '.join(needs)}")
 
     def _refuse(self, message: str) -> NoReturn:
-        where = ", line 1" if self.form != "parquet" else ""
-        raise UsageError(f"Trace '{self.file}'{where}: {message}.")
+        raise UsageError(f"Trace '{self.file}'{self.where}: {message}.")
 
 
 def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits = _lines.USUAL) -> Source:
@@ -90,14 +90,17 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
         first, objects = _json.open_objects(file, text, runs, limits)
         size = {"bench.block_tokens": str(first["block_tokens"])} if "block_tokens" in first else {}
         plain = (file,) if _lines.is_plain(stream) else ()
-        return Source(file, "json", _json.columns_of(first), objects, sha256, hashed.close, size_bytes, size, plain)
+        columns = _json.columns_of(first)
+        return Source(
+            file, "json", columns, objects, sha256, hashed.close, size_bytes, size, plain, where=f", line {number}"
+        )
     sign = None
-    if named := re.fullmatch('"?sep=(.)"?', text):  # the first line that Excel writes or reads
-        sign = named[1]
-        number, text, runs = _first_line(file, _after(runs))
+    if named := re.fullmatch('"?sep=(.?)"?', text, re.IGNORECASE):  # the first line that Excel writes or reads
+        sign = named[1] or "\t"  # a bare tab at the end of a line is gone with the blanks around it
+        number, text, runs = _first_line(file, _after(runs), sign)
     columns = _csv.header(file, number, text, sign or _csv.separator(text))
     blocks = _csv.blocks(file, columns, _after(runs), block_bytes, sign or _csv.separator(text))
-    return Source(file, "csv", columns, blocks, sha256, hashed.close, size_bytes)
+    return Source(file, "csv", columns, blocks, sha256, hashed.close, size_bytes, where=f", line {number}")
 
 
 def _open_files(files: Files, block_bytes: int, limits: _lines.Limits) -> Source:
@@ -144,21 +147,24 @@ def _known(file: Path, runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:
     yield from runs
 
 
-def _first_line(file: Path, runs: Iterator[_lines.Lines]) -> tuple[int, str, Iterator[_lines.Lines]]:
+def _first_line(
+    file: Path, runs: Iterator[_lines.Lines], sign: str | None = None
+) -> tuple[int, str, Iterator[_lines.Lines]]:
     """Number and text of the first line that is neither blank nor a comment, and the runs from that line on.
 
-    A comment with as many columns as the row of numbers behind it is the header, as NumPy writes it.
+    The last comment that names the columns of the row of numbers behind it is the header, as NumPy writes it.
     """
     for first, data, at_byte in runs:
-        begin, comment = 0, ("", 0, 0)
+        begin, comments = 0, list[tuple[int, str]]()
         for number, line in enumerate(data.split(b"\n"), first):
             text = _lines.text_of(line, file, number)
             if text.startswith("#"):
-                comment = text.lstrip("# "), number, begin
+                comments.append((number, text.lstrip("# ")))
             elif text:
-                named, cells = (len(re.split("[,;\t|]", line_of)) for line_of in (comment[0], text))
-                if named == cells > 2 and re.search(r'[,;\t|]\s*"?\d', text):  # a row of values, not of names
-                    text, number, begin = comment
+                for named_at, names in reversed(comments):
+                    if _csv.names_columns(names, text, sign or _csv.separator(names)):  # a blank line in its place
+                        rows = _lines.Lines(number - 1, b"\n" + data[begin:], at_byte + begin - 1)
+                        return named_at, names, chain([rows], runs)
                 return number, text, chain([_lines.Lines(number, data[begin:], at_byte + begin)], runs)
             begin += len(line) + 1
     raise UsageError(f"Trace '{file}' holds only blank lines and comments; {_lines.FORMATS}.")

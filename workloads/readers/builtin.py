@@ -167,7 +167,8 @@ class TextInput(Prompts):
     """Rows of AIPerf with the text of their prompts (JSON lines with `text_input`) in place of counts and hashes.
 
     One request a line: its `text_input`, perhaps `output_length`, `timestamp` (in `unit`, milliseconds) and
-    `session_id`. The rest is as in the reader `prompts`. Source of the format: ai-dynamo/aiperf, Mooncake's traces.
+    `session_id`; turns with a `delay` in place of their stamp are left out. The rest is as in the reader `prompts`.
+    Source of the format: ai-dynamo/aiperf, Mooncake's traces.
     """
 
     unit: Unit = "ms"
@@ -179,6 +180,15 @@ class TextInput(Prompts):
     def body(row: Mapping[str, Any], number: int) -> dict[str, object]:
         """The prompt of a row, and the fields beside it."""
         return Prompts.body({**row, "prompt": row["text_input"]}, number)
+
+    def requests(self, block: Block) -> Requests:
+        """Every row but turns that come a `delay` after the one before: their prompt is only what they add."""
+        if block.has("timestamp"):
+            for row, (at, delay) in enumerate(zip(*map(block.cells, ("timestamp", "delay")), strict=True)):
+                if at in (MISSING, None) and delay not in (MISSING, None):
+                    what = "rows with a delay and no timestamp are not read; write input_length, not text_input"
+                    block.leave_out(row, "delay", what)
+        return Prompts.requests(self, block)
 
 
 @dataclass(frozen=True, slots=True)
