@@ -167,8 +167,6 @@ def _numbers(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[
         yield "per GPU", f"{_format.number(one.per_gpu_rps)} req/s"
     if one.stable_rps is not None:
         yield "serves at most", f"{_format.number(one.stable_rps)} req/s"
-    if one.binding:
-        yield "fails first", clean(one.binding, 40)
 
 
 def _counted(requests: int | None, seeds: int | None) -> str:

@@ -71,6 +71,11 @@ def test_a_search_leaves_its_page_which_says_the_capacity_with_its_interval(sear
         found.text.partition(":")[0] for found in sheet.findings
     ]
     assert sheet.findings[0].text.split(" (")[0] in html
+    large = dict(sheet.numbers)
+    assert ["capacity at 85%", "95% interval"] == [*large][:2]
+    assert len(large) <= 4
+    assert large["capacity at 85%"].split()[0] in sheet.findings[0].text.replace(",", "")
+    assert all(f">{text}<" in html for text in large.values())
     assert {"SLO", "System", "Step times", "Workload", "Client floor", "Cost"} == {name for name, _ in sheet.key_facts}
     assert html == pages.page(info, searched)
 

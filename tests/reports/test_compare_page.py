@@ -201,6 +201,9 @@ def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], hom
     assert used["workload: provenance preparation"].startswith("distserve:")
     assert "GPT-2" in used["workload: provenance tokenizer"]
     assert "valid: " in page.subtitle
+    gates = stored(home, name).gates
+    assert min(4, len(gates)) == len(page.numbers)
+    assert page.good or any(page.numbers[0][0].startswith(row.label) for row in gates if row.verdict == "regressed")
     assert [f"bench compare {home / 'old'} {home / 'new'}"] == list(page.commands) or name != "sweeps"
 
 

@@ -157,6 +157,24 @@ def test_no_winner_is_named_where_the_interval_of_the_ratio_holds_1(
     assert finding(Study("s", (0.9,), tuple(systems), ())).endswith("; no significant difference from slow.")
 
 
+def test_ratios_stand_with_their_intervals_beside_equal(
+    info: dict[str, Any], swept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether a system is better could only be read from two curves whose bands lie on one another."""
+    points = studied(alone(info), swept).systems[0].points
+    capacity = (study.Capacity(0.9, 1.5, None, None, "interpolated"),)
+    systems = [study.System(name, 1, points, capacity, "s", line=(name,)) for name in ("first", "worse", "better")]  # type: ignore[arg-type]  # only that there is one
+    ends = {"worse": (0.8, 0.7, 0.9), "better": (1.5, 1.2, 1.9)}
+    monkeypatch.setattr("reports.study.runs.ratio", lambda _, line, __: ends[line[0]])
+    drawn = figures.curves.ratios(Study("s", (0.9,), tuple(systems), ()))
+    [row] = drawn.data
+
+    assert [("worse", 0.8), ("better", 1.5)] == list(zip(row.y, row.x, strict=True))
+    assert ([0.7, 1.2], [0.9, 1.9]) == (
+        pytest.approx(list(row.x - row.error_x.arrayminus)), pytest.approx(list(row.x + row.error_x.array)),
+    )  # fmt: skip
+
+
 def test_systems_of_different_rates_share_an_axis_in_the_order_of_the_rates(info: dict[str, Any], swept: Path) -> None:
     """Rates that only the second system was tried at would stand behind the highest one."""
     for point in info["points"]:
