@@ -238,13 +238,20 @@ def _first_paragraph(text: str) -> str:
 def _source(kind: str, name: str) -> Path | None:
     """The file of a plug-in of another package, found without importing it; None where it is no Python file."""
     point = _entry_points(kind).get(name)
+    if point is None:
+        return None
+    top, *rest = point.module.split(".")
     try:
-        spec = importlib.util.find_spec(point.module) if point is not None else None
-    except ImportError:
+        spec = importlib.util.find_spec(top)  # that of a module within it would run the packages around it
+    except (ImportError, ValueError):
         return None
-    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+    if spec is None or spec.origin is None:
         return None
-    return Path(spec.origin)
+    if not rest:
+        return Path(spec.origin) if spec.origin.endswith(".py") else None
+    files = [Path(place, *rest) for place in spec.submodule_search_locations or ()]
+    sources = (source for file in files for source in (file.with_suffix(".py"), file / "__init__.py"))
+    return next(filter(Path.is_file, sources), None)
 
 
 def find(kind: str, name: str) -> Any:

@@ -342,7 +342,8 @@ class _Prober:
         """Note what the server adds to every prompt, where it is the same for a longer one."""
         overhead, error = counted - planned, 0.0
         longer = await self._count(LONGER) if overhead else None
-        if longer is not None and longer - LONGER != overhead:
+        same = longer is None or longer - LONGER == overhead
+        if longer is not None and not same:
             error = max(overhead / planned, longer / LONGER - 1)
             counts = f"{counted} for {planned}, {longer} for {LONGER}"
             overhead = 0
@@ -350,7 +351,7 @@ class _Prober:
                 f"the server counts other prompt lengths than planned ({counts}); give the tokenizer of its model"
             )
         ask = replace(self.found.ask, overhead_tokens=overhead)
-        noted = None if error else overhead
+        noted = overhead if same else None
         self.found = replace(self.found, ask=ask, overhead_tokens=noted, length_error=error)
         if overhead > 0:
             note = f"{overhead} tokens are added to every prompt (template, salt)"

@@ -103,27 +103,31 @@ _COUNTS = {
 
 
 _OTHER_APIS = (
-    ("Ollama's own API", ("done",)),
-    ("OpenAI's Responses API", ("response",)),
-    ("Anthropic's Messages API", ("message_start", "content_block_start", "content_block_delta", "stop_reason")),
-    ("Gemini's own API", ("candidates",)),
-    ("Bedrock's own API", ("messageStart", "contentBlockDelta", "output")),
-    ("Cohere's own API", ("message-start", "content-start", "content-delta", "event_type")),
-    ("text-generation-inference's own API", ("token", "generated_text")),
-    ("llama.cpp's own API", ("stop",)),
-    ("vLLM's or Triton's own API", ("text", "text_output")),
+    ("Ollama's own API", ("done",), ()),
+    ("OpenAI's Responses API", (), ("response",)),
+    (
+        "Anthropic's Messages API",
+        ("stop_reason",),
+        ("message_start", "content_block_start", "content_block_delta"),
+    ),
+    ("Gemini's own API", ("candidates",), ()),
+    ("Bedrock's own API", ("messageStart", "contentBlockDelta", "stopReason"), ()),
+    ("Cohere's own API", ("event_type",), ("message-start", "content-start", "content-delta")),
+    ("text-generation-inference's own API", ("token", "generated_text"), ()),
+    ("llama.cpp's own API", ("stop",), ()),
+    ("vLLM's or Triton's own API", ("text", "text_output"), ()),
 )
-"""APIs whose events have no choices, and what marks them: a key of the event, or its type up to a point in it."""
+"""APIs whose events have no choices: keys of their events, and their types (or objects) up to a point in them."""
 
 
 def other_api(chunk: Json) -> str | None:
     """Return the error for an event, or an answer, of an API that is not read; None where its form is not known."""
     if "choices" in chunk or error_text(chunk) is not None:
         return None
-    marks = {*chunk, str(chunk.get("type") or chunk.get("object")).partition(".")[0]}
-    name = next((name for name, known in _OTHER_APIS if not marks.isdisjoint(known)), None)
+    kind = str(chunk.get("type") or chunk.get("object")).partition(".")[0]
+    name = next((name for name, keys, kinds in _OTHER_APIS if kind in kinds or not chunk.keys().isdisjoint(keys)), None)
     port = "11434" if name == "Ollama's own API" else "PORT"
-    return name and f"the answer is in {name}; give the base URL of OpenAI's, such as http://HOST:{port}/v1"
+    return name and f"the answer is in {name}; give the URL of its API that is OpenAI's, such as http://HOST:{port}/v1"
 
 
 @dataclass(slots=True)

@@ -210,10 +210,13 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
             "leave it out, and give a key by OPENAI_API_KEY or key_file, or a header by --header."
         )
     path = re.sub("/{2,}", "/", parts.path).rstrip("/")
-    path = re.sub(rf"/({_BESIDE})$|^/invocations$", "", path.lower() if path.isupper() else path)
-    # behind a version all from a known route on (`/v1/models/ID`), elsewhere the route with which the path ends
-    known = rf"({_VERSION})(/[^/]+/invocations|/({_ROUTES}|chat|rerank|score|audio|images)(/.*)?)$|/({_ROUTES})$"
-    below = re.sub(known, r"\1", path)
+    if path.isupper() and re.search(rf"({_VERSION}|/({_ROUTES}|{_BESIDE}))$", path.lower()):
+        path = path.lower()  # typed in capitals; those of a gateway's own path stay
+    path = re.sub(rf"/({_BESIDE})$|^/invocations$", "", path)
+    below = re.sub(rf"/({_ROUTES})$", "", path)
+    if below == path:  # behind the last version all from a known route on: `/v1/models/ID`
+        known = rf"({_VERSION})(/[^/]+/invocations|/({_ROUTES}|chat|rerank|score|audio|images)(/(?!.*{_VERSION}).*)?)$"
+        below = re.sub(known, r"\1", path)
     if below == path and not re.search(rf"({_VERSION})(/|$)", path):
         below += "/v1"
     return parts._replace(path=below, fragment="").geturl(), not url

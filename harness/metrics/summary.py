@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET, UnsetType
 
+from harness import values as check
 from harness.api import Metric, RunTables, Slo, Status
 from harness.data.codec import Facts
 from harness.data.lists import BLOCK, Floats, Mask, lists, number, ratio, streamed_tokens
@@ -34,7 +35,7 @@ PERCENTILES = (50.0, 90.0, 99.0)
 def percentiles_of(spec: Facts) -> tuple[float, ...]:
     """The percentiles of the latencies of a run, by its options."""
     text = spec.get("percentiles")
-    return tuple(map(float, str(text).split(","))) if text else PERCENTILES
+    return tuple(map(float, check.percentiles(text, "percentiles").split(","))) if text else PERCENTILES
 
 
 def summarize(

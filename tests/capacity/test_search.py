@@ -30,6 +30,13 @@ def test_a_budget_is_a_promise(system, budget_s):
     assert slow.spent_s <= 1.05 * budget_s + 3.0
 
 
+def test_a_short_search_says_which_bound_binds_too(system):
+    """Where no rate that was tried lies near the answer, the bounds had no shares, and none was named as binding."""
+    for budget_s in range(60, 241, 20):
+        found = system(slope=8.0, scatter=0.15).searched(float(budget_s))
+        assert found.estimate is None or 1 == len(found.bounds), budget_s
+
+
 def test_more_time_gives_a_narrower_interval(system):
     """Waiting longer would gain nothing."""
     widths = [system().searched(budget_s, tolerance=0.001).estimate.half_width for budget_s in (200.0, 3600.0)]

@@ -10,7 +10,7 @@ import pytest
 from backends.client.framing import events, follow
 from backends.client.message import Answer
 from backends.client.reading import Reader
-from backends.client.shapes import SHAPES, words
+from backends.client.shapes import SHAPES, other_api, words
 from harness.api import Ended, Request, TokenEvent
 
 THOUGHTS, WORDS = ("Let", " me", " see", " now"), ("Well", " yes", " it", " is")
@@ -298,6 +298,14 @@ OTHER_APIS: dict[str, list[str]] = {
 }
 
 
+@pytest.mark.parametrize(
+    "answer", [{"response": "He", "p": "x"}, {"output": {"text": "He"}}, {"status": "IN_QUEUE", "output": None}]
+)
+def test_common_keys_name_no_api(answer: dict[str, Any]) -> None:
+    """Answers of Cloudflare and RunPod would be called those of OpenAI and Bedrock."""
+    assert other_api(answer) is None
+
+
 @pytest.mark.parametrize("form", ["events", "lines", "list", "one object"])
 @pytest.mark.parametrize("api", OTHER_APIS)
 def test_an_answer_of_another_api_is_named_with_what_to_give_instead(api: str, form: str) -> None:
@@ -314,7 +322,7 @@ def test_an_answer_of_another_api_is_named_with_what_to_give_instead(api: str, f
     (ended,) = Reader().read(came, Request(5, 0.0, 7, 10))
 
     port = "11434" if "Ollama" in api else "PORT"
-    error = f"the answer is in {api}; give the base URL of OpenAI's, such as http://HOST:{port}/v1"
+    error = f"the answer is in {api}; give the URL of its API that is OpenAI's, such as http://HOST:{port}/v1"
     assert isinstance(ended, Ended) and ("error", error) == (ended.status, ended.error)
 
 

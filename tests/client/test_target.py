@@ -177,6 +177,11 @@ def test_addresses_that_this_machine_does_not_have_are_reported(source: str, say
         ("https://h/models/chat/completions?api-version=1", "https://h/models?api-version=1"),
         ("https://h/models/v1", "https://h/models/v1"),
         ("HTTP://H:8000/V1", "http://H:8000/v1"),
+        ("HTTP://H:8000/V1/CHAT/COMPLETIONS", "http://H:8000/v1"),
+        ("http://h/PROD", "http://h/PROD/v1"),
+        ("http://h/v1/models/llama/v1", "http://h/v1/models/llama/v1"),
+        ("http://h/api/v3/models/m/chat/completions", "http://h/api/v3/models/m"),
+        ("http://h/v1/chat/llm/v1", "http://h/v1/chat/llm/v1"),
     ],
 )
 def test_a_pasted_url_means_a_base_url(typed: str, base: str) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -47,6 +47,27 @@ def test_plug_ins_of_other_packages_are_found() -> None:
     assert "pareto" in registry.names("arrivals")
     assert Pareto(0.5) == registry.make("arrivals", "pareto:shape=0.5")
     assert "(from another package)" == registry.summary("arrivals", "pareto")
+
+
+def test_a_package_that_cannot_be_imported_hides_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One installed package that needs a GPU ended every command as a bug in bench."""
+    package = tmp_path / "brokenpkg"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('needs a GPU')")
+    (package / "mine.py").write_text('"""A system."""\n\n\nclass LastPolicy:\n    """Serve the last."""\n')
+    point = SimpleNamespace(name="mine", module="brokenpkg.mine")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(
+        importlib.metadata, "entry_points", lambda *, group: [point] if group == "bench.systems" else []
+    )
+    for known in (registry._entry_points, registry._in_systems):
+        known.cache_clear()
+    try:
+        assert "last" in registry.names("policies")
+        assert "Serve the last." == registry.summary("policies", "last")
+    finally:
+        for known in (registry._entry_points, registry._in_systems):
+            known.cache_clear()
 
 
 def test_unknown_names_get_the_nearest() -> None:

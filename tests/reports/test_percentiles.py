@@ -11,6 +11,7 @@ import pytest
 
 from harness.cli import main
 from harness.experiments import imports
+from harness.metrics.summary import percentiles_of
 from reports import _data
 from reports.builtin import Csv, Html, Text
 
@@ -43,8 +44,13 @@ def test_every_form_has_the_requested_percentiles(
         assert float(row["value"]) == pytest.approx(np.percentile(seconds, float(row["statistic"][1:])))
 
 
-@pytest.mark.parametrize("value", ["0", "100", "50,nine", ""])
+@pytest.mark.parametrize("value", ["0", "100", "50,99.99999", "50,nine", ""])
 def test_what_is_no_percentile_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A run would end without the percentile that it was made for."""
     assert main([*RUN, "--percentiles", value]) == 2
-    assert "above 0 and below 100, such as 50,90,95,99" in capsys.readouterr().err
+    assert f"above 0 and below 100, such as 50,90,95,99, got '{value}'" in capsys.readouterr().err
+
+
+def test_a_list_of_percentiles_is_one_too() -> None:
+    """Python's users write numbers, and a stored run may hold them."""
+    assert (50.0, 95.0) == percentiles_of({"percentiles": [95, 50]})

@@ -401,7 +401,8 @@ class Blocks:
         estimate = self._estimate(found)
         if estimate is not None:
             estimate = replace(estimate, capacity_by_seed=self._by_seed(found))
-        near = [t for t in self._made if abs(math.log(t.key.rate_rps / found.rate_rps)) <= FARTHEST]
+        away = sorted((abs(math.log(t.key.rate_rps / found.rate_rps)), i) for i, t in enumerate(self._made))
+        near = [self._made[i] for far, i in away if far <= max(FARTHEST, away[0][0])]  # the nearest where none is near
         bounds = {
             bound.key: sum(share.met for share in shares) / of
             for bound in self._spec.bounds

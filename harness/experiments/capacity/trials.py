@@ -198,6 +198,8 @@ class Task:
     def run(self) -> RunSpec:
         """The spec of the one run that it takes."""
         spec = replace(self.spec, seed=self.key.seed, requests=self.key.planned, slo=str(self.slo) or None)
+        if spec.calibrate is None:  # measuring the client takes longer than a step of the ramp
+            spec = replace(spec, calibrate=0.0)
         if self.horizon_s is not None:
             begun_s = self.settle_s or 0.0
             warmup = f"{begun_s:.6g}s" if begun_s else "none"
@@ -680,7 +682,9 @@ class Runs:
             reasons = " ".join(result.run.info.verdict.reasons)
             self.invalid.append(f"{task.name}: {reasons}")
             if attempt == 0:
-                self._say(f"not valid, repeated: {reasons}")
+                self._say(f"the trial {task.name} is not valid, repeated: {reasons}")
+                if termination.received():
+                    raise KeyboardInterrupt
         raise NotValid(f"The trial {task.name} is not valid, twice: {reasons} See '{result.run.path}'.")
 
     def _trial(self, task: Task, result: Result, watch: Watch | None, begun_s: float) -> Trial | None:
@@ -703,11 +707,8 @@ class Runs:
     def _run(self, task: RunTask, watch: Watch | None) -> Result:
         from harness.runner.run import execute
 
-        run = task.run
-        if run.calibrate is None:  # measuring the client takes longer than a step of the ramp
-            run = replace(run, calibrate=0.0)
         return execute(
-            run,
+            task.run,
             out=self._path / TRIALS_FOLDER / task.folder,
             force=True,
             say=self._say,
