@@ -55,6 +55,7 @@ REMOVED = {
     ): "in '--slo p99:ttft=1' a failed request is infinitely slow",
     ("definition profile", "etalon"): "'bench slo RUN --slo ttft=1,tpot=0.1 --tokens' counts tokens by their deadlines",
     ("section", "sliders"): "'bench slo' scores stored requests under other bounds",
+    ("section", "systems"): "the table is in the section 'figures'",
     ("section", "slos"): "'bench slo RUN --scale 0.25:4' scores stored requests under other bounds",
     (
         "option",

@@ -1,4 +1,4 @@
-"""The report of `bench slo`: stored runs under other SLOs, scales, planes, groups and definitions of other tools."""
+"""The report of `bench slo`: stored runs under other SLOs, scales, groups and definitions of other tools."""
 
 from __future__ import annotations
 

@@ -222,15 +222,16 @@ def of_figures(study: Study, crossings: Sequence[Table] = ()) -> Iterator[Sectio
     for key, title in FIGURE_SECTIONS.items():
         blocks: list[Block] = [*figures_of("study", study, section=key)]
         if key == "figures":
-            several = sum(bool(system.line) for system in study.systems) > 1
-            blocks += [*crossings, *(figures_of("study", study, section="ratios") if several else [])]
+            slos = [system.slo for system in study.systems if system.line]
+            comparable = len(set(slos)) < len(slos)
+            blocks += [*crossings, *(figures_of("study", study, section="ratios") if comparable else [])]
         yield Section(key, title, tuple(blocks))
 
 
 def crossed(study: Study) -> Table:
-    """A row for each system and goal: where it is crossed and, of several systems, how often the first that is."""
+    """A row for each system and goal: where it is crossed and, of several systems, how often the base that is."""
     several, found = len(study.systems) > 1, study_runs.crossed(study)
-    paired = any(row.times[0] is not None for row in found)
+    paired = bool(found and found[0].base)
     rows = tuple(
         (
             *([row.system.name] if several else []),
@@ -243,9 +244,12 @@ def crossed(study: Study) -> Table:
         for row in found
     )
     what = f"sustains ({study.rate_unit})" if study.axis == RATE else f"crossed at {axis_title(study.axis)}"
-    heads = (*(["system"] if several else []), "goal", what, "95% interval", "between",
-             *([f"times {study.systems[0].name}", "95% interval"] if paired else []))  # fmt: skip
-    return Table("where attainment crosses the goals, interpolated", heads, rows, int(several), narrow=("between",))
+    between = "between (req/s)" if study.axis == RATE else "between"
+    heads = (*(["system"] if several else []), "goal", what, "95% interval", between,
+             *([f"times {found[0].base}{study.per_gpu_text}", "95% interval"] if paired else []))  # fmt: skip
+    how = " or ".join(dict.fromkeys(one.how for system in study.systems for one in system.capacities))
+    caption = ", ".join(filter(None, ("where attainment crosses the goals", how)))
+    return Table(caption, heads, rows, int(several))
 
 
 def tables(info: SweepAnswer) -> Iterator[Table]:

@@ -64,17 +64,16 @@ def render(document: Document, look: Look | None = None) -> str:
 def _fitting(block: Table, console: Console, look: Look) -> Grid:
     """The table with as many columns as the window holds."""
     endless = console.options.update(max_width=10 * WIDTH)  # else the wanted width is cut to the window
-    heads = list(block.heads)
+    shown = list(range(len(block.heads)))  # by number, as heads may be equal
     grid = table(block, look)
     for head in block.narrow:
         if console.measure(grid, options=endless).maximum <= console.width:
             break
-        if head in heads:
-            heads.remove(head)
-            shown = [block.heads.index(kept) for kept in heads]
-            left = sum(number < block.left for number in shown)
-            rows = tuple(tuple(row[number] for number in shown) for row in block.rows)
-            grid = table(replace(block, heads=tuple(heads), rows=rows, left=left), look)
+        shown = [number for number in shown if block.heads[number] != head]
+        left = sum(number < block.left for number in shown)
+        heads = tuple(block.heads[number] for number in shown)
+        rows = tuple(tuple(row[number] for number in shown) for row in block.rows)
+        grid = table(replace(block, heads=heads, rows=rows, left=left), look)
     return grid
 
 

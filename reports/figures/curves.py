@@ -206,11 +206,12 @@ def _between(ends: Sequence[float | None], share: float) -> str:
 
 
 def ratios(study: Study) -> go.Figure | str:
-    """A row for each system: what it sustains over the first, with its interval over the seeds of both, by goal."""
+    """A row for each system and goal: what it sustains over the base, with its interval over the seeds of both."""
     rows = [row for row in runs.crossed(study) if row.times[0] is not None]
     if not rows:
-        return "Fewer than two systems cross a goal, so there are no ratios; bench sweep with other rates brings them."
-    first = study.systems[0].name
+        return ("No two systems cross the same goal over the rate under one SLO, so there are no ratios; "
+                "bench sweep with other rates brings them.")  # fmt: skip
+    base = rows[0].base
     names = list(dict.fromkeys(row.system.name for row in rows))
     labels = {name: "<br>".join(style.wrapped(in_figure(name))) for name in names}
     drawn = style.new(height=_REST + _ROW * len(names))
@@ -224,12 +225,13 @@ def ratios(study: Study) -> go.Figure | str:
     every = [end for row in rows for end in row.times if end is not None]
     style.axes(
         drawn,
-        style.log_axis(f"times what {in_figure(first, 40)} sustains", [*every, 1.0]),
+        style.log_axis(f"times what {in_figure(base, 40)} sustains{study.per_gpu_text}", [*every, 1.0]),
         style.axis("", type="category", categoryorder="array", categoryarray=[*labels.values()], autorange="reversed"),
     )
     style.upright(drawn, 1.0, look=Look(style.GREY, width=1.0))
+    times_base = f"times {base}{study.per_gpu_text}"
     values_of = {
-        row.system.name: [f"{_format.number(row.times[0])}{_between(row.times[1:], 1.0)} times {first}"]
+        row.system.name: [f"{_format.number(row.times[0])}{_between(row.times[1:], 1.0)} {times_base}"]
         for row in rows
         if row.goal == rows[0].goal
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -109,7 +109,7 @@ class System:
 
     `gpus` is None where it is unknown (a remote endpoint). `slo` is what its points were scored under. `made` names it
     by what was run alone; `again` says that another system has the same runs, which were only scored otherwise. `line`
-    are its points as a sweep holds them, by rising rate.
+    are its points as a sweep holds them, by rising rate; a search has none.
     """
 
     name: str
@@ -155,10 +155,13 @@ class Study:
         return float(system.gpus or 1) if self.per_gpu else 1.0
 
     @property
+    def per_gpu_text(self) -> str:
+        """What stands behind the name of a rate, or of a ratio of rates."""
+        return " per GPU" if self.per_gpu else ""
+
+    @property
     def rate_unit(self) -> str:
-        if self.axis != "rate":
-            return clean(self.axis, 40)
-        return "req/s per GPU" if self.per_gpu else "req/s"
+        return f"req/s{self.per_gpu_text}" if self.axis == "rate" else clean(self.axis, 40)
 
 
 Ends: TypeAlias = tuple[float | None, float | None, float | None]
@@ -167,32 +170,42 @@ Ends: TypeAlias = tuple[float | None, float | None, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Crossed:
-    """Where a system crosses a goal, in the unit of its study, and how often what the first system sustains that is."""
+    """Where a system crosses a goal, in the unit of its study, and how often what the system `base` sustains that is.
+
+    `between` are the rates as they were tried, not divided by GPUs.
+    """
 
     system: System
     goal: float
     at: Ends
+    base: str
     times: Ends
     between: tuple[float, float] | None
     side: str
 
 
 def crossed(study: Study) -> list[Crossed]:
-    """Every system at every goal; over the first system where both were swept over the rate under the same SLO."""
-    first, rows = study.systems[0], []
+    """Every system at every goal; over the first system that has a ratio to another, as sweep.json has them."""
+    pairs = product(combinations(study.systems, 2), study.goals) if study.axis == "rate" else ()
+    base, rows = next((base for (base, head), goal in pairs if _ratio(base, head, goal)), None), []
     for goal, system in product(study.goals, study.systems):
         capacity, share = system.capacity(goal) or Capacity(goal, None, None, None, "searched"), study.share(system)
-        comparable = system is not first and study.axis == "rate" and system.slo == first.slo
-        paired = ratio(first.line, system.line, goal) if comparable and first.line and system.line else None
-        scale = study.share(first) / share  # a ratio of rates per GPU, where these are compared
+        times = None if base is None or system is base else _ratio(base, system, goal)
+        scale = 1.0 if base is None else study.share(base) / share  # a ratio of rates per GPU, where these are compared
         rows.append(Crossed(
             system, goal,
             _scaled((capacity.rps, capacity.low_rps, capacity.high_rps), 1 / share),
-            _scaled(paired or (None, None, None), scale),
-            None if capacity.between is None else (capacity.between[0] / share, capacity.between[1] / share),
+            "" if base is None else base.name,
+            _scaled(times or (None, None, None), scale),
+            capacity.between,
             "" if capacity.side is None else f"all {capacity.side}",
         ))  # fmt: skip
     return rows
+
+
+def _ratio(base: System, head: System, goal: float) -> Ends | None:
+    """What `head` sustains over what `base` does; None where they were not swept over the rate under the same SLO."""
+    return ratio(base.line, head.line, goal) if base.slo == head.slo and base.line and head.line else None
 
 
 def _scaled(ends: Ends, by: float) -> Ends:

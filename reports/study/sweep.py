@@ -89,6 +89,7 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
         for one in info.crossings
         if one.along == axis and one.where == dict(where)
     )
+    scored = [point for point in points if point.bounds and RATE in point.values]  # as the ratios of sweep.json
     return System(
         named(where) or _alone(info.spec),
         gpus if axis == RATE and isinstance(gpus, int) and gpus > 0 else None,
@@ -96,7 +97,7 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
         capacities,
         slos.pop() if len(slos) == 1 else "",
         made=named(value for value in where if value[0] not in RESCORED) or _alone(info.spec),
-        line=tuple(sorted(points, key=lambda p: float(str(p.values[RATE])))) if RATE in points[0].values else (),
+        line=tuple(sorted(scored, key=lambda point: float(str(point.values[RATE])))),
     )
 
 

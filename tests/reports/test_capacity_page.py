@@ -13,7 +13,7 @@ from harness.data.codec import of
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger, folder_name
 from reports import answers as pages
-from reports.document import html
+from reports.document import Figure, Table, html
 from reports.study import Study, of_capacity
 
 SEARCH = [
@@ -100,6 +100,16 @@ def test_a_rerun_answers_what_the_search_has_answered_and_no_other_question(
     assert len(again["answers"][0]["knees"]) == info["answers"][0]["seeds"]
     assert 2 == refused
     assert "holds a search with --slo" in capsys.readouterr().err
+
+
+def test_searched_rates_are_not_called_interpolated(info: Any, searched: Path) -> None:
+    """A page of two searches called its rates interpolated, and claimed that fewer than two systems cross a goal."""
+    search = of(CapacityAnswer, info)
+    section = pages.together([(search, searched), (search, searched)], [], searched).sections[0]
+    captions = [block.caption for block in section.blocks if isinstance(block, Table)]
+
+    assert ["where attainment crosses the goals, searched"] == captions
+    assert "ratios" not in [block.key for block in section.blocks if isinstance(block, Figure)]
 
 
 def test_points_of_a_search_know_each_bound(info: Any, searched: Path) -> None:

@@ -52,6 +52,14 @@ def test_numbers_that_need_more_room_get_it() -> None:
     assert 10 == shown[2].count("1,234,567.89")
 
 
+def test_columns_of_the_same_head_keep_their_own_numbers_where_another_has_no_room() -> None:
+    """The interval of a rate stood as that of a ratio, as both are headed "95% interval"."""
+    heads, row = ("rate", "interval", "x" * 100, "ratio", "interval"), ("1", "0.9 to 1.1", "-", "2", "1.8 to 2.2")
+    shown = render(page(Table("", heads, (row,), narrow=("x" * 100,)))).splitlines()
+
+    assert ["1", "0.9 to 1.1", "2", "1.8 to 2.2"] == [text.strip() for text in shown[-1].split("  ") if text.strip()]
+
+
 @pytest.mark.parametrize("foreign", ["\x1b[31mred", "a\nb", "a|b"])
 def test_foreign_text_stays_in_its_cell(foreign: str) -> None:
     """A model's name would colour the terminal, or add a row to the table."""

@@ -22,13 +22,15 @@ from harness.experiments import answers
 from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.reading import sources
+from harness.experiments.sweep.crossings import compared
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports import answers as pages
 from reports import figures, study
+from reports.answers.sweep import crossed
 from reports.document import Document, Figure, Section
 from reports.document import html as document_html
 from reports.figures import systems
-from reports.figures.curves import attainment_rate, finding, interactivity
+from reports.figures.curves import attainment_rate, finding, interactivity, ratios
 from reports.figures.stages import misses_rate, stages_rate
 from reports.study import Study
 
@@ -173,6 +175,33 @@ def test_ratios_stand_with_their_intervals_beside_equal(
     assert ([0.7, 1.2], [0.9, 1.9]) == (
         pytest.approx(list(row.x - row.error_x.arrayminus)), pytest.approx(list(row.x + row.error_x.array)),
     )  # fmt: skip
+
+
+def test_ratios_of_the_page_are_those_of_the_answer_per_gpu(info: dict[str, Any], swept: Path) -> None:
+    """A ratio per GPU passed for that in sweep.json, rates stood there that were not tried, and ratios were missing.
+
+    They were where the first system crosses no goal, and where no run of a point was valid.
+    """
+    systems = {"idle": (8, (1.0, 1.0, 1.0)), "small": (1, (1.0, 0.95, 0.5)), "large": (2, (1.0, 0.95, 0.7))}
+    measured, info["points"] = info["points"][::2], []
+    for name, (gpus, shares) in systems.items():
+        points = copy.deepcopy(measured)
+        for point, share in zip(points, shares, strict=True):
+            for run in point["runs"]:
+                run |= {"gpus": gpus, "attainment": share}
+        empty = {**points[0], "values": {"rate": 4}, "bounds": [], "runs": [], "valid": 0, "attainment": None}
+        info["points"] += [{**p, "values": {**p["values"], "policy": name}} for p in (*points, empty)]
+    answer = compared(of(SweepAnswer, info))
+    found = study.of_sweep(answer, swept)
+    [ratio], table, drawn = answer.ratios, crossed(found), ratios(found)
+    rows = [dict(zip(table.heads[:-1], row, strict=False)) for row in table.rows]
+    per_gpu = f"{ratio.ratio / 2:#.3g}"
+
+    assert {"policy": "small"} == ratio.base
+    assert ["all above", "2 to 3", "2 to 3"] == [row["between (req/s)"] for row in rows]
+    assert ["-", "-", per_gpu] == [row["times policy small per GPU"] for row in rows]
+    assert "times what policy small sustains per GPU" == drawn.layout.xaxis.title.text  # type: ignore[union-attr]  # no sentence
+    assert f"{per_gpu} times policy small per GPU" in figures.finding(drawn)  # type: ignore[arg-type]
 
 
 def test_systems_of_different_rates_share_an_axis_in_the_order_of_the_rates(info: dict[str, Any], swept: Path) -> None:
