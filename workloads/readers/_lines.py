@@ -6,7 +6,6 @@ import hashlib
 import io
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -166,6 +165,19 @@ def sha256(file: Path) -> str:
         raise UsageError(f"Trace '{file}' cannot be read: {reason(error)}.") from None
 
 
+class _Damaged(io.RawIOBase):
+    """A packed stream whose first read failed; a second read of Arrow's may give rubbish in place of the error."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, _: object) -> int:
+        raise self._error
+
+
 def unpacked(hashed: Hashed) -> IO[bytes]:
     """The text of a file as UTF-8, unpacked if it is gzip or Zstandard."""
     raw = io.BufferedReader(hashed, 64 << 10)  # what is read ahead counts as unpacked
@@ -176,9 +188,10 @@ def unpacked(hashed: Hashed) -> IO[bytes]:
         import pyarrow as pa
 
         stream = io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(raw, mode="r"), "zstd"), _PIECE_BYTES)
-    start = b""
-    with suppress(*_DAMAGED):  # the first read reports the damage
+    try:
         start = stream.peek(4)[:4]
+    except _DAMAGED as error:
+        return io.BufferedReader(_Damaged(error))
     encoding = _wide_encoding(start)
     return codecs.EncodedFile(stream, "utf-8", encoding) if encoding else stream
 
