@@ -153,7 +153,7 @@ def percentiles(value: object, name: str) -> str:
     with suppress(ValueError):
         given = value if isinstance(value, (list, tuple)) else str(value).split(",")
         numbers = sorted({float(f"{float(str(text).strip().removeprefix('p')):g}") for text in given})
-        if numbers[0] > 0 and numbers[-1] < 100:
+        if numbers and numbers[0] > 0 and numbers[-1] < 100:
             return ",".join(f"{number:g}" for number in numbers)
     raise UsageError(f"{name} must be numbers above 0 and below 100, such as 50,90,95,99, got '{value}'.")
 
