@@ -40,6 +40,11 @@ _BESIDE = (
     "|generate|generate_stream|completion|tokenize|detokenize|api/(chat|generate|tags|version|show|ps)"
 )
 """Routes that servers have beside `/v1`: pages, probes, and their native APIs."""
+_GEMINI = (
+    (r"/v1[^/]*/models/[^/]+:\w+$", "/v1beta/openai"),
+    (r"/publishers/[^/]+/models/[^/]+:\w+$", "/endpoints/openapi"),
+)
+"""Routes of Gemini's own API, of Google's AI Studio and of Vertex, and where the same server has that of OpenAI."""
 SWEEP_S = 0.25
 BODY_BYTES, BODY_TOKEN_BYTES = 1 << 20, 8 << 10
 """Largest answer, and what each requested token adds: an event of a token has some 300 bytes, with the log
@@ -213,6 +218,9 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
     if path.isupper() and re.search(rf"({_VERSION}|/({_ROUTES}|{_BESIDE}))$", path.lower()):
         path = path.lower()  # typed in capitals; those of a gateway's own path stay
     path = re.sub(rf"/({_BESIDE})$|^/invocations$", "", path)
+    for native, base in _GEMINI:
+        if re.search(native, path):
+            path, parts = re.sub(native, base, path), parts._replace(query=re.sub("&?alt=sse&?", "", parts.query))
     below = re.sub(rf"/({_ROUTES})$", "", path)
     if below == path:  # behind the last version all from a known route on: `/v1/models/ID`
         known = rf"({_VERSION})(/[^/]+/invocations|/({_ROUTES}|chat|rerank|score|audio|images)(/(?!.*{_VERSION}).*)?)$"

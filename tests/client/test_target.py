@@ -182,6 +182,9 @@ def test_addresses_that_this_machine_does_not_have_are_reported(source: str, say
         ("http://h/v1/models/llama/v1", "http://h/v1/models/llama/v1"),
         ("http://h/api/v3/models/m/chat/completions", "http://h/api/v3/models/m"),
         ("http://h/v1/chat/llm/v1", "http://h/v1/chat/llm/v1"),
+        ("https://h/v1beta/models/gemini-x:generateContent", "https://h/v1beta/openai"),
+        ("https://h/v1beta/models/gemini-x:streamGenerateContent?alt=sse", "https://h/v1beta/openai"),
+        ("https://h/v1/projects/p/publishers/google/models/g:rawPredict", "https://h/v1/projects/p/endpoints/openapi"),
     ],
 )
 def test_a_pasted_url_means_a_base_url(typed: str, base: str) -> None:
