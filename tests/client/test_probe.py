@@ -311,6 +311,14 @@ def test_what_the_server_adds_to_each_prompt_is_taken_off(probed: Callable) -> N
     assert any("13 tokens are added" in warning for warning in found.warnings)
 
 
+def test_a_server_that_counts_a_token_less_gets_prompts_that_are_longer_by_it(probed: Callable) -> None:
+    """The overhead was noted as 0, and every prompt was a token short without a word."""
+    found = probed(Server(template=-1), api="chat")
+
+    assert (-1, -1) == (found.overhead_tokens, found.ask.overhead_tokens)
+    assert not any("added" in warning or "other prompt lengths" in warning for warning in found.warnings)
+
+
 def test_a_server_that_counts_otherwise_than_planned_is_reported(probed: Callable) -> None:
     """Prompts would be twice as long as the report says."""
     found = probed(Server(a_word=2.0), api="chat")
