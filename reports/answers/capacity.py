@@ -82,7 +82,8 @@ def document(info: CapacityAnswer, path: Path | None = None) -> Document:
     mark, good = _mark(info)
     backend = first(info.backend, "backend", "name") or clean(info.spec.get("backend") or "a system", 60)
     goals = " and ".join(map(percent, info.searched_goals))
-    of = (f"goal {goals}" if goals else "", f"definition {clean(info.definition or 'joint', 40)}")
+    other = info.definition not in (None, JOINT)
+    of = (f"goal {goals}" if goals else "", f"definition {clean(info.definition, 40)}" if other else "")
     groups = ("run", "traffic", "backend", "versions", "cost")
     return Document(
         title=f"Capacity of {backend} under {clean(info.workload or 'a workload', 100)}",
