@@ -251,39 +251,28 @@ def test_an_internal_error_ends_only_its_request(epoll: bool, monkeypatch: pytes
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, ssl.SSLContext, ssl.SSLContext]:
-    """PEM files of our authority and of a client, and server contexts: one for anybody, one for that client only."""
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLContext]:
+    """The PEM file of our authority, and the context of a server that has its certificate."""
     trustme = pytest.importorskip("trustme")
     folder = tmp_path_factory.mktemp("tls")
     ca = trustme.CA()
     ca.cert_pem.write_to_path(str(folder / "ca.pem"))
-    client = ca.issue_cert("client@example.org")
-    client.private_key_and_cert_chain_pem.write_to_path(str(folder / "client.pem"))
-    own = ca.issue_cert("127.0.0.1", "localhost")
-    contexts = []
-    for strict in (False, True):
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        own.configure_cert(context)
-        if strict:
-            ca.configure_trust(context)
-            context.verify_mode = ssl.CERT_REQUIRED
-        contexts.append(context)
-    return folder / "ca.pem", folder / "client.pem", contexts[0], contexts[1]
-
-
-def over_tls(trust: target.Trust, context: ssl.SSLContext, size: int = 10) -> list[Answer]:
-    async def run() -> list[Answer]:
-        async with serving(echo_length, context) as port, pool_to(f"https://127.0.0.1:{port}", trust) as pool:
-            return [await pool.send(k, rest(b"x" * size)) for k in range(2)]
-
-    return asyncio.run(run())
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    ca.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+    return folder / "ca.pem", context
 
 
 @pytest.mark.parametrize("size", [10, 3_000_000])
 def test_a_server_with_a_certificate_of_our_authority_is_measured_like_any_other(authority, size: int) -> None:
     """Bytes that came encrypted would be lost or stamped by the process."""
-    ca, _, context, _ = authority
-    one, two = over_tls(target.Trust(ca=str(ca)), context, size)
+    ca, context = authority
+
+    async def run() -> list[Answer]:
+        trust = target.Trust(ca=str(ca))
+        async with serving(echo_length, context) as port, pool_to(f"https://127.0.0.1:{port}", trust) as pool:
+            return [await pool.send(k, rest(b"x" * size)) for k in range(2)]
+
+    one, two = asyncio.run(run())
 
     assert ["complete", "complete"] == [one.how, two.how]
     assert one.connect_s is not None and two.connect_s is None
@@ -292,33 +281,6 @@ def test_a_server_with_a_certificate_of_our_authority_is_measured_like_any_other
     if stamps.kernel_stamps():
         assert 0 == one.process_stamps + two.process_stamps
         assert one.stamp_s[-1] < one.read_s[-1]
-
-
-def test_an_untrusted_server_gets_no_request(authority) -> None:
-    """A key would be sent to any server that answers."""
-    _, _, context, _ = authority
-    one, _ = over_tls(target.Trust(), context)
-
-    assert "failed" == one.how
-    assert one.sent_s is None
-    assert one.why is not None and "certificate" in one.why
-
-
-def test_insecure_speaks_to_anybody(authority) -> None:
-    """A test server with a certificate of its own could not be measured."""
-    _, _, context, _ = authority
-
-    assert "complete" == over_tls(target.Trust(insecure=True), context)[0].how
-
-
-def test_a_server_that_wants_our_certificate_gets_it(authority) -> None:
-    """Servers behind mutual TLS could not be measured, or would fail without a word about certificates."""
-    ca, client, _, strict = authority
-    with_it = over_tls(target.Trust(ca=str(ca), client_cert=str(client)), strict)[0]
-    without = over_tls(target.Trust(ca=str(ca)), strict)[0]
-
-    assert ("complete", "failed") == (with_it.how, without.how)
-    assert without.why is not None and "certificate" in without.why
 
 
 def test_a_server_without_tls_is_a_clear_error() -> None:
@@ -395,7 +357,7 @@ def test_a_proxy_gets_whole_urls_and_its_password() -> None:
 
 def test_tls_goes_through_a_tunnel_of_the_proxy(authority) -> None:
     """A proxy would read what is encrypted for the server, or keep its own password in the request."""
-    ca, _, context, _ = authority
+    ca, context = authority
     heads: list[bytes] = []
 
     async def run() -> Answer:

@@ -20,17 +20,6 @@ def statuses(outcomes: list[Any]) -> list[str]:
     return [o.ended.status for o in outcomes]
 
 
-def test_requests_one_after_another_share_a_connection(scripted: Callable, ask: Callable) -> None:
-    """Every request would pay for a new connection, and its TTFT would hold it."""
-    server = scripted(it={})
-
-    outcomes = asyncio.run(ask(server, "it", requests=5))
-
-    assert ["ok"] * 5 == statuses(outcomes)
-    assert 1 == len({s.connection for s in server.of("it")})
-    assert [True] + [False] * 4 == [o.ended.exchange.connect_s is not None for o in outcomes]
-
-
 @pytest.mark.parametrize("quirk", [{"framing": "close"}, {"page": "<p>", "every": 2}, {"status": 500, "every": 2}])
 def test_requests_that_follow_an_odd_answer_are_answered(quirk: dict, scripted: Callable, ask: Callable) -> None:
     """Bytes of one answer would be read as the beginning of the next."""
@@ -52,57 +41,6 @@ def test_a_connection_is_used_again_only_after_the_whole_answer(quirk: dict, scr
 
     assert ["ok"] * 5 == statuses(outcomes)
     assert [8] * 5 == [o.tokens for o in outcomes]
-
-
-def test_a_kept_connection_that_proves_closed_is_made_good_once(scripted: Callable, ask: Callable) -> None:
-    """A request that the server never saw would be a failure of the server."""
-    server = scripted(it={"close_next": 1})
-
-    outcomes = asyncio.run(ask(server, "it", requests=3))
-
-    assert ["ok"] * 3 == statuses(outcomes)
-    assert 1 == sum(o.ended.exchange.resent for o in outcomes)
-    assert 3 == len(server.of("it"))
-
-
-def test_a_new_connection_that_closes_is_an_error(scripted: Callable, ask: Callable) -> None:
-    """A server that fails would be retried forever in silence."""
-    server = scripted(it={"fault": "close", "framing": "close"})
-
-    outcomes = asyncio.run(ask(server, "it", requests=3))
-
-    assert ["error"] * 3 == statuses(outcomes)
-    assert [1, 2, 3] == sorted({s.nth for s in server.of("it")})[:3]
-    assert len(server.of("it")) <= 4  # the first may have met a connection that the probe had used
-
-
-def test_a_request_that_has_begun_to_be_answered_is_never_sent_again(scripted: Callable, ask: Callable) -> None:
-    """The server would compute an answer twice, and the second would be measured."""
-    server = scripted(it={"fault": "close", "fault_at": 0})
-
-    outcomes = asyncio.run(ask(server, "it", requests=4))
-
-    assert ["truncated"] * 4 == statuses(outcomes)
-    assert 4 == len(server.of("it"))
-    assert not any(o.ended.exchange.resent for o in outcomes)
-
-
-def test_a_connection_idle_for_longer_than_two_seconds_is_not_used(scripted: Callable, opened: Callable) -> None:
-    """Servers close idle connections after some seconds: the next request would go into the void."""
-    server = scripted(it={"kept_s": 5.0})
-
-    async def run() -> list[Any]:
-        async with opened(server.url("it")) as backend:
-            server.arm()
-            first = [e async for e in backend.submit(Request(0, 0.0, 5, 8))]
-            await asyncio.sleep(2.3)
-            return first + [e async for e in backend.submit(Request(1, 0.0, 5, 8))]
-
-    events = asyncio.run(run())
-
-    first, second = server.of("it")
-    assert first.connection != second.connection
-    assert 2 == sum(getattr(e, "status", None) == "ok" for e in events)
 
 
 def test_a_server_with_one_slot_answers_all(scripted: Callable, ask: Callable) -> None:
@@ -302,17 +240,6 @@ def test_a_server_with_the_certificate_of_an_own_authority_is_believed(
     assert (3 if fault else 8) == outcome.tokens
     written = [before_s for before_s, _ in outcome.seen[0].written]
     assert all(w - 0.0005 <= s for s, w in zip(outcome.stamps_s, written, strict=True))
-
-
-def test_stamps_of_an_encrypted_stream_are_the_kernels(
-    scripted: Callable, ask: Callable, server_tls: ssl.SSLContext, ca_file: str
-) -> None:
-    """With TLS the client would fall back to its own clock in silence."""
-    server = scripted(server_tls, it={"itl_s": 0.01})
-
-    (outcome,) = asyncio.run(ask(server, "it", ca=ca_file))
-
-    assert outcome.ended.exchange.process_stamps < outcome.ended.exchange.reads
 
 
 @pytest.mark.parametrize("options", [{}, {"ca": "other"}])

@@ -151,6 +151,7 @@ def test_the_connection_used_last_is_used_next() -> None:
 
 def test_a_connection_that_was_idle_for_long_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server closes it just as the next request is written, and the request is lost."""
+    assert pool.MAX_IDLE_S < 5  # when uvicorn closes
     monkeypatch.setattr(pool, "MAX_IDLE_S", 0.0)
 
     async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[tuple[int, int]], object]:

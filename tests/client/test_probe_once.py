@@ -57,6 +57,7 @@ def test_a_sweep_probes_once(scripted: Callable, run_here: Callable) -> None:
     assert {30} == lengths, "what the first run learned of lengths was lost"
 
 
+@pytest.mark.nightly
 def test_a_capacity_search_probes_once(scripted: Callable, run_here: Callable) -> None:
     """Each trial would ask the server again."""
     server = scripted(calm={})
@@ -86,14 +87,3 @@ def test_pairs_probe_once_for_each_format(
     assert code in (0, 1, 4, 5), out + err
     assert [2, 2] == [_unmeasured(server, name) for name in ("calm", "other")]
     assert not any("--probed" in run.info.command for run in runs)
-
-
-def test_a_server_that_fails_the_probe_is_reported_as_answering(scripted: Callable, run_here: Callable) -> None:
-    """A user would look for a server that is there."""
-    server = scripted(calm={"status": 500})
-    server.arm()
-    code, _, err = run_here("run", "--backend", f"openai:url={server.url()}", *TRAFFIC, "--out", "out")
-
-    assert 3 == code
-    assert "answers, but the request with stream_options" in err and "got status 500" in err
-    assert "No server answers" not in err
