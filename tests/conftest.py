@@ -1,14 +1,16 @@
 """Fixtures that all tests share."""
 
+import difflib
 import gc
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -303,6 +305,48 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with golden/<name> beside the test; a difference is printed and kept as <name>.got."""
+
+    def check(name: str, actual: str) -> None:
+        path = request.path.parent / "golden" / name
+        expected = path.read_text(encoding="utf-8") if path.exists() else ""
+        if expected != actual:
+            path.with_name(f"{name}.got").write_text(actual, encoding="utf-8")
+            lines = difflib.unified_diff(expected.splitlines(), actual.splitlines(), name, f"{name}.got", lineterm="")
+            pytest.fail("\n".join(lines))
+
+    return check
+
+
+@pytest.fixture
+def transcript(
+    golden: Callable[[str, str], None], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[[str, Mapping[str, str]], None]:
+    """Runs lines of `bench` in this process and compares what they print, and their codes, with golden/<name>.
+
+    `lines` names the reason for each; `cat FILE` shows a file. The folder of the test is written as TMP.
+    """
+    from harness.cli import main
+
+    def check(name: str, lines: Mapping[str, str]) -> None:
+        parts = []
+        for reason, line in lines.items():
+            capsys.readouterr()
+            command, *words = shlex.split(line)
+            if command == "cat":
+                parts.append(f"# {reason}\n$ {line}\n{Path(*words).read_text(encoding='utf-8')}")
+                continue
+            code = main([command, *words])
+            out, err = capsys.readouterr()
+            assert max(map(len, out.splitlines()), default=0) <= 100
+            parts.append(f"# {reason}\n$ bench {line}\n{out}{err}exit code {code}\n")
+        golden(name, "\n".join(parts).replace(str(tmp_path), "TMP"))
+
+    return check
 
 
 @pytest.fixture

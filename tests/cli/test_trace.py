@@ -2,9 +2,7 @@
 
 import json
 import re
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +16,7 @@ from harness.data.schedule import Schedule
 from workloads import catalog, traces
 
 Bench = Callable[..., tuple[int, str, str]]
+Transcript = Callable[[str, Mapping[str, str]], None]
 ROWS = 400
 
 
@@ -74,26 +73,6 @@ def chat(tmp_path: Path) -> str:
 class TestInfo:
     """`bench trace info`."""
 
-    def test_text(self, bench: Bench, plain: str) -> None:
-        """A reader would not learn how much, how long and how bursty."""
-        code, out, _ = bench("info", plain)
-
-        assert 0 == code
-        assert "plain.csv: 400 requests in 3 min" in out
-        for word in (
-            "SHA-256",
-            "prompt",
-            "Spearman",
-            "dispersion",
-            "Poisson",
-            "CV",
-            "autocorrelation",
-            "minutes",
-            "api",
-        ):
-            assert word in out
-        assert "not a file of our list" in out
-
     def test_json_agrees_with_numpy(self, bench: Bench, plain: str) -> None:
         """A script would read other numbers than the trace has."""
         _, out, _ = bench("info", plain, "--json")
@@ -111,61 +90,22 @@ class TestInfo:
         assert spearmanr(prompt, output).statistic == pytest.approx(facts["lengths"]["spearman"])
         assert facts["ticks"] is None
 
-    def test_ticks_stand_for_gaps(self, bench: Bench, mooncake: str) -> None:
-        """The CV of gaps of a 3-s grid would be taken for burstiness."""
-        _, out, _ = bench("info", mooncake)
-        facts = json.loads(bench("info", mooncake, "--json")[1])
-
-        assert "ticks of 3 s" in out
-        assert "not shown" in out
-        assert (30, 10.0, 10) == (facts["ticks"]["ticks"], facts["ticks"]["mean"], facts["ticks"]["most"])
-        assert {"3": 0.0, "9": 0.0} == facts["ticks"]["dispersion"]
-
-    def test_prefix_caches(self, bench: Bench, mooncake: str) -> None:
-        """A pool could not be sized from a trace."""
-        _, out, _ = bench("info", mooncake, "--cache", "lru:blocks=8", "--cache", "lru:tokens=1M")
-        facts = json.loads(bench("info", mooncake, "--cache", "lru:blocks=8", "--json")[1])["prefixes"]
-        small = facts["caches"]["lru:blocks=8"]
-
-        assert "lru:tokens=1M" in out
-        assert (1200, 512) == (facts["blocks"], facts["block_tokens"])
-        assert 299 / 1200 <= facts["endless_hit_ratio"]
-        assert 8 == small["capacity_blocks"]
-        assert small["hit_ratio"] < facts["endless_hit_ratio"]
-        assert small["share_of_endless"] == pytest.approx(small["hit_ratio"] / facts["endless_hit_ratio"])
-
-    def test_conversations_by_hand(self, bench: Bench, chat: str) -> None:
-        """Turns would be counted over all rows, or think times across conversations."""
-        _, out, _ = bench("info", chat)
-        facts = json.loads(bench("info", chat, "--json")[1])
-        found = facts["conversations"]
-
-        assert (20, 60, 3.0) == (found["conversations"], found["requests"], found["turns"]["mean"])
-        assert (7.0, 7.0, 1.0) == (found["think_s"]["p10"], found["think_s"]["p99"], found["think_below_300_s"])
-        assert {"failed (Response tokens is 0)": 1} == facts["file"]["dropped"]
-        assert "left out: 1 failed" in out
-        assert "20 with 60 requests" in out
-
-    def test_classes_are_separate(self, bench: Bench, tmp_path: Path) -> None:
-        """Traffic of two kinds would be described by a mean of both, which is neither."""
+    @pytest.mark.usefixtures("bench", "plain", "mooncake", "chat")
+    def test_what_it_prints_golden(self, transcript: Transcript, tmp_path: Path) -> None:
+        """A reader would not learn how much, how long and how bursty a trace is."""
         rows = [f"{i},{10 if i % 4 else 1000},{i % 4 + 1},{'chat' if i % 4 else 'api'}" for i in range(4000)]
         (tmp_path / "two.csv").write_text("\n".join(["at_s,prompt_tokens,output_tokens,tag", *rows, "4000,1,1,"]))
-        _, out, _ = bench("info", "two.csv")
-        found = json.loads(bench("info", "two.csv", "--json")[1])["classes"]
-
-        assert ["chat", "api", "none"] == list(found)
-        assert (3000, 10.0, 3.0) == tuple(found["chat"][k] for k in ("requests", "prompt_mean", "output_mean"))
-        assert (1000, 0.25, 0.0) == tuple(found["api"][k] for k in ("requests", "rate_rps", "window_cv_p50"))
-        assert found["none"]["rate_rps"] is None
-        assert "CV in 20 min" in out
-
-    def test_slices_and_filters(self, bench: Bench, plain: str) -> None:
-        """The facts would be those of the whole file."""
-        facts = json.loads(bench("info", plain, "--start", "1min", "--stop", "2min", "--where", "tag=api", "--json")[1])
-
-        assert 30 == pytest.approx(facts["requests"] / 2, abs=12)
-        assert 60 >= facts["span_s"]
-        assert "not tag=api" in facts["file"]["left_out"]
+        (tmp_path / "one.csv").write_text("at_s,prompt_tokens,output_tokens\n3,1,1\n")
+        transcript("trace-info.txt", {
+            "Poisson arrivals, half of the requests tagged": "trace info plain.csv",
+            "of a slice, and of it what a condition leaves":
+                "trace info plain.csv --start 1min --stop 2min --where tag=api",
+            "ticks of 3 s are no bursts; a pool can be sized":
+                "trace info moon.jsonl --cache lru:blocks=8 --cache lru:tokens=1M",
+            "conversations, and one row that is no request": "trace info chat.csv",
+            "two kinds of traffic have no common mean": "trace info two.csv",
+            "one row divides nothing by zero": "trace info one.csv",
+        })  # fmt: skip
 
     def test_pictures_are_offline(self, bench: Bench, chat: str) -> None:
         """A page would need the network, or leave out what the terminal says."""
@@ -176,15 +116,6 @@ class TestInfo:
         assert "chat.html" in err
         assert "20 with 60 requests" in page
         assert not re.search(r'(src|href)="https?://', page)
-
-    def test_one_request(self, bench: Bench, tmp_path: Path) -> None:
-        """Statistics of one row would divide by zero."""
-        (tmp_path / "one.csv").write_text("at_s,prompt_tokens,output_tokens\n3,1,1\n")
-        code, out, _ = bench("info", "one.csv")
-
-        assert 0 == code
-        assert "all at one instant" in out
-        assert "Too short" in out
 
 
 class TestPublishedFigures:
@@ -226,28 +157,27 @@ class TestPublishedFigures:
 class TestCheck:
     """`bench trace check`."""
 
-    def test_clean(self, bench: Bench, plain: str) -> None:
-        """Good traces would fail in scripts."""
-        code, out, _ = bench("check", plain)
-
-        assert 0 == code
-        assert out.endswith("\n\nclean\n")
-
-    def test_failures_are_odd(self, bench: Bench, chat: str) -> None:
-        """Rows that are no requests would pass unseen."""
-        code, out, _ = bench("check", chat)
-
-        assert 1 == code
-        assert "Response tokens is 0" in out
-        assert "findings: 1" in out
-
-    def test_a_known_name_with_other_bytes(self, bench: Bench, plain: str) -> None:
-        """Invented rows under an official name would pass."""
-        Path(plain).rename("AzureLLMInferenceTrace_conv.csv")
-        code, out, _ = bench("check", "AzureLLMInferenceTrace_conv.csv", "--reader", "csv")
-
-        assert 1 == code
-        assert "AzureLLMInferenceTrace_conv.csv" in out
+    @pytest.mark.usefixtures("bench", "plain", "chat")
+    def test_what_it_prints_golden(self, transcript: Transcript, tmp_path: Path) -> None:
+        """Good traces would fail in scripts, or rows that are no requests pass unseen."""
+        at_s = np.cumsum(np.random.default_rng(3).exponential(1, 50))
+        for name, rows in {
+            "AzureLLMInferenceTrace_conv.csv": ["5,1,1"],
+            "fine.csv": [f"{at:.6f},{i + 1},5" for i, at in enumerate(at_s) for _ in range(2)],
+            "coarse.csv": [f"{i},{1 + i // 30},5" for i in range(50) for _ in range(2)],
+            "fall.csv": ["5,1,1", "3,1,1", "6,0,1"],
+            "bad.csv": ["5,1,1", "3,many,1"],
+        }.items():
+            (tmp_path / name).write_text("\n".join(["at_s,prompt_tokens,output_tokens", *rows]))
+        transcript("trace-check.txt", {
+            "clean": "trace check plain.csv",
+            "a failure": "trace check chat.csv",
+            "invented rows under an official name": "trace check AzureLLMInferenceTrace_conv.csv --reader csv",
+            "a file that was joined with itself": "trace check fine.csv",
+            "equal rows under stamps in whole seconds": "trace check coarse.csv",
+            "stamps that fall, and what else there is": "trace check fall.csv",
+            "a file that nothing can use": "trace check bad.csv",
+        })  # fmt: skip
 
     def test_official_files_are_clean(self, bench: Bench, shared_data: Path) -> None:
         """The grid of Mooncake, for which its format is known, would be an error."""
@@ -256,38 +186,6 @@ class TestCheck:
 
             assert 0 == code
             assert [] == json.loads(out)["odd"]
-
-    def test_equal_rows_under_fine_stamps(self, bench: Bench, tmp_path: Path) -> None:
-        """A file that was joined with itself would pass, or whole-second stamps would not."""
-        at_s = np.cumsum(np.random.default_rng(3).exponential(1, 50))
-        rows = [f"{at:.6f},{i + 1},5" for i, at in enumerate(at_s) for _ in range(2)]
-        coarse = [f"{i},{1 + i // 30},5" for i in range(50) for _ in range(2)]
-        for name, lines in (("fine.csv", rows), ("coarse.csv", coarse)):
-            (tmp_path / name).write_text("\n".join(["at_s,prompt_tokens,output_tokens", *lines]))
-        fine, out, _ = bench("check", "fine.csv")
-
-        assert 1 == fine
-        assert "50 rows are equal to another" in out
-        assert 0 == bench("check", "coarse.csv")[0]
-
-    def test_falling_stamps_are_odd(self, bench: Bench, tmp_path: Path) -> None:
-        """Rows out of order would be checked as if nothing were wrong, or nothing else be reported about them."""
-        (tmp_path / "fall.csv").write_text("at_s,prompt_tokens,output_tokens\n5,1,1\n3,1,1\n6,0,1\n")
-        code, out, _ = bench("check", "fall.csv", "--json")
-        facts = json.loads(out)
-
-        assert 1 == code
-        assert "line 3" in facts["odd"][0]
-        assert "prompt_tokens is 0" in facts["odd"][1]
-        assert (3, 2) == (facts["rows"], facts["requests"])
-
-    def test_broken_rows_cannot_be_read(self, bench: Bench, tmp_path: Path) -> None:
-        """A file that nothing can use would only be called odd."""
-        (tmp_path / "bad.csv").write_text("at_s,prompt_tokens,output_tokens\n5,1,1\n3,many,1\n")
-        code, out, err = bench("check", "bad.csv")
-
-        assert (2, "") == (code, out)
-        assert "line 3" in err
 
 
 class TestWriting:
@@ -328,33 +226,26 @@ class TestWriting:
         assert traces.read(mooncake).facts["sha256"] == origin["sha256"]
         assert "made from  moon.jsonl" in out
 
-    def test_lists_do_not_fit_into_csv(self, bench: Bench, mooncake: str) -> None:
-        """Prefixes would be lost without a word."""
-        code, _, err = bench("convert", mooncake, "-o", "out.csv")
-
-        assert 2 == code
-        assert "write .parquet or .jsonl" in err
-        assert not list(Path().glob("out.csv*"))
-
-    def test_names_of_columns(self, bench: Bench, tmp_path: Path) -> None:
-        """A file of one's own could not be read."""
+    @pytest.mark.usefixtures("bench")
+    def test_what_is_written_golden(self, transcript: Transcript, tmp_path: Path) -> None:
+        """A file of one's own could not be read, or rows out of order never be used."""
         (tmp_path / "mine.csv").write_text("when,in,out\n1,2,3\n4,5,6\n")
-        code, _, _ = bench("convert", "mine.csv", "-o", "out.csv", "--columns", "at=when,prompt=in,output=out")
-
-        assert 0 == code
-        assert [0.0, 3.0] == traces.read("out.csv").at_s.tolist()
-
-    def test_sorting(self, bench: Bench, tmp_path: Path) -> None:
-        """Rows out of order could never be used."""
         (tmp_path / "fall.csv").write_text("at_s,prompt_tokens,output_tokens\n1,1,1\n5,2,1\n3,3,1\n")
-        refused, _, err = bench("convert", "fall.csv", "-o", "out.csv")
-        left = list(Path().glob("out*"))
-        code, _, _ = bench("convert", "fall.csv", "-o", "out.csv", "--sort")
-
-        assert (2, 0) == (refused, code)
-        assert "sort" in err
-        assert [] == left
-        assert [1, 3, 2] == traces.read("out.csv").table["prompt_tokens"].to_pylist()
+        (tmp_path / "mine.toml").write_text(
+            """about = "Mine."\nrate_rps = 2.0\nlengths = "fixed"\n[provenance]\nsource = "me"\n"""
+        )
+        transcript("trace-convert.txt", {
+            "names of columns": "trace convert mine.csv -o out.csv --columns at=when,prompt=in,output=out",
+            "its rows": "cat out.csv",
+            "rows out of order": "trace convert fall.csv -o sorted.csv",
+            "and in order": "trace convert fall.csv -o sorted.csv --sort",
+            "their rows": "cat sorted.csv",
+            "a workload as a trace": "trace generate chatbot -o w.csv --rate 5 --duration 1min --arrivals gamma:cv=2",
+            "a preset of one's own is one": "trace generate mine.toml --requests 5 -o mine2.csv",
+            "a download into a file": "trace download azure-2023-code -o mine.csv",
+            "turns without the time of their answers":
+                "trace generate chatbot --sessions fixed:turns=2,think=0 --requests 6 -o 'two words.parquet'",
+        })  # fmt: skip
 
     def test_a_failure_leaves_what_was_there(self, bench: Bench, plain: str, tmp_path: Path) -> None:
         """A broken source would cost the good file that was to be replaced."""
@@ -430,17 +321,6 @@ class TestFitAndGenerate:
 
         assert "curve_distance" in json.loads(out)
 
-    def test_a_workload_as_a_trace(self, bench: Bench) -> None:
-        """A workload could not be looked at, or handed to another tool."""
-        code, out, _ = bench(
-            "generate", "chatbot", "-o", "out.csv", "--rate", "5", "--duration", "1min", "--arrivals", "gamma:cv=2"
-        )
-        trace = traces.read("out.csv")
-
-        assert 0 == code
-        assert "gamma" in out
-        assert 5 == pytest.approx(len(trace) / 60, rel=0.4)
-
     @pytest.mark.nightly
     def test_a_bursty_workload_has_the_rate_that_a_run_of_it_has(self, bench: Bench) -> None:
         """Of the same words `run` sent 4 req/s, and `generate` between 0.78 and 10.5."""
@@ -450,23 +330,6 @@ class TestFitAndGenerate:
 
         assert sent["prompt_tokens"].to_pylist() == rows["prompt_tokens"].to_pylist()
         assert 4 == pytest.approx(len(rows) / 60, rel=0.02)
-
-    def test_waiting_turns_are_reported(self, bench: Bench) -> None:
-        """Turns without the time of their answers would be replayed as a burst that was never sent."""
-        line = "generate chatbot --sessions fixed:turns=2,think=0 --requests 6 -o"
-        _, text, _ = bench(*line.split(), "two words.parquet")
-
-        assert "replay with --turns answered" in " ".join(text.split())
-        assert "bench trace info 'two words.parquet'" in text
-        assert "--turns" not in bench("generate", "chatbot", "--requests", "5", "-o", "plain-turns.csv")[1]
-
-    def test_a_preset_file_is_a_workload(self, bench: Bench) -> None:
-        """A preset of one's own could be run, but not drawn: it would be taken for a model."""
-        Path("mine.toml").write_text(
-            """about = "Mine."\nrate_rps = 2.0\nlengths = "fixed"\n[provenance]\nsource = "me"\n"""
-        )
-
-        assert bench("generate", "mine.toml", "--requests", "5", "-o", "mine.csv")[0] == 0
 
     def test_blocks_of_two_sizes_become_those_of_one(self) -> None:
         """Blocks of 64 tokens would be read as blocks of 16, and a prefix cache find a quarter of them."""
@@ -531,6 +394,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("check missing.csv", 2, "does not exist"),
     ("check model.bin", 2, "model.bin"),
     ("convert plain.csv", 2, "--output"),
+    ("convert moon.jsonl -o out.csv", 2, "write .parquet or .jsonl"),
     ("convert plain.csv -o out.xlsx", 2, "No form of trace to write named '.xlsx'"),
     ("convert plain.csv -o out", 2, "ending"),
     ("convert plain.csv -o taken.csv", 2, "--force"),
@@ -587,31 +451,6 @@ def test_wrong_lines(bench: Bench, plain: str, mooncake: str, line: str, code: i
     assert err.strip().endswith((".", "?"))
     assert before == sorted(Path().iterdir())
     assert "mine" == Path("taken.csv").read_text()
-
-
-def test_a_download_into_a_file_is_refused(bench: Bench, plain: str) -> None:
-    """The operating system's 'File exists' would be called a failure of the backend (exit code 3)."""
-    code, _, err = bench("download", "azure-2023-code", "-o", plain)
-
-    assert (2, True) == (code, "'plain.csv' is a file; name a folder" in err)
-
-
-HEAVY = {"numpy", "pandas", "pyarrow", "plotly", "scipy", "asyncio", "rich", "workloads", "backends", "urllib.request"}
-
-
-@pytest.mark.parametrize("words", [["--help"], [], ["info", "--help"], ["download", "--help"], ["scale", "--help"]])
-def test_help_is_light_and_complete(words: list[str]) -> None:
-    """Everybody would wait for a help text, or not find a command in it."""
-    probe = f"import sys, json; from harness.cli import main; c = main(['trace', *{words}]); "
-    probe += "print(json.dumps([c, sorted(sys.modules)]), file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
-    code, modules = json.loads(done.stderr)
-
-    assert 0 == code
-    assert set() == HEAVY & {*modules, *(name.split(".")[0] for name in modules)}
-    if words in (["--help"], []):
-        for command in ("info", "check", "convert", "slice", "scale", "fit", "generate", "download"):
-            assert f"  {command} " in done.stdout
 
 
 def test_converting_is_done_in_blocks(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

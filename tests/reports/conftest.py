@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import difflib
 import gzip
 import json
 import re
@@ -210,21 +209,6 @@ def content_of() -> Callable[[str], dict[str, Any]]:
         return found
 
     return read
-
-
-@pytest.fixture
-def golden() -> Callable[[str, str], None]:
-    """Compares a text with golden/<name>; a difference is printed and kept as <name>.got."""
-
-    def check(name: str, actual: str) -> None:
-        path = Path(__file__).parent / "golden" / name
-        expected = path.read_text(encoding="utf-8") if path.exists() else ""
-        if expected != actual:
-            path.with_name(f"{name}.got").write_text(actual, encoding="utf-8")
-            lines = difflib.unified_diff(expected.splitlines(), actual.splitlines(), name, f"{name}.got", lineterm="")
-            pytest.fail("\n".join(lines))
-
-    return check
 
 
 @dataclass(slots=True)

@@ -4,15 +4,12 @@ import csv
 import io
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from harness.api import RequestRecord
 from harness.cli import main
 from harness.options import NO_SETTINGS
-
-GOLDEN = Path(__file__).with_name("slo.txt")
 
 
 def answer(capsys, *arguments):
@@ -60,7 +57,7 @@ WORDS = {
 }
 
 
-def test_the_answer_in_words_golden(mixed, stored, foreign, tmp_path, monkeypatch, capsys):
+def test_the_answer_in_words_golden(mixed, stored, foreign, tmp_path, monkeypatch, capsys, golden):
     """A reader of the terminal would not find what the JSON has, or read of a bound what does not hold of it."""
     monkeypatch.chdir(tmp_path)
     ok = [RequestRecord(i, i, i, [i + 0.1, i + 0.2], None, 5, 2, 2, "ok") for i in range(8)]
@@ -73,12 +70,8 @@ def test_the_answer_in_words_golden(mixed, stored, foreign, tmp_path, monkeypatc
     for case, words in cases.items():
         assert 0 == main(["slo", *words])
         parts.append(f"# {case}\n{capsys.readouterr().out}")
-    expected, shown = GOLDEN.read_text(encoding="utf-8") if GOLDEN.exists() else "", "\n".join(parts)
-
-    assert max(map(len, shown.splitlines())) <= 100
-    if shown != expected:
-        GOLDEN.with_suffix(".txt.got").write_text(shown, encoding="utf-8")
-    assert expected == shown
+    assert max(len(line) for part in parts for line in part.splitlines()) <= 100
+    golden("slo.txt", "\n".join(parts))
 
 
 def test_the_capacity_that_a_search_found_stands_beside_it(mixed, capsys):
