@@ -16,9 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
-
-from msgspec import Meta
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from backends.client import stamps, target
 from backends.client.body import Api, Builder, RequestFormat, sound_headers
@@ -43,7 +41,7 @@ from harness.api import (
     Step,
     TokenEvent,
 )
-from harness.bounds import AtLeastOne, Positive, check
+from harness.bounds import AtLeastOne, AtLeastZero, Positive, check
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
@@ -125,7 +123,7 @@ class OpenAI:
     client_cert: str | None = None
     insecure: bool = False
     source: str | None = None
-    warm: Annotated[int, Meta(ge=0)] | None = None
+    warm: AtLeastZero | None = None
     metrics: str = "auto"
     tokenizer: str | None = None
     probe: Mode = "short"

@@ -6,14 +6,18 @@ share: Annotated[float, Meta(gt=0, le=0.5)] = 0.1
 
 import math
 from functools import cache
-from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_args, get_origin
 
 from msgspec import Meta
+
+from harness.spec import types_of
 
 Positive: TypeAlias = Annotated[float, Meta(gt=0)]
 NotNegative: TypeAlias = Annotated[float, Meta(ge=0)]
 Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 PositiveShare: TypeAlias = Annotated[float, Meta(gt=0, le=1)]
+PartialShare: TypeAlias = Annotated[float, Meta(ge=0, lt=1)]
+AtLeastZero: TypeAlias = Annotated[int, Meta(ge=0)]
 AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
 AtLeastTwo: TypeAlias = Annotated[int, Meta(ge=2)]
 
@@ -41,7 +45,7 @@ def check(of: object) -> None:
 def _bounds(cls: Any) -> list[tuple[str, Meta | tuple[Any, ...]]]:
     """Return the fields that have bounds: of a number, or the values of a Literal."""
     found: list[tuple[str, Meta | tuple[Any, ...]]] = []
-    for name, hint in get_type_hints(cls, include_extras=True).items():
+    for name, hint in types_of(cls, bounds=True).items():
         for option in (hint, *get_args(hint)):
             if get_origin(option) is Literal:
                 found.append((name, get_args(option)))

@@ -129,13 +129,13 @@ def source_of(cls: type[Any]) -> tuple[ast.Module, ast.ClassDef] | None:
     return tree, next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__)
 
 
-def types_of(cls: Any) -> dict[str, Any]:
+def types_of(cls: Any, bounds: bool = False) -> dict[str, Any]:
     """The types of its arguments, of a compiled class from its source: mypyc keeps only those without arguments."""
     if inspect.isfunction(cls) or (source := source_of(cls)) is None:
-        return typing.get_type_hints(cls)
+        return typing.get_type_hints(cls, include_extras=bounds)
     fields = (node for node in source[1].body if isinstance(node, ast.AnnAssign))
-    names = vars(sys.modules[cls.__module__])
-    return {ast.unparse(f.target): eval(ast.unparse(f.annotation), names) for f in fields}  # noqa: S307  our own source
+    written = types.SimpleNamespace(__annotations__={ast.unparse(f.target): ast.unparse(f.annotation) for f in fields})
+    return typing.get_type_hints(written, vars(sys.modules[cls.__module__]), include_extras=bounds)
 
 
 def build(cls: type[T], spec: Spec, **given: object) -> T:

@@ -1,6 +1,5 @@
 """The shape of a model: read from the `config.json` of a Hugging Face folder, or written to one."""
 
-import json
 import math
 import os
 import sys
@@ -8,16 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from msgspec import Meta
 
 from backends.executors._layers import sample
 from backends.executors._plan import Memory, Plan, plan
 from harness import bounds, untrusted
 from harness.api import Piece
-from harness.bounds import AtLeastOne
+from harness.bounds import AtLeastOne, AtLeastZero
 from harness.errors import UsageError, no_such
 
 FAMILIES: Mapping[str, str] = MappingProxyType(
@@ -82,7 +80,7 @@ class Transformer:
     """What the executors of a model share: its folder or the shape of a seeded one, and how a step is planned."""
 
     model: str | None = None
-    seed: Annotated[int, Meta(ge=0)] = 0
+    seed: AtLeastZero = 0
     threads: AtLeastOne | None = None
     layers: int = 2
     hidden: int = 256
@@ -317,7 +315,6 @@ class _Source:
             return tuple(size if kind == "sliding_attention" else None for kind in kinds)
         first = self.integer("max_window_layers", 28) if family == "qwen2" else 0
         return tuple(size if layer >= first else None for layer in range(layers))
-
 
 def to_json(config: Config) -> str:
     """The config.json that `read_config`, and Hugging Face transformers, read back."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backends.latency._shared import FILES, latency_file, sets
+from harness.bounds import AtLeastOne, check
 from harness.errors import UsageError, no_such
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class Abc:
     engine: str = "vllm"
     model: str = "opt-13b"
     tp: int = 1
-    pp: int = 1
+    pp: AtLeastOne = 1
     hardware: str = "a100-80g"
     fitted: bool = False
     _prefill: _Constants = field(init=False, repr=False, compare=False)
@@ -67,8 +68,7 @@ class Abc:
     _large: _Constants = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.pp < 1:
-            raise ValueError("pp must be at least 1")
+        check(self)
         fit = self._fit()
         a, b, c = self._per_stage(fit["prefill"])
         object.__setattr__(self, "_prefill", (a, b, max(0.0, c)))

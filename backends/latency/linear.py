@@ -6,8 +6,10 @@ By default every step takes 10 ms: constants that are not given are 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from harness.bounds import NotNegative, check
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,17 +26,15 @@ class Linear:
     the simulator adds it before a request reaches its scheduler.
     """  # fmt: skip
 
-    base_s: float = 0.01
-    prefill_token_s: float = 0.0
-    decode_seq_s: float = 0.0
-    context_token_s: float = 0.0
-    prefill_token_squared_s: float = 0.0
-    front_end_s: float = 0.0
+    base_s: NotNegative = 0.01
+    prefill_token_s: NotNegative = 0.0
+    decode_seq_s: NotNegative = 0.0
+    context_token_s: NotNegative = 0.0
+    prefill_token_squared_s: NotNegative = 0.0
+    front_end_s: NotNegative = 0.0
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            if getattr(self, field.name) < 0:
-                raise ValueError(f"{field.name} must not be negative")
+        check(self)
 
     @property
     def front_s(self) -> float:

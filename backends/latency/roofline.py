@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
 from backends.latency._shared import largest, total
 from harness.api import StepLoads, StepParts
+from harness.bounds import NotNegative, PositiveShare, check
 from harness.catalog import Hardware, Model, Shape, bits_of_kv, format_named, hardware, model
 
 LAYER_OVERHEAD_S = 97.6e-6
@@ -99,17 +101,17 @@ class Roofline:
     dp: int = 1
     ep: int = 1
     dtype_bytes: int | None = None
-    memory_share: float = 0.892
-    flops_share: float = 0.582
-    link_share: float = 0.6
-    layer_overhead_s: float = LAYER_OVERHEAD_S
-    overhead_s: float | None = None
-    seq_s: float = 0.0
-    link_latency_s: float = 0.0
+    memory_share: PositiveShare = 0.892
+    flops_share: PositiveShare = 0.582
+    link_share: PositiveShare = 0.6
+    layer_overhead_s: NotNegative = LAYER_OVERHEAD_S
+    overhead_s: NotNegative | None = None
+    seq_s: NotNegative = 0.0
+    link_latency_s: NotNegative = 0.0
     weight_bits: float | None = None
     kv_bits: float | None = None
-    paged_prefill: float = 1.0
-    skew: float = 1.0
+    paged_prefill: Annotated[float, Meta(ge=1, description="the time on contiguous KV")] = 1.0
+    skew: Annotated[float, Meta(ge=1, description="the tokens of the fullest part over the mean")] = 1.0
     _model: Model = field(init=False, repr=False, compare=False)
     _shape: Shape = field(init=False, repr=False, compare=False)
     _gpu: Hardware = field(init=False, repr=False, compare=False)
@@ -128,16 +130,7 @@ class Roofline:
     _decodes: dict[int, tuple[float, float]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("memory_share", "flops_share", "link_share"):
-            if not 0 < getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be above 0 and at most 1")
-        for name in ("layer_overhead_s", "overhead_s", "seq_s", "link_latency_s"):
-            if (getattr(self, name) or 0.0) < 0:
-                raise ValueError(f"{name} must not be negative")
-        if self.skew < 1:
-            raise ValueError("skew must be at least 1, the tokens of the fullest part over the mean")
-        if self.paged_prefill < 1:
-            raise ValueError("paged_prefill must be at least 1, the time on contiguous KV")
+        check(self)
         if self.overhead_s is not None and self.layer_overhead_s != LAYER_OVERHEAD_S:
             raise ValueError("overhead_s is that of all layers; give it or layer_overhead_s, not both")
         for name in ("weight_bits", "kv_bits"):

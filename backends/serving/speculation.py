@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 
-from backends.serving._checks import positive
 from backends.serving.batch import Phase, Sequence
+from harness.bounds import AtLeastOne, NotNegative, Share, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,14 @@ class Speculation:
     tokens when they last occurred; there `alpha` and `cost` are measured.
     """
 
-    k: int = 4
-    alpha: float = 0.7
-    cost: float = 0.1
-    max_rows: int | None = None
-    ngram: int = 2
+    k: AtLeastOne = 4
+    alpha: Share = 0.7
+    cost: NotNegative = 0.1
+    max_rows: AtLeastOne | None = None
+    ngram: AtLeastOne = 2
 
     def __post_init__(self) -> None:
-        positive(self, "k", "max_rows", "ngram")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must be a probability from 0 to 1, got {self.alpha}")
-        if self.cost < 0:
-            raise ValueError(f"cost must be at least 0 decode steps, got {self.cost}")
+        check(self)
 
     def guess(self, chance: Callable[[], float]) -> Callable[[Sequence, int], int]:
         """How many of its drafts a sequence keeps, drawn from `chance`."""

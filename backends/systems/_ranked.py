@@ -10,9 +10,9 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from itertools import chain
 
-from backends.serving._checks import positive
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, check
 
 Rank = tuple[float, int]
 """The lowest goes first; the second is `Sequence.order`, so that no two are equal."""
@@ -30,15 +30,15 @@ def best(ranks: Ranks, seats: int) -> ListOf[Sequence]:
 class Seats:
     """At most `max_seqs` sequences run in a step of `budget` tokens, and `max_evicted` lose their memory to others."""
 
-    budget: int
-    max_seqs: int
-    interval: int
+    budget: AtLeastOne
+    max_seqs: AtLeastOne
+    interval: AtLeastOne
     max_evicted: int = 8
     steps: int = field(default=0, init=False)  # since all were ranked
     ranks: Ranks = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        positive(self, "budget", "max_seqs", "interval")
+        check(self)
         if self.max_seqs > self.budget:
             raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: a decode is one token")
 

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
-from backends.serving._checks import at_least
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
 from backends.serving.visible import MOST_PROGRAMS, program_of
 from backends.systems._ranked import Ranks, Seats
+from harness.bounds import AtLeastOne, check
 
 
 @dataclass(slots=True)
@@ -24,7 +24,7 @@ class AutellixPolicy:
     At most `max_seqs` sequences run in a step of `budget` tokens; all are ranked every `interval` steps.
     """
 
-    quantum: int = 400
+    quantum: AtLeastOne = 400
     budget: int = 512
     max_seqs: int = 32
     interval: int = 20
@@ -32,7 +32,7 @@ class AutellixPolicy:
     _ended: dict[tuple[str, int], int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        at_least("quantum", self.quantum)
+        check(self)
         self._seats = Seats(self.budget, self.max_seqs, self.interval)
 
     def fill(self, replica: Replica, batch: Batch) -> None:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil, exp, inf, isclose, sqrt
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from msgspec import Meta
 
 from backends.latency import step_times
 from backends.latency.abc import Abc
-from backends.serving._checks import at_least, positive
 from backends.serving.batch import Batch, VisibleRequest
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import (
@@ -38,6 +38,7 @@ from backends.systems._sent import Sent
 from backends.systems.laws import mean_wait, wait_quantile
 from harness import catalog, registry
 from harness.api import Request, Row
+from harness.bounds import AtLeastOne, AtLeastTwo, Checked, NotNegative, Positive, PositiveShare
 from harness.errors import UsageError
 from harness.spec import link_bytes_per_s
 
@@ -56,7 +57,7 @@ RESOLUTION = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class DistservePrefillPolicy:
+class DistservePrefillPolicy(Checked):
     """DistServe's prefill scheduler: whole prompts in order of arrival, nothing else.
 
     Source: LLMServe/DistServe @82831f1, distserve/context_stage_scheduler.py (128 requests, 8,192 tokens a batch).
@@ -67,11 +68,8 @@ class DistservePrefillPolicy:
     The paper's L_m, the shortest prompt that saturates the GPU, is max_batched_tokens=512 for OPT-13B on an A100.
     """
 
-    max_seqs: int = 128
-    max_batched_tokens: int = 8192
-
-    def __post_init__(self) -> None:
-        positive(self, "max_seqs", "max_batched_tokens")
+    max_seqs: AtLeastOne = 128
+    max_batched_tokens: AtLeastOne = 8192
 
     @property
     def serves(self) -> Role:
@@ -94,7 +92,7 @@ class DistservePrefillPolicy:
 
 
 @dataclass(frozen=True, slots=True)
-class DistserveDecodePolicy:
+class DistserveDecodePolicy(Checked):
     """DistServe's decode scheduler: every sequence that was handed on decodes in every step, in order of arrival.
 
     Source: LLMServe/DistServe @82831f1, distserve/decoding_stage_scheduler.py (1,024 sequences a batch). Sequences that
@@ -103,10 +101,7 @@ class DistserveDecodePolicy:
     At most `max_seqs` sequences decode at a time.
     """
 
-    max_seqs: int = 1024
-
-    def __post_init__(self) -> None:
-        at_least("max_seqs", self.max_seqs)
+    max_seqs: AtLeastOne = 1024
 
     @property
     def serves(self) -> Role:
@@ -186,7 +181,7 @@ def _context_blocks(replica: Replica) -> int:
 
 
 @dataclass(slots=True)
-class ReplanRouter:
+class ReplanRouter(Checked):
     """Re-planning: roles, and perhaps the number of replicas, follow a shift of the traffic.
 
     A profiler watches the arrivals and the lengths, and where they shift placement runs again on recent traffic;
@@ -201,13 +196,13 @@ class ReplanRouter:
     that changes is emptied first and loads its weights for `reload_s`. The first window is the first plan's.
     """
 
-    window_s: float = 60.0
-    alpha: float = 0.01
-    shift: float = 0.2
-    tpot_s: float = 0.05
-    busy: float = 0.7
-    most: int | None = None
-    reload_s: float = 30.0
+    window_s: Positive = 60.0
+    alpha: Annotated[float, Meta(gt=0, lt=1)] = 0.01
+    shift: Positive = 0.2
+    tpot_s: Positive = 0.05
+    busy: PositiveShare = 0.7
+    most: AtLeastTwo | None = None
+    reload_s: NotNegative = 30.0
     report_s: float = 0.0
     shifts_s: list[float] = field(default_factory=list, init=False, repr=False, compare=False)
     """When shifts were detected."""
@@ -215,13 +210,6 @@ class ReplanRouter:
     _planned: Window | None = field(default=None, init=False, repr=False, compare=False)
     _window: Window = field(default_factory=Window, init=False, repr=False, compare=False)
     _last_s: float | None = field(default=None, init=False, repr=False, compare=False)  # arrival
-
-    def __post_init__(self) -> None:
-        at_least("most", self.most, 2)
-        if min(self.window_s, self.shift, self.tpot_s) <= 0 or self.reload_s < 0:
-            raise ValueError("window_s, shift and tpot_s must be above 0, reload_s at least 0")
-        if not (0 < self.alpha < 1 and 0 < self.busy <= 1):
-            raise ValueError(f"alpha and busy must be shares in (0, 1), got {self.alpha} and {self.busy}")
 
     @property
     def requires(self) -> Requirements:

@@ -7,13 +7,13 @@ throughput of vLLM, and gaps between tokens that are up to 3.7 times shorter at 
 
 from dataclasses import dataclass
 
-from backends.serving._checks import positive
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, Checked
 
 
 @dataclass(frozen=True, slots=True)
-class FastgenPolicy:
+class FastgenPolicy(Checked):
     """Dynamic SplitFuse: every pass has the same number of tokens; decodes first, then pieces of prompts up to the
     budget.
 
@@ -23,12 +23,9 @@ class FastgenPolicy:
     `budget` tokens a pass, from at most `max_seqs` sequences; at most `max_tracked` sequences hold memory.
     """
 
-    budget: int = 768
-    max_seqs: int = 512
-    max_tracked: int = 2048
-
-    def __post_init__(self) -> None:
-        positive(self, "budget", "max_seqs", "max_tracked")
+    budget: AtLeastOne = 768
+    max_seqs: AtLeastOne = 512
+    max_tracked: AtLeastOne = 2048
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Decodes that find a block, then prompts exactly up to the budget; a deadlock preempts the youngest."""

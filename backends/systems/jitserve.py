@@ -9,6 +9,9 @@ from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from math import ceil, inf
+from typing import Annotated
+
+from msgspec import Meta
 
 from backends.serving.batch import Batch, Sequence
 from backends.serving.plugins import Predictor
@@ -16,6 +19,7 @@ from backends.serving.replica import Replica
 from backends.serving.visible import MOST_PROGRAMS, program_of
 from backends.systems._ranked import Ranks, Seats, best
 from harness.api import DeadlineSlo, LatencySlo, ProgramSlo, SloClass
+from harness.bounds import NotNegative, check
 from harness.registry import make
 
 LEAST = 1e-6
@@ -83,13 +87,13 @@ class GmaxPolicy:
     """
 
     predictor: str = "quantile"
-    p: float = 100.0
+    p: NotNegative = 100.0
     budget: int = 512
     max_seqs: int = 32
     interval: int = 50
-    group: float = 1.0
-    w_prompt: float = 1.0
-    w_output: float = 8.0
+    group: Annotated[float, Meta(ge=1)] = 1.0
+    w_prompt: NotNegative = 1.0
+    w_output: NotNegative = 8.0
     ttft_s: float = 2.0
     tbt_s: float = 0.1
     _seats: Seats = field(init=False, repr=False, compare=False)
@@ -100,10 +104,7 @@ class GmaxPolicy:
     _step_s: deque[float] = field(init=False, repr=False, compare=False)  # mean of each of the last intervals
 
     def __post_init__(self) -> None:
-        if self.p < 0 or self.w_prompt < 0 or self.w_output < 0:
-            raise ValueError(f"p and weights must be at least 0, got {self.p}, {self.w_prompt} and {self.w_output}")
-        if self.group < 1:
-            raise ValueError(f"group must be at least 1, got {self.group}")
+        check(self)
         self._seats = Seats(self.budget, self.max_seqs, self.interval)
         self._programs = Programs(LatencySlo(self.ttft_s, self.tbt_s))
         self._lengths = make("predictors", self.predictor)

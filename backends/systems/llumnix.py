@@ -26,6 +26,7 @@ from backends.serving.routing import (
     Send,
     SequenceView,
 )
+from harness.bounds import AtLeastOne, AtLeastZero, NotNegative, Positive, check
 
 
 @dataclass(slots=True)
@@ -54,34 +55,28 @@ class FreenessRouter:
     """
 
     migrate: bool = True
-    poll_s: float = 0.05
+    poll_s: Positive = 0.05
     threshold: float = 3.0
     pairs: Literal["defrag", "balanced"] = "defrag"
     choice: Literal["SR", "LR", "LCR", "FCW", "FCWSR"] = "SR"
     live: bool = True
-    stages: int = 3
-    last_blocks: int = 16
-    headroom_blocks: int = 0
+    stages: AtLeastZero = 3
+    last_blocks: AtLeastZero = 16
+    headroom_blocks: AtLeastZero = 0
     max_replicas: int | None = None
-    min_replicas: int = 1
+    min_replicas: AtLeastOne = 1
     scale_up: float = 10.0
     scale_down: float = 60.0
-    scale_s: float = 10.0
-    load_s: float = 30.0
-    report_s: float = 0.0
+    scale_s: Positive = 10.0
+    load_s: NotNegative = 30.0
+    report_s: NotNegative = 0.0
     _scaled_s: float = field(default=0.0, init=False)
     _ready_s: list[float] = field(default_factory=list, init=False, repr=False)  # of replicas that load their weights
 
     def __post_init__(self) -> None:
-        if self.poll_s <= 0 or self.scale_s <= 0:
-            raise ValueError(f"poll_s and scale_s must be > 0, got {self.poll_s:g} and {self.scale_s:g}")
-        if min(self.stages, self.last_blocks, self.headroom_blocks, self.load_s, self.report_s) < 0:
-            raise ValueError("stages, last_blocks, headroom_blocks, load_s and report_s must not be negative")
-        if self.min_replicas < 1 or (self.max_replicas is not None and self.max_replicas < self.min_replicas):
-            raise ValueError(
-                f"min_replicas must be at least 1 and at most max_replicas, got {self.min_replicas} and "
-                f"{self.max_replicas}"
-            )
+        check(self)
+        if self.max_replicas is not None and self.max_replicas < self.min_replicas:
+            raise ValueError(f"max_replicas must be at least {self.min_replicas}, got {self.max_replicas}.")
 
     @property
     def requires(self) -> Requirements:

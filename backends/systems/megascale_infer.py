@@ -18,6 +18,7 @@ import numpy as np
 from backends.latency.roofline import Roofline
 from harness import catalog
 from harness.api import Row
+from harness.bounds import AtLeastOne, check
 from harness.catalog import Experts, Hardware, Model
 from harness.errors import UsageError
 from harness.spec import link_bytes_per_s
@@ -57,9 +58,9 @@ class AfLatency:
     each of its experts over `network_bytes_per_s` a GPU and direction (by default that of the slower kind of GPU).
     """
 
-    experts: int = 8
+    experts: AtLeastOne = 8
     expert_hardware: str | None = None
-    micro: int = 3
+    micro: AtLeastOne = 3
     network_bytes_per_s: float | None = None
     model: str = "mixtral-8x22b"
     hardware: str = "a100-80g"
@@ -72,8 +73,7 @@ class AfLatency:
     _known: dict[int, _Micro] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.experts < 1 or self.micro < 1:
-            raise ValueError(f"experts and micro must be at least 1, got {self.experts} and {self.micro}")
+        check(self)
         m = catalog.model(self.model)
         kinds = [catalog.hardware(self.hardware), catalog.hardware(self.expert_kind)]
         if m.experts is None:

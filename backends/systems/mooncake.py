@@ -13,6 +13,7 @@ from backends.serving.batch import VisibleRequest
 from backends.serving.routing import ClusterView, Decision, FinishedRequest, Reject, ReplicaView, Requirements
 from backends.systems._sent import Sent
 from harness.api import Row
+from harness.bounds import Checked, Positive, PositiveShare
 from harness.spec import link_bytes_per_s
 
 ELEMENT_BYTES = 2
@@ -24,7 +25,7 @@ FULL = "no decode replica has room, or meets the target for the tokens that foll
 
 
 @dataclass(slots=True)
-class EarlyRejectRouter:
+class EarlyRejectRouter(Checked):
     """Early rejection: under overload a request is rejected before its prompt is computed, not after.
 
     Rejects where the predicted time of the first token passes `ttft_s` (seconds), or the load of decode passes 1.
@@ -36,23 +37,15 @@ class EarlyRejectRouter:
     """
 
     rule: Literal["none", "naive", "predicted"] = "predicted"
-    ttft_s: float = 30.0
-    tpot_s: float = 0.1
-    memory: float = 0.9
+    ttft_s: Positive = 30.0
+    tpot_s: Positive = 0.1
+    memory: PositiveShare = 0.9
     report_s: float = 0.0
     wasted_tokens: int = field(default=0, init=False, compare=False)
     """Of prompts that were computed for nothing."""
     _sent: Sent = field(default_factory=Sent, init=False, repr=False, compare=False)
     _prompts: dict[int, tuple[float, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _ended: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)  # answers, their seconds
-
-    def __post_init__(self) -> None:
-        if self.rule not in ("none", "naive", "predicted"):
-            raise ValueError(f"rule must be none, naive or predicted, got '{self.rule}'")
-        if min(self.ttft_s, self.tpot_s) <= 0:
-            raise ValueError("ttft_s and tpot_s must be above 0")
-        if not 0 < self.memory <= 1:
-            raise ValueError(f"memory must be a share in (0, 1], got {self.memory}")
 
     @property
     def requires(self) -> Requirements:

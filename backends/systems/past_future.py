@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from backends.serving._checks import positive
 from backends.serving.batch import Oracle, Sequence
 from backends.serving.replica import Replica
-from harness.bounds import AtLeastOne, Checked, Positive, PositiveShare
+from harness.bounds import AtLeastOne, Checked, PartialShare, Positive, PositiveShare, Share
 
 MARGIN_TOKENS = 6
 """Tokens that it adds to each guess."""
@@ -22,7 +21,7 @@ GROWTH = 1.1
 
 
 @dataclass(slots=True)
-class PastFutureAdmission:
+class PastFutureAdmission(Checked):
     """Past-Future admission: guesses the rest of every answer from those that ended, and admits what the peak allows.
 
     One fresh guess a step would be repeated until a lucky one admits the request; so the highest peak of several
@@ -34,19 +33,14 @@ class PastFutureAdmission:
     `max_new_tokens`, the longest answer that can be requested. With `sticky` a sequence is guessed once.
     """
 
-    samples: int = 4
-    reserve: float = 0.05
-    window: int = 1000
-    max_new_tokens: int = 2048
+    samples: AtLeastOne = 4
+    reserve: PartialShare = 0.05
+    window: AtLeastOne = 1000
+    max_new_tokens: AtLeastOne = 2048
     sticky: bool = False
     _recent: deque[int] = field(default_factory=deque, init=False, repr=False, compare=False)
     _sorted: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
     _guessed: dict[Sequence, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        positive(self, "samples", "window", "max_new_tokens")
-        if not 0 <= self.reserve < 1:
-            raise ValueError(f"reserve must be a share in [0, 1), got {self.reserve}")
 
     @property
     def decision_is_stable(self) -> bool:
@@ -96,7 +90,7 @@ class PastFutureAdmission:
 
 
 @dataclass(frozen=True, slots=True)
-class LightllmMainAdmission:
+class LightllmMainAdmission(Checked):
     """Admission as LightLLM's main branch has it: no history; a fixed guess, or the longest answer when memory is used.
 
     Source: ModelTC/lightllm, lightllm/server/api_cli.py and lightllm/server/core/objs/req.py. With the default
@@ -105,14 +99,9 @@ class LightllmMainAdmission:
     Guesses `usual_new_tokens` while less than the share `token_ratio` of memory is used, else `max_new_tokens`.
     """
 
-    token_ratio: float = 0.0
-    usual_new_tokens: int = 1024
-    max_new_tokens: int = 2048
-
-    def __post_init__(self) -> None:
-        positive(self, "usual_new_tokens", "max_new_tokens")
-        if not 0 <= self.token_ratio <= 1:
-            raise ValueError(f"token_ratio must be a share from 0 to 1, got {self.token_ratio}")
+    token_ratio: Share = 0.0
+    usual_new_tokens: AtLeastOne = 1024
+    max_new_tokens: AtLeastOne = 2048
 
     @property
     def decision_is_stable(self) -> bool:

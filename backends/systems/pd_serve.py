@@ -11,6 +11,7 @@ from backends.serving.batch import VisibleRequest
 from backends.serving.routing import ClusterView, Decision, Hold, Reject, Send
 from harness import catalog
 from harness.api import Row
+from harness.bounds import AtLeastOne, Checked, NotNegative
 from harness.spec import link_bytes_per_s
 
 BACKOFF = 5
@@ -18,7 +19,7 @@ BACKOFF = 5
 
 
 @dataclass(slots=True)
-class RejectForwardRouter:
+class RejectForwardRouter(Checked):
     """Reject and forward: a replica takes a request only while it is idle, else the gateway tries the next one and
     waits.
 
@@ -35,14 +36,10 @@ class RejectForwardRouter:
     Asks the replicas themselves, so that it depends on no report.
     """
 
-    slots: int = 1
-    retry_s: float = 0.001
+    slots: AtLeastOne = 1
+    retry_s: NotNegative = 0.001
     budget_s: float | None = None
     _tries: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # rounds so far of those it holds
-
-    def __post_init__(self) -> None:
-        if self.slots < 1 or self.retry_s < 0:
-            raise ValueError(f"slots must be at least 1 and retry_s at least 0, got {self.slots} and {self.retry_s:g}")
 
     @property
     def report_s(self) -> float:
@@ -73,7 +70,7 @@ class RejectForwardRouter:
 
 
 @dataclass(slots=True)
-class ReportedQueueRouter:
+class ReportedQueueRouter(Checked):
     """Reported queue: the replica with the shortest queue by its last report, which may be old.
 
     Between two reports all requests go the same way, so that queues build up by turns: the herd of a global scheduler
@@ -86,14 +83,10 @@ class ReportedQueueRouter:
     Uses waiting and running requests of each replica, as old as the last report; 0 sees them as they are.
     """
 
-    report_s: float = 0.1
+    report_s: NotNegative = 0.1
     counts: bool = False
     _sent: dict[int, int] = field(default_factory=dict, init=False, repr=False)  # by replica, since the last report
     _reported_s: float | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.report_s < 0:
-            raise ValueError(f"report_s must be at least 0, got {self.report_s:g}")
 
     def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:  # noqa: ARG002  any request
         """The replica with the shortest reported queue; held where none is open."""

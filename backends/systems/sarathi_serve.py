@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from backends.latency import step_times
-from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
 from harness import catalog, registry
 from harness.api import Row
+from harness.bounds import AtLeastOne, Checked
 from harness.errors import UsageError
 from harness.spec import parse
 
@@ -31,7 +31,7 @@ PUBLISHED_S: Mapping[str, tuple[float, float]] = MappingProxyType(
 
 
 @dataclass(slots=True)
-class ChunkOnlyPolicy:
+class ChunkOnlyPolicy(Checked):
     """Chunks of prompts and decodes in turns, never in one step: chunked prefill without stall-free batching.
 
     Source: the "chunked-prefills-only" column of table 4 of Agrawal et al., Sarathi-Serve, OSDI 2024, as scheduled by
@@ -40,12 +40,9 @@ class ChunkOnlyPolicy:
     At most `budget` prompt tokens in a prefill turn; at most `max_seqs` running sequences.
     """
 
-    budget: int = 512
-    max_seqs: int = 128
+    budget: AtLeastOne = 512
+    max_seqs: AtLeastOne = 128
     _decoded: bool = field(default=True, init=False, repr=False)  # the last turn was not a prefill turn
-
-    def __post_init__(self) -> None:
-        positive(self, "budget", "max_seqs")
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """A prefill turn if the last turn decoded (or nothing decodes), else a decode turn."""

@@ -8,13 +8,13 @@ vLLM has 2.2 to 2.5 times its throughput.
 from dataclasses import dataclass, field
 from math import floor
 
-from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, Checked, NotNegative
 
 
 @dataclass(slots=True)
-class TgiPolicy:
+class TgiPolicy(Checked):
     """Text Generation Inference: a prefill batch interrupts decoding only if it is large enough, or is long overdue.
 
     A step prefills up to `max_batch_prefill_tokens` of whole new prompts, or decodes all that runs.
@@ -23,15 +23,10 @@ class TgiPolicy:
     `max_waiting_tokens` tokens of the running sequences after the last prefill, however few they are.
     """
 
-    waiting_served_ratio: float = 1.2
-    max_waiting_tokens: int = 20
-    max_batch_prefill_tokens: int = 4096
+    waiting_served_ratio: NotNegative = 1.2
+    max_waiting_tokens: AtLeastOne = 20
+    max_batch_prefill_tokens: AtLeastOne = 4096
     _prefilled: int = field(default=0, init=False, repr=False)  # decode steps before the last prefill
-
-    def __post_init__(self) -> None:
-        if self.waiting_served_ratio < 0:
-            raise ValueError(f"waiting_served_ratio must be at least 0, got {self.waiting_served_ratio}")
-        positive(self, "max_waiting_tokens", "max_batch_prefill_tokens")
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  the output does not matter
         """A prompt must fit one step; what is recomputed after preemption may be longer and then runs alone."""

@@ -7,7 +7,7 @@ microsoft/vattention. It claims up to 1.97 times the tokens a second of paged ke
 from dataclasses import dataclass
 from typing import Literal
 
-from backends.serving._checks import positive
+from harness.bounds import AtLeastOne, NotNegative, PartialShare, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,16 @@ class VirtualKv:
     use, beside the step before, so that a step pays only what exceeds that one, or in the step that needs it (`sync`).
     """
 
-    page_bytes: int = 2 * 2**20
-    token_bytes: int = 2048
-    layers: int = 1
+    page_bytes: AtLeastOne = 2 * 2**20
+    token_bytes: AtLeastOne = 2048
+    layers: AtLeastOne = 1
     mapping: Literal["ahead", "sync"] = "ahead"
-    map_s: float = 0.0
-    watermark: float = 0.01
-    blocks: int | None = None
+    map_s: NotNegative = 0.0
+    watermark: PartialShare = 0.01
+    blocks: AtLeastOne | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "page_bytes", "token_bytes", "layers", "blocks")
-        if not 0 <= self.watermark < 1:
-            raise ValueError(f"watermark must be a share in [0, 1), got {self.watermark}")
-        if self.map_s < 0:
-            raise ValueError(f"map_s must be at least 0 seconds, got {self.map_s}")
+        check(self)
         if self.block_tokens < 1:
             room = self.token_bytes * self.layers
             raise ValueError(f"a page of {self.page_bytes} bytes holds no token of {room}; take larger pages")

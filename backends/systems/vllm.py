@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from backends.serving._checks import next_power_of_two
 from harness import catalog, registry
 from harness.api import Request, Row
 from harness.bounds import AtLeastOne, Checked
@@ -83,6 +82,11 @@ class ReservePow2Kv(ReserveOracleKv):
         """Prompt plus the power of two that holds the output."""
         tokens = prompt + next_power_of_two(output)
         return next_power_of_two(tokens) if self.buddy else tokens
+
+
+def next_power_of_two(tokens: int) -> int:
+    """The least power of two that is at least `tokens`."""
+    return 1 << (tokens - 1).bit_length()
 
 
 def memory(

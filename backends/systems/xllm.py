@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from backends.serving._checks import at_least, positive
 from backends.serving.batch import Batch, Phase, Sequence, VisibleRequest
 from backends.serving.plugins import Predictor
 from backends.serving.policies.vllm_v1 import VllmV1
@@ -30,6 +29,7 @@ from backends.serving.routing import (
 )
 from backends.systems._sent import Sent
 from harness.api import LatencyModel
+from harness.bounds import AtLeastOne, Checked, NotNegative, PartialShare, Positive, PositiveShare, check
 from harness.errors import UsageError
 from harness.registry import make
 
@@ -123,12 +123,12 @@ class OocPolicy:
     the memory free.
     """
 
-    tpot_s: float = 0.05
-    share: float = 0.98
+    tpot_s: Positive = 0.05
+    share: PositiveShare = 0.98
     interrupt: bool = True
-    chunk: int = 8192
-    saturation: int = 256
-    reserve: float = 0.1
+    chunk: AtLeastOne = 8192
+    saturation: AtLeastOne = 256
+    reserve: PartialShare = 0.1
     predictor: str = "quantile"
     budget: int = 8192
     max_seqs: int = 256
@@ -139,9 +139,7 @@ class OocPolicy:
     _model: LatencyModel | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        positive(self, "chunk", "saturation")
-        if self.tpot_s <= 0 or not 0 < self.share <= 1 or not 0 <= self.reserve < 1:
-            raise ValueError("tpot_s must be above 0, share in (0, 1] and reserve in [0, 1)")
+        check(self)
         self._base = VllmV1(self.budget, self.max_seqs)
         self._chunks = VllmV1(max(min(self.budget, self.chunk), self.max_seqs), self.max_seqs)
         self._lengths = make("predictors", self.predictor)
@@ -291,7 +289,7 @@ class OnlinePriorityPolicy:
 
 
 @dataclass(slots=True)
-class OocRouter:
+class OocRouter(Checked):
     """Online-offline co-location: prefill replicas serve offline requests whole, and decode replicas pull some of them.
 
     Prefill replicas are latency-relaxed, decode replicas latency-strict: these take offline requests over while they
@@ -307,24 +305,19 @@ class OocRouter:
     decode replica goes back to a prefill replica.
     """
 
-    tpot_s: float = 0.05
-    share: float = 0.98
-    pull_share: float = 0.9
-    memory: float = 0.9
-    saturation: int = 256
-    pulls: int = 8
-    tick_s: float = 0.25
-    report_s: float = 0.0
+    tpot_s: Positive = 0.05
+    share: Positive = 0.98
+    pull_share: Positive = 0.9
+    memory: Positive = 0.9
+    saturation: AtLeastOne = 256
+    pulls: AtLeastOne = 8
+    tick_s: Positive = 0.25
+    report_s: NotNegative = 0.0
     _sent: Sent = field(default_factory=Sent, init=False, repr=False, compare=False)
     _offline: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Replica by request id."""
     _loads: dict[int, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Offline requests that were sent there by replica."""
-
-    def __post_init__(self) -> None:
-        positive(self, "saturation", "pulls")
-        if min(self.tpot_s, self.share, self.pull_share, self.memory, self.tick_s) <= 0 or self.report_s < 0:
-            raise ValueError("tpot_s, share, pull_share, memory and tick_s must be above 0, report_s at least 0")
 
     @property
     def requires(self) -> Requirements:
@@ -442,7 +435,7 @@ class MinLoadRouter:
 
 
 @dataclass(slots=True)
-class SloFlipRouter:
+class SloFlipRouter(Checked):
     """SLO-aware choice of prefill and decode replicas, whose roles flip with the load.
 
     Source: `instance_mgr.cpp`, policy `SLO_AWARE` (targets 1 s and 50 ms); section 3.2 of the report. That service
@@ -460,22 +453,17 @@ class SloFlipRouter:
     At least `keep_prefill` and `keep_decode` replicas are left; a replica that flips runs nothing for `cost_s`.
     """
 
-    ttft_s: float = 1.0
-    tpot_s: float = 0.05
-    tick_s: float = 1.0
-    settle_s: float = 5.0
-    cost_s: float = 0.0
-    keep_prefill: int = 1
-    keep_decode: int = 1
-    report_s: float = 0.0
+    ttft_s: Positive = 1.0
+    tpot_s: Positive = 0.05
+    tick_s: Positive = 1.0
+    settle_s: NotNegative = 5.0
+    cost_s: NotNegative = 0.0
+    keep_prefill: AtLeastOne = 1
+    keep_decode: AtLeastOne = 1
+    report_s: NotNegative = 0.0
     _sent: Sent = field(default_factory=Sent, init=False, repr=False, compare=False)
     _flipped_s: dict[int, float] = field(default_factory=dict, init=False, repr=False, compare=False)
     _short: bool = field(default=False, init=False, repr=False, compare=False)  # of decode replicas, since the tick
-
-    def __post_init__(self) -> None:
-        positive(self, "keep_prefill", "keep_decode")
-        if min(self.ttft_s, self.tpot_s, self.tick_s) <= 0 or min(self.settle_s, self.cost_s) < 0:
-            raise ValueError("ttft_s, tpot_s and tick_s must be above 0, settle_s and cost_s at least 0")
 
     @property
     def requires(self) -> Requirements:
@@ -527,7 +515,7 @@ class SloFlipRouter:
 
 
 @dataclass(frozen=True, slots=True)
-class ZeroEvictAdmission:
+class ZeroEvictAdmission(Checked):
     """Zero-evict admission: runs all sequences ahead to a fixed length, block by block, and admits if none runs short.
 
     Source: the documentation of xLLM (jd-opensource/xllm), zero-evict scheduler; `max_decode_token_per_sequence` 256.
@@ -535,10 +523,7 @@ class ZeroEvictAdmission:
     No sequence may run out of blocks before all have `max_decode_tokens` tokens of output.
     """
 
-    max_decode_tokens: int = 256
-
-    def __post_init__(self) -> None:
-        at_least("max_decode_tokens", self.max_decode_tokens)
+    max_decode_tokens: AtLeastOne = 256
 
     @property
     def decision_is_stable(self) -> bool:

@@ -1,11 +1,8 @@
 """How KV memory is given out: the short modes, a class each."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
-from msgspec import Meta
-
-from harness.bounds import AtLeastOne, AtLeastTwo, Checked
+from harness.bounds import AtLeastOne, AtLeastTwo, Checked, PartialShare
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +15,7 @@ class Paged(Checked):
     """
 
     block_tokens: AtLeastOne = 16
-    watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.01
+    watermark: PartialShare = 0.01
     blocks: AtLeastOne | None = None
 
 

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, Checked
 
 
 @dataclass(frozen=True, slots=True)
-class Orca:
+class Orca(Checked):
     """Orca: iteration-level batching. The batch is formed anew every step; whole prompts join running decodes.
 
     Source: Yu et al., Orca, OSDI 2022 (selection FCFS, at most `max_batch` sequences); memory mode of the paper:
@@ -17,10 +17,7 @@ class Orca:
     At most `max_batch` sequences at a time.
     """
 
-    max_batch: int = 16
-
-    def __post_init__(self) -> None:
-        at_least("max_batch", self.max_batch)
+    max_batch: AtLeastOne = 16
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """All decodes, then whole prompts in order of arrival."""
@@ -32,7 +29,7 @@ class Orca:
 
 
 @dataclass(frozen=True, slots=True)
-class Static:
+class Static(Checked):
     """Static (request-level) batching: take up to `batch` requests, run them to their end, admit none meanwhile.
 
     Source: FasterTransformer style, as drawn in Yu et al., Orca, OSDI 2022. With `pad` short prompts are padded to the
@@ -41,11 +38,8 @@ class Static:
     Batches of at most `batch` requests.
     """
 
-    batch: int = 16
+    batch: AtLeastOne = 16
     pad: bool = True
-
-    def __post_init__(self) -> None:
-        at_least("batch", self.batch)
 
     @property
     def pads(self) -> bool:

@@ -7,9 +7,9 @@ microsoft/sarathi-serve `sarathi_scheduler.py`.
 
 from dataclasses import dataclass
 
-from backends.serving._checks import at_least, positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, AtLeastTwo, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,16 +20,14 @@ class Sarathi:
     `span_tokens` tokens, as attention to what is stored makes later chunks dearer (multiples of 32).
     """
 
-    budget: int = 512
-    max_seqs: int = 128
-    low: int | None = None
-    stages: int = 16
-    span_tokens: int = 16384
+    budget: AtLeastOne = 512
+    max_seqs: AtLeastOne = 128
+    low: AtLeastOne | None = None
+    stages: AtLeastTwo = 16
+    span_tokens: AtLeastOne = 16384
 
     def __post_init__(self) -> None:
-        positive(self, "budget", "max_seqs", "low")
-        at_least("stages", self.stages, 2)
-        at_least("span_tokens", self.span_tokens)
+        check(self)
         if self.low is not None and self.low > self.budget:
             raise ValueError(f"low {self.low} must not exceed budget {self.budget}: chunks shrink from budget to low")
         if self.max_seqs > self.budget:

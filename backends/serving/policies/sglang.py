@@ -6,9 +6,9 @@ options `--chunked-prefill-size`, `--max-prefill-tokens`, `--max-running-request
 
 from dataclasses import dataclass
 
-from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, check
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +19,13 @@ class Sglang:
     runs; the built-in engine does not overlap steps. The last one admitted is preempted first.
     """
 
-    chunk: int = 8192
-    max_seqs: int = 1024
-    recv_interval: int = 1
+    chunk: AtLeastOne = 8192
+    max_seqs: AtLeastOne = 1024
+    recv_interval: AtLeastOne = 1
     overlap: bool = True
 
     def __post_init__(self) -> None:
-        positive(self, "chunk", "max_seqs", "recv_interval")
+        check(self)
         if not self.overlap and self.recv_interval > 1:
             raise ValueError("recv_interval is that of overlapped steps; it does not go with overlap=false")
 

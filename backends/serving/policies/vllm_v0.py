@@ -6,20 +6,20 @@ limits (16,384 batched tokens, 1,024 sequences).
 
 from dataclasses import dataclass
 
-from backends.serving._checks import positive
 from backends.serving.batch import Batch
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, check
 
 
 @dataclass(frozen=True, slots=True)
 class VllmV0:
     """At most `max_seqs` running sequences; at most `max_batched_tokens` prompt tokens a step."""
 
-    max_seqs: int = 1024
-    max_batched_tokens: int = 16384
+    max_seqs: AtLeastOne = 1024
+    max_batched_tokens: AtLeastOne = 16384
 
     def __post_init__(self) -> None:
-        positive(self, "max_seqs", "max_batched_tokens")
+        check(self)
 
     def refusal(self, prompt: int, output: int) -> str | None:  # noqa: ARG002  the output does not matter
         """A prompt must fit one step; what is recomputed after preemption may be longer and then runs alone."""

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from backends.serving._checks import positive
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
+from harness.bounds import AtLeastOne, check
 
 Chunk = tuple["Sequence", int]
 
@@ -24,14 +24,14 @@ class VllmV1:
     more (vLLM's option of that name).
     """
 
-    budget: int = 8192
-    max_seqs: int = 256
-    long_prefill: int | None = None
+    budget: AtLeastOne = 8192
+    max_seqs: AtLeastOne = 256
+    long_prefill: AtLeastOne | None = None
     order: Literal["fcfs", "priority"] = "fcfs"
     async_scheduling: bool = False
 
     def __post_init__(self) -> None:
-        positive(self, "budget", "max_seqs", "long_prefill")
+        check(self)
         if self.max_seqs > self.budget:
             raise ValueError(f"max_seqs {self.max_seqs} must not exceed budget {self.budget}: a decode is one token")
 

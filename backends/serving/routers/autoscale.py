@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Literal
 
-from backends.serving._checks import at_least
 from backends.serving.batch import Phase, VisibleRequest
 from backends.serving.routing import (
     NONE_UP,
@@ -58,7 +57,8 @@ class Autoscale:
 
     def __post_init__(self) -> None:
         check(self)
-        at_least("most", self.most, self.least)
+        if self.most < self.least:
+            raise ValueError(f"most must be at least {self.least}, got {self.most}.")
 
     @property
     def requires(self) -> Requirements:

@@ -16,7 +16,7 @@ from msgspec import Meta
 from backends.serving.batch import VisibleRequest
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica
-from harness.bounds import Checked, Share
+from harness.bounds import AtLeastZero, Checked, Share
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class PrefixAware(Checked):
     """Uses the requests at each replica and the blocks that it stores."""
 
     match: Share = 0.5
-    uneven_requests: Annotated[int, Meta(ge=0)] = 32
+    uneven_requests: AtLeastZero = 32
     uneven_ratio: Annotated[float, Meta(ge=1)] = 1.0001
 
     @property
