@@ -41,10 +41,6 @@ class ExecutorProcesses:
         for index, message in enumerate(messages):
             self.send(index, message)
 
-    @property
-    def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
-
     def built(self) -> list[Built]:
         """All executors are made. Raises the error of the first that could not be."""
         return self._all(Built)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from safetensors import SafetensorError, deserialize
-from safetensors.numpy import save_file
 
-from backends.executors._config import Config, read_json, to_json
+from backends.executors._config import Config, read_json
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,14 +63,6 @@ def seeded(config: Config, seed: int) -> Tensors:
 def of_model(model: str | None, config: Config, seed: int) -> Tensors:
     """The tensors in the folder `model`, or those of `seed` where there is none. Raises UsageError."""
     return seeded(config, seed) if model is None else read(Path(model), config)
-
-
-def save(folder: Path, config: Config, tensors: Tensors) -> None:
-    """Write config.json and model.safetensors (float32) to `folder`, which is made."""
-    folder.mkdir(parents=True, exist_ok=True)
-    full = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()}
-    save_file(full, folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "config.json").write_text(to_json(config), encoding="utf-8")
 
 
 def read(folder: Path, config: Config) -> Tensors:

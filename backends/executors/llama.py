@@ -12,7 +12,6 @@ none may happen on such machines, use `dtype=float64`.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -87,10 +86,6 @@ class Llama(Transformer):
     def _layers_in(self, memory: mmap) -> np.ndarray:
         """(layers, *page shape) in the memory of an executor with as many pages."""
         return np.frombuffer(memory, self.dtype).reshape(self.config.layers, *self._page_shape)
-
-    def save(self, folder: str | Path) -> None:
-        """Write the model as a Hugging Face folder (float32)."""
-        weights.save(Path(folder), self.config, weights.of_model(self.model, self.config, self.seed))
 
     def _logits(self, step: Plan) -> np.ndarray:
         """The logits (sampled pieces in row order, vocab)."""

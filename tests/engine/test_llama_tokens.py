@@ -1,6 +1,5 @@
 """Sampled tokens: the same for a request whatever the batch, the chunks and the preemptions."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -145,37 +144,6 @@ def test_extreme_temperatures_stay_in_range(temperature: float) -> None:
 
     assert token is not None
     assert token in range(64)
-
-
-def test_save_and_load_give_equal_logits(tmp_path: Path) -> None:
-    """The weights that others load would not be those that we ran."""
-    made = Llama(seed=5, vocab=128, hidden=64, heads=4, intermediate=96)
-    made.save(tmp_path / "model")
-    loaded = Llama(model=str(tmp_path / "model"))
-    loaded.save(tmp_path / "again")
-    again = Llama(model=str(tmp_path / "again"))
-    piece = Piece(0, list(range(50)), 0, [3, 0, 2, 5], True)
-    for model in (made, loaded, again):
-        model.allocate(8, 16)
-    expected = made.logits([piece])
-
-    assert made.config == loaded.config == again.config
-    np.testing.assert_array_equal(expected, loaded.logits([piece]))
-    np.testing.assert_array_equal(expected, again.logits([piece]))
-
-
-@pytest.mark.parametrize("variant", ["bias", "tied", "mixed-windows", "linear-rope", "llama3-rope", "window"])
-def test_saving_a_loaded_model_keeps_it(kit: Any, tmp_path: Path, variant: str) -> None:
-    """A family's own fields (bias, window, rope scaling) would be lost on the way."""
-    first = Llama(model=str(kit.write_model(tmp_path / "model", variant)))
-    first.save(tmp_path / "again")
-    again = Llama(model=str(tmp_path / "again"))
-    piece = Piece(0, list(range(100)), 0, list(range(7)), True)
-    for model in (first, again):
-        model.allocate(8, 16)
-
-    assert first.config == again.config
-    np.testing.assert_array_equal(first.logits([piece]), again.logits([piece]))
 
 
 def test_seeds_make_different_models() -> None:

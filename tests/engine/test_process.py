@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from backends.engine import Engine
-from backends.executors.llama import Llama
 from harness.api import Ended, Request, TokenEvent
 from harness.errors import BackendError, UsageError
 from workloads.content.tokens import Tokens
@@ -125,14 +124,13 @@ def test_a_missing_model_folder_is_one_sentence():
         run(Engine(model="nowhere"), use)
 
 
-def test_a_saved_model_answers_as_the_seeded_one(tmp_path):
-    """`engine:model=DIR` must be the same model that was saved there."""
-    Llama(seed=3).save(tmp_path / "model")
+def test_a_model_of_a_folder_answers(kit, tmp_path):
+    """`engine:model=DIR` must read the folder in the engine's own process."""
 
     async def use(engine):
         return len(await answer(engine, Request(0, 0.0, 20, 12)))
 
-    assert 13 == run(Engine(model=str(tmp_path / "model")), use)
+    assert 13 == run(Engine(model=str(kit.write_model(tmp_path / "model", "gqa"))), use)
 
 
 @pytest.mark.parametrize(

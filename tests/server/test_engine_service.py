@@ -10,9 +10,11 @@ import time
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from backends.engine_process.core import EngineCore
 from backends.engine_process.generation import GenerationParams
+from backends.executors import _weights
 from backends.executors.llama import Llama
 from backends.server.engine_service import EngineService, make
 from backends.server.service import Sampling
@@ -117,7 +119,14 @@ def test_seeded_sampling_is_the_same_each_time_and_in_any_company():
 def ending(tmp_path):
     """A model folder whose end of sequence is the fourth greedy token of the first prompt, and that token."""
     model = Llama(vocab=300, seed=5)
-    model.save(tmp_path / "model")
+    (tmp_path / "model").mkdir()
+    save_file(_weights.of_model(None, model.config, 5), tmp_path / "model" / "model.safetensors")
+    of_hugging_face = {
+        "architectures": ["LlamaForCausalLM"], "vocab_size": 300, "hidden_size": 256, "intermediate_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32,
+        "max_position_embeddings": 16384,
+    }  # fmt: skip
+    (tmp_path / "model" / "config.json").write_text(json.dumps(of_hugging_face))
     (tokens,) = from_core(model, [40], [GenerationParams(prompts(1, 300)[0])])
     place = next(i for i in range(3, 40) if tokens[i] not in tokens[:i])
     (tmp_path / "model" / "generation_config.json").write_text(json.dumps({"eos_token_id": [tokens[place], 299]}))
