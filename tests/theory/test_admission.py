@@ -148,7 +148,7 @@ def test_equal_seeds_guess_alike_and_others_do_not():
     ("spec", "words"),
     [
         ("past-future:samples=0", "samples must be at least 1"),
-        ("past-future:reserve=1", r"reserve must be a share in \[0, 1\)"),
+        ("past-future:reserve=1", "reserve must be at least 0 and below 1"),
         ("conservative:overcommit=0", "overcommit must be above 0"),
         ("aggressive:watermark=2", "watermark must be above 0 and at most 1"),
         ("past-futur", "No rule of admission named 'past-futur'. Did you mean 'past-future'"),

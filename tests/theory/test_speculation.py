@@ -153,7 +153,7 @@ def test_drafts_are_what_followed_last_time():
     ("text", "words"),
     [
         ("k=0", "k must be at least 1"),
-        ("k=4,alpha=2", "alpha must be a probability"),
+        ("k=4,alpha=2", "alpha must be between 0 and 1"),
         ("k=4,beta=1", "no argument 'beta'"),
     ],
 )
