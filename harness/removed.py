@@ -48,6 +48,12 @@ REMOVED = {
     ("option of bench explain", "--html"): "'bench trace generate NAME --requests N -o FILE' draws requests, and "
     "'bench trace info FILE --html PAGE' charts them",
     ("option of bench trace slice", "--tag"): "write '--where tag=NAME'",
+    **{
+        ("option of bench compare", f"--{form}"): f"'--export {form}=FILE' writes it, and '--format' prints text, "
+        "markdown, json or csv"
+        for form in ("markdown", "junit", "json")
+    },
+    ("option", "--json"): "'--format json' prints JSON",
     ("option of bench slo", "--plane"): "'bench report RUN --figure slo_plane' draws goodput over two bounds",
     (
         "option of bench slo",

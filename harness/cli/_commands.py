@@ -211,7 +211,7 @@ def _sentence(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         params = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
         known = [option for param in params for option in param.opts]
-        removed = (("option", error.option_name), (f"option of {path}", error.option_name))
+        removed = ((f"option of {path}", error.option_name), ("option", error.option_name))
         if (instead := next((REMOVED[key] for key in removed if key in REMOVED), None)) is not None:
             return f"The option '{error.option_name}' was removed: {instead}."
         if error.option_name in SERVER and (

@@ -26,7 +26,7 @@ from harness.runner.remote.run import await_servers
 from harness.runner.run import RUNS
 from harness.stats.paired import ALPHA
 
-EXPORTS = ("github-smaller", "github-bigger", "bencher", "pytorch")
+EXPORTS = ("junit", "github-smaller", "github-bigger", "bencher", "pytorch")
 """Forms that other tools read, of `reports.answers.exports`."""
 
 
@@ -53,49 +53,35 @@ def settings(options: Mapping[str, Any], *, free: bool = False) -> Settings:
 
 def checked(options: Mapping[str, Any]) -> Files:
     """Where to write. Raises UsageError, before anything is computed, for a form or a folder that is not there."""
-    forms = [
-        (form, options[key])
-        for form, key in (("markdown", "markdown"), ("junit", "junit"), ("json", "as_json"), ("html", "html"))
-        if options.get(key)
-    ]
-    for text in options.get("export") or ():
+    forms = [("html", options["html"])] if options["html"] else []
+    for text in options["export"]:
         form, equals, path = text.partition("=")
         if not equals or not path:
             raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
-        if form not in EXPORTS:
-            raise no_such("format", form, EXPORTS)
+        if form not in ("markdown", "json", *EXPORTS):
+            raise no_such("format", form, ("markdown", "json", *EXPORTS))
         forms.append((form, path))
-    if sum(path == "-" for _, path in forms) > 1:
-        raise UsageError("Two forms cannot both go to standard output; write - once, and a file for the other.")
-    if options["form"] is not None and any(path == "-" for _, path in forms):
-        raise UsageError(f"--format {options['form']} prints, and so does -; leave one of them out.")
     for _, path in forms:
-        if path != "-":
-            files.check(path)
-    return Files(options["form"] or "text", tuple(forms))
+        files.check(path)
+    return Files(options["form"], tuple(forms))
 
 
 def write(info: CompareAnswer | TrendAnswer, targets: Files) -> None:
     """Print the answer, and write it in every other form."""
-    if not any(path == "-" for _, path in targets.forms):
-        _terminal.show(targets.printed, info)
+    _terminal.show(targets.printed, info)
     for form, path in targets.forms:
-        rendered = _render(form, info, path)
-        if path == "-":
-            _terminal.say(rendered.rstrip("\n"))
-        else:
-            files.write(Path(path), rendered)
+        files.write(Path(path), _render(form, info, path))
 
 
-def _render(form: str, info: CompareAnswer | TrendAnswer, path: str = "-") -> str:
+def _render(form: str, info: CompareAnswer | TrendAnswer, path: str) -> str:
     """The answer in a form; the links of a page are relative to where it will stand."""
     from reports import answers
     from reports.answers import exports
     from reports.document import rendered
 
     if form == "html":
-        return answers.page(info, Path() if path == "-" else Path(path))
-    if form in ("junit", *EXPORTS):
+        return answers.page(info, Path(path))
+    if form in EXPORTS:
         return str(getattr(exports, form.replace("-", "_"))(info))
     return rendered.render(info, form)
 

@@ -5,7 +5,6 @@ Help shows options under headings, in the order in which the headings first occu
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from functools import wraps
 from typing import Any, TypeVar
 
 import click
@@ -83,7 +82,7 @@ COMMON = {
     "policy", "wait",
 }  # fmt: skip
 """Options of a run that most users need."""
-RARE = {"json", "quiet", "force", "no-html", "metrics-port"}
+RARE = {"quiet", "force", "no-html", "metrics-port"}
 """Other options, which the shorter help leaves out."""
 MANY = 30
 """Options of a command above which --help shows its own and the common ones of a run; --help-all shows every one."""
@@ -249,23 +248,13 @@ def _format(value: object, name: str) -> str:  # noqa: ARG001  # the message nam
     return str(value)
 
 
-output_format = option(
-    "--format", "form", type=Value(_format), metavar="NAME", help="Print as text (default), markdown, json or csv."
-)
-
-
-def formats(function: Callable[..., int]) -> Callable[..., int]:
-    """--format, and --json as its short form, of a command that prints a result; the function takes `form`."""
-
-    @wraps(function)
-    def command(*args: Any, form: str | None, as_json: bool, **options: Any) -> int:
-        if as_json and form not in (None, "json"):
-            raise UsageError(f"--json is short for --format json and contradicts --format {form}; leave one out.")
-        return function(*args, form="json" if as_json else form or FORMATS[0], **options)
-
-    return output_format(option("--json", "as_json", is_flag=True, help="Short for --format json.")(command))
+formats = option(
+    "--format", "form", type=Value(_format), metavar="NAME", default=FORMATS[0],
+    help="Print as text (default), markdown, json or csv.",
+)  # fmt: skip
+"""How a command prints its result; the function takes `form`."""
 
 
 def result_options(function: Callable[..., int]) -> Callable[..., int]:
-    """--format, --json, --no-html, --quiet and --metrics-port: how a command that measures shows what it does."""
+    """--format, --no-html, --quiet and --metrics-port: how a command that measures shows what it does."""
     return formats(no_html(quiet(metrics_port(function))))

@@ -16,9 +16,9 @@ from harness.cli._options import (
     GroupedCommand,
     Value,
     config,
+    formats,
     given,
     option,
-    output_format,
     quiet,
     run_options,
     wait,
@@ -44,7 +44,7 @@ _EPILOG = """
 Examples
   bench compare before after
       two runs, folders of runs, sweeps or capacity searches, matched by the traffic sent
-  bench compare baselines/chatbot out/chatbot --markdown summary.md --junit bench.xml
+  bench compare baselines/chatbot out/chatbot --export markdown=summary.md --export junit=bench.xml
       a simulator against a stored baseline: exact, every difference is reported with its cause
   bench compare before after --gate tpot=1%:3%,p99:ttft=10%:20%
       other gates: IGNORED is the largest loss that does not matter, FOUND the smallest that must be detected
@@ -123,14 +123,11 @@ def _pairs(value: object, name: str) -> int | str:
     warmup={"help": "Warm-up to discard: mser5 (detected, default for new runs), 30s, 200 (requests), or none. "
                     "Default for stored runs: as recorded."},
 )  # fmt: skip
-@output_format
+@formats
 @option("--html", metavar="FILE", help="Write an HTML page that opens without a network.")
-@option("--markdown", metavar="FILE", help="Write markdown; - for standard output.")
-@option("--junit", metavar="FILE", help="Write JUnit XML: one test case per gate.")
-@option("--json", "as_json", metavar="[FILE]", is_flag=False, flag_value="-",
-        help="Write JSON with all details; without FILE short for --format json.")  # fmt: skip
 @option("--export", multiple=True, metavar="FORM=FILE",
-        help="Write a format of other tools: github-smaller, github-bigger, bencher, pytorch. Repeatable.")  # fmt: skip
+        help="Write markdown, json (all details), junit (a test case per gate), or the format of another tool: "
+        "github-smaller, github-bigger, bencher, pytorch. Repeatable.")  # fmt: skip
 @quiet
 @config
 def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:

@@ -42,7 +42,6 @@ Values
 )
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @option("--format", "forms", metavar="NAMES", multiple=True, help="Formats: html (default), md, json, csv, png, ...")
-@option("--json", "as_json", is_flag=True, help="Short for --format json.")
 @option("--figure", metavar="NAME", help="Draw one figure, as --format svg (default), pdf or png; needs Chromium.")
 @option("--out", metavar="PATH", help="Output file, or a folder for several files.")
 @option("--open", is_flag=True, help="Open the page in the browser.")
@@ -50,7 +49,7 @@ Values
 @option("--plotly-bundle", metavar="FILE", group="Page", help="Embed this plotly.js, such as a smaller bundle.")
 @option("--plain", is_flag=True, group="Page", help="Do not compress the page, for browsers without decompression.")
 def command(
-    runs: tuple[str, ...], forms: tuple[str, ...], as_json: bool, figure: str | None, out: str | None,
+    runs: tuple[str, ...], forms: tuple[str, ...], figure: str | None, out: str | None,
     open: bool,  # noqa: A002  # the option's name
     sections: str | None, plotly_bundle: str | None, plain: bool,
 ) -> int:  # fmt: skip
@@ -68,8 +67,7 @@ def command(
 
     # a wrong name is reported before the first run is read
     options = _report.report_options(
-        (*forms, *(["json"] if as_json else [])), out, show=open, sections=sections, bundle=plotly_bundle, plain=plain,
-        figure=figure,
+        forms, out, show=open, sections=sections, bundle=plotly_bundle, plain=plain, figure=figure,
     )  # fmt: skip
     subject = _report.of(runs)
     for form in options.forms or subject.default:

@@ -133,24 +133,11 @@ def test_a_result_is_printed_in_all_formats(
     assert {len(heads)} == {len(row) for row in rows}
 
 
-def test_json_is_short_for_its_format(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A script would have to know which commands take which of the two."""
-    printed = []
-    for words in (["--json"], ["--format", "json"], ["--json", "--format", "json"]):
-        assert 0 == main(["trace", "info", "trace.csv", *words])
-        printed.append(capsys.readouterr().out)
-    code = main(["list", "--json", "--format", "csv"])
-
-    assert 1 == len(set(printed))
-    assert 2 == code
-    assert "--json is short for --format json and contradicts --format csv" in capsys.readouterr().err
-
-
-def test_the_json_of_a_comparison_goes_to_a_file_or_is_printed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` would write a file named like the next option, or print beside the file."""
-    assert 0 == main(["compare", "run", "run", "--json"])
+def test_the_exported_json_of_a_comparison_is_the_printed_one(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A script would find other keys in the file than on standard output."""
+    assert 0 == main(["compare", "run", "run", "--format", "json"])
     printed = capsys.readouterr().out
-    assert 0 == main(["compare", "run", "run", "--json", "made.json", "--format", "csv"])
+    assert 0 == main(["compare", "run", "run", "--export", "json=made.json", "--format", "csv"])
 
     assert json.loads(printed) == json.loads((here / "made.json").read_text(encoding="utf-8"))
     assert capsys.readouterr().out.startswith("metric,unit,base,head")
@@ -166,7 +153,7 @@ def test_the_json_of_a_comparison_goes_to_a_file_or_is_printed(here: Path, capsy
 )
 def test_a_printed_answer_is_reported(line: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An answer that was kept as JSON could not be read any more."""
-    main([*line.split(), "--json"])
+    main([*line.split(), "--format", "json"])
     (here / "kept.json").write_text(capsys.readouterr().out, encoding="utf-8")
     code = main(["report", "kept.json"])
     found = answers.of(here / "kept.json")

@@ -287,7 +287,7 @@ def test_a_server_is_found_and_its_capacity_with_the_error_of_the_client(
     port = serving.stdout.readline().strip()
     done = bench(
         "quick", f"127.0.0.1:{port}", "--budget", "60s", "--lengths", "fixed:prompt=16,output=4", "--slo", "ttft=0.5",
-        "--out", "found", "--json",
+        "--out", "found", "--format", "json",
     )  # fmt: skip
     out, err = done.communicate(timeout=120)
     info = json.loads(out)

@@ -29,7 +29,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     assert 0 == main(["slo", str(top / "runs" / "a"), "--slo", "ttft=0.5", "--out", str(top / "slo.json")])
     a = str(top / "runs" / "a")
-    assert 0 == main(["compare", a, a, "--json", str(top / "compare.json")])
+    assert 0 == main(["compare", a, a, "--export", f"json={top / 'compare.json'}"])
     return top
 
 

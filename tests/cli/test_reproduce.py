@@ -233,7 +233,7 @@ def test_what_has_no_value_is_one_sentence(text: str, message: str) -> None:
 def test_an_answer_is_stored_as_json(rows_of: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
     """A script would have to read the table."""
     rows_of(ROWS)
-    main(["reproduce", "S92", "--json", "--quiet"])
+    main(["reproduce", "S92", "--format", "json", "--quiet"])
 
     assert json.loads(capsys.readouterr().out) == json.loads(Path("bench-runs/reproduce/reproduce.json").read_text())
 

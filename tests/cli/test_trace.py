@@ -75,7 +75,7 @@ class TestInfo:
 
     def test_json_agrees_with_numpy(self, bench: Bench, plain: str) -> None:
         """A script would read other numbers than the trace has."""
-        _, out, _ = bench("info", plain, "--json")
+        _, out, _ = bench("info", plain, "--format", "json")
         facts = json.loads(out)
         trace = traces.read(plain)
         prompt = trace.table["prompt_tokens"].to_numpy()
@@ -124,7 +124,7 @@ class TestPublishedFigures:
     def test_azure_2023(self, bench: Bench, shared_data: Path) -> None:
         """The best-known trace would be described by other numbers than everybody else's."""
         file = shared_data / "traces/azure2023/AzureLLMInferenceTrace_conv.csv"
-        facts = json.loads(bench("info", str(file), "--json")[1])
+        facts = json.loads(bench("info", str(file), "--format", "json")[1])
         lengths, counts = facts["lengths"], facts["counts"]
 
         assert (19_366, 5.530) == (facts["requests"], round(facts["rate_rps"], 3))
@@ -142,7 +142,7 @@ class TestPublishedFigures:
         """A grid would pass for bursts, or a pool look larger than it is."""
         file = shared_data / "traces/mooncake/conversation_trace.jsonl"
         caches = ("--cache", "lru:tokens=3M", "--cache", "lru:tokens=50M")
-        facts = json.loads(bench("info", str(file), *caches, "--json")[1])
+        facts = json.loads(bench("info", str(file), *caches, "--format", "json")[1])
         ticks, prefixes = facts["ticks"], facts["prefixes"]
         shares = [prefixes["caches"][f"lru:tokens={size}"]["share_of_endless"] for size in ("3M", "50M")]
 
@@ -182,7 +182,7 @@ class TestCheck:
     def test_official_files_are_clean(self, bench: Bench, shared_data: Path) -> None:
         """The grid of Mooncake, for which its format is known, would be an error."""
         for file in ("azure2023/AzureLLMInferenceTrace_conv.csv", "mooncake/conversation_trace.jsonl"):
-            code, out, _ = bench("check", str(shared_data / "traces" / file), "--json")
+            code, out, _ = bench("check", str(shared_data / "traces" / file), "--format", "json")
 
             assert 0 == code
             assert [] == json.loads(out)["odd"]
@@ -317,7 +317,7 @@ class TestFitAndGenerate:
 
     def test_quality_as_json(self, bench: Bench, plain: str) -> None:
         """A script could not judge a fit."""
-        _, out, _ = bench("fit", plain, "-o", "model.json", "--json")
+        _, out, _ = bench("fit", plain, "-o", "model.json", "--format", "json")
 
         assert "curve_distance" in json.loads(out)
 
@@ -513,7 +513,7 @@ class TestWhatAFitDrops:
         """A model that knows of sessions and prefixes would draw strangers' requests."""
         code, out, _ = bench("generate", model, "--requests", "1200", "-o", "whole.parquet")
         files = ("chats.parquet", "whole.parquet")
-        hits = [json.loads(bench("info", file, "--json")[1])["prefixes"]["endless_hit_ratio"] for file in files]
+        hits = [json.loads(bench("info", file, "--format", "json")[1])["prefixes"]["endless_hit_ratio"] for file in files]
 
         assert (0, False) == (code, "dropped" in out)
         assert hits[0] > 0.5

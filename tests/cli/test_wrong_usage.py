@@ -223,6 +223,7 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "command": [name],
         "condition": ["capacity", "--backend", "sim", "--conditions", name],
         "option": ["run", name],
+        "option of bench compare": ["compare", run, run, name, "file"],
         "option of bench slo": ["slo", run, name],
         "option of bench explain": ["explain", "chatbot", name, "page.html"],
         "option of bench trace slice": ["trace", "slice", "a.csv", "-o", "b.csv", name, "api"],

@@ -74,7 +74,6 @@ def test_a_bench_that_is_not_on_the_path_is_this_one(monkeypatch):
         ("no-such-program-at-all {seed}", "there is no program 'no-such-program-at-all'"),
         ("bench run --seed 3", "leave out --seed"),
         ("bench run --out x", "leave out --out"),
-        ("bench run --json", "leave out --json"),
     ],
 )
 def test_a_command_that_cannot_work_is_refused(text, sentence):

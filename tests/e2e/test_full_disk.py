@@ -134,7 +134,7 @@ def test_a_write_that_fails_leaves_no_torn_rows(fills: Fills, tmp_path: Path) ->
     [
         ["report", "RUN", "--format", "csv", "--out", "x.csv"],
         ["slo", "RUN", "--slo", "ttft=1", "--out", "x.json"],
-        ["compare", "RUN", "RUN", "--json", "x.json"],
+        ["compare", "RUN", "RUN", "--export", "json=x.json"],
         ["fit", "--steps", "RUN", "--latency", "linear", "--out", "x.toml"],
     ],
     ids=lambda line: line[0],

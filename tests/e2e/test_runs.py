@@ -112,7 +112,7 @@ def test_runs_started_in_the_same_second_have_a_folder_each(bench: Bench, tmp_pa
 
 def test_json_is_the_whole_result_and_nothing_else(call: Call, tmp_path: Path) -> None:
     """A script that reads the output would stumble over a note for people."""
-    code, out, err = call(*QUICK, "--json", "--quiet", "--out", "out")
+    code, out, err = call(*QUICK, "--format", "json", "--quiet", "--out", "out")
 
     assert code == 0
     assert json.loads(out) == {**info(tmp_path / "out"), "complete": True}
@@ -232,7 +232,7 @@ def test_signal_stops_drains_and_reports(
     number: signal.Signals, codes: tuple[int, ...], bench: Bench, wait_for: WaitFor, tmp_path: Path
 ) -> None:
     """Ctrl-C would throw the measurements away, or a CI job that was ended early would be green."""
-    process = bench(*ENDLESS, "--json")
+    process = bench(*ENDLESS, "--format", "json")
     wait_for(lambda: rows(tmp_path) > 20_000)
     process.send_signal(number)
     out, _ = finished(process, *codes)

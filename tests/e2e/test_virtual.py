@@ -111,7 +111,10 @@ def test_equal_runs_of_the_simulator_give_equal_tables(
     tables = []
     for name in "ab":
         out = tmp_path / name
-        assert main(["run", *parts, "--requests", "50", "--quiet", "--json", "--no-html", "--out", str(out)]) == 0
+        assert (
+            main(["run", *parts, "--requests", "50", "--quiet", "--format", "json", "--no-html", "--out", str(out)])
+            == 0
+        )
         tables.append((out / "requests.parquet").read_bytes())
     found = json.loads(capsys.readouterr().out.split("\n{")[0])
 

@@ -50,7 +50,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             started = f"2026-01-05T{seed:02d}:{30 * turn:02d}:00+00:00"
             (run / "run.json").write_text(json.dumps({**info, "clock": "wall", "started": started}))
     for sides, file in ((("old", "new"), "sweeps"), (("walls/old", "walls/new"), "paired"), (("old", "old"), "same")):
-        main(["compare", *(str(folder / side) for side in sides), "--json", str(folder / f"{file}.json")])
+        main(["compare", *(str(folder / side) for side in sides), "--export", f"json={folder / file}.json"])
     return folder
 
 

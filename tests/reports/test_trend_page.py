@@ -308,7 +308,7 @@ def test_the_command_writes_the_page_beside_its_other_forms(
     """The nightly job would have no page to keep, or the answer would not be printed any more."""
     root = nightly([*FLAT, 110.0, 111.0, 110.0, 111.0])
     page, kept = tmp_path / "trend.html", tmp_path / "trend.json"
-    code = main(["compare", "--trend", str(root), "--html", str(page), "--json", str(kept)])
+    code = main(["compare", "--trend", str(root), "--html", str(page), "--export", f"json={kept}"])
 
     assert code == 1
     assert "\nRegressed (chatbot/vllm tpot mean since 2026-01-11: +10." in capsys.readouterr().out

@@ -41,7 +41,7 @@ SEED, OUT = "{seed}", "{out}"
 """Places in a command: the seed of the pair, and where its result goes (a folder, or a name that an ending follows)."""
 WARMUP = "mser5"
 """The cut of warm-up in runs that are made for a comparison, unless another one is given."""
-_OURS = ("--seed", "--out", "--force", "--json")
+_OURS = ("--seed", "--out", "--force")
 """Options of `bench run` that the comparison gives itself."""
 _SEARCHES = ("capacity", "sweep")
 """Commands of bench that have seeds of their own."""

@@ -39,7 +39,7 @@ def address(request, kit, tmp_path):
 def answer(*words):
     """What a search prints as JSON, the rates between which it says that the capacity lies, and its seconds."""
     begun_s = time.monotonic()
-    done = subprocess.run([sys.executable, "-m", "harness", *words, "--json"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "harness", *words, "--format", "json"], capture_output=True, text=True)
     took_s = time.monotonic() - begun_s
     assert done.returncode in (0, 1, 5), done.stderr
     [found] = json.loads(done.stdout)["answers"]
