@@ -47,7 +47,9 @@ REMOVED = {
     ("figure", "real_curves"): "'--figure real_plane' shows simulated against measured, and the table their error",
     ("option of bench explain", "--html"): "'bench trace generate NAME --requests N -o FILE' draws requests, and "
     "'bench trace info FILE --html PAGE' charts them",
-    ("option of bench trace slice", "--tag"): "write '--where tag=NAME'",
+    ("trace command", "slice"): "'bench trace convert FILE --start 5min --stop 20min' writes a part of a trace",
+    ("trace command", "scale"): "'bench trace convert FILE --scale thin:0.5' writes a trace under another load",
+    ("option of bench trace convert", "--sort"): "rows are ordered by their stamps without it",
     **{
         ("option of bench compare", f"--{form}"): f"'--export {form}=FILE' writes it, and '--format' prints text, "
         "markdown, json or csv"

@@ -19,7 +19,7 @@ from workloads.readers._source import Source
 from workloads.readers._texts import Texts, counting, recorded_texts, text_facts, with_places
 from workloads.readers._usable import Clock, Unusable, implausible, parsed
 
-__all__ = ["BEFORE", "Blocks", "Slice", "Trace", "blocks", "read"]
+__all__ = ["BEFORE", "Blocks", "FallingStamps", "Slice", "Trace", "blocks", "read"]
 
 
 WHOLE = Slice()

@@ -1,4 +1,4 @@
-"""`bench trace`: inspects, checks, converts, slices, scales, fits, generates and downloads recorded traffic."""
+"""`bench trace`: inspects, checks, converts, fits, generates and downloads recorded traffic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EPILOG = """
 Examples
   bench trace download azure-2023-conversation
   bench trace info AzureLLMInferenceTrace_conv.csv
-  bench trace scale AzureLLMInferenceTrace_conv.csv thin:0.5 -o half.parquet
+  bench trace convert AzureLLMInferenceTrace_conv.csv --scale thin:0.5 -o half.parquet
   bench run --trace half.parquet --backend sim
 """
 
@@ -80,11 +80,6 @@ def _show(form: str, report: str, *about: Any, facts: object = None) -> Document
     return document
 
 
-def _written(form: str, target: str, requests: int, facts: Mapping[str, Any]) -> int:
-    _show(form, "written", target, requests, facts, facts={"written": target, "requests": requests, "file": facts})
-    return 0
-
-
 @command.command("info", short_help="Show rate, lengths, burstiness, sessions and prefixes.")
 @click.argument("file")
 @run_options((*READING, *SLICING))
@@ -121,50 +116,14 @@ def check(file: str, form: str, **options: str | None) -> int:
     return 1 if facts["odd"] else 0
 
 
-@command.command("convert", short_help="Convert a trace to Parquet, CSV or JSON lines.")
+@command.command("convert", short_help="Write a trace, a part of it, or another load, as Parquet, CSV or JSON lines.")
 @click.argument("file")
 @writing(TRACE_FILE)
-@run_options(READING)
-@click.option("--sort", is_flag=True, help="Sort unordered rows by time (needs all of them in memory).")
-@formats
-def convert(file: str, target: str, force: bool, sort: bool, form: str, **options: str | None) -> int:
-    """Convert the trace FILE to another format with the column names of bench, in bounded memory.
-
-    Parquet stores the origin of the rows (file, SHA-256, rows left out) and the units.
-    """
-    from workloads.trace_tools.write import convert as write_converted
-
-    rows, facts = write_converted(file, target, sort=sort, force=force, **options)
-    return _written(form, target, rows, facts)
-
-
-@command.command("slice", short_help="Extract a part of a trace.")
-@click.argument("file")
-@writing(TRACE_FILE)
-@run_options((*READING, *SLICING))
-@formats
-def cut(file: str, target: str, force: bool, form: str, **options: Any) -> int:
-    """Write a part of the trace FILE: a time range, the first N requests, matching rows.
-
-    Times count from the first row, or from --start. Excluded rows are counted by reason.
-    """
-    from workloads.trace_tools.write import cut as write_part
-
-    trace = write_part(file, target, force=force, **_rows(options))
-    return _written(form, target, len(trace), trace.facts)
-
-
-@command.command("scale", short_help="Scale the load of a trace.")
-@click.argument("file")
-@click.argument("steps", nargs=-1, required=True, metavar="STEP...")
-@writing(TRACE_FILE)
+@run_options((*READING, *SLICING, "scale", "jitter"))
 @click.option("--seed", default="0", type=SEED, metavar="N", help="Random seed. Default: 0.")
-@run_options((*READING, *SLICING))
 @formats
-def scale(
-    file: str, steps: tuple[str, ...], target: str, force: bool, seed: int, form: str, **options: Any
-) -> int:  # fmt: skip
-    """Write the trace FILE at another load. A STEP is one of
+def convert(file: str, target: str, force: bool, seed: int, form: str, **options: Any) -> int:
+    """Write the trace FILE, or a part of it, with the column names of bench, perhaps at another load. --scale takes
 
     \b
       compress:2    compress time by 2: the CV of the gaps stays, bursts get shorter
@@ -173,12 +132,14 @@ def scale(
                     (superpose:3,shift=1d: by whole days)
       context:96000 shorten the prompts of sessions with longer contexts
 
-    Several STEPs apply in order. The file records the steps and how they change burstiness.
+    or several, thin:0.5+compress:2, in order. Times count from the first row, or from --start. Parquet stores the
+    origin of the rows (file, SHA-256, rows left out by reason), the units, and what --scale did to burstiness.
     """
-    from workloads.trace_tools.write import scale as write_scaled
+    from workloads.trace_tools.write import convert as write_converted
 
-    trace = write_scaled(file, target, "+".join(steps), seed=seed, force=force, **_rows(options))
-    return _written(form, target, len(trace), trace.facts)
+    rows, facts = write_converted(file, target, seed=seed, force=force, **_rows(options))
+    _show(form, "written", target, rows, facts, facts={"written": target, "requests": rows, "file": facts})
+    return 0
 
 
 @command.command("fit", short_help="Fit a traffic generator to a trace, with goodness of fit.")

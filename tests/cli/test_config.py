@@ -151,7 +151,6 @@ def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: p
         "out",
         "force",
         "format",
-        "json",
         "quiet",
         "no-html",
         "metrics-port",

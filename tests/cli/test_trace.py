@@ -189,7 +189,7 @@ class TestCheck:
 
 
 class TestWriting:
-    """`convert`, `slice` and `scale`."""
+    """`convert`: other formats, parts, other loads."""
 
     @pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
     def test_round_trips_are_exact(self, bench: Bench, plain: str, chat: str, ending: str) -> None:
@@ -238,7 +238,6 @@ class TestWriting:
             "names of columns": "trace convert mine.csv -o out.csv --columns at=when,prompt=in,output=out",
             "its rows": "cat out.csv",
             "rows out of order": "trace convert fall.csv -o sorted.csv",
-            "and in order": "trace convert fall.csv -o sorted.csv --sort",
             "their rows": "cat sorted.csv",
             "a workload as a trace": "trace generate chatbot -o w.csv --rate 5 --duration 1min --arrivals gamma:cv=2",
             "a preset of one's own is one": "trace generate mine.toml --requests 5 -o mine2.csv",
@@ -260,7 +259,7 @@ class TestWriting:
 
     def test_slices(self, bench: Bench, plain: str) -> None:
         """A slice would hold other rows, or not say which it left out."""
-        code, out, _ = bench("slice", plain, "-o", "out.parquet", "--where", "tag=api,prompt<=2500", "--limit", "50")
+        code, out, _ = bench("convert", plain, "-o", "out.parquet", "--where", "tag=api,prompt<=2500", "--limit", "50")
         before = traces.read(plain).table.to_pylist()
         wanted = [r for r in before if r["tag"] == "api" and r["prompt_tokens"] <= 2500][:50]
         after = traces.read("out.parquet").table
@@ -273,8 +272,8 @@ class TestWriting:
 
     def test_scaling_says_what_it_did(self, bench: Bench, plain: str) -> None:
         """Load would be changed in one way and reported in another."""
-        code, out, _ = bench("scale", plain, "superpose:2", "compress:4", "-o", "out.parquet", "--seed", "5")
-        again = bench("scale", plain, "superpose:2", "compress:4", "-o", "again.parquet", "--seed", "5")[0]
+        code, out, _ = bench("convert", plain, "--scale", "superpose:2+compress:4", "-o", "out.parquet", "--seed", "5")
+        again = bench("convert", plain, "--scale", "superpose:2+compress:4", "-o", "again.parquet", "--seed", "5")[0]
         _, text, _ = bench("info", "out.parquet")
 
         assert (0, 0) == (code, again)
@@ -400,12 +399,11 @@ WRONG: list[tuple[str, int, str]] = [
     ("convert plain.csv -o taken.csv", 2, "--force"),
     ("convert plain.csv -o no/such/out.csv", 2, "no folder 'no/such'"),
     ("convert plain.csv -o plain.csv --force", 2, "is the trace that is read"),
-    ("slice plain.csv -o out.csv --where prompt>9999", 2, "leaves none of 400 requests"),
-    ("slice plain.csv -o out.csv --where tag=none", 2, "leaves none of 400 requests"),
-    ("scale plain.csv -o out.csv", 2, "STEP"),
-    ("scale plain.csv half -o out.csv", 2, "No way to scale named 'half'"),
-    ("scale plain.csv thin:2 -o out.csv", 2, "share must be above 0 and at most 1"),
-    ("scale plain.csv thin:0.5 -o out.csv --seed x", 2, "--seed must be a whole number from 0 on"),
+    ("convert plain.csv -o out.csv --where prompt>9999", 2, "leaves none of 400 requests"),
+    ("convert plain.csv -o out.csv --where tag=none", 2, "leaves none of 400 requests"),
+    ("convert plain.csv --scale half -o out.csv", 2, "No way to scale named 'half'"),
+    ("convert plain.csv --scale thin:2 -o out.csv", 2, "share must be above 0 and at most 1"),
+    ("convert plain.csv --scale thin:0.5 -o out.csv --seed x", 2, "--seed must be a whole number from 0 on"),
     ("fit plain.csv -o taken.csv", 2, "--force"),
     ("fit plain.csv -o m.json --mode fast", 2, "No mode of fitting named 'fast'"),
     ("fit plain.csv -o m.json --window 60s", 2, "--mode rate-following"),
@@ -426,7 +424,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("info pool/chunk-0-trace.csv", 2, "with --arrivals servegen:pool"),
     ("convert plain.csv -o /proc/out.csv", 2, "'/proc/out.csv' cannot be written: "),
     ("fit plain.csv -o .", 2, "'.' is a folder; name a file in it"),
-    ("scale plain.csv superpose:99999999 -o out.csv", 2, "take fewer copies"),
+    ("convert plain.csv --scale superpose:99999999 -o out.csv", 2, "take fewer copies"),
     ("generate fastgen-1200-60 -o out.csv --requests 5", 2, "in a closed loop the answers decide"),
     ("download azure", 2, "No trace to download named 'azure'"),
     ("download azure-2023-code --timeout soon", 2, "--timeout must be a duration"),

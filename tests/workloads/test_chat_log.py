@@ -66,7 +66,7 @@ def test_messages_are_read_as_their_text(tmp_path: Path, tokenizer: str) -> None
 def test_a_log_out_of_order_is_ordered_by_convert(tmp_path: Path, tokenizer: str) -> None:
     """Logs are written as answers end, so their stamps fall."""
     file = write(tmp_path, row(5, WORDS), row(1, "w1 w2"))
-    written.convert(file, target := str(tmp_path / "log.parquet"), reader=f"chat-log:tokenizer={tokenizer}", sort=True)
+    written.convert(file, target := str(tmp_path / "log.parquet"), reader=f"chat-log:tokenizer={tokenizer}")
 
     assert [2, 100] == traces.read(target).table["prompt_tokens"].to_pylist()
 

@@ -371,7 +371,7 @@ def test_unsorted_rows_are_sorted(tmp_path: Path) -> None:
     """If this failed, rows of a log in order of completion could not be used, or would lose their conversation."""
     text = "at_s,prompt_tokens,output_tokens,session\n3,1,1,a\n1,2,1,b\n2,3,1,a\n1,4,1,b\n5,5,0,b\n"
     path = write(tmp_path, text)
-    with pytest.raises(UsageError, match=r"line 3, column 'at_s': stamps must not fall.*--sort"):
+    with pytest.raises(UsageError, match=r"line 3, column 'at_s': stamps must not fall.*bench trace convert"):
         list(traces.blocks(path))
     for size in (1, 1 << 20):
         trace = traces.read(path, block_bytes=size)

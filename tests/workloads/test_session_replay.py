@@ -81,8 +81,8 @@ def test_by_default_sessions_come_one_at_a_time(agents: str) -> None:
 def test_files_made_of_such_sessions_keep_their_clocks(agents: str, tmp_path: Path) -> None:
     """A converted and scaled corpus would be replayed at stamps that mean nothing."""
     first, second = (str(tmp_path / name) for name in ("first.parquet", "second.parquet"))
-    write.scale(agents, first, "context:340")
-    write.scale(first, second, "compress:2")
+    write.convert(agents, first, scale="context:340")
+    write.convert(first, second, scale="compress:2")
     loaded, table = drawn(second)
 
     assert "closed" == loaded.timing

@@ -95,7 +95,7 @@ class Collector:
             earlier_s = latest_s - (requests.at[fall].item() - self._first) / requests.per_s
             what = f"stamps must not fall, this one is {earlier_s:g} s earlier"
             row = fall if requests.rows is None else int(requests.rows[fall])
-            remedy = "'bench trace convert --sort' orders them"
+            remedy = "'bench trace convert' orders them"
             if any(map(_cells.is_clock, block.first.get(requests.stamp, ()))):
                 what = f"these are times of day without their date, this one is {earlier_s:g} s earlier"
                 remedy = f"write the date before each, or where they count from the start, {remedy}"

@@ -22,7 +22,6 @@ from harness.data.schedule import links
 from harness.errors import UsageError, no_such
 from workloads import replay, traces
 from workloads.content.tokens import mix
-from workloads.traces import Trace
 
 VERSION = "1"
 """Version of the columns of a trace file, in the metadata of Parquet."""
@@ -175,7 +174,7 @@ def trace_table(schedule: pa.Table) -> pa.Table:
         "output_tokens": schedule["output_tokens"],
     }
     if schedule["prefix_ids"].combine_chunks().flatten():
-        columns["prefix_ids"] = _in_blocks(schedule, block_tokens(schedule))
+        columns["prefix_ids"] = _prefix_blocks(schedule, block_tokens(schedule))
     if schedule["session"].null_count < len(schedule):
         columns |= {"session": schedule["session"], "turn": schedule["turn"], "parent": _parents(schedule)}
     if schedule["tag"].null_count < len(schedule):
@@ -196,7 +195,7 @@ def _blocks(schedule: pa.Table) -> np.ndarray:
     return np.asarray(lists.value_lengths().fill_null(0))
 
 
-def _in_blocks(schedule: pa.Table, tokens: int) -> pa.Array | pa.ChunkedArray:
+def _prefix_blocks(schedule: pa.Table, tokens: int) -> pa.Array | pa.ChunkedArray:
     """The prefix ids, a larger block as several of `tokens` tokens: read at another size, it would share too little."""
     counts, parts = _blocks(schedule), np.asarray(schedule["prefix_block_tokens"]) // tokens
     if (parts[counts > 0] == 1).all():
@@ -220,40 +219,34 @@ def convert(
     source: str,
     target: str,
     *,
-    reader: str | None = None,
-    columns: str | None = None,
-    sort: bool = False,
+    scale: str | None = None,
+    jitter: str | None = None,
+    seed: int = 0,
     force: bool = False,
+    **part: Any,
 ) -> tuple[int, Mapping[str, object]]:
-    """Rows written and the facts of the trace; in bounded memory, whatever its length (but `sort` needs all of it)."""
-    _different(source, target)
-    blocks = traces.blocks(source, reader, columns=columns, sort=sort)
+    """Write a trace, a part of it or the trace under another load; return how many rows it has, and its facts.
+
+    `part` are the other options of `replay.read`, `scale` and `jitter` those of `replay.changed`. Without them memory
+    is bounded, whatever the length, unless stamps fall: then all rows are held to order them.
+    """
+    if Path(source).resolve() == Path(target).resolve():
+        raise UsageError(f"'{target}' is the trace that is read; give another --output.")
+    reading = {name: part.pop(name, None) for name in ("reader", "columns")}
+    if scale or jitter or any(value is not None for value in part.values()):
+        trace = replay.changed(replay.read(source, **reading, **part), scale=scale, jitter=jitter, seed=seed)
+        tables, tokens = [trace.table], trace.block_tokens
+        return write(target, tables, lambda: _about(trace.facts), block_tokens=tokens, force=force), trace.facts
+    try:
+        return _in_blocks(traces.blocks(source, **reading), target, force)
+    except traces.FallingStamps:
+        return _in_blocks(traces.blocks(source, sort=True, **reading), target, force)
+
+
+def _in_blocks(blocks: traces.Blocks, target: str, force: bool) -> tuple[int, Mapping[str, object]]:
     tokens = blocks.block_tokens
-    rows = write(target, blocks, lambda: _about(blocks.facts), block_tokens=tokens, force=force)
-    return rows, blocks.facts
-
-
-def cut(source: str, target: str, *, force: bool = False, **options: Any) -> Trace:
-    """Write a slice; the options are those of `replay.read`."""
-    _different(source, target)
-    return _written(replay.read(source, **options), target, force)
-
-
-def scale(source: str, target: str, spec: str, *, seed: int = 0, force: bool = False, **options: Any) -> Trace:
-    """Write the trace under another load, see `transforms.scaling`; the options are those of `replay.read`."""
-    _different(source, target)
-    return _written(replay.changed(replay.read(source, **options), scale=spec, seed=seed), target, force)
-
-
-def _written(trace: Trace, target: str, force: bool) -> Trace:
-    write(target, [trace.table], lambda: _about(trace.facts), block_tokens=trace.block_tokens, force=force)
-    return trace
+    return write(target, blocks, lambda: _about(blocks.facts), block_tokens=tokens, force=force), blocks.facts
 
 
 def _about(facts: Mapping[str, object]) -> dict[str, object]:
     return {"source": dict(facts)}
-
-
-def _different(source: str, target: str) -> None:
-    if Path(source).resolve() == Path(target).resolve():
-        raise UsageError(f"'{target}' is the trace that is read; give another --output.")
