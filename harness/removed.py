@@ -104,6 +104,16 @@ REMOVED = {
         for name in ("kv_swing", "straggler_tail", "adaptivity")
     },
     ("term or plug-in", "tail_waste"): "steps.parquet of a run has the sequences of every step",
+    **{
+        ("argument of longbench", name): "write the rows as JSON lines with prompt and output_tokens, and replay them "
+        "by '--trace FILE --reader prompts:tokenizer=...'"
+        for name in ("path", "tokenizer")
+    },
+    ("arrivals", "burstgpt-published"): "'--arrivals gamma:cv=1.414' has gaps of the same law",
+    (
+        "lengths",
+        "burstgpt-published",
+    ): "'--lengths power-law' has a Zipf law, and '--lengths burstgpt' is like the data",
     ("arrivals", "simdistserve"): "'--arrivals poisson' has the same gaps of other draws",
 }
 """What it was, and its name: what takes its place, as the end of a sentence."""

@@ -199,10 +199,11 @@ def _field(key: str, fields: typing.Mapping[str, object], spec: Spec) -> str:
     short = [f for f in fields if any(f == name + unit for unit in UNITS)]
     if len(short) == 1:
         return short[0]
+    removed = (("argument", name), (f"argument of {spec.name}", name))
+    if (instead := next((REMOVED[what] for what in removed if what in REMOVED), None)) is not None:
+        raise UsageError(f"'{spec}': the argument '{key}' of {spec.name} was removed: {instead}.")
     if not fields:
         raise UsageError(f"'{spec}': {spec.name} takes no arguments.")
-    if (instead := REMOVED.get(("argument", name))) is not None:
-        raise UsageError(f"'{spec}': the argument '{key}' of {spec.name} was removed: {instead}.")
     if _SECRET.search(name):  # who writes a key here should not find it in the log of a build
         spec = dataclasses.replace(spec, args={**spec.args, key: "..."})
     raise UsageError(

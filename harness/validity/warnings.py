@@ -76,7 +76,6 @@ def of_trace(provenance: Mapping[str, Any]) -> Iterator[Rule]:
     """What lengths or arrivals tell about themselves, and rows of a trace that are no requests; those of arrivals stand
     one level deeper."""
     for facts in (provenance, inner(provenance, "arrivals")):
-        yield Rule("warning" in facts, "unlike-the-data", str(facts.get("warning")), str(facts.get("remedy", "")))
         reasons = {str(why): n for why, n in inner(facts, "dropped").items() if isinstance(n, int) and why != BEFORE}
         left_out, listed = sum(reasons.values()), ", ".join(f"{n:,} because {why}" for why, n in reasons.items())
         yield Rule(

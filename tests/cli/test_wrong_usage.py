@@ -233,6 +233,8 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "route": ["run", "--backend", f"openai:url=http://127.0.0.1:1,route={name}"],
         "trace reader": ["run", "--backend", "sim", "--trace", str(table), "--reader", name],
         "policy": ["run", "--backend", "sim", "--policy", name],
+        "argument of longbench": ["run", "--backend", "sim", "--lengths", f"longbench:{name}=x"],
+        "lengths": ["run", "--backend", "sim", "--lengths", name],
         "arrivals": ["run", "--backend", "sim", "--arrivals", name],
         "fault": ["serve", "--backend", "null", "--fault", f"{name}:every=2"],
         "format": ["report", run, "--format", name],

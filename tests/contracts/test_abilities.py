@@ -58,11 +58,11 @@ TABLE = [
     ("routers", OrderedRouter, "reject-forward"),
     ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
     ("routers", RequiringRouter, "autoscale early-reject freeness min-load ooc replan slo-flip"),
-    ("arrivals", api.GapLaw, "burstgpt-published diurnal gamma onoff poisson ramp spike steps weibull"),
+    ("arrivals", api.GapLaw, "diurnal gamma onoff poisson ramp spike steps weibull"),
     ("arrivals", api.RateCurve, "diurnal onoff ramp spike steps"),
     ("arrivals", api.RandomRate, "azure burstgpt servegen"),
     ("arrivals", api.RecordedArrivals, "trace"),
-    ("arrivals", api.Sourced, "azure burstgpt burstgpt-published fitted servegen trace"),
+    ("arrivals", api.Sourced, "azure burstgpt fitted servegen trace"),
     (
         "lengths",
         api.LengthQuantiles,
@@ -72,7 +72,7 @@ TABLE = [
         "lengths",
         api.Sourced,
         (
-            "agent-turns arxiv azure burstgpt burstgpt-published bwb deepseek-r1 fitted humaneval lmsys longbench "
+            "agent-turns arxiv azure burstgpt bwb deepseek-r1 fitted humaneval lmsys longbench "
             "mooncake servegen sharegpt tool-turns"
         ),
     ),

@@ -8,7 +8,7 @@ from harness.options import Given, run_spec
 from harness.runner.plan import plan
 
 
-@pytest.mark.parametrize("arrivals", ["poisson", "constant", "gamma:cv=2", "weibull:shape=0.7", "burstgpt-published"])
+@pytest.mark.parametrize("arrivals", ["poisson", "constant", "gamma:cv=2", "weibull:shape=0.7"])
 def test_seed_at_another_rate_is_the_same_schedule_closer_together(arrivals: str) -> None:
     """Two points of a curve would differ by their traffic, not by their rate alone."""
     spec = run_spec(Given({"backend": "sim", "requests": 300, "arrivals": arrivals, "seed": 3}))

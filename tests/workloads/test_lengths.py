@@ -14,7 +14,6 @@ import make_lengths
 from harness.api import Lengths
 from harness.errors import UsageError
 from harness.registry import find, make
-from workloads.lengths import longbench
 from workloads.lengths._empirical import load
 from workloads.lengths.builtin import Lognormal, Uniform
 
@@ -221,49 +220,3 @@ def test_an_unknown_preparation_is_refused_in_code_too() -> None:
     """If this failed, a wrong name in Python would end in a missing file."""
     with pytest.raises(ValueError, match="preparation must be one of"):
         find("lengths", "sharegpt")("other")
-
-
-def longbench_files(folder: Path, tasks: tuple[str, ...] = longbench.TASKS) -> Path:
-    """Two rows a task: 10 and 3,000 tokens of 4 bytes, answers of 2 and 5."""
-    (folder / "data").mkdir()
-    for task in tasks:
-        rows = [{"context": "abcd" * n, "answers": ["abcd" * m, "other"]} for n, m in ((10, 2), (3000, 5))]
-        (folder / "data" / f"{task}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return folder
-
-
-def test_longbench_reads_the_tasks_of_a_user_and_names_the_missing(tmp_path: Path) -> None:
-    """The means of three tasks would go for those of all 21."""
-    whole = make("lengths", f"longbench:path={longbench_files(tmp_path)},tokenizer=bytes")
-    drawn = draw(whole, 20_000)
-    prompt, answer = drawn.T
-    long = prompt[answer == 5]
-
-    assert {2, 5} == set(answer.tolist())
-    assert {10} == set(prompt[answer == 2].tolist())
-    assert set(range(1900, 2036)) == set(long.tolist()), "a random cut, and 2,040 with the answer"
-    np.testing.assert_allclose(drawn.mean(axis=0), whole.mean_tokens, rtol=0.03)
-    assert "21 of the 21 tasks, 42 rows" in str(whole.facts["preparation"])
-    assert [] == whole.facts["tasks_missing"]
-    (tmp_path / "data" / "lcc.jsonl").unlink()
-    part = make("lengths", f"longbench:path={tmp_path / 'data'},tokenizer=bytes")
-    assert "missing: lcc" in str(part.facts["preparation"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "what"),
-    [
-        ("path={}", "holds text, no token counts; add tokenizer="),
-        ("path={}/nothing,tokenizer=bytes", "holds no task file of LongBench"),
-        ("tokenizer=bytes", "give both, or none"),
-    ],
-)
-def test_wrong_files_of_longbench_are_reported(tmp_path: Path, arguments: str, what: str) -> None:
-    """A wrong folder would be a traceback, or the three stored tasks."""
-    longbench_files(tmp_path, ("lcc",))
-
-    with pytest.raises(UsageError, match=what):
-        make("lengths", f"longbench:{arguments.format(tmp_path)}")
-    (tmp_path / "data" / "lcc.jsonl").write_text('{"context": 7, "answers": []}')
-    with pytest.raises(UsageError, match=r"line 1: an object with the text 'context'"):
-        make("lengths", f"longbench:path={tmp_path},tokenizer=bytes")

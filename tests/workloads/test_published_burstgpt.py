@@ -15,11 +15,8 @@ from harness.api import Arrivals
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
-from harness.validity.rules import applying
-from harness.validity.warnings import of_trace
 from workloads.arrivals import _operational
 from workloads.arrivals._services import Api, read_figures
-from workloads.catalog import load
 
 SEEDS = range(20)
 FIGURE_S = 54 * 1200.0  # what figure 6 shows of a day
@@ -80,7 +77,7 @@ def test_gaps_inside_campaigns_spread_as_in_figure_6() -> None:
     assert 3.0 <= high <= 5.5
 
 
-@pytest.mark.parametrize("spec", ["poisson:rate=0.557", "gamma:rate=0.557,cv=1.41421", "burstgpt-published:rate=0.557"])
+@pytest.mark.parametrize("spec", ["poisson:rate=0.557", "gamma:rate=0.557,cv=1.41421"])
 def test_toys_have_no_campaigns_and_no_bursts(spec: str) -> None:
     """If this failed, the criteria would pass what vLLM and the published generator call BurstGPT."""
     assert api_passed(spec, 2) == set()
@@ -204,29 +201,6 @@ def test_published_rates_are_those_of_the_first_month() -> None:
     assert 36_106 / FIGURE_S == pytest.approx(make("arrivals", "burstgpt:api,mode=figure6").mean_rate_rps, rel=1e-4)
 
 
-@pytest.mark.parametrize("shape", [0.25, 0.5])
-def test_the_published_generator_has_one_gap_law(shape: float) -> None:
-    """If this failed, published results could not be repeated (CV 2.0 and 1.41)."""
-    made = make("arrivals", f"burstgpt-published:shape={shape},rate=3")
-    gaps = np.diff(np.fromiter(islice(made.times(np.random.default_rng(1)), 200_000), float))
-
-    assert 1 / math.sqrt(shape) == pytest.approx(gaps.std() / gaps.mean(), rel=0.02)
-    assert 1 / math.sqrt(shape) == pytest.approx(made.cv)
-    assert 1 / 3 == pytest.approx(gaps.mean(), rel=0.02)
-    assert 0.5 == pytest.approx(float(made.gap_cdf(np.array([np.median(gaps)]))[0]), abs=0.01)
-    assert "warning" in made.facts
-
-
-@pytest.mark.parametrize("option", [{"arrivals": "burstgpt-published"}, {"lengths": "burstgpt-published"}])
-def test_a_run_of_the_published_generator_is_warned_of(option: dict[str, str]) -> None:
-    """If this failed, a result under BurstGPT's name would hide that the traffic is unlike BurstGPT."""
-    found = list(applying(of_trace(load("chatbot", **option).provenance)))
-
-    assert ["unlike-the-data"] == [warning.code for warning in found]
-    assert "burstgpt is like the traces" in found[0].remedy
-    assert not list(applying(of_trace(load("chatbot", arrivals="burstgpt", lengths="burstgpt").provenance)))
-
-
 @pytest.mark.nightly
 @pytest.mark.parametrize("law", [_operational.gamma, _operational.weibull])
 @pytest.mark.parametrize("shape", [0.2, 0.5, 2.0])
@@ -258,8 +232,6 @@ def test_a_process_that_was_running_has_no_burst_at_its_start(law: Callable[...,
         ("burstgpt:start_h=24", "start_h must be"),
         ("burstgpt:start_day=7", "start_day must be"),
         ("burstgpt:grain=-1", "grain_s must not be negative"),
-        ("burstgpt-published:shape=0", "shape must be between"),
-        ("burstgpt-published:shape=1e-9", "shape must be between"),
     ],
 )
 def test_wrong_options_are_one_sentence(spec: str, words: str) -> None:

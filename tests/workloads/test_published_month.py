@@ -138,7 +138,7 @@ def test_a_short_run_is_not_accused_of_another_rate(spec: str) -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    ["burstgpt", "burstgpt:api,mode=steady", "burstgpt:conversation,mode=figure6", "azure", "burstgpt-published"],
+    ["burstgpt", "burstgpt:api,mode=steady", "burstgpt:conversation,mode=figure6", "azure"],
 )
 def test_arrivals_do_not_depend_on_how_many_are_taken_at_a_time(spec: str) -> None:
     """Traces G1: if this failed, a seed would not name one schedule."""

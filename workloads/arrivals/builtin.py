@@ -151,44 +151,6 @@ def _shape_of(cv: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class BurstgptPublished(AtRate):
-    """Arrivals of BurstGPT's own generator: gamma gaps of one fixed shape, which is far from the data it was made for.
-
-    Independent gamma gaps of mean 1/`rate_rps` seconds and `shape`, as the published code falls back to.
-
-    Shape 0.5 and scale 2 s (rate 1 request/s, CV 1.41) are its fallback, 0.25 its class default; the paper changes
-    them every 20 minutes, the code cannot, because its lists are never set. Warning: for repeating published results
-    only. Real API traffic has an index of dispersion of 200 over 20 minutes, this has 2; use `burstgpt` for the
-    service itself. Source: HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py (MIT).
-    """
-
-    rate_rps: Positive = 1.0
-    shape: Annotated[float, Meta(ge=1e-4, le=1e6)] = 0.5
-
-    @property
-    def cv(self) -> float:
-        """Coefficient of variation of the gaps."""
-        return 1 / math.sqrt(self.shape)
-
-    @property
-    def facts(self) -> dict[str, object]:
-        return {
-            "source": "HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py",
-            "licence": "MIT (example code)",
-            "warning": "one fixed gamma law has none of the changes of rate of the BurstGPT traces",
-            "remedy": "keep it for repeating published results; --arrivals burstgpt is like the traces",
-        }
-
-    def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds; the first gap comes before the first arrival."""
-        scale_s = 1 / (self.shape * self.rate_rps)
-        return times_from(lambda n: rng.gamma(self.shape, scale_s, n))
-
-    def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
-        return gamma_cdf(np.asarray(gaps_s) * self.rate_rps, self.cv)
-
-
-@dataclass(frozen=True, slots=True)
 class Ramp(AlongPath):
     """Ramp arrivals: the rate goes in a straight line from one value to another, and stays there.
 

@@ -28,10 +28,19 @@ class Sampler(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SampledLengths:
-    """Lengths that a `sampler` draws; a subclass sets it."""
+class EmpiricalLengths:
+    """One entry; where it has several lists, the field of a class that `plugin` makes chooses one."""
 
+    figures: ClassVar[Mapping[str, Any]]
+    argument: ClassVar[str | None]
     sampler: Sampler = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        chosen = next(iter(self.figures)) if self.argument is None else getattr(self, self.argument)
+        if chosen not in self.figures:
+            raise ValueError(f"{self.argument} must be one of {', '.join(self.figures)}, got '{chosen}'.")
+        figures = self.figures[chosen]
+        object.__setattr__(self, "sampler", load(figures) if isinstance(figures, str) else _summary_law(figures))
 
     @property
     def mean_tokens(self) -> tuple[float, float]:
@@ -48,21 +57,6 @@ class SampledLengths:
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
         return self.sampler.pairs(rng)
-
-
-@dataclass(frozen=True, slots=True)
-class EmpiricalLengths(SampledLengths):
-    """One entry; where it has several lists, the field of a class that `plugin` makes chooses one."""
-
-    figures: ClassVar[Mapping[str, Any]]
-    argument: ClassVar[str | None]
-
-    def __post_init__(self) -> None:
-        chosen = next(iter(self.figures)) if self.argument is None else getattr(self, self.argument)
-        if chosen not in self.figures:
-            raise ValueError(f"{self.argument} must be one of {', '.join(self.figures)}, got '{chosen}'.")
-        figures = self.figures[chosen]
-        object.__setattr__(self, "sampler", load(figures) if isinstance(figures, str) else _summary_law(figures))
 
 
 def _summary_law(known: Mapping[str, Any]) -> SummaryLaw:

@@ -1,7 +1,7 @@
 """Lengths of the simplest laws, a class each."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Annotated, TypeAlias
@@ -172,46 +172,6 @@ class PowerLaw(Checked):
             tokens = np.ceil(ranks * (mean / (ranks @ shares))).astype(np.int64)
             laws.append((np.minimum(tokens, self.clip_tokens), shares))
         return laws
-
-
-@dataclass(frozen=True, slots=True)
-class BurstgptPublished(Checked):
-    """Lengths of BurstGPT's own generator: two independent Zipf laws, which are far from the data it was made for.
-
-    Prompt and output tokens, each with probability proportional to k**-`exponent` for k below `below_tokens`.
-
-    Zipf draws of exponent 1.1 that are repeated until they are below 1,024, as the published code does, are this law.
-    Warning: for repeating published results only; its median prompt is 12 tokens, that of BurstGPT's conversations
-    517. Use `burstgpt` for those. Source: HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py (MIT).
-    """
-
-    exponent: Annotated[float, Meta(ge=0, le=20)] = 1.1
-    below_tokens: Annotated[int, Meta(ge=2, le=1 << 20)] = 1024
-
-    @property
-    def mean_tokens(self) -> tuple[float, float]:
-        mean = float(np.arange(1, self.below_tokens) @ self._shares())
-        return mean, mean
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        return {
-            "source": "HPMLL/BurstGPT @ e92f533b, example/profile_server/server.py",
-            "licence": "MIT (example code)",
-            "warning": "a Zipf law of exponent 1.1 is at a distance of 0.5 (KS) from the lengths of BurstGPT",
-            "remedy": "keep it for repeating published results; --lengths burstgpt is like the traces",
-        }
-
-    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
-        edges = np.cumsum(self._shares())
-        while True:
-            ranks = np.minimum(np.searchsorted(edges, rng.random((2, CHUNK)), side="right"), len(edges) - 1)
-            yield from zip(*(1 + ranks).tolist(), strict=True)
-
-    def _shares(self) -> np.ndarray:
-        """(below_tokens - 1,) probability of 1, 2, ..."""
-        weights = np.arange(1, self.below_tokens, dtype=float) ** -self.exponent
-        return np.asarray(weights / weights.sum())
 
 
 @dataclass(frozen=True, slots=True)
