@@ -21,6 +21,12 @@ AtLeastZero: TypeAlias = Annotated[int, Meta(ge=0)]
 AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
 AtLeastTwo: TypeAlias = Annotated[int, Meta(ge=2)]
 
+LARGEST_TOKENS = 10_000_000  # far above any context window; a larger count is a mistake
+Tokens: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_TOKENS)]
+MeanTokens: TypeAlias = Annotated[float, Meta(ge=1, le=LARGEST_TOKENS)]
+DayHour: TypeAlias = Annotated[float, Meta(ge=0, lt=24)]
+Weekday: TypeAlias = Annotated[int, Meta(ge=0, le=6, description="0 is Monday")]
+
 
 class Checked:
     """A dataclass whose fields are within the bounds of their types; its own `__post_init__` would call `check`."""
@@ -39,6 +45,13 @@ def check(of: object) -> None:
             got = f"{value:g}" if isinstance(value, float) else f"'{value}'" if isinstance(value, str) else value
             hint = f"; {bound.description}" if isinstance(bound, Meta) and bound.description else ""
             raise ValueError(f"{name} must {_sentence(bound)}, got {got}{hint}.")
+
+
+def positive(**values: float) -> None:
+    """Raise ValueError unless every value is a finite number above 0."""
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{name} must be above 0, got {value:g}.")
 
 
 @cache

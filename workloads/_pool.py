@@ -24,9 +24,9 @@ from typing import NoReturn
 import numpy as np
 
 from harness import untrusted
+from harness.bounds import positive
 from harness.data.lists import Floats
 from harness.errors import UsageError
-from workloads._checks import positive
 from workloads.arrivals import _operational
 from workloads.arrivals._operational import Gaps, Piece, chunks_along
 from workloads.readers import _lines

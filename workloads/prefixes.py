@@ -17,9 +17,8 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Meta
 
-from harness.bounds import Share, check
+from harness.bounds import LARGEST_TOKENS, Share, Tokens, check
 from harness.data.records import SCHEDULE, listed, places
-from workloads._checks import LARGEST_TOKENS, Tokens
 
 _BLOCK_BITS, _OWNER_BITS, _NUMBER_BITS = 24, 36, 20
 MOST_BLOCKS, MOST_OWNERS, MOST_PREFIXES = 1 << _BLOCK_BITS, 1 << _OWNER_BITS, 1 << _NUMBER_BITS

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.stats.curves import logit
+from harness.stats.crossing import logit
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 

@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from harness.experiments.sweep.axes import RATE
 from harness.experiments.sweep.crossings import ratio
 from harness.metrics.objective import JOINT
-from harness.stats import curves as stats_curves
+from harness.stats import crossing as stats_crossing
 from reports import _data, _format
 from reports._format import clean, in_figure
 from reports.figures import style, systems
@@ -117,7 +117,7 @@ def _attainment(drawn: go.Figure, line: Line, label: str, *, bounds: bool) -> li
     if _searched(line):
         more: dict[str, Any] = {"mode": "markers", "symbols": look.symbols(hollow)}
         style.curve(drawn, x, means, f"{joint}, as found", look, style.PERCENT, **more)
-        means = np.array(stats_curves.falling(means.tolist(), [max(p.requests, 1) for p in points]))
+        means = np.array(stats_crossing.falling(means.tolist(), [max(p.requests, 1) for p in points]))
         style.curve(drawn, x, means, joint, look, None, mode="lines")
     else:
         style.curve(drawn, x, means, joint, look, style.PERCENT, symbols=look.symbols(hollow))

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from harness.errors import UsageError
 from harness.experiments.compare.compare_json import Row
 from harness.metrics.objective import parse_slo
-from harness.stats.curves import crossing
+from harness.stats.crossing import crossing
 from harness.stats.seeds import spread
 from reports import _data, _format
 from reports._format import clean

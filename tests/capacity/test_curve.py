@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.stats.curves import falling
+from harness.stats.crossing import falling
 
 
 def test_points_are_pooled_until_they_fall():

@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtri
 
 from harness.stats import knee as model
-from harness.stats.curves import logit
+from harness.stats.crossing import logit
 from harness.stats.knee import Block, Most, knee
 
 SOME = (Block(6.0, 196.0, 200.0, 200.0), Block(9.0, 184.0, 200.0, 200.0), Block(12.0, 130.0, 200.0, 150.0))

@@ -164,8 +164,7 @@ def test_the_options_of_run_are_those_of_the_table_and_the_shared_ones(capsys: p
     for name, option in OPTIONS.items():
         assert f"--{name} {option.metavar} " in blocks[option.group]
     assert all(
-        f"--{name}" in blocks["Output"]
-        for name in ("out", "force", "format", "json", "quiet", "no-html", "metrics-port")
+        f"--{name}" in blocks["Output"] for name in ("out", "force", "format", "quiet", "no-html", "metrics-port")
     )
 
 

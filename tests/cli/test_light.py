@@ -67,7 +67,7 @@ def test_help_names_every_command() -> None:
     ("command", "shown", "hidden"),
     [
         ("run", {"workload", "slo", "backend", "wait", "out"}, {"jitter", "senders", "turns", "metrics-port"}),
-        ("compare", {"gate", "base", "head", "junit", "export"}, {"jitter", "senders", "turns"}),
+        ("compare", {"gate", "base", "head", "export"}, {"jitter", "senders", "turns"}),
         ("capacity", {"goal", "tolerance", "max-requests"}, {"jitter", "metrics-port"}),
     ],
 )

@@ -29,7 +29,7 @@ from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
 from harness.experiments.capacity.trials import QUARTERS, Quarters, Trial
 from harness.metrics.objective import JOINT
-from harness.stats.curves import logit
+from harness.stats.crossing import logit
 
 KINDS = ("fifo", "fifo", "slots", "metastable")
 ARRIVALS = ("poisson", "poisson", "gamma2", "gamma3", "mmpp", "wandering", "on-off")

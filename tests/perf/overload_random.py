@@ -31,7 +31,7 @@ from harness.errors import BenchError
 from harness.experiments import trial
 from harness.metrics import measure
 from harness.metrics.objective import parse_slo, score
-from harness.stats.curves import logit
+from harness.stats.crossing import logit
 from harness.validity import steady_state
 
 BELOW, ABOVE = 0.97, 1.15

@@ -32,7 +32,7 @@ from harness.experiments.capacity.trials import Key, Task, Trial, _alone, simula
 from harness.experiments.trial import own_rate
 from harness.metrics.measure import metrics, per_request
 from harness.options import RunSpec
-from harness.stats.curves import logit
+from harness.stats.crossing import logit
 
 MODELS = (
     ("llama3-8b", 1), ("llama2-7b", 1), ("llama2-13b", 1), ("opt-13b", 1), ("mistral-7b", 1), ("qwen2.5-7b", 1),

@@ -12,7 +12,7 @@ import _synthetic as synthetic
 import numpy as np
 
 from harness.experiments.pool import of
-from harness.stats.curves import crossing
+from harness.stats.crossing import crossing
 from harness.stats.seeds import spread
 
 RATES = (13.0, 13.8, 14.6, 15.4)

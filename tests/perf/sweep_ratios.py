@@ -22,7 +22,7 @@ from harness.errors import BenchError
 from harness.experiments.trial import own_rate, simulate
 from harness.metrics.objective import parse_slo, score
 from harness.options import RunSpec
-from harness.stats.curves import crossing
+from harness.stats.crossing import crossing
 from harness.stats.seeds import jackknife
 from harness.validity import steady_state
 

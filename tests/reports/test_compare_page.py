@@ -17,7 +17,7 @@ from harness.data import codec
 from harness.experiments import answers
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare.compare_json import CompareAnswer, Refusal, SideValues
-from harness.stats.curves import crossing
+from harness.stats.crossing import crossing
 from reports import answers as pages
 from reports import comparison, figures
 from reports.answers import compare

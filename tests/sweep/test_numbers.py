@@ -7,7 +7,7 @@ import pytest
 from scipy import special, stats
 
 from harness.experiments.sweep.execute import Progress, duration
-from harness.stats.curves import crossing
+from harness.stats.crossing import crossing
 from harness.stats.seeds import spread
 
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from workloads._checks import positive
+from harness.bounds import positive
 from workloads.arrivals._operational import Gaps, Piece, Stretch, gamma_pieces, times_on_grid, wandering
 
 HOUR_S = 3600.0

@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 import numpy as np
 from msgspec import Meta
 
-from harness.bounds import NotNegative, Positive, check
+from harness.bounds import DayHour, NotNegative, Positive, Weekday, check
 from harness.errors import UsageError
 from harness.spec import seconds
-from workloads._checks import DayHour, Weekday
 from workloads.arrivals._operational import AtRate, GapCv, Piece, gamma_cdf, gamma_gaps, times_along, times_from
 from workloads.arrivals._path import AlongPath, Path, along, flat, levels, rest_of
 

@@ -9,8 +9,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from msgspec import Meta
 
-from harness.bounds import NotNegative, Positive, check
-from workloads._checks import DayHour, Weekday
+from harness.bounds import DayHour, NotNegative, Positive, Weekday, check
 from workloads.arrivals import _exact
 from workloads.arrivals._operational import Piece, Stretch, gamma, times_along, wandering
 from workloads.arrivals._services import DAYS, HOUR_S, WINDOW_S, Api, Conversation, read_figures, table_pieces

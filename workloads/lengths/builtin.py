@@ -9,8 +9,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 from msgspec import Meta
 
-from harness.bounds import AtLeastTwo, Checked, Positive, check
-from workloads._checks import LARGEST_TOKENS, MeanTokens, Tokens, positive
+from harness.bounds import LARGEST_TOKENS, AtLeastTwo, Checked, MeanTokens, Positive, Tokens, check, positive
 from workloads.lengths._empirical import CHUNK
 
 # beyond, a sixth of the draws of a normal law would have to be drawn again

@@ -25,7 +25,7 @@ from harness.experiments.capacity.capacity_json import (
 from harness.experiments.capacity.conditions import MAX_REQUESTS, exit_code
 from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, SearchSpec, sustained
 from harness.metrics.objective import JOINT, ShareKey
-from harness.stats.curves import falling
+from harness.stats.crossing import falling
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.execute import Setup

@@ -41,7 +41,7 @@ from harness.metrics.objective import meets, restored_slo
 from harness.metrics.quantiles import quantile
 from harness.metrics.summary import describe, known, per_second_of, window_of
 from harness.options import NO_SETTINGS
-from harness.stats.curves import crossing
+from harness.stats.crossing import crossing
 from harness.stats.seeds import spread
 from harness.validity.remote import resolution, undecided
 

@@ -17,7 +17,7 @@ from harness.experiments.sweep.sweep_json import (
     SystemDifference,
     SystemRatio,
 )
-from harness.stats import curves
+from harness.stats import crossing
 from harness.stats.seeds import half_width, jackknife
 
 Where: TypeAlias = tuple[tuple[str, Any], ...]
@@ -83,7 +83,7 @@ def _crossed(line: Line, along: str, where: dict[str, object], goal: float) -> C
     )
 
 
-def _found(line: Line, along: str, goal: float, without: object = None) -> curves.Crossing | None:
+def _found(line: Line, along: str, goal: float, without: object = None) -> crossing.Crossing | None:
     """The crossing of the means over all seeds but one; None where a bound is on a percentile, or a point is empty."""
     if any(bound.percentile is not None for point in line for bound in point.bounds):
         return None
@@ -91,7 +91,7 @@ def _found(line: Line, along: str, goal: float, without: object = None) -> curve
     shares = [[run.attainment for run in of if run.attainment is not None] for of in runs]
     if not all(shares):
         return None
-    return curves.crossing(
+    return crossing.crossing(
         [_value(point, along) for point in line],
         [math.fsum(of) / len(of) for of in shares],
         [max(sum(run.requests for run in of), 1) for of in runs],
