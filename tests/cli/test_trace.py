@@ -511,7 +511,9 @@ class TestWhatAFitDrops:
         """A model that knows of sessions and prefixes would draw strangers' requests."""
         code, out, _ = bench("generate", model, "--requests", "1200", "-o", "whole.parquet")
         files = ("chats.parquet", "whole.parquet")
-        hits = [json.loads(bench("info", file, "--format", "json")[1])["prefixes"]["endless_hit_ratio"] for file in files]
+        hits = [
+            json.loads(bench("info", file, "--format", "json")[1])["prefixes"]["endless_hit_ratio"] for file in files
+        ]
 
         assert (0, False) == (code, "dropped" in out)
         assert hits[0] > 0.5
