@@ -100,6 +100,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/server_lateness.py
 	$(BIN)/python tests/perf/command_speed.py
 	$(BIN)/python tests/perf/command_speed.py --answers
+	$(BIN)/python tests/perf/command_speed.py --stored
 	$(BIN)/python tests/perf/simulator_speed.py --long 1000000
 	$(BIN)/python tests/perf/simulator_speed.py --flat 1000000 --policy vllm-v0
 	$(BIN)/python tests/perf/simulator_speed.py --clusters --policy vllm-v0
@@ -114,9 +115,6 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/comparison_power.py
 	$(BIN)/python tests/perf/interim_analyses.py
 	$(BIN)/python tests/perf/trend_rule.py
-	$(BIN)/python tests/perf/compare_speed.py
-	$(BIN)/python tests/perf/rescoring.py
-	$(BIN)/python tests/perf/report_speed.py
 	$(BIN)/python tests/perf/sweep_ratios.py --cases 3
 	$(BIN)/python tests/perf/capacity_queues.py --queues 40 --searches 10
 	$(BIN)/python tests/perf/random_systems.py --file random-systems.jsonl --first 1000 --systems 12 --searches 2

@@ -8,12 +8,19 @@ The system is Llama-2-7B on an A100; lengths and rates are in `TRAFFIC`, below s
     python tests/perf/command_speed.py                                  # 10,000 and 100,000 requests: ten minutes
     python tests/perf/command_speed.py --sizes 1000000 --policies vllm-v1 --traffic chat     # needs 8 GB
     python tests/perf/command_speed.py --answers                        # sweep and capacity instead
+    python tests/perf/command_speed.py --stored                         # report, slo and compare of stored runs instead
+
+With --stored the runs are simulated first (three minutes for the one of a million requests). Wanted are 2 s for a
+comparison of two runs of 10,000 requests, and for a report 15 s, 1 GB, a page of 2.5 MB that is drawn in 5 s in a
+window of 1200 x 800 of this machine's Chromium, where there is one.
 """
 
 import argparse
 import ctypes
+import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -23,6 +30,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from reports import _pictures
+
 SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--model", "llama2-7b", "--hardware", "a100-80g"]
 TRAFFIC = {
     "short": ["--lengths", "fixed:prompt=128,output=16", "--rate", "40"],
@@ -30,6 +39,17 @@ TRAFFIC = {
     "chat": ["--lengths", "sharegpt", "--rate", "4"],
 }
 POLICIES = ("vllm-v1", "sarathi", "orca")
+STORED = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0"]
+BOUNDS = [f"ttft={0.05 * i:g},tpot={0.02 * k:g}" for i in range(1, 11) for k in range(1, 11)]
+WAYS = {
+    "100 SLOs one by one": [word for bounds in BOUNDS for word in ("--slo", bounds)],
+    "scale, 100 points": ["--scale", "0.25:4:0.0378"],
+    "by prompt and class": ["--by", "prompt,class,time"],
+    "token by token": ["--tokens"],
+    "FastGen's rule": ["--slo", "fastgen:rate=4"],
+    "gaps (itl, itl_p99)": ["--slo", "itl=0.5,itl_p99=0.2"],
+    "all profiles": ["--profile", "all"],
+}
 SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of linux/prctl.h: processes that lose their parent become children of this one."""
 GOOD = (0, 5)
@@ -97,6 +117,50 @@ def answers(folder: Path) -> None:
     show("capacity", bench("capacity", *system, "--quiet", "--out", str(folder / "capacity")))
 
 
+def opened(page: Path) -> str:
+    """How large the page is, and how long a browser takes to load it with all figures drawn."""
+    size = f"page of {page.stat().st_size / 1e6:.2f} MB"
+    browser = _pictures.found()
+    if browser is None:
+        return size
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=browser, args=["--no-sandbox", "--disable-gpu"])
+        seen = started.new_context(viewport={"width": 1200, "height": 800}, offline=True).new_page()
+        start_s = time.perf_counter()
+        seen.goto(page.resolve().as_uri())
+        loaded_s = time.perf_counter() - start_s
+        started.close()
+    return f"{size}, drawn in {loaded_s:.2f} s"
+
+
+def stored(size: int, folder: Path) -> None:
+    """What reads stored runs: of 10,000 requests, and of a large one."""
+    system = [*STORED, "--no-html", "--quiet"]
+    small, large, sweep = (folder / name for name in ("small", "large", "sweep"))
+    bench("run", *system, "--rate", "2", "--requests", str(min(size, 10_000)), "--out", str(small))
+    bench("run", *system, "--rate", "2.1", "--requests", str(size), "--out", str(large))
+    points = ["--rate", "1:3.5:0.5", "--seeds", "1", "--requests", str(min(size, 10_000))]
+    bench("sweep", *system, *points, "--out", str(sweep))
+    for path in (small, sweep, large):
+        show(f"report {path.name}", bench("report", str(path)))
+        print(f"  {opened(path / 'report.html')}", flush=True)
+    for way, options in WAYS.items():
+        show(f"slo {way}", bench("slo", str(large), *options, "--format", "json"))
+    shutil.copytree(small, folder / "again")
+    show("compare 1 pair, simulator", bench("compare", str(small), str(folder / "again")))
+    for seed in range(5):
+        run = folder / "base" / f"seed-{seed}"
+        pair = ["--rate", "2", "--requests", str(min(size, 10_000) // 5), "--seed", str(seed)]
+        bench("run", *system, *pair, "--out", str(run))
+        info = json.loads((run / "run.json").read_text(encoding="utf-8"))
+        (run / "run.json").write_text(json.dumps({**info, "clock": "wall"}), encoding="utf-8")
+    shutil.copytree(folder / "base", folder / "head")
+    sides = [str(folder / "base"), str(folder / "head"), "--allow-different", "turns"]
+    show("compare 5 pairs, wall clock", bench("compare", *sides))
+
+
 def main() -> None:
     """Run the command in a folder that is removed afterwards."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -105,12 +169,16 @@ def main() -> None:
     options.add_argument("--traffic", default=",".join(TRAFFIC))
     options.add_argument("--pages", default="page,no-html", help="with the report page, without, or both")
     options.add_argument("--answers", action="store_true", help="instead: bench sweep and bench capacity")
+    options.add_argument("--stored", action="store_true", help="instead: bench report, slo and compare")
+    options.add_argument("--requests", type=int, default=1_000_000, help="of the large run of --stored")
     given = options.parse_args()
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as folder:
         if given.answers:
             answers(Path(folder))
+        elif given.stored:
+            stored(given.requests, Path(folder))
         else:
             runs(
                 [int(size) for size in given.sizes.split(",")],
