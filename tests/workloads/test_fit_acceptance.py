@@ -37,18 +37,6 @@ def drawn(model, span_s, seed):
     return generated(model, duration_s=span_s, seed=seed)["at_s"].to_numpy()
 
 
-def renewal(rate_rps, span_s, shape, seed):
-    count = int(2 * rate_rps * span_s + 1000)
-    at_s = np.cumsum(np.random.default_rng(seed).gamma(shape, 1 / shape / rate_rps, count))
-    return at_s[at_s < span_s]
-
-
-@cache
-def toys(path, shape):
-    trace = azure(path)
-    return [renewal(trace.mean_rate_rps, float(trace.at_s[-1]), shape, seed) for seed in SEEDS]
-
-
 def median(statistic, series):
     return np.median([statistic(at_s) for at_s in series], axis=0)
 
@@ -72,7 +60,6 @@ def in_band(values, *bands):
     return all(low <= value <= high for value, (low, high) in zip(values, bands, strict=True))
 
 
-POISSON, GAMMA = 1.0, 0.5
 MODES = pytest.mark.parametrize("mode", ["parametric", "rate-following"])
 
 
@@ -114,26 +101,6 @@ def test_b5_gaps_have_the_law_of_azure(shared_data, mode, most):
     )
 
 
-@pytest.mark.parametrize(
-    ("shape", "distance", "ks"), [(POISSON, (2.2, 3.2), (0, 0.025)), (GAMMA, (1.7, 2.4), (0.1, 0.2))]
-)
-def test_toys_fail_b1_to_b3(shared_data, shape, distance, ks):
-    """The tests above would let pass what peers call bursty."""
-    series = toys(shared_data / AZURE, shape)
-    gaps_s = np.sort(np.diff(azure(shared_data / AZURE).at_s))
-    found = median(lambda at_s: arrivals.dispersion_curve(at_s, (1, 10, 60)), series)
-
-    assert in_band([off_by(shared_data / AZURE, series)], distance)
-    assert not in_band(found[1:], (2.9, 4.9), (11, 23))
-    assert abs(median(memory, series)) < 0.1
-    assert in_band([median(lambda at_s: arrivals.distance(np.sort(np.diff(at_s)), gaps_s), series)], ks)
-
-
-def test_the_gamma_toy_fails_b4(shared_data):
-    """A gap law that is bursty everywhere would pass for real traffic."""
-    assert 1.10 < median(inside, toys(shared_data / AZURE, GAMMA))
-
-
 def api_day(path, seed):
     """Arrivals of the API service of figure 6 of the BurstGPT paper: gamma gaps with parameters per 20 minutes."""
     rng = np.random.default_rng(seed)
@@ -161,12 +128,3 @@ def test_c1_a_model_refitted_to_burstgpts_api_keeps_its_bursts(shared_data, mode
     found = median(lambda at_s: arrivals.dispersion_curve(at_s, (10, 60, 1200)), series)
 
     assert in_band(found / [6.1, 15.1, 198], *[(0.5, 2.0)] * 3), found
-
-
-def test_toys_fail_c1(shared_data):
-    """A model that forgot the rate process would pass."""
-    at_s = api_day(shared_data / FIGURE_6, 0)
-    toy = renewal(len(at_s) / at_s[-1], float(at_s[-1]), GAMMA, 1)
-    found = arrivals.dispersion_curve(toy, (10, 60, 1200)) / [6.1, 15.1, 198]
-
-    assert (found < 0.5).all()

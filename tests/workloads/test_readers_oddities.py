@@ -1,6 +1,5 @@
 """Anomalies of a trace are reported: grids, gaps, equal rows, idle heads, look-alikes; no row is lost (traces A1)."""
 
-import csv
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 from workloads import traces
 from workloads.readers import _known
 
-V1 = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type"
-BURST_1, BURST_3 = "burstgpt/BurstGPT_1.head379.csv", "burstgpt/BurstGPT_3.head100.csv"
+BURST_1 = "burstgpt/BurstGPT_1.head379.csv"
 
 
 def write(folder: Path, at_s: Any, name: str = "trace.csv", prompts: Any = None) -> str:
@@ -161,48 +159,3 @@ def test_facts_come_with_the_last_block(tmp_path: Path) -> None:
     rows += sum(table.num_rows for table in blocks)
 
     assert 500 == rows == blocks.facts["rows"]
-
-
-# The test of the test: readers that must fail traces A1
-
-
-def positional(path: Path) -> list[tuple[int, int]]:
-    """Takes the columns of BurstGPT part 1 by their place."""
-    with path.open(newline="") as file:
-        return [(int(float(r[2])), int(float(r[3]))) for r in list(csv.reader(file))[1:] if r[3] != "0"]
-
-
-def without_equal_rows(path: Path) -> list[tuple[int, int]]:
-    """Drops apparent copies."""
-    rows = pd.read_csv(path).drop_duplicates()
-    rows = rows[rows["Response tokens"] > 0]
-    return list(zip(rows["Request tokens"].tolist(), rows["Response tokens"].tolist(), strict=True))
-
-
-def lengths(path: Path) -> list[tuple[int, int]]:
-    table = traces.read(str(path)).table
-    return list(zip(table["prompt_tokens"].to_pylist(), table["output_tokens"].to_pylist(), strict=True))
-
-
-def test_a_positional_reader_fails_on_part_3(shared_data: Path) -> None:
-    """Traces A1: if this failed, the columns that part 3 inserts would not be tested."""
-    one, three = shared_data / "traces" / BURST_1, shared_data / "traces" / BURST_3
-
-    assert positional(one) == lengths(one)
-    try:
-        wrong = positional(three)
-    except ValueError:
-        wrong = []
-    assert wrong != lengths(three)
-    assert 100 == len(lengths(three))
-
-
-def test_a_reader_that_drops_equal_rows_fails(tmp_path: Path) -> None:
-    """Traces A1: if this failed, the equal rows of a burst would not be tested."""
-    rows = [f"{i // 4},ChatGPT,10,{i // 2 % 2 + 1},{11 + i // 2 % 2},API log" for i in range(40)]
-    path = tmp_path / "b.csv"
-    path.write_text("\n".join([V1, *rows]))
-
-    assert 40 == len(lengths(path))
-    assert 20 == len(without_equal_rows(path))
-    assert 20 == facts(str(path))["duplicates"]

@@ -86,12 +86,6 @@ def test_conversations_have_as_many_turns_as_those_of_burstgpt() -> None:
     assert as_turns_of_burstgpt(turn_facts(Burstgpt()))
 
 
-@pytest.mark.parametrize("toy", [Geometric(mean=4.18), Geometric(mean=1 / 0.356), Fixed(turns=4), Fixed(turns=2)])
-def test_toy_numbers_of_turns_are_distinguished_from_real_ones(toy: Any) -> None:
-    """If this failed, test F1 would not see that a conversation without memory is none."""
-    assert not as_turns_of_burstgpt(turn_facts(toy))
-
-
 def test_a_geometric_number_of_turns_goes_on_with_the_same_probability() -> None:
     """If this failed, the toy would not be the toy it says it is, and F1 would fail it for another reason."""
     sizes = tasks(Geometric(mean=4.18)).sizes
@@ -103,12 +97,6 @@ def test_a_geometric_number_of_turns_goes_on_with_the_same_probability() -> None
 def test_people_think_as_long_as_those_of_burstgpt() -> None:
     """If this failed, follow-ups would come too early or too late (F2)."""
     assert as_think_times_of_burstgpt(think_facts(Burstgpt()))
-
-
-@pytest.mark.parametrize("toy", [Geometric(mean=4.0, think_s=5709), Geometric(mean=4.0, think_s=189), Fixed(4, 131.0)])
-def test_toy_think_times_are_distinguished_from_real_ones(toy: Any) -> None:
-    """If this failed, test F2 would not see an exponential or a fixed think time (means or medians matched)."""
-    assert not as_think_times_of_burstgpt(think_facts(toy))
 
 
 def test_the_long_tail_of_burstgpt_has_its_published_means() -> None:
