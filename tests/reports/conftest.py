@@ -5,7 +5,7 @@ import dataclasses
 import gzip
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from harness.data.run_json import RunInfo
 from harness.data.schedule import digest
 from harness.metrics.objective import parse_slo
 from harness.metrics.summary import summarize
-from reports import _pictures
+from reports import _pictures, figures
 
 MakeRun = Callable[..., Run]
 WATCH = """
@@ -209,6 +209,55 @@ def content_of() -> Callable[[str], dict[str, Any]]:
         return found
 
     return read
+
+
+def _some(values: Any) -> str:
+    """The values of a trace in short: four digits, and of many the first and last three."""
+    texts = [f"{value:.4g}" if isinstance(value, float | int) else str(value) for value in np.asarray(values).tolist()]
+    kept = texts if len(texts) < 9 else [*texts[:3], f"... {len(texts)} ...", *texts[-3:]]
+    return " ".join(text.replace("<br>", "/") for text in kept)
+
+
+def _sketch(figure: Any) -> Iterator[str]:
+    """A drawing in words: its sentences, axes, lines, areas and notes."""
+    if isinstance(figure, str):
+        yield figure
+        return
+    yield figures.caption(figure)
+    for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
+        order, ends = axis.categoryarray, axis.range
+        yield f"axis {axis.title.text}: {'any' if ends is None else _some(ends)}{f' {_some(order)}' if order else ''}"
+    for trace in figure.data:
+        line, marker = (getattr(trace, name, None) for name in ("line", "marker"))
+        looks = [
+            trace.yaxis,
+            getattr(trace, "mode", None),
+            getattr(line, "dash", None),
+            getattr(marker, "symbol", None),
+        ]
+        looks = [_some(look) if isinstance(look, tuple) else look for look in looks if look]
+        yield f"{trace.type} {trace.name} ({', '.join(looks)})"
+        values = {name: getattr(trace, name, None) for name in ("x", "y", "text")}
+        yield from (f"  {name} {_some(each)}" for name, each in values.items() if each is not None)
+        for name in ("error_x", "error_y"):
+            if (bars := getattr(trace, name, None)) is not None and bars.array is not None:
+                yield f"  {name} +{_some(bars.array)} -{_some(bars.arrayminus if bars.arrayminus is not None else [])}"
+    for shape in figure.layout.shapes:
+        ends = [shape.x0, shape.x1], [shape.y0, shape.y1]
+        yield " ".join([shape.type, *map(_some, ends), shape.line.dash or "-"])
+    yield from (f"note {_some([note.x, note.y])}: {note.text}" for note in figure.layout.annotations)
+
+
+@pytest.fixture
+def sketched(golden: Callable[[str, str], None]) -> Callable[[str, Mapping[str, Any]], None]:
+    """Compares drawings in words, by the reason for each, with golden/<name>."""
+
+    def check(name: str, drawings: Mapping[str, Any]) -> None:
+        golden(
+            name, "\n\n".join("\n".join([f"# {reason}", *_sketch(each)]) for reason, each in drawings.items()) + "\n"
+        )
+
+    return check
 
 
 @dataclass(slots=True)

@@ -86,19 +86,88 @@ def test_curve_is_that_of_the_answer(info: dict[str, Any], swept: Path) -> None:
     assert ["solid", "dash"] == [drawn[f"{name}"].line.dash for name in ("all bounds", "TPOT only")]
 
 
-def test_rates_are_per_gpu_where_gpus_are_known(info: dict[str, Any], swept: Path) -> None:
-    """A system of four GPUs would look four times as good as it is; an endpoint would be given one GPU."""
-    four, unknown = copy.deepcopy(alone(info)), copy.deepcopy(alone(info))
-    for stored, gpus in ((four, 4), (unknown, None)):
-        for point in stored["points"]:
-            for run in point["runs"]:
-                run["gpus"] = gpus
-    drawn = attainment_rate(studied(four, swept))
-    plain = attainment_rate(studied(unknown, swept))
+def capacity(rps: float, *interval: float) -> tuple[study.Capacity, ...]:
+    """At a goal of 90%: with an interval as a search finds it, without one between the rates tried."""
+    return (study.Capacity(0.9, rps, *(interval or (None, None)), "searched" if interval else "interpolated"),)
 
-    assert [0.25, 0.5, 0.75] == list(traces(drawn)["all bounds"].x)
-    assert [1.0, 2.0, 3.0] == list(traces(plain)["all bounds"].x)
-    assert "rate (req/s)" == plain.layout.xaxis.title.text  # type: ignore[union-attr]  # it is no sentence
+
+def changed(info: dict[str, Any], change: Callable[[int, dict[str, Any]], object]) -> dict[str, Any]:
+    """An answer with each of its points changed in place."""
+    stored = copy.deepcopy(info)
+    for number, point in enumerate(stored["points"]):
+        change(number, point)
+    return stored
+
+
+def test_drawings_of_a_sweep_golden(
+    info: dict[str, Any], swept: Path, monkeypatch: pytest.MonkeyPatch, sketched: Callable[..., None]
+) -> None:
+    """A reader would take another system, rate or share from a figure than the runs have."""
+    one = studied(alone(info), swept)
+    points, latency = one.systems[0].points, figures.of("study")["latency_rate"]
+
+    def of_systems(**systems: tuple[study.Capacity, ...]) -> Study:
+        made = [study.System(name, 1, points, found, "s", line=(name,)) for name, found in systems.items()]  # type: ignore[arg-type]  # only that there is one
+        return Study(one.slo, (0.9,), tuple(made), ())
+
+    def gpus(number: int | None) -> Study:
+        return studied(changed(alone(info), lambda _, p: [run.update(gpus=number) for run in p["runs"]]), swept)
+
+    def rate(policy: str, old: int, new: float) -> Study:
+        renamed = copy.deepcopy(info)
+        for values in (point["values"] for point in renamed["points"]):
+            values["rate"] = new if (values["policy"], values["rate"]) == (policy, old) else values["rate"]
+        return studied(renamed, swept)
+
+    def high(number: int, point: dict[str, Any]) -> None:
+        share = (0.96, 0.9, 0.88)[number]
+        point["values"]["rate"] = 3 + number / 2
+        for spread in (point["attainment"], *(bound["attainment"] for bound in point["bounds"])):
+            spread |= {"mean": share, "least": share, "most": share, "low": None, "high": None}
+
+    def broken(number: int, point: dict[str, Any]) -> None:
+        point["attainment"]["mean"] = 1.0
+        point["bounds"][0] |= {"percentile": 99.0, "attainment": None, "passed": number > 0}
+
+    overloaded = studied(changed(alone(info), lambda n, p: n == 2 and p.update(overloaded=2, metrics={})), swept)
+    third = changed(
+        alone(info), lambda _, p: p["bounds"].append({**p["bounds"][0], "text": "ttft@api=0.2", "tag": "api"})
+    )
+    shares = changed(third, lambda _, p: [bound.update(attainment=p["attainment"]) for bound in p["bounds"]])
+    p90 = {"text": "p90:ttft=0.25", "percentile": 90.0, "passed": False}
+    scaled = alone(info)
+    scaled["axes"] = [*scaled["axes"], {"name": "slo-scale", "values": [1, 2], "rescored": True}]
+    scaled["points"] = [{**p, "values": {**p["values"], "slo-scale": k}} for k in (1, 2) for p in scaled["points"]]
+    both = studied(info, swept)
+    more = [dataclasses.replace(both.systems[0], name=name, made=name) for name in ("orca", "static", "fcfs")]
+    five = dataclasses.replace(both, systems=(*both.systems, *more))
+    ends = {"worse": (0.8, 0.7, 0.9), "better": (1.5, 1.2, 1.9), "alike": (1.02, 0.97, 1.08)}
+    monkeypatch.setattr("reports.study.runs.ratio", lambda _, line, __: ends.get(line[0], ends["alike"]))
+    monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: None)
+    plain = finding(of_systems(slow=capacity(1.5), fast=capacity(3.0)))
+    monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: ends["alike"])
+    sketched("sweep-drawings.txt", {
+        "the curve is that of the answer": attainment_rate(one),
+        "per GPU where GPUs are known": attainment_rate(gpus(4)),
+        "an endpoint has no GPU": attainment_rate(gpus(None)),
+        "overloaded points are hollow": attainment_rate(overloaded),
+        "and have no latency": latency.draw(overloaded),
+        "a searched capacity has its interval": attainment_rate(of_systems(a=capacity(1.5, 1.25, 1.75))),
+        "the system that sustains most is named": plain,
+        "no winner where the ratio may be 1": finding(of_systems(slow=capacity(1.5), fast=capacity(1.53))),
+        "ratios beside equal": ratios(of_systems(first=capacity(1.5), worse=capacity(1.5), better=capacity(1.5))),
+        "rates in their order, though one system has another": stages_rate(rate("sarathi", 2, 1.5)),
+        "a rate of a thousand": stages_rate(rate("vllm-v0", 3, 3000)),
+        "runs that are only scored again are drawn once": latency.draw(studied(scaled, swept)),
+        "a broken percentile meets no SLO": interactivity(studied(changed(alone(info), broken), swept)),
+        "a bound on a percentile is no part of the curve":
+            attainment_rate(studied(changed(alone(info), lambda _, p: p["bounds"][0].update(p90)), swept)),
+        "from 0 to 100, though all are high": attainment_rate(studied(changed(alone(info), high), swept)),
+        "stages, and systems without a panel": stages_rate(five),
+        "misses": misses_rate(five),
+        "a system has two lines, that of all bounds on top": attainment_rate(studied(third, swept)),
+        "or one, where all bounds are alike": attainment_rate(studied(shares, swept)),
+    })  # fmt: skip
 
 
 def test_gpus_of_an_older_sweep_are_those_of_its_runs(info: dict[str, Any], swept: Path) -> None:
@@ -109,72 +178,6 @@ def test_gpus_of_an_older_sweep_are_those_of_its_runs(info: dict[str, Any], swep
 
     assert [1, 1] == [system.gpus for system in studied(info, swept).systems]
     assert [None, None] == [system.gpus for system in studied(info, swept / "nowhere").systems]
-
-
-def test_overloaded_points_are_hollow_and_have_no_latency(info: dict[str, Any], swept: Path) -> None:
-    """The length of a run would be read as the latency of the system."""
-    stored = alone(info)
-    stored["points"][2] |= {"overloaded": 2, "metrics": {}}
-    found = studied(stored, swept)
-    latency = figures.of("study")["latency_rate"].draw(found)
-
-    assert ("circle", "circle", "circle-open") == traces(attainment_rate(found))["all bounds"].marker.symbol
-    assert [False, False, True] == np.isnan(traces(latency)["p99"].y).tolist()
-    assert "Hollow points" in figures.caption(attainment_rate(found))  # type: ignore[arg-type]  # no sentence
-
-
-def test_searched_capacity_is_drawn_with_its_interval(info: dict[str, Any], swept: Path) -> None:
-    """A rate that a search found within limits would look as exact as a line."""
-    found = studied(alone(info), swept)
-    searched = study.Capacity(0.9, 1.5, 1.25, 1.75, "searched")
-    system = study.System("a", 1, found.systems[0].points, (searched,), found.slo)
-    drawn = attainment_rate(Study(found.slo, (0.9,), (system,), ()))
-
-    assert [(1.25, 1.75)] == [(s.x0, s.x1) for s in drawn.layout.shapes if s.type == "rect"]  # type: ignore[union-attr]
-    assert "falls below 90% at 1.50 req/s per GPU (1.25 to 1.75), found by a search" in figures.finding(drawn)  # type: ignore[arg-type]
-    assert all(np.diff(traces(drawn)["all bounds"].y) <= 0)
-
-
-def test_the_system_that_sustains_most_is_named(info: dict[str, Any], swept: Path) -> None:
-    """The verdict would name another system than the curves show."""
-    base = studied(alone(info), swept).systems[0]
-    systems = [study.System(name, 1, base.points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s")
-               for name, rps in (("slow", 1.5), ("fast", 3.0))]  # fmt: skip
-    found = finding(Study("s", (0.9,), tuple(systems), ()))
-
-    assert "At 90% fast sustains most: 3.00 req/s per GPU, interpolated between those tried." == found
-
-
-def test_no_winner_is_named_where_the_interval_of_the_ratio_holds_1(
-    info: dict[str, Any], swept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A system that sustains 1.02 times as much (0.97 to 1.08) was named as the better one."""
-    points = studied(alone(info), swept).systems[0].points
-    systems = [
-        study.System(name, 1, points, (study.Capacity(0.9, rps, None, None, "interpolated"),), "s", line=("seeds",))  # type: ignore[arg-type]  # only that there is one
-        for name, rps in (("slow", 1.5), ("fast", 1.53))
-    ]
-    monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: (1.02, 0.97, 1.08))
-
-    assert finding(Study("s", (0.9,), tuple(systems), ())).endswith("; no significant difference from slow.")
-
-
-def test_ratios_stand_with_their_intervals_beside_equal(
-    info: dict[str, Any], swept: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether a system is better could only be read from two curves whose bands lie on one another."""
-    points = studied(alone(info), swept).systems[0].points
-    capacity = (study.Capacity(0.9, 1.5, None, None, "interpolated"),)
-    systems = [study.System(name, 1, points, capacity, "s", line=(name,)) for name in ("first", "worse", "better")]  # type: ignore[arg-type]  # only that there is one
-    ends = {"worse": (0.8, 0.7, 0.9), "better": (1.5, 1.2, 1.9)}
-    monkeypatch.setattr("reports.study.runs.ratio", lambda _, line, __: ends[line[0]])
-    drawn = figures.curves.ratios(Study("s", (0.9,), tuple(systems), ()))
-    [row] = drawn.data
-
-    assert [("worse", 0.8), ("better", 1.5)] == list(zip(row.y, row.x, strict=True))
-    assert ([0.7, 1.2], [0.9, 1.9]) == (
-        pytest.approx(list(row.x - row.error_x.arrayminus)), pytest.approx(list(row.x + row.error_x.array)),
-    )  # fmt: skip
 
 
 def test_ratios_of_the_page_are_those_of_the_answer_per_gpu(info: dict[str, Any], swept: Path) -> None:
@@ -204,28 +207,6 @@ def test_ratios_of_the_page_are_those_of_the_answer_per_gpu(info: dict[str, Any]
     assert f"{per_gpu} times policy small per GPU" in figures.finding(drawn)  # type: ignore[arg-type]
 
 
-def test_systems_of_different_rates_share_an_axis_in_the_order_of_the_rates(info: dict[str, Any], swept: Path) -> None:
-    """Rates that only the second system was tried at would stand behind the highest one."""
-    for point in info["points"]:
-        if point["values"] == {"rate": 2, "policy": "sarathi"}:
-            point["values"]["rate"] = 1.5
-    drawn = stages_rate(studied(info, swept))
-
-    assert not isinstance(drawn, str)
-    assert ("1", "1.5", "2", "3") == drawn.layout.xaxis.categoryarray == drawn.layout.xaxis2.categoryarray
-
-
-def test_rates_of_a_thousand_and_more_are_drawn_in_order(info: dict[str, Any], swept: Path) -> None:
-    """`bench sweep --rate 1000,2000` had no report.html."""
-    for point in info["points"]:
-        if point["values"]["rate"] == 3:
-            point["values"]["rate"] = 3000
-    drawn = stages_rate(studied(info, swept))
-
-    assert not isinstance(drawn, str)
-    assert drawn.layout.xaxis.categoryarray == ("1", "2", "3,000")
-
-
 def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) -> None:
     """A reader would take the curve of one system for that of the other in the next figure."""
     found = studied(info, swept)
@@ -234,18 +215,6 @@ def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) 
 
     assert not isinstance(drawn, str)
     assert styles == {trace.name.partition(":")[0]: trace.line.color for trace in drawn.data if "lines" in trace.mode}
-
-
-def test_runs_that_only_score_again_are_read_once(info: dict[str, Any], swept: Path) -> None:
-    """Latencies would be drawn as often as there are SLO scales, as if there were so many systems."""
-    stored = alone(info)
-    stored["axes"] = [*stored["axes"], {"name": "slo-scale", "values": [1, 2], "rescored": True}]
-    stored["points"] = [{**p, "values": {**p["values"], "slo-scale": k}} for k in (1, 2) for p in stored["points"]]
-    found = studied(stored, swept)
-    drawn = figures.of("study")["latency_rate"].draw(found)
-
-    assert [("SLO scale 1", False), ("SLO scale 2", True)] == [(s.name, s.again) for s in found.systems]
-    assert {"p50", "p90", "p99"} == set(traces(drawn))
 
 
 def test_phases_and_misses_come_from_the_stored_requests(info: dict[str, Any], swept: Path) -> None:
@@ -257,16 +226,6 @@ def test_phases_and_misses_come_from_the_stored_requests(info: dict[str, Any], s
 
     assert np.allclose(100.0, np.sum([trace.y for trace in phases.data], axis=0))  # type: ignore[union-attr]
     assert np.allclose([100 * (1 - point["attainment"]["mean"]) for point in stored["points"]], missed)
-
-
-def test_point_that_breaks_a_percentile_does_not_meet_the_slo(info: dict[str, Any], swept: Path) -> None:
-    """A rate would be called sustained whose p99 is beyond its bound."""
-    stored = alone(info)
-    stored["points"][0]["attainment"]["mean"] = 1.0
-    stored["points"][0]["bounds"][0] |= {"percentile": 99.0, "attainment": None, "passed": False}
-    found = studied(stored, swept)
-
-    assert "circle-open" == traces(interactivity(found))["all rates"].marker.symbol[0]
 
 
 def test_page_says_what_the_answer_says(info: dict[str, Any], swept: Path, content_of: Content) -> None:
@@ -393,41 +352,6 @@ def test_page_of_a_sweep_draws(info: dict[str, Any], swept: Path, opened: Callab
     seen.untroubled()
 
 
-def test_bound_on_a_percentile_is_no_part_of_the_curve(info: dict[str, Any], swept: Path) -> None:
-    """The curve of all bounds would lie above that of one of them, and be read as the SLO kept."""
-    stored = alone(info)
-    for point in stored["points"]:
-        point["bounds"][0] |= {"text": "p90:ttft=0.25", "percentile": 90.0, "passed": False}
-    drawn = attainment_rate(studied(stored, swept))
-
-    assert {"bounds on single requests", "lower end of the band", "upper end of the band"} == set(traces(drawn))
-    assert "No part of these shares: p90:ttft=0.25" in figures.caption(drawn)  # type: ignore[arg-type]  # no sentence
-
-
-def test_curve_is_drawn_from_0_to_100(info: dict[str, Any], swept: Path) -> None:
-    """A fall from 96% to 88% would look like one from everything to nothing."""
-    stored = alone(info)
-    for point, rate, share in zip(stored["points"], (3.0, 3.5, 4.0), (0.96, 0.9, 0.88), strict=True):
-        point["values"]["rate"] = rate
-        for spread in (point["attainment"], *(bound["attainment"] for bound in point["bounds"])):
-            spread |= {"mean": share, "least": share, "most": share, "low": None, "high": None}
-    drawn: Any = attainment_rate(studied(stored, swept))
-
-    assert (-2, 104) == drawn.layout.yaxis.range
-    assert 2 < drawn.layout.xaxis.range[0] < 3
-
-
-def test_systems_without_a_panel_are_named(info: dict[str, Any], swept: Path) -> None:
-    """Three of five policies would pass for all that were tried."""
-    found = studied(info, swept)
-    more = [dataclasses.replace(found.systems[0], name=name, made=name) for name in ("orca", "static", "fcfs")]
-    five = dataclasses.replace(found, systems=(*found.systems, *more))
-
-    for draw in (stages_rate, misses_rate):
-        assert "Systems that are not drawn: 2 (at most 3 are)." in figures.caption(draw(five))  # type: ignore[arg-type]  # no sentence
-        assert "not drawn" not in figures.caption(draw(found))  # type: ignore[arg-type]  # no sentence
-
-
 def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swept: Path) -> None:
     """Its page would say that none was given."""
     stored = {**info, "state": "running", "points": [], "crossings": [], "runs": {**info["runs"], "done": 0}}
@@ -436,24 +360,6 @@ def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swep
     assert "NOT FINISHED" == sheet.mark
     assert "No run has ended that could be scored." == sheet.findings[0].text
     assert "valid" not in sheet.findings[-1].text
-
-
-def test_system_has_two_lines_and_that_of_all_bounds_is_on_top(info: dict[str, Any], swept: Path) -> None:
-    """The curve of all bounds would lie beneath that of the bound which binds, and not be seen."""
-    stored = alone(info)
-    for point in stored["points"]:
-        ttft, tpot = point["bounds"]
-        point["bounds"] = [ttft, tpot, {**ttft, "text": "ttft@api=0.2", "tag": "api"}]
-    drawn: Any = attainment_rate(studied(stored, swept))
-    for point in stored["points"]:
-        point["bounds"] = [{**bound, "attainment": point["attainment"]} for bound in point["bounds"]]
-    alike: Any = attainment_rate(studied(stored, swept))
-    lines = [[trace.name for trace in figure.data if "band" not in trace.name] for figure in (drawn, alike)]
-
-    assert [["TPOT only", "all bounds"], ["all bounds"]] == lines
-    assert ["TPOT only", "all bounds", "goal 90%"] == [
-        note.text.replace("<br>", " ") for note in drawn.layout.annotations if note.showarrow
-    ]
 
 
 @pytest.mark.parametrize("width", [1280, 390])
