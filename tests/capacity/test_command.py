@@ -44,14 +44,6 @@ def test_a_killed_search_ends_as_an_undisturbed_one(bench, tmp_path):
     assert json.loads(out)["answers"] == json.loads(again)["answers"]
 
 
-def test_a_search_that_was_killed_is_reported_as_such(tmp_path, capsys):
-    """`bench report` of what a kill left would end in a traceback."""
-    (tmp_path / "capacity.json").write_text('{"schema": 1, "kind": "capacity", "state": "running"}', encoding="utf-8")
-    main(["report", str(tmp_path)])
-
-    assert "was killed or is still running" in capsys.readouterr().out
-
-
 def test_one_rate_is_answered_by_the_exit_code(bench):
     """A pull request asks whether 1 req/s is still sustained, and wants yes or no."""
     assert 0 == bench(*QUICK, "--goal", "80%", "--at", "0.5")[0]

@@ -1,11 +1,10 @@
 """The folder of a search: it belongs to one search at a time, made by one bench."""
 
 import json
-import os
 
 import pytest
 
-from harness.errors import Interrupted, UsageError
+from harness.errors import Interrupted
 from harness.experiments.capacity import execute
 from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.execute import run_search, set_up
@@ -36,29 +35,6 @@ def interrupted_after(monkeypatch):
         monkeypatch.setattr(execute, "simulated", simulated)
 
     return factory
-
-
-def test_two_searches_do_not_share_a_folder(setup, tmp_path):
-    """Each would write its trials over those of the other."""
-    fcntl = pytest.importorskip("fcntl")
-    handle = os.open(tmp_path, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_EX)
-
-    with pytest.raises(UsageError, match="is being written by another search"):
-        run_search(setup, Store(tmp_path))
-    os.close(handle)
-
-
-def test_trials_of_another_version_are_refused(setup, tmp_path):
-    """A capacity would be half of one simulator and half of another."""
-    with Store(tmp_path).opened(setup):
-        pass
-    info = json.loads((tmp_path / "capacity.json").read_text())
-    info["versions"]["numpy"] = "1.0"
-    (tmp_path / "capacity.json").write_text(json.dumps(info))
-
-    with pytest.raises(UsageError, match=r"the version of numpy '1\.0'"), Store(tmp_path).opened(setup):
-        pass
 
 
 def test_kill_in_the_first_write_leaves_a_folder_that_can_be_used(setup, tmp_path):

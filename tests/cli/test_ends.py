@@ -452,15 +452,6 @@ def test_the_help_promises_5_for_overload_not_for_a_queue_that_grew(
     assert "overloaded" in five and "queue" not in five
 
 
-def test_a_crash_file_leaked_the_secrets_of_extra_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sentence and the file had the value of {"auth": ...} as it was given, and half of one with a quote."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    for words in (["--extra-body", '{"auth":"sup3rsecretval"}'], ["--header", "X-Auth: it's-sup3rsecretval"]):
-        sentence = _crash.describe(KeyError(words[1]), ["run", *words])
-
-        assert "sup3rsecret" not in sentence + crash_file(tmp_path, f"bench: {sentence}\n")
-
-
 @pytest.mark.parametrize(("presses", "ended"), [(1, "interrupted"), (2, "stopped")])
 def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str, tmp_path: Path) -> None:
     """A sender with nothing in flight is done by the first word to stop: SIGTERM passed for one Ctrl-C, exit code 0."""

@@ -205,20 +205,6 @@ def test_neighbouring_texts_do_not_run_together_in_the_hash(traffic):
     assert tagged("", None) != tagged(None, "")
 
 
-def test_a_changed_file_is_refused(traffic, tmp_path):
-    """A schedule edited by hand would pass for the one that was drawn."""
-    drawn = Schedule.draw(traffic(), seed=0, requests=10)
-    rows = drawn.table.to_pylist()
-    rows[3]["prompt_tokens"] += 1
-    pq.write_table(
-        pa.Table.from_pylist(rows, schema=SCHEDULE).replace_schema_metadata({b"bench.sha256": drawn.sha256.encode()}),
-        tmp_path / "s.parquet",
-    )
-
-    with pytest.raises(UsageError, match="was changed after it was drawn"):
-        Schedule.load(tmp_path / "s.parquet")
-
-
 def test_files_that_are_no_schedule_get_one_sentence(tmp_path):
     """A wrong path would end in a traceback."""
     (tmp_path / "text").write_text("hello")

@@ -18,7 +18,6 @@ from harness.cli import main
 from harness.data.codec import of
 from harness.data.folder import load
 from harness.errors import UsageError
-from harness.experiments import answers
 from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.reading import sources
@@ -251,20 +250,6 @@ def test_page_stands_without_the_runs(info: dict[str, Any], swept: Path, tmp_pat
     assert 'href="./' not in html
     assert "nothing is known of single requests" in html
     assert "opt-13b on a100-80g" in html
-
-
-def test_page_of_a_killed_sweep_tells_what_is_there(info: dict[str, Any], swept: Path, tmp_path: Path) -> None:
-    """Hours of runs would be lost to a machine that went down in the last one."""
-    home = tmp_path / "curve"
-    shutil.copytree(swept, home)
-    shutil.rmtree(home / "points" / "rate=3,policy=sarathi")
-    (home / "sweep.json").write_text(json.dumps({**info, "state": "running", "points": [], "crossings": []}))
-    stored = answers.of(home)
-    assert stored is not None
-    sheet = pages.document(stored, home)
-
-    assert "NOT FINISHED" == sheet.mark
-    assert "10 of 12 runs done" in sheet.findings[-1].text
 
 
 @pytest.mark.parametrize("damage", ["points", "spec", "goals"])

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
 from harness.experiments import imports
 from reports.document.rendered import render_run as render
 from reports.document.rendered import run_path
@@ -22,16 +21,6 @@ def file(tmp_path, monkeypatch):
         return Path(shutil.copy(FILES / name, tmp_path))
 
     return copy
-
-
-def test_the_page_stands_beside_the_file(file, capsys):
-    """The page would overwrite that of the next file in the folder, or fail on a path that is no folder."""
-    path = file("vllm-detailed.json")
-    code = main(["report", "vllm-detailed.json"])
-
-    assert 0 == code
-    assert "vllm-detailed.json.report.html\n" == capsys.readouterr().out
-    assert path.with_name("vllm-detailed.json.report.html").stat().st_size > 100_000
 
 
 def test_runs_of_one_file_get_a_page_each(file):

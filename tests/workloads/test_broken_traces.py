@@ -1,12 +1,9 @@
 """Broken trace files: one sentence that names the file, and line and column where there is one."""
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from harness.errors import UsageError
 from workloads.replay import load as load_trace
@@ -14,8 +11,6 @@ from workloads.replay import load as load_trace
 AZ = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
 AZ_ROW = b"2023-11-16 18:15:46.6805900,374,44\n"
 BU = b"Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
-BU_ROW = b"5,ChatGPT,472,18,490,Conversation log\n"
-SP = b"arrived_at,num_prefill_tokens,num_decode_tokens\n"
 PL = b"at_s,prompt_tokens,output_tokens\n"
 BA_ROW = (
     b'{"chat_id": 7, "parent_chat_id": -1, "timestamp": 1.5, "input_length": 9, "output_length": 5, "type": "text", '
@@ -129,80 +124,3 @@ def test_a_path_that_cannot_be_is_one_sentence(path: str) -> None:
     """If this failed, the operating system's error would reach the user as a traceback."""
     with pytest.raises(UsageError, match="Trace"):
         load_trace(path)
-
-
-CELLS = st.one_of(
-    st.sampled_from(
-        ["", " ", "5", "-1", "nan", "1e999", "1e5", '"', "\0", "\uff12", "2023-11-16 18:15:46", "9" * 400, "+"]
-    ),
-    st.text(max_size=8),
-    st.integers().map(str),
-    st.floats().map(str),
-)
-
-
-@pytest.mark.nightly
-@given(
-    st.sampled_from([(AZ, 3), (BU, 6)]),
-    st.lists(st.lists(CELLS, min_size=1, max_size=7), min_size=1, max_size=4),
-    st.booleans(),
-)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
-def test_no_csv_row_gives_a_traceback(
-    tmp_path: Path, form: tuple[bytes, int], rows: list[list[str]], right_width: bool
-) -> None:
-    """If this failed, some row of some file would crash a run instead of being named."""
-    header, width = form
-    if right_width:
-        rows = [(row * width)[:width] for row in rows]
-    path = tmp_path / "trace.csv"
-    path.write_bytes(header + "\n".join(",".join(row) for row in rows).encode(errors="surrogatepass"))
-    _load_or_refuse(path)
-
-
-JSON = st.recursive(
-    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
-    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
-    max_leaves=5,
-)
-
-
-@pytest.mark.nightly
-@given(
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "timestamp": st.one_of(st.integers(0, 9999), JSON),
-            "input_length": st.one_of(st.integers(0, 512), JSON),
-            "output_length": st.one_of(st.integers(0, 99), JSON),
-            "hash_ids": st.one_of(st.lists(st.integers(0, 9), max_size=2), JSON),
-        },
-    ),
-    st.integers(0, 200),
-)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
-def test_no_json_line_gives_a_traceback(tmp_path: Path, row: dict[str, object], keep: int) -> None:
-    """If this failed, some line of some file would crash a run instead of being named."""
-    path = tmp_path / "trace.jsonl"
-    path.write_bytes(MO_ROW + json.dumps(row).encode()[: keep or None])
-    _load_or_refuse(path)
-
-
-@given(st.binary(min_size=1, max_size=200))
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_bytes_give_a_traceback(tmp_path: Path, content: bytes) -> None:
-    """If this failed, some file would crash a run instead of being refused."""
-    path = tmp_path / "trace"
-    path.write_bytes(content)
-    _load_or_refuse(path)
-    path.write_bytes(b"\x1f\x8b" + content)
-    _load_or_refuse(path)
-
-
-def _load_or_refuse(path: Path) -> None:
-    try:
-        loaded = load_trace(str(path))
-    except UsageError as error:
-        assert "\n" not in str(error)  # noqa: PT017  # both outcomes are right, the message must be one line
-    else:
-        assert loaded.requests

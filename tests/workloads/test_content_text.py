@@ -1,7 +1,6 @@
 """Text with an exact number of tokens, under tokenizers of every common make."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 from harness.api import Request
 from harness.errors import UsageError
 from harness.registry import make
-from harness.spec import text_of
 from workloads.content.text import FEWEST_WORDS, Text
 from workloads.content.tokens import BUST_TOKENS
 
@@ -208,27 +206,6 @@ def test_words_that_merge_with_a_neighbour_are_not_used(built: Any, tmp_path: Pa
     assert "c" not in words
     assert 1 == len({"a", "b"} & words)
     assert 24 == len(words)
-
-
-@pytest.mark.parametrize("spec", ["text:{path}", "text:{path},special=false,bust=true"])
-def test_its_spec_round_trips(spec: str, built: Any) -> None:
-    """If this failed, a stored run could not be repeated from the spec that it stores."""
-    made = make("content", spec.format(path=built("byte-level")))
-
-    assert made == make("content", text_of(made, "text"))
-
-
-def test_text_is_the_same_in_another_process(built: Any) -> None:
-    """If this failed, a run on another host could not be repeated."""
-    path = built("byte-level", "opened")
-    code = (
-        "import sys; from harness.api import Request; from harness.registry import make;"
-        "print(make('content', 'text:' + sys.argv[1]).text(Request(4, 0.0, 900, 1, prefix_ids=(11,))))"
-    )
-    other = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
-    here = content(path).text(Request(4, 0.0, 900, 1, prefix_ids=(11,)))
-
-    assert here == other.stdout.removesuffix("\n")
 
 
 @pytest.mark.parametrize("name", ["byte-level", "word pieces"])

@@ -17,46 +17,11 @@ from harness.registry import find, make
 from workloads.lengths._empirical import load
 from workloads.lengths.builtin import Lognormal, Uniform
 
-EMPIRICAL = {
-    "sharegpt:preparation=distserve": "sharegpt_distserve_opt",
-    "sharegpt:preparation=first-turn": "sharegpt_first_turn_longchat",
-    "sharegpt:preparation=multi-turn-8k": "sharegpt_multiturn_8k_llama2",
-    "humaneval": "humaneval_opt",
-}
 DRAWS = 100_000
 
 
 def draw(lengths: Lengths, count: int = DRAWS, seed: int = 1) -> np.ndarray:
     return np.array(list(islice(lengths.pairs(np.random.default_rng(seed)), count)))  # (N, 2)
-
-
-def distance(values: np.ndarray, quantiles: list[int]) -> float:
-    """Largest distance between the CDF of the values and the stored quantiles (inverted CDF, whole numbers)."""
-    at = np.array(quantiles)
-    stored = np.searchsorted(at, at, side="right") - 1  # the last percentile at which a value stands
-    return float(np.abs(np.searchsorted(np.sort(values), at[1:], side="right") / len(values) - stored[1:] / 100).max())
-
-
-@pytest.mark.parametrize(("spec", "name"), EMPIRICAL.items())
-def test_samples_have_the_stored_quantiles_and_rank_correlation(shared_data: Path, spec: str, name: str) -> None:
-    """Traces E1 and E2: if this failed, 'sharegpt' would not be ShareGPT."""
-    stored = json.loads((shared_data / "lengths" / f"{name}.json").read_text())
-    drawn = draw(make("lengths", spec))
-    bound = 1.36 / math.sqrt(DRAWS) + 0.005
-
-    assert distance(drawn[:, 0], stored["prompt"]["quantiles_0_100"]) <= bound
-    assert distance(drawn[:, 1], stored["output"]["quantiles_0_100"]) <= bound
-    assert abs(stored["joint"]["spearman"] - stats.spearmanr(*drawn.T).statistic) < 0.03
-
-
-@pytest.mark.parametrize(("spec", "name"), EMPIRICAL.items())
-def test_samplers_have_the_mean_of_the_list(shared_data: Path, spec: str, name: str) -> None:
-    """If this failed, the offered load in tokens would be off by the interpolation of a long tail."""
-    stored = json.loads((shared_data / "lengths" / f"{name}.json").read_text())
-    prompt, output = make("lengths", spec).mean_tokens
-
-    assert stored["prompt"]["mean"] == pytest.approx(prompt, abs=6e-4)
-    assert stored["output"]["mean"] == pytest.approx(output, abs=6e-4)
 
 
 def test_humaneval_means_are_those_of_distserve(shared_data: Path) -> None:

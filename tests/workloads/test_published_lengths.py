@@ -62,7 +62,7 @@ def test_lists_have_their_quantiles_and_their_rank_correlation(shared_data: Path
     assert known["joint"]["spearman"] == pytest.approx(stats.spearmanr(*drawn.T).statistic, abs=0.03)
 
 
-@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("name", LISTS)
 def test_lists_have_their_means(shared_data: Path, name: str) -> None:
     """If this failed, the offered load in tokens would be off by the interpolation of a long tail."""
     known = stored(shared_data, LISTS[name])
