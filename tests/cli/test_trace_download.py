@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -136,28 +137,42 @@ def names(folder: Path) -> list[str]:
     return sorted(file.name for file in folder.iterdir())
 
 
-def test_a_whole_file(site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
-    """The file on disk would not be the one of the server."""
-    done = download("mine", tmp_path / "new" / "folder", watch=watched.watch)
+GONE_ON = [None, "bytes=100000-"]
+"""What a server is asked for by a download that goes on."""
+
+
+@pytest.mark.parametrize(("what", "part", "ranges", "waits_s", "note"), [
+    ({}, None, [None], [], ""),
+    ({"cuts": [100_000, 50_000]}, None, [*GONE_ON, "bytes=150000-"], [1.0, 1.0], "going on after 100,000 bytes"),
+    ({"cuts": [100_000], "ranges": False}, None, GONE_ON, [1.0], "starting again"),
+    ({"cuts": [100_000], "off_by": 1000}, None, [*GONE_ON, None], [1.0, 2.0], ""),
+    ({"statuses": [503, 429, 500]}, None, [None] * 4, [1.0, 2.0, 4.0], ""),
+    ({"stalls": [True]}, None, [None] * 2, [1.0], "no answer in time"),
+    ({"length": False}, None, [None], [], ""),
+    ({}, (b"of another file", None), [None], [], ""),
+    ({}, (DATA, len(DATA)), [], [], ""),
+    ({}, (DATA + 1000 * b"x", 400_000), ["bytes=301000-", None], [1.0], ""),
+], ids=["whole", "broken off twice", "no ranges", "another range", "busy", "silent", "no length",
+        "part of another file", "complete part", "part that is too long"])  # fmt: skip
+def test_a_file_is_fetched_whole_whatever_the_server_does(
+    what: dict[str, Any], part: tuple[bytes, int | None] | None, ranges: list[str | None], waits_s: list[float],
+    note: str, site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path,
+) -> None:  # fmt: skip
+    """A break would cost the whole download, bytes stand twice in the file, or a dead connection hold the command."""
+    vars(site).update(what)
+    if part is not None:
+        (tmp_path / "trace.csv.part").write_bytes(part[0])
+    if part is not None and part[1]:  # it is known where it comes from
+        stored = {"url": site.url, "etag": site.etag, "size": part[1]}
+        (tmp_path / "trace.csv.part.json").write_text(json.dumps(stored))
+    done = download("mine", tmp_path, watch=watched.watch, timeout_s=0.2 if site.stalls else 60.0)
 
     assert DATA == done.path.read_bytes()
     assert (DIGEST, "my trace", True) == (done.sha256, done.known, done.new)
-    assert ["trace.csv"] == names(tmp_path / "new" / "folder")
-    assert (len(DATA), len(DATA)) == watched.steps[-1]
-    assert [] == watched.notes
-
-
-def test_a_cut_in_the_middle_goes_on_there(
-    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
-) -> None:
-    """Every break of a slow line would cost the whole download."""
-    site.cuts = [100_000, 50_000]
-    done = download("mine", tmp_path, watch=watched.watch)
-
-    assert DATA == done.path.read_bytes()
-    assert [None, "bytes=100000-", "bytes=150000-"] == site.seen
-    assert [1.0, 1.0] == watched.waits_s  # there was progress in between, so the waits do not grow
-    assert any("going on after 100,000 bytes" in note for note in watched.notes)
+    assert ["trace.csv"] == names(tmp_path)
+    assert (ranges, waits_s) == (site.seen, watched.waits_s)
+    assert any(note in text for text in watched.notes) if note else ranges[1:] or part or not watched.notes
+    assert ranges != [None] or (len(DATA), len(DATA) if site.length else None) == watched.steps[-1]
 
 
 def test_an_interrupted_command_resumes(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
@@ -177,17 +192,6 @@ def test_an_interrupted_command_resumes(site: Site, official: trace_tools_downlo
     assert DATA == done.path.read_bytes()
     assert [None, "bytes=100000-"] == site.seen
     assert ["trace.csv"] == names(tmp_path)
-
-
-def test_a_server_that_cannot_go_on_starts_again(
-    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
-) -> None:
-    """The whole file would be appended to its first half."""
-    site.ranges, site.cuts = False, [100_000]
-    done = download("mine", tmp_path, watch=watched.watch)
-
-    assert DATA == done.path.read_bytes()
-    assert any("starting again" in note for note in watched.notes)
 
 
 def test_a_file_that_changed_starts_again(site: Site, watched: Watched, tmp_path: Path) -> None:
@@ -216,46 +220,6 @@ def test_a_file_of_another_size_starts_again(site: Site, watched: Watched, tmp_p
 
     assert DATA + b"more" == done.path.read_bytes()
     assert any("changed on the server" in note for note in watched.notes)
-
-
-def test_another_range_than_requested_is_not_appended(site: Site, watched: Watched, tmp_path: Path) -> None:
-    """Some bytes would stand twice in the middle of the file."""
-    site.off_by, site.cuts = 1000, [100_000]
-    done = download(site.url, tmp_path, watch=watched.watch)
-
-    assert DATA == done.path.read_bytes()
-    assert [None, "bytes=100000-", None] == site.seen
-
-
-def test_a_part_of_unknown_origin_is_not_continued(site: Site, watched: Watched, tmp_path: Path) -> None:
-    """Bytes of another file would stand at the head of this one."""
-    (tmp_path / "trace.csv.part").write_bytes(b"not ours")
-    done = download(site.url, tmp_path, watch=watched.watch)
-
-    assert DATA == done.path.read_bytes()
-    assert [None] == site.seen
-
-
-def test_a_complete_part_only_needs_its_name(
-    site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path
-) -> None:
-    """A download interrupted in its last moment would be fetched again."""
-    (tmp_path / "trace.csv.part").write_bytes(DATA)
-    (tmp_path / "trace.csv.part.json").write_text(json.dumps({"url": site.url, "etag": '"one"', "size": len(DATA)}))
-    done = download("mine", tmp_path)
-
-    assert DATA == done.path.read_bytes()
-    assert [] == site.seen
-
-
-def test_a_part_longer_than_the_file_is_given_up(site: Site, watched: Watched, tmp_path: Path) -> None:
-    """A file that got shorter could never be fetched again."""
-    (tmp_path / "trace.csv.part").write_bytes(DATA + b"x" * 1000)
-    (tmp_path / "trace.csv.part.json").write_text(json.dumps({"url": site.url, "etag": '"one"', "size": 400_000}))
-    done = download(site.url, tmp_path, watch=watched.watch)
-
-    assert DATA == done.path.read_bytes()
-    assert ["bytes=301000-", None] == site.seen
 
 
 def test_a_wrong_hash_is_kept_aside(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
@@ -302,17 +266,6 @@ def test_a_permanent_error_is_reported_at_once(
     assert [] == names(tmp_path)
 
 
-def test_a_busy_server_gets_the_request_again(
-    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
-) -> None:
-    """A passing overload of the server would end the command."""
-    site.statuses = [503, 429, 500]
-    done = download("mine", tmp_path, watch=watched.watch)
-
-    assert DATA == done.path.read_bytes()
-    assert [1.0, 2.0, 4.0] == watched.waits_s
-
-
 def test_it_gives_up_when_nothing_moves(site: Site, watched: Watched, tmp_path: Path) -> None:
     """The command would try for ever."""
     site.statuses = [503] * 20
@@ -320,17 +273,6 @@ def test_it_gives_up_when_nothing_moves(site: Site, watched: Watched, tmp_path: 
         download(site.url, tmp_path, watch=watched.watch)
 
     assert RETRIES + 1 == len(site.seen)
-
-
-def test_a_server_that_says_nothing_is_given_up(
-    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
-) -> None:
-    """The command would hang on a dead connection."""
-    site.stalls = [True]
-    done = download("mine", tmp_path, watch=watched.watch, timeout_s=0.2)
-
-    assert DATA == done.path.read_bytes()
-    assert any("no answer in time" in note for note in watched.notes)
 
 
 def test_redirects_are_followed(site: Site, tmp_path: Path) -> None:
@@ -350,17 +292,6 @@ def test_a_redirect_cannot_read_local_files(site: Site, tmp_path: Path) -> None:
         download(site.url, tmp_path)
 
     assert [] == names(tmp_path)
-
-
-def test_an_answer_of_unknown_length(
-    site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path
-) -> None:
-    """Servers that do not tell the length in advance could not be used."""
-    site.length = False
-    done = download("mine", tmp_path, watch=watched.watch)
-
-    assert DATA == done.path.read_bytes()
-    assert (len(DATA), None) == watched.steps[-1]
 
 
 def test_a_file_that_is_there_is_kept(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
