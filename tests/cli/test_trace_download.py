@@ -138,7 +138,7 @@ def names(folder: Path) -> list[str]:
 
 
 GONE_ON = [None, "bytes=100000-"]
-"""What a server is asked for by a download that goes on."""
+"""What a server receives by a download that goes on."""
 
 
 @pytest.mark.parametrize(("what", "part", "ranges", "waits_s", "note"), [

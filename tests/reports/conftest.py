@@ -229,14 +229,14 @@ def _sketch(figure: Any) -> Iterator[str]:
         yield f"axis {axis.title.text}: {'any' if ends is None else _some(ends)}{f' {_some(order)}' if order else ''}"
     for trace in figure.data:
         line, marker = (getattr(trace, name, None) for name in ("line", "marker"))
-        looks = [
+        styles = [
             trace.yaxis,
             getattr(trace, "mode", None),
             getattr(line, "dash", None),
             getattr(marker, "symbol", None),
         ]
-        looks = [_some(look) if isinstance(look, tuple) else look for look in looks if look]
-        yield f"{trace.type} {trace.name} ({', '.join(looks)})"
+        styles = [_some(style) if isinstance(style, tuple) else style for style in styles if style]
+        yield f"{trace.type} {trace.name} ({', '.join(styles)})"
         values = {name: getattr(trace, name, None) for name in ("x", "y", "text")}
         yield from (f"  {name} {_some(each)}" for name, each in values.items() if each is not None)
         for name in ("error_x", "error_y"):
