@@ -24,7 +24,7 @@ def test_help_loads_nothing_heavy() -> None:
     """Everybody would wait a second for a help text."""
     lines = [[], ["--version"], ["--help"], ["trace"], *([name, "--help"] for name in _commands.COMMANDS)]
     lines += [
-        ["trace", name, "--help"] for name in ("info", "check", "convert", "scale", "fit", "generate", "download")
+        ["trace", name, "--help"] for name in ("info", "check", "convert", "fit", "generate", "download")
     ]
     source = f"""
 import json, sys
