@@ -68,11 +68,8 @@ class RunSpec:
         source="either",
     )
     reader: str | None = option(
-        TRACE, "NAME", check.text, "File format. Default: detected from the columns.", source="trace"
-    )
-    columns: str | None = option(
-        TRACE, "MAP", check.text, "Column names of a plain trace: at=ts,prompt=in,output=out.",
-        source="trace", commas=True,
+        TRACE, "NAME|MAP", check.text, "File format, or the columns of a plain trace: at=ts,prompt=in,output=out. "
+        "Default: detected from the columns.", source="trace", commas=True,
     )
     start: float | None = option(
         TRACE, "TIME", check.time_s, "Only rows from this time after the first row on, e.g. 10min.", source="trace"
@@ -277,6 +274,11 @@ def with_parts(spec: RunSpec, parts: Mapping[str, object]) -> RunSpec:
 
 def respelled(stored: Mapping[str, object]) -> dict[str, object]:
     """The options of a stored run as they are spelled today."""
+    stored = dict(stored)
+    if (columns := stored.pop("columns", None)) is not None:
+        reader = stored.get("reader")
+        more = f"{reader}{',' if ':' in str(reader) else ':'}columns=[{columns}]"
+        stored["reader"] = columns if reader in (None, "csv", "jsonl", "parquet") else more
     arguments = {name: value for name, value in stored.items() if name in {*ARGUMENTS, *SERVER_ARGUMENTS}}
     if not arguments:
         return dict(stored)

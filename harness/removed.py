@@ -55,6 +55,7 @@ REMOVED = {
         "markdown, json or csv"
         for form in ("markdown", "junit", "json")
     },
+    ("option", "--columns"): "'--reader at=ts,prompt=in,output=out' names the columns of a plain trace",
     ("option", "--json"): "'--format json' prints JSON",
     ("option of bench slo", "--plane"): "'bench report RUN --figure slo_plane' draws goodput over two bounds",
     (

@@ -34,7 +34,6 @@ def load(
     path: str,
     *,
     reader: str | None = None,
-    columns: str | None = None,
     start_s: float | None = None,
     stop_s: float | None = None,
     limit: int | None = None,
@@ -68,14 +67,14 @@ def load(
         what = "--sessions recorded:common=" if chosen.common else f"--scale {scale}"
         raise UsageError(f"{what} changes prompts, and --content recorded sends them as they are; leave one out.")
     if of_model:
-        given = {"reader": reader, "columns": columns, "start": start_s, "stop": stop_s, "content recorded": texts}
+        given = {"reader": reader, "start": start_s, "stop": stop_s, "content recorded": texts}
         if wrong := [name for name, value in given.items() if value]:
             raise UsageError(f"--{wrong[0]} is for a recorded trace; the model '{path}' draws its sessions.")
         trace = sessions_of_model(path, chosen.count, seed, whole=arrivals is not None)
         trace = transforms.first(trace if where is None else transforms.filtered(trace, where), limit)
     else:
         part = {"start_s": start_s, "stop_s": stop_s, "limit": limit, "where": where, "texts": texts}
-        trace = _read_again(path, _state(path), reader=reader, columns=columns, **part)
+        trace = _read_again(path, _state(path), reader=reader, **part)
     trace = changed(trace, scale=scale, jitter=jitter, seed=seed)
     names = trace.table.column_names
     if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
@@ -92,7 +91,7 @@ def load(
             chosen = Sessions(order="file")
         timing = timing or (ThinkOnly() if "parent" in names else Recorded())
         return _restarted(trace, timing, chosen, starts, made, seed, duration_s)
-    given = {"path": path, "reader": reader, "columns": columns, "start_s": start_s, "stop_s": stop_s, "limit": limit,
+    given = {"path": path, "reader": reader, "start_s": start_s, "stop_s": stop_s, "limit": limit,
              "where": where, "jitter": jitter, "scale": scale, "turns": turns, "sessions": sessions}  # fmt: skip
     # a comma ends a value of a spec, and file names and conditions may hold some
     given_texts = {key: str(value).replace(",", ";") for key, value in given.items() if value is not None}
@@ -201,7 +200,6 @@ def _bound(content: Content, trace: Trace, rows: np.ndarray | None) -> Content:
 def read(
     path: str,
     reader: str | None = None,
-    columns: str | None = None,
     *,
     start_s: float | None = None,
     stop_s: float | None = None,
@@ -217,7 +215,7 @@ def read(
         part = traces.Slice(start_s, stop_s, None if where else limit)
     except ValueError as error:
         raise UsageError(f"Trace '{path}': {error}") from None
-    trace = traces.read(path, reader, part, columns, texts=texts)
+    trace = traces.read(path, reader, part, texts=texts)
     if (origin := _origin(path)) is not None:
         trace = transforms.with_facts(trace, made_from=origin)
     return trace if where is None else transforms.first(transforms.filtered(trace, where), limit)

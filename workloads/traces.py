@@ -179,7 +179,6 @@ def read(
     path: str,
     reader: str | None = None,
     part: Slice = WHOLE,
-    columns: str | None = None,
     *,
     sort: bool = False,
     block_bytes: int = _source.BLOCK_BYTES,
@@ -187,16 +186,16 @@ def read(
 ) -> Trace:
     """The slice of the trace file; raises UsageError naming file, line and column for whatever is wrong with it.
 
-    `reader` is the spec of a reader, with limits (`_lines.Limits`) among its arguments; without it the columns decide.
-    `columns` maps own names to those of a plain file: 'at=ts,prompt=in,output=out'. Rows are ordered by stamp where
-    stamps fall: logs are written as answers end. With `texts` the prompts can be read again, and counts are estimated
-    where no tokenizer is given.
+    `reader` is the spec of a reader, with limits (`_lines.Limits`) among its arguments, or maps our names to the
+    columns of a plain file, 'at=ts,prompt=in,output=out'; without it the columns decide. Rows are ordered by stamp
+    where stamps fall: logs are written as answers end. With `texts` the prompts can be read again, and counts are
+    estimated where no tokenizer is given.
     """
     try:
-        parts = blocks(path, reader, part, columns, sort=sort, block_bytes=block_bytes, texts=texts)
+        parts = blocks(path, reader, part, sort=sort, block_bytes=block_bytes, texts=texts)
         table = pa.concat_tables(list(parts))
     except FallingStamps:
-        return read(path, reader, part, columns, sort=True, block_bytes=block_bytes, texts=texts)
+        return read(path, reader, part, sort=True, block_bytes=block_bytes, texts=texts)
     return Trace(table, parts.block_tokens, parts.facts, parts.texts)
 
 
@@ -204,7 +203,6 @@ def blocks(
     path: str,
     reader: str | None = None,
     part: Slice = WHOLE,
-    columns: str | None = None,
     *,
     sort: bool = False,
     block_bytes: int = _source.BLOCK_BYTES,
@@ -214,7 +212,7 @@ def blocks(
     limits, reader = _limits(reader)
     source = _source.open_source(path, block_bytes, limits)
     try:
-        name, chosen = _chosen(source, reader, columns, texts=texts)
+        name, chosen = _chosen(source, reader, texts=texts)
         chosen = counting(chosen) if texts else chosen
         return Blocks(source, name, chosen, part, limits, sort=sort, texts=texts)
     except BaseException:
@@ -224,28 +222,31 @@ def blocks(
 
 def _limits(reader: str | None) -> tuple[_lines.Limits, str | None]:
     """The limits among the arguments of a reader, and its spec without them."""
-    if reader is None:
-        return _lines.USUAL, None
+    if reader is None or _is_map(reader):
+        return _lines.USUAL, reader
     given = parse(reader)
     limits = {key: value for key, value in given.args.items() if key.startswith("max")}
     rest = {key: value for key, value in given.args.items() if key not in limits}
     return build(_lines.Limits, Spec(given.name, limits)), str(replace(given, args=rest))
 
 
-def _chosen(source: Source, spec: str | None, columns: str | None, *, texts: bool) -> tuple[str, Reader]:
+def _is_map(reader: str) -> bool:
+    """Whether it names the columns of a plain file, and no reader."""
+    return "=" in reader.partition(":")[0]
+
+
+def _chosen(source: Source, reader: str | None, *, texts: bool) -> tuple[str, Reader]:
     """Spec and reader: the given one, a plain one where columns are mapped, else one whose columns are there."""
-    if spec is None:
-        spec = source.form.replace("json", "jsonl") if columns else _detect(source, texts=texts)
-    given = parse(spec)
-    kind = registry.find("readers", given.name)
-    mapped = isinstance(kind, MappedReader)
-    if columns is not None and not mapped:
-        raise UsageError(f"Reader '{given.name}' knows its columns; --columns goes with csv, jsonl or parquet.")
-    chosen: Reader = registry.make("readers", given, **({} if columns is None else {"columns": columns}))
-    source.require(() if mapped else chosen.needs, given.name, chosen.form)
+    columns = {"columns": reader} if reader is not None and _is_map(reader) else {}
+    if columns:
+        reader = source.form.replace("json", "jsonl")
+    spec = parse(reader or _detect(source, texts=texts))
+    chosen = registry.make("readers", spec, **columns)
+    mapped = isinstance(chosen, MappedReader)
+    source.require(() if mapped else chosen.needs, spec.name, chosen.form)
     if mapped:
-        _plain.resolved(source.file, source.columns, columns)
-    return str(given), chosen
+        _plain.resolved(source.file, source.columns, chosen.columns)
+    return str(spec), chosen
 
 
 def _detect(source: Source, *, texts: bool) -> str:
@@ -266,7 +267,7 @@ def _detect(source: Source, *, texts: bool) -> str:
     needs = needs.replace("needs", f"needs {form} with", 1)
     raise UsageError(
         f"Trace '{source.file}'{source.where}: no reader knows the columns {_cells.shown_columns(source.columns)}; "
-        f"{needs}{'; ' if needs else ''}name others with --columns 'at=...,prompt=...,output=...' "
+        f"{needs}{'; ' if needs else ''}name others with --reader 'at=...,prompt=...,output=...' "
         "('bench list readers' shows the formats)."
     )
 

@@ -24,7 +24,7 @@ from harness.cli._options import (
 )  # fmt: skip
 from harness.options import OBJECTIVES, OPTIONS
 
-_TAKEN = ("workload", "trace", "reader", "columns", "start", "stop", "limit", "where", "jitter", "turns", "lengths",
+_TAKEN = ("workload", "trace", "reader", "start", "stop", "limit", "where", "jitter", "turns", "lengths",
           "arrivals", "sessions", "prefixes", "content", "slo", "backend", "model", "latency", "policy",
           "prefix-cache")  # fmt: skip
 """Options of a run that all candidates share."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 Progress = Callable[[int, int | None], None]
 
-READING = ("reader", "columns")
+READING = ("reader",)
 SLICING = ("start", "stop", "limit", "where")
 OF_WORKLOADS = ("arrivals", "lengths", "sessions", "prefixes")
 MODES = ("parametric", "rate-following")
@@ -49,7 +49,8 @@ def command(ctx: click.Context) -> None:
     """Work with recorded traffic. A trace is a file with one row per request (time, prompt tokens, output tokens).
 
     Azure, BurstGPT, Mooncake, Qwen-Bailian and other public formats are detected by their columns ('bench list
-    readers'); any CSV, JSON lines or Parquet file is read with --columns. Times in seconds, lengths in tokens.
+    readers'); any CSV, JSON lines or Parquet file is read with --reader at=TIME,prompt=IN,output=OUT. Times in seconds,
+    lengths in tokens.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -205,7 +205,7 @@ def load_workload(spec: RunSpec, *, exact: bool = False) -> Loaded:
     source: Source = registry.find("sources", "preset" if spec.trace is None else "trace")()
     if spec.trace is not None:
         return source.load(
-            spec.trace, reader=spec.reader, columns=spec.columns, start_s=spec.start or 0.0, stop_s=spec.stop,
+            spec.trace, reader=spec.reader, start_s=spec.start or 0.0, stop_s=spec.stop,
             limit=spec.limit, where=spec.where, scale=spec.scale, jitter=spec.jitter, turns=spec.turns,
             arrivals=spec.arrivals, rate_rps=spec.rate, sessions=spec.sessions, content=spec.content, seed=spec.seed,
             duration_s=spec.duration,

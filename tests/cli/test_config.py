@@ -224,6 +224,21 @@ def test_a_run_of_an_earlier_version_is_repeated(tmp_path: Path) -> None:
     assert {"policy": "orca"} == found.parts()
 
 
+@pytest.mark.parametrize(
+    ("reader", "found"),
+    [
+        (None, "at=ts,prompt=in,output=out"),
+        ("csv", "at=ts,prompt=in,output=out"),
+        ("csv:max_rows=9", "csv:max_rows=9,columns=[at=ts,prompt=in,output=out]"),
+    ],
+)
+def test_columns_of_a_stored_run_are_those_of_its_reader(reader: str | None, found: str) -> None:
+    """A run of a trace whose columns were an option of their own could not be repeated."""
+    stored = {"trace": "t.csv", "columns": "at=ts,prompt=in,output=out", "reader": reader}
+
+    assert found == respelled(stored)["reader"]
+
+
 def test_options_of_a_server_that_a_stored_run_had_are_its_arguments() -> None:
     """A run that was stored before could not be repeated."""
     stored = {"backend": "openai:url=http://h:1/v1,model=m", "probe": "off", "output-lengths": "server", "rate": 2}

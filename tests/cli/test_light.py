@@ -23,9 +23,7 @@ print(json.dumps([code, sorted(sys.modules), usage.ru_utime + usage.ru_stime]), 
 def test_help_loads_nothing_heavy() -> None:
     """Everybody would wait a second for a help text."""
     lines = [[], ["--version"], ["--help"], ["trace"], *([name, "--help"] for name in _commands.COMMANDS)]
-    lines += [
-        ["trace", name, "--help"] for name in ("info", "check", "convert", "fit", "generate", "download")
-    ]
+    lines += [["trace", name, "--help"] for name in ("info", "check", "convert", "fit", "generate", "download")]
     source = f"""
 import json, sys
 from harness.cli import main

@@ -235,7 +235,7 @@ class TestWriting:
             """about = "Mine."\nrate_rps = 2.0\nlengths = "fixed"\n[provenance]\nsource = "me"\n"""
         )
         transcript("trace-convert.txt", {
-            "names of columns": "trace convert mine.csv -o out.csv --columns at=when,prompt=in,output=out",
+            "names of columns": "trace convert mine.csv -o out.csv --reader at=when,prompt=in,output=out",
             "its rows": "cat out.csv",
             "rows out of order": "trace convert fall.csv -o sorted.csv",
             "their rows": "cat sorted.csv",
@@ -387,7 +387,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("info plain.csv --limit many", 2, "--limit must be a whole number from 1 on"),
     ("info plain.csv --where prompt", 2, "is not a condition"),
     ("info plain.csv --where turn>1", 2, "has no column turn"),
-    ("info plain.csv --columns at=when", 2, "when"),
+    ("info plain.csv --reader at=when", 2, "when"),
     ("info moon.jsonl --cache lfu:3M", 2, "No cache named 'lfu'"),
     ("info moon.jsonl --cache lru:tokens=lots", 2, "must be a number"),
     ("check missing.csv", 2, "does not exist"),

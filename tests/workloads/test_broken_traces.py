@@ -25,7 +25,7 @@ BROKEN = {
     "binary": (b"\x7fELF\x00\x01\x02\x03", "is a program, not a trace"),
     "parquet-cut": (b"PAR1\x15\x04\x15\xff\n", "is not a complete Parquet file"),
     "latin-1": (AZ + b"2023\xe9,1,2\n", "line 2: byte 0xe9 is not UTF-8 text"),
-    "unknown-header": (b"a,b,c\n1,2,3\n", "line 1: no reader knows the columns a, b, c; name others with --columns"),
+    "unknown-header": (b"a,b,c\n1,2,3\n", "line 1: no reader knows the columns a, b, c; name others with --reader"),
     "no-header": (AZ_ROW, "line 1: no reader knows the columns 2023-11-16"),
     "missing-column": (b"TIMESTAMP,ContextTokens\nx,1\n", "line 1: no reader knows the columns TIMESTAMP, ContextTokens; azure needs CSV with TIMESTAMP, "),
     "column-twice": (b"TIMESTAMP,TIMESTAMP\n", "line 1: column 'TIMESTAMP' appears twice"),

@@ -92,7 +92,7 @@ def test_the_unit_is_recognised_in_every_format(tmp_path: Path, form: str) -> No
 def test_stamps_of_a_stated_unit_are_not_doubted(tmp_path: Path) -> None:
     """A trace in nanoseconds that begins after 20 minutes would be taken for one in milliseconds since 1970."""
     stamps = [f"{1_300_000_000_000 + at * 10**6}" for at in EXACT]
-    trace = read(tmp_path, table(stamps), columns="at_ns=timestamp,prompt=prompt_tokens,output=output_tokens")
+    trace = read(tmp_path, table(stamps), reader="at_ns=timestamp,prompt=prompt_tokens,output=output_tokens")
 
     assert SPAN_S == pytest.approx(float(trace.at_s[-1]))
 
@@ -117,7 +117,7 @@ def test_mixed_units_lose_no_row_in_silence(tmp_path: Path) -> None:
 def test_an_implausible_rate_is_a_warning(tmp_path: Path, stamps: list[str], words: str) -> None:
     """Milliseconds from zero on, or ticks from 1601 on, may be seconds, but the rate of such a trace is odd."""
     trace = read(tmp_path, table(stamps))
-    doubt = next(text for text in trace.facts["oddities"] if "--columns at_ms=timestamp" in text)
+    doubt = next(text for text in trace.facts["oddities"] if "--reader at_ms=timestamp" in text)
 
     assert words in doubt
     assert doubt in info.check(str(tmp_path / "t.csv"))["odd"]
@@ -209,7 +209,7 @@ ENCODINGS: dict[str, Callable[[str], bytes]] = {
 @pytest.mark.parametrize("text", [GERMAN, GERMAN.replace(";", "\t"), GERMAN.replace("\r\n0,5;", '\r\n"0,5";')])
 def test_the_german_form_of_excel_is_read(tmp_path: Path, encoding: str, text: str) -> None:
     """Excel's 'Unicode text' was a binary file, and a decimal comma a column."""
-    trace = read(tmp_path, ENCODINGS[encoding](text), columns="at=Zeit,prompt=prompt_tokens,output=output_tokens")
+    trace = read(tmp_path, ENCODINGS[encoding](text), reader="at=Zeit,prompt=prompt_tokens,output=output_tokens")
 
     assert [0.0, 0.75, 2.25] == trace.at_s.tolist()
     assert [1000, 2500, 300] == trace.table["prompt_tokens"].to_pylist()

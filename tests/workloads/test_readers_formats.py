@@ -198,7 +198,7 @@ PLAIN = "who,ts,in,out,kind\nann,1000,5,6,chat\nbob,1500,7,8,code\nann,1750,9,1,
 def test_columns_of_a_plain_table_are_mapped(tmp_path: Path) -> None:
     """If this failed, a user's own log could be replayed only after a script."""
     path = write(tmp_path, PLAIN)
-    trace = traces.read(path, columns="at_ms=ts, prompt=in, output=out, session=who, tag=kind")
+    trace = traces.read(path, "at_ms=ts, prompt=in, output=out, session=who, tag=kind")
 
     assert [0.0, 0.5, 0.75] == column(trace, "at_s")
     assert [(5, 6), (7, 8), (9, 1)] == list(
@@ -215,8 +215,8 @@ def test_columns_of_a_plain_table_are_mapped(tmp_path: Path) -> None:
     [
         ("at=when,prompt=in,output=out", "has no such column; found: who, ts, in, out, kind"),
         ("at=tz,prompt=in,output=out", "Did you mean 'ts'"),
-        ("at=ts,prompt=in", "--columns names all that is read, and no output"),
-        ("prompt=in,output=out", "--columns names all that is read, and no at"),
+        ("at=ts,prompt=in", "--reader names all that is read, and no output"),
+        ("prompt=in,output=out", "--reader names all that is read, and no at"),
         ("at=ts,promt=in,output=out", "No column named 'promt'. Did you mean 'prompt'"),
         ("at=ts,prompt=in,prompt=in,output=out", "prompt is given twice"),
         ("at=ts,prompt,output=out", "'prompt' names no column of the file"),
@@ -225,15 +225,9 @@ def test_columns_of_a_plain_table_are_mapped(tmp_path: Path) -> None:
     ],
 )
 def test_a_map_that_does_not_fit_is_one_sentence(tmp_path: Path, columns: str, words: str) -> None:
-    """If this failed, a typing mistake in --columns would end in a traceback."""
+    """If this failed, a typing mistake in --reader would end in a traceback."""
     with pytest.raises(UsageError, match=words):
-        traces.read(write(tmp_path, PLAIN), columns=columns)
-
-
-def test_columns_go_with_plain_readers_only(tmp_path: Path) -> None:
-    """If this failed, a map that is not used would be taken for one that is."""
-    with pytest.raises(UsageError, match="Reader 'azure' knows its columns"):
-        traces.read(write(tmp_path, PLAIN), "azure", columns="at=ts,prompt=in,output=out")
+        traces.read(write(tmp_path, PLAIN), columns)
 
 
 @pytest.mark.parametrize(

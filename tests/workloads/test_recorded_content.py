@@ -159,7 +159,7 @@ def test_traces_without_text_or_packed_are_refused(tmp_path: Path) -> None:
     packed.write_bytes(gzip.compress(json.dumps(row(0, max_tokens=3)).encode()))
 
     with pytest.raises(UsageError, match=r"holds no text, only lengths"):
-        replay.load(str(tmp_path / "t.csv"), columns="at=at,prompt=prompt,output=output", content="recorded")
+        replay.load(str(tmp_path / "t.csv"), reader="at=at,prompt=prompt,output=output", content="recorded")
     with pytest.raises(UsageError, match=r"unpack it first"):
         replay.load(str(packed), content="recorded")
     with pytest.raises(UsageError, match=r"give one with --trace FILE"):

@@ -192,7 +192,7 @@ class TestOptions:
         (tmp_path / "a,b.csv").write_text("t,in,out\n0,1,1\n60,5,5\n")
         loaded = replay.load(
             str(tmp_path / "a,b.csv"),
-            columns="at=t,prompt=in,output=out",
+            reader="at=t,prompt=in,output=out",
             where="prompt<=9,output<=9",
             scale="superpose:2,shift=1min",
         )
@@ -232,7 +232,7 @@ class TestOptions:
     def test_other_names_of_columns(self, tmp_path: Path) -> None:
         """A plain file could only be read under our names."""
         (tmp_path / "mine.csv").write_text("t,in,out\n5,10,20\n6.5,30,40\n")
-        table = drawn(str(tmp_path / "mine.csv"), columns="at=t,prompt=in,output=out")
+        table = drawn(str(tmp_path / "mine.csv"), reader="at=t,prompt=in,output=out")
 
         assert [0.0, 1.5] == table["scheduled_s"].to_pylist()
         assert [10, 30] == table["prompt_tokens"].to_pylist()

@@ -125,7 +125,7 @@ def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[st
     for name, column in found.items():
         if column not in columns:
             raise UsageError(
-                f"--columns {name}={column}: trace '{file}' has no such column; found: {shown_columns(columns)}."
+                f"--reader {name}={column}: trace '{file}' has no such column; found: {shown_columns(columns)}."
                 f"{nearest(column, columns)}"
             )
     units = [unit for unit in UNITS if unit in found]
@@ -135,11 +135,11 @@ def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[st
         what = (
             f"no column is known as {missing_names}"
             if given is None
-            else f"--columns names all that is read, and no {missing_names}"
+            else f"--reader names all that is read, and no {missing_names}"
         )
-        raise UsageError(f"Trace '{file}': {what}; found: {shown_columns(columns)}; write --columns {_EXAMPLE}.")
+        raise UsageError(f"Trace '{file}': {what}; found: {shown_columns(columns)}; write --reader {_EXAMPLE}.")
     if len(units) > 1:
-        raise UsageError(f"Trace '{file}': both {found[units[0]]} and {found[units[1]]} are stamps; use --columns.")
+        raise UsageError(f"Trace '{file}': both {found[units[0]]} and {found[units[1]]} are stamps; use --reader.")
     return found
 
 
@@ -148,11 +148,11 @@ def _parsed(text: str) -> dict[str, str]:
     for part in text.split(","):
         name, equals, column = (p.strip() for p in part.partition("="))
         if not equals or not column:
-            raise UsageError(f"--columns '{text}': '{part.strip()}' names no column of the file; write {_EXAMPLE}.")
+            raise UsageError(f"--reader '{text}': '{part.strip()}' names no column of the file; write {_EXAMPLE}.")
         if name not in KEYS:
-            raise no_such("column", name, KEYS, f"Write --columns {_EXAMPLE}.")
+            raise no_such("column", name, KEYS, f"Write --reader {_EXAMPLE}.")
         if name in found:
-            raise UsageError(f"--columns '{text}': {name} is given twice.")
+            raise UsageError(f"--reader '{text}': {name} is given twice.")
         found[name] = column
     return found
 

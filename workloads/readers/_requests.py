@@ -121,7 +121,7 @@ class TextReader(Protocol):
 
 @runtime_checkable
 class MappedReader(Protocol):
-    """A reader of a plain table, whose columns the user may name (`columns=at=...,prompt=...,output=...`).
+    """A reader of a plain table, whose columns the user may name (`--reader at=...,prompt=...,output=...`).
 
     It needs no column of a certain name, so it is taken only where no other reader knows the file. Its class shows it:
     a format is chosen before a reader is built. `mapped` are the usual names of columns by those of the map.

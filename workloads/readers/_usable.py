@@ -101,7 +101,7 @@ def implausible(column: str, rows: int, span_s: float) -> Iterator[str]:
     rate = f"{rows / span_s:,.0f} requests/s" if rows > span_s else f"one every {span_s / (rows - 1):,.0f} s"
     yield (
         f"{rows:,} rows in {span_s:,.3g} s ({rate}): if {column} is in another unit than this reader takes it for, "
-        f"name it: --columns at_ms={column},prompt=...,output=... (or at_us, at_ns, at_days), or --reader NAME:unit=..."
+        f"name it: --reader at_ms={column},prompt=...,output=... (or at_us, at_ns, at_days), or NAME:unit=..."
     )
 
 

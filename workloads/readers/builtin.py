@@ -28,7 +28,7 @@ _NO_TIME = "Elapsed time is no number of seconds of 0 or more (it is not used)"
 
 @dataclass(frozen=True, slots=True)
 class _Table(Checked):
-    """A plain table: stamps, prompt and output tokens under usual names, or under those that `--columns` gives."""
+    """A plain table: stamps, prompt and output tokens under usual names, or under those that `columns` maps."""
 
     columns: str | None = None
     block_tokens: BlockTokens = 512
@@ -58,7 +58,7 @@ class _Table(Checked):
 
 @dataclass(frozen=True, slots=True)
 class Csv(_Table):
-    """A plain CSV table: stamps, prompt and output tokens under usual names, or under those that `--columns` gives.
+    """A plain CSV table: stamps, prompt and output tokens under usual names, or under those that `columns` maps.
 
     Any CSV table with a header; `columns` maps our names to its own: 'at_ms=ts,prompt=in,output=out,session=user'.
 
@@ -71,7 +71,7 @@ class Csv(_Table):
 
 @dataclass(frozen=True, slots=True)
 class Jsonl(_Table):
-    """Plain JSON lines: stamps, prompt and output tokens under usual names, or under those that `--columns` gives.
+    """Plain JSON lines: stamps, prompt and output tokens under usual names, or under those that `columns` maps.
 
     Any JSON lines, or one JSON list of objects; `columns` maps our names to its keys: 'at=ts,prompt=in,output=out'.
 

@@ -224,14 +224,14 @@ def _at(values: np.ndarray, qs: tuple[float, ...]) -> dict[str, float]:
     return {"max" if q == 1 else f"p{100 * q:g}": value for q, value in zip(qs, found, strict=True)}
 
 
-def check(path: str, *, reader: str | None = None, columns: str | None = None) -> dict[str, Any]:
+def check(path: str, *, reader: str | None = None) -> dict[str, Any]:
     """`odd` and `notes` (sentences) about the trace, and how many rows and requests it has; in bounded memory.
 
     Odd is an official name without the official hash, rows that are no requests, stamps that fall, and equal rows
     under fine stamps; a note is what the format is known for: coarse stamps, rows equal under them, an idle head, long
     gaps, rows in the order in which calls end. Raises UsageError for a file that cannot be read as a trace.
     """
-    facts, disorder = _read(path, reader, columns)
+    facts, disorder = _read(path, reader)
     digest = str(facts["sha256"])
     official = download.known_as(digest)
     doubts = []
@@ -257,13 +257,13 @@ def check(path: str, *, reader: str | None = None, columns: str | None = None) -
     }
 
 
-def _read(path: str, reader: str | None, columns: str | None) -> tuple[dict[str, Any], list[str]]:
+def _read(path: str, reader: str | None) -> tuple[dict[str, Any], list[str]]:
     """Facts of the whole file, and what keeps it from being read in its own order."""
     try:
-        return _facts(traces.blocks(path, reader, columns=columns)), []
+        return _facts(traces.blocks(path, reader)), []
     except UsageError as error:
         try:
-            facts = _facts(traces.blocks(path, reader, columns=columns, sort=True))
+            facts = _facts(traces.blocks(path, reader, sort=True))
         except UsageError:
             raise error from None  # order is not what is wrong with it
         return facts, [f"{str(error).rstrip('.')}."]

@@ -232,15 +232,15 @@ def convert(
     """
     if Path(source).resolve() == Path(target).resolve():
         raise UsageError(f"'{target}' is the trace that is read; give another --output.")
-    reading = {name: part.pop(name, None) for name in ("reader", "columns")}
+    reader = part.pop("reader", None)
     if scale or jitter or any(value is not None for value in part.values()):
-        trace = replay.changed(replay.read(source, **reading, **part), scale=scale, jitter=jitter, seed=seed)
+        trace = replay.changed(replay.read(source, reader, **part), scale=scale, jitter=jitter, seed=seed)
         tables, tokens = [trace.table], trace.block_tokens
         return write(target, tables, lambda: _about(trace.facts), block_tokens=tokens, force=force), trace.facts
     try:
-        return _in_blocks(traces.blocks(source, **reading), target, force)
+        return _in_blocks(traces.blocks(source, reader), target, force)
     except traces.FallingStamps:
-        return _in_blocks(traces.blocks(source, sort=True, **reading), target, force)
+        return _in_blocks(traces.blocks(source, reader, sort=True), target, force)
 
 
 def _in_blocks(blocks: traces.Blocks, target: str, force: bool) -> tuple[int, Mapping[str, object]]:
