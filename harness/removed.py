@@ -49,6 +49,7 @@ REMOVED = {
     "'bench trace info FILE --html PAGE' charts them",
     ("trace command", "slice"): "'bench trace convert FILE --start 5min --stop 20min' writes a part of a trace",
     ("trace command", "scale"): "'bench trace convert FILE --scale thin:0.5' writes a trace under another load",
+    ("option of bench trace generate", "--workers"): "one process draws the same rows",
     ("option of bench trace convert", "--sort"): "rows are ordered by their stamps without it",
     **{
         ("option of bench compare", f"--{form}"): f"'--export {form}=FILE' writes it, and '--format' prints text, "
@@ -94,6 +95,7 @@ REMOVED = {
         ("option", f"--{name}"): f"write it behind the URL of the server, 'URL,{name}={example}'"
         for name, example in SERVER_ARGUMENTS.items()
     },
+    ("placement algorithm", "mii"): "'--algorithm vllm++ --policy fastgen' places colocated replicas of that policy",
     ("trace reader", "splitwise"): "'--reader csv' reads its columns",
     ("probe", "full"): "the probe of two requests corrects prompt lengths too, and the run reports what error remains",
     ("route", "reject-forward"): "'--router reject-forward' is one of the simulator and the engine",

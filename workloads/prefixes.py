@@ -42,30 +42,20 @@ class Run(NamedTuple):
     first: np.ndarray | int = 0  # (n,) int64
 
 
-def block_ids(space: Space, owner: int, count: int, first: int = 0) -> tuple[int, ...]:
-    """The ids of blocks `first` .. `first + count - 1` of `owner`. Raises ValueError outside the layout above."""
-    if not 0 <= owner < MOST_OWNERS:
-        raise ValueError(f"The owner of a block must be between 0 and {MOST_OWNERS - 1}, got {owner}.")
-    if count < 0 or first < 0 or first + count > MOST_BLOCKS:
-        raise ValueError(f"Blocks must be between 0 and {MOST_BLOCKS - 1}, got {count} blocks from {first}.")
-    start = (space << (_BLOCK_BITS + _OWNER_BITS)) | (owner << _BLOCK_BITS) | first
-    return tuple(range(start, start + count))
-
-
 def id_lists(*runs: Run) -> pa.ListArray:
     """The list of ids of each request: its blocks of the first run, then of the next, and so on.
 
-    Ids are those of `block_ids`. Raises ValueError outside the layout.
+    Raises ValueError outside the layout above.
     """
     counts = np.stack([np.asarray(run.counts, np.int64) for run in runs], axis=1)  # (n, runs)
-    starts = np.stack([_starts(run) for run in runs], axis=1)  # (n, runs)
+    starts = np.stack([first_ids(run) for run in runs], axis=1)  # (n, runs)
     flat = counts.ravel()
     ids = places(flat) + np.repeat(starts.ravel(), flat)
     return listed(counts.sum(axis=1), ids, SCHEDULE.field("prefix_ids").type)
 
 
-def _starts(run: Run) -> np.ndarray:
-    """(n,) id of the first block of each request."""
+def first_ids(run: Run) -> np.ndarray:
+    """(n,) id of the first block of each request. Raises ValueError outside the layout above."""
     owners, counts = np.asarray(run.owners, np.int64), np.asarray(run.counts, np.int64)
     first = np.broadcast_to(np.asarray(run.first, np.int64), counts.shape)
     if len(owners) and not (owners.min() >= 0 and owners.max() < MOST_OWNERS):

@@ -19,7 +19,7 @@ from harness.data.records import SCHEDULE, listed, places, ragged, schedule_chun
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse
 from workloads.arrivals.closed import Closed
-from workloads.prefixes import Space, block_ids
+from workloads.prefixes import Run, Space, first_ids
 from workloads.session_times import ApiScaled, SessionTimes, ThinkOnly, Turns, times_of
 from workloads.trace_rows import above, alike, conversations, extras, with_small_ids
 from workloads.traces import Trace
@@ -267,7 +267,7 @@ def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: n
         return lists
     counts = np.asarray(lists.value_lengths())
     items = np.asarray(lists.flatten()) + np.repeat(shift, counts)
-    first = np.array([block_ids(Space.SHARED, owner, 1)[0] for owner in (0, 1)])
+    first = first_ids(Run(Space.SHARED, np.array([0, 1]), np.ones(2, np.int64)))
     number = places(counts)
     shared = number < np.repeat(common, counts)
     items[shared] = (np.repeat(first[owners], counts) + number)[shared]

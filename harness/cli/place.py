@@ -48,7 +48,6 @@ Algorithms (DistServe, OSDI 2024)
   high    disaggregated prefill and decode replicas anywhere in the cluster (algorithm 1)
   low     disaggregated pairs that share their nodes, so that KV stays in a node (algorithm 2)
   vllm++  colocated replicas with the best parallelism
-  mii     the same with the policy of DeepSpeed-MII (fastgen)
 
 \b
 Exit codes
@@ -75,7 +74,7 @@ Exit codes
 @option("--hardware", default="a100-80g", show_default=True, metavar="NAMES", group=CLUSTER,
         help="GPU types (bench list hardware), separated by commas; prefill and decode may differ.")  # fmt: skip
 @option("--algorithm", default="all", show_default=True, metavar="NAMES", group=CLUSTER,
-        help="high, low, vllm++, mii, or all: the first three.")  # fmt: skip
+        help="high, low, vllm++, or all.")  # fmt: skip
 @run_options(
     without=[name for name in OPTIONS if name not in _TAKEN],
     workload={"help": "Preset (bench list presets) or lengths spec. Default: distserve-fig1."},

@@ -13,7 +13,7 @@ import click
 
 from harness.cli import _terminal
 from harness.cli._commands import Commands
-from harness.cli._options import COUNT, NEW_FILE, SEED, TIME, force, formats, quiet, run_options
+from harness.cli._options import NEW_FILE, SEED, TIME, force, formats, quiet, run_options
 from harness.data import files
 from harness.errors import UsageError, no_such
 
@@ -193,17 +193,14 @@ def fit(
     },
 )
 @click.option("--seed", default="0", type=SEED, metavar="N", help="Random seed. Default: 0.")
-@click.option("--workers", default="1", type=COUNT, metavar="N",
-              help="Processes that draw from a model; the rows do not depend on it.")  # fmt: skip
 @formats
 def generate(
     source: str, target: str, force: bool, rate: float | None, requests: int | None, duration: float | None, seed: int,
-    workers: int, form: str, **options: str | None,
+    form: str, **options: str | None,
 ) -> int:  # fmt: skip
     """Generate a trace from SOURCE: a model.json of 'bench trace fit', or a workload ('bench list presets').
 
-    Equal options give equal rows, for any number of --workers. --arrivals, --lengths and --prefixes apply to workloads
-    only.
+    Equal options give equal rows. --arrivals, --lengths and --prefixes apply to workloads only.
     """
     limits = {"requests": requests, "duration_s": duration, "seed": seed}
     written = Generated(target, force, form)
@@ -211,7 +208,7 @@ def generate(
     if requests is None and duration is None:
         raise UsageError("How much is to be drawn? Give --requests N or --duration TIME.")
     if source.endswith(".json") or (Path(source).is_file() and not source.endswith(".toml")):
-        return _from_model(source, written, parts, rate_rps=rate, workers=workers, **limits)
+        return _from_model(source, written, parts, rate_rps=rate, **limits)
     return _from_workload(source, written, parts, rate, limits)
 
 
@@ -249,10 +246,6 @@ def _from_model(source: str, written: Generated, parts: Mapping[str, str], **opt
     model = Model.load(source)
     facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
     if not parts and model.whole is not None:
-        if (workers := options.pop("workers")) != 1:
-            raise UsageError(
-                f"--workers {workers} is for requests drawn one by one; add --sessions single, or leave it out."
-            )
         trace = _whole_draw.drawn(model, **options)
         facts |= {name: trace.facts[name] for name in ("clock", "think_times") if name in trace.facts}
         origin, dropped = f"model {source}", fitted.left_out(model.source)
@@ -264,16 +257,15 @@ def _from_model(source: str, written: Generated, parts: Mapping[str, str], **opt
 
 
 def _sessions_of(
-    model: Any, source: str, text: str, written: Generated, *, rate_rps: float | None, workers: int, **limits: Any
+    model: Any, source: str, text: str, written: Generated, *, rate_rps: float | None, **limits: Any
 ) -> int:
     """Sessions drawn from a model, with its arrivals of sessions and its lengths of turns."""
     from harness import registry
     from harness.spec import parse
 
     spec = parse(text)
-    if spec.name != "fitted" or workers != 1:
-        what = f"--workers {workers} is for requests drawn one by one" if workers != 1 else f"got --sessions {text}"
-        raise UsageError(f"The sessions of a model are drawn by --sessions fitted:{source} in one process; {what}.")
+    if spec.name != "fitted":
+        raise UsageError(f"The sessions of a model are drawn by --sessions fitted:{source}; got --sessions {text}.")
     sessions = registry.make("sessions", text)
     service = f",service={sessions.service}" if sessions.service else ""
     fitted = f"fitted:path={source}{service},of=sessions"

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from harness.experiments.capacity.capacity_json import RateBracket
 from harness.experiments.rescore.slo_json import Groups, ScaleScore, ScoredRun, SloAnswer, SloScore
 from harness.metrics.measure import headline
 from harness.validity.remote import undecided
@@ -43,11 +42,6 @@ FACTS = {
         "lowest scale at which a goal is met, every bound times the scale",
         ("SLO", "goal or bound", "from scale"),
         2,
-    ),
-    "capacity": (
-        "capacity by the search in this folder",
-        ("SLO", "goal", "capacity (req/s)", "from (req/s)", "to (req/s)", "tried (req/s)"),
-        1,
     ),
     "unresolved": (
         "unresolved by the client's timestamps, or as answers were held back",
@@ -162,7 +156,7 @@ def _scores(run: ScoredRun, info: SloAnswer) -> Table:
 
 
 def _facts_of_slos(run: ScoredRun) -> Iterator[Table]:
-    """What is found of each SLO besides its score: scales that reach the goals, capacities, doubts, tasks."""
+    """What is found of each SLO besides its score: scales that reach the goals, doubts, tasks."""
     rows: dict[str, list[tuple[str, ...]]] = {name: [] for name in FACTS}
     for slo in run.slos:
         text = clean(slo.text)
@@ -170,14 +164,6 @@ def _facts_of_slos(run: ScoredRun) -> Iterator[Table]:
             reached = [(percent(goal), at) for goal, at in zip(run.goals, slo.scale.crossings, strict=True)]
             reached += [(clean(name), at) for name, at in slo.scale.holds_from.items()]
             rows["scale"] += [(text, name, "at no scale" if at is None else number(at)) for name, at in reached]
-        for found in slo.capacities:
-            bracket = found.bracket or RateBracket()
-            ends = [end for end in (bracket.low_rate_rps, bracket.high_rate_rps) if end]
-            tried = " .. ".join(f"{end:g}" for end in ends) if len(ends) == 2 else "-"
-            rate = "unresolved" if found.capacity_rps is None else number(found.capacity_rps)
-            rows["capacity"].append(
-                (text, percent(found.goal), rate, number(found.low_rps), number(found.high_rps), tried)
-            )
         if slo.resolution is not None and slo.resolution.unresolved:
             between = " to ".join(map(share, slo.resolution.attainment or ())) or "-"
             rows["unresolved"].append((text, clean(", ".join(slo.resolution.unresolved)), between))

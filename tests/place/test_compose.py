@@ -63,15 +63,6 @@ def test_sides_on_other_kinds_of_gpu_make_units(tmp_path: Path) -> None:
     assert [] == units(options(cluster=Cluster(1, 4), saves=saves), rates)  # a node has one kind
 
 
-def test_mii_is_another_system_than_vllm_of_the_same_shape() -> None:
-    """What is known of one would be taken for the other, which runs another policy."""
-    vllm, mii = (Deployment((Group("mixed", "a100-80g", Shape(), policy=policy),)) for policy in ("", "fastgen"))
-
-    assert vllm.key != mii.key
-    assert "(1,1) fastgen" == mii.name
-    assert ("fastgen", None) == (mii.parts.get("policy"), vllm.parts.get("policy"))
-
-
 def test_watts_may_differ_between_the_sides(tmp_path: Path) -> None:
     """Decode draws less power than prefill: a unit with more decode GPUs would be valued too low."""
     (tmp_path / "power.toml").write_text("[a100-80g]\nprefill = 400\ndecode = 200\nmixed = 300\n")

@@ -74,25 +74,6 @@ def test_the_answer_in_words_golden(mixed, stored, foreign, tmp_path, monkeypatc
     golden("slo.txt", "\n".join(parts))
 
 
-def test_the_capacity_that_a_search_found_stands_beside_it(mixed, capsys):
-    """A run would not tell the capacity that is known for its SLO and system."""
-    found = {"goal": 0.9, "state": "resolved", "capacity_rps": 2.5, "low_rps": 2.4, "high_rps": 2.6, "per_gpu_rps": 2.5,
-             "bracket": None}  # fmt: skip
-    search = {
-        "schema": 1, "kind": "capacity", "spec": {"workload": "chatbot", "backend": "sim"},
-        "slo": {"text": "tpot=0.05,ttft=0.2", "goal": 0.9}, "answers": [found],
-    }  # fmt: skip
-    (mixed.parent / "capacity.json").write_text(json.dumps(search))
-    _, info = answer(capsys, mixed)
-    _, other = answer(capsys, mixed, "--slo", "ttft=0.3")
-    main(["slo", str(mixed)])
-
-    assert [found] == info["runs"][0]["slos"][0]["capacities"]
-    assert [] == other["runs"][0]["slos"][0]["capacities"]
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert ["ttft=0.2,tpot=0.05", "90%", "2.50", "2.40", "2.60", "-"] in shown
-
-
 def test_separate_conditions_ask_each_bound_apart(mixed, capsys):
     """DistServe's search would seem to ask for bounds of the same request."""
     _, info = answer(capsys, mixed, "--goal", "0.3,40%,0.5", "--conditions", "separate")
@@ -149,18 +130,13 @@ def test_runs_at_several_rates_make_a_curve(stored, tmp_path, capsys):
 
 @pytest.mark.parametrize("option", NO_SETTINGS)
 def test_runs_that_differ_in_no_setting_are_one_system(stored, tmp_path, option, capsys):
-    """A run would lose its curve, and the capacity that was found, to what decides the exit code."""
+    """A run would lose its curve to what decides the exit code."""
     for rate in (5.0, 10.0):
         spec = {"backend": "sim", "rate": rate, "seed": 0, option: rate / 100}
         stored(f"rate={rate}", 30, spec=spec, workload={"name": "chatbot", "rate_rps": rate})
-    found = {"goal": 0.9, "state": "resolved", "capacity_rps": 2.5}
-    search = {"schema": 1, "kind": "capacity", "spec": {"backend": "sim"}, "answers": [found],
-              "slo": {"text": "ttft=0.2", "goal": 0.9}}  # fmt: skip
-    (tmp_path / "capacity.json").write_text(json.dumps(search))
     _, info = answer(capsys, tmp_path, "--slo", "ttft=0.2")
 
     assert [2] == [len(curve["points"]) for curve in info["curves"]]
-    assert [2.5, 2.5] == [run["slos"][0]["capacities"][0]["capacity_rps"] for run in info["runs"]]
 
 
 @pytest.mark.parametrize("single", ["", "ttft=9,"])

@@ -1,20 +1,16 @@
-"""Draws requests from a model in blocks that are the same for any number of workers.
+"""Draws requests from a model in blocks, in bounded memory.
 
-Arrivals are one stream, cut into blocks of 65,536 rows. The lengths of block b come from a seed of their own, (seed,
-b), so that blocks can be drawn in any order, by any number of processes.
+Arrivals are one stream, cut into blocks of 65,536 rows. The lengths of block b come from a seed of their own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from harness.errors import UsageError
-from harness.experiments import pool
 from workloads.fit.process import merged
 from workloads.lengths import _empirical
 from workloads.lengths._empirical import Empirical
@@ -42,9 +38,7 @@ class DrawLimits(NamedTuple):
     duration_s: float | None
 
 
-def checked(
-    model: Model, rate_rps: float | None, requests: int | None, duration_s: float | None, workers: int
-) -> DrawLimits:
+def checked(model: Model, rate_rps: float | None, requests: int | None, duration_s: float | None) -> DrawLimits:
     """The limits. Raises UsageError for ones that make no sense."""
     if requests is None and duration_s is None:
         raise UsageError("A model has no end: give the number of requests or the duration.")
@@ -54,8 +48,6 @@ def checked(
         raise UsageError(f"The duration must be longer than 0 s, got {duration_s:g} s.")
     if rate_rps is not None and not 0 < rate_rps < np.inf:
         raise UsageError(f"The rate must be > 0 req/s, got {rate_rps:g}; the model's own is {model.rate_rps:.4g}.")
-    if workers < 1:
-        raise UsageError(f"The number of workers must be at least 1, got {workers}.")
     return DrawLimits(requests, duration_s)
 
 
@@ -71,38 +63,12 @@ def arrivals(
     return merged(streams)
 
 
-def blocks(model: Model, rate_rps: float | None, limits: DrawLimits, seed: int, workers: int) -> Iterator[DrawnBlock]:
+def blocks(model: Model, rate_rps: float | None, limits: DrawLimits, seed: int) -> Iterator[DrawnBlock]:
     """Blocks of 65,536 rows (the last one has fewer), in order of time."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ARRIVALS,)))
-    due = enumerate(_limited(_even(arrivals(model, rng, rate_rps)), limits))
-    if workers == 1:
-        samplers = [_empirical.sampler(service.lengths) for service in model.services]
-        for number, (at_s, which) in due:
-            yield DrawnBlock(at_s, which, *_tokens(samplers, seed, number, which))
-        return
-    with closing(_parallel(model, due, seed, workers)) as drawn:
-        yield from drawn
-
-
-def _parallel(
-    model: Model, due: Iterator[tuple[int, tuple[np.ndarray, np.ndarray]]], seed: int, workers: int
-) -> Generator[DrawnBlock, None, None]:
-    work = partial(_work, [service.lengths for service in model.services], seed)
-    drawn: dict[int, DrawnBlock] = {}
-    following = 0
-    with pool.Processes(workers) as processes:
-        for (number, (at_s, which)), tokens in processes.map(work, due):
-            drawn[number] = DrawnBlock(at_s, which, *tokens)
-            while following in drawn:
-                yield drawn.pop(following)
-                following += 1
-
-
-def _work(
-    figures: list[Mapping[str, Any]], seed: int, block: tuple[int, tuple[np.ndarray, np.ndarray]]
-) -> tuple[np.ndarray, np.ndarray]:
-    number, (_, which) = block
-    return _tokens([_empirical.sampler(part) for part in figures], seed, number, which)
+    samplers = [_empirical.sampler(service.lengths) for service in model.services]
+    for number, (at_s, which) in enumerate(_limited(_even(arrivals(model, rng, rate_rps)), limits)):
+        yield DrawnBlock(at_s, which, *_tokens(samplers, seed, number, which))
 
 
 def _tokens(samplers: list[Empirical], seed: int, number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -120,23 +120,22 @@ def tables(
     requests: int | None = None,
     duration_s: float | None = None,
     seed: int = 0,
-    workers: int = 1,
 ) -> Iterator[pa.Table]:
     """Independent requests drawn from the model; `rate_rps` None keeps the rate of the trace.
 
     Tables of at most 65,536 rows in the columns of a trace (`at_s`, `prompt_tokens`, `output_tokens`, and `tag` where
     the model has several services), for writing 10 million rows in bounded memory. One of `requests` and `duration_s`
-    must be given, or both (whatever ends first). Equal arguments give equal bytes, whatever the number of `workers`
-    (processes). Raises UsageError for limits that make no sense.
+    must be given, or both (whatever ends first). Equal arguments give equal bytes. Raises UsageError for
+    limits that make no sense.
     """
-    limits = _draw.checked(model, rate_rps, requests, duration_s, workers)
+    limits = _draw.checked(model, rate_rps, requests, duration_s)
     tagged = _has_tags(model)
     return (
         pa.table(
             {"at_s": block.at_s, "prompt_tokens": block.prompt_tokens, "output_tokens": block.output_tokens}
             | ({"tag": _tags(model, block)} if tagged else {})
         )
-        for block in _draw.blocks(model, rate_rps, limits, seed, workers)
+        for block in _draw.blocks(model, rate_rps, limits, seed)
     )
 
 

@@ -187,7 +187,7 @@ class Cheapest:
 def algorithm_of(options: PlaceOptions, deployment: Deployment) -> str:
     """The algorithm that considers it."""
     if deployment.kind == "colocated":
-        return "mii" if deployment.groups[0].policy else "vllm++"
+        return "vllm++"
     return "low" if deployment.in_pairs(options.cluster) else "high"
 
 

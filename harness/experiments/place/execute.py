@@ -17,7 +17,7 @@ from harness.experiments.place.place_json import PlaceAnswer
 from harness.experiments.place.questions import Capacity, Judged, Question, capacity, judged, rough
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
-from harness.experiments.place.systems import REPLICAS, Deployment, Group, Role, Skipped, Space, space
+from harness.experiments.place.systems import ROLES_OF, Deployment, Group, Role, Skipped, Space, space
 
 if TYPE_CHECKING:
     from harness.experiments import pool
@@ -78,7 +78,7 @@ def _replicas(options: PlaceOptions, tokens: Tokens) -> tuple[dict[Group, float]
 
     Raises UsageError where none is left.
     """
-    roles = [*dict.fromkeys(role for algorithm in options.algorithms for role in REPLICAS[algorithm])]
+    roles = [*dict.fromkeys(role for algorithm in options.algorithms for role in ROLES_OF[algorithm])]
     rates: dict[Group, float] = {}
     skipped: list[Skipped] = []
     fits = False
@@ -88,8 +88,8 @@ def _replicas(options: PlaceOptions, tokens: Tokens) -> tuple[dict[Group, float]
         fits = fits or bool(here.shapes)
         for shape in here.shapes:
             model = options.step_times(hardware, shape)
-            for role, policy in roles:
-                group = Group(role, hardware, shape, policy=policy)
+            for role in roles:
+                group = Group(role, hardware, shape)
                 rate_rps = replica_rps(options, group, model, kv_tokens[shape], tokens)
                 if rate_rps > 0:
                     rates[group] = rate_rps
@@ -104,12 +104,12 @@ def _replicas(options: PlaceOptions, tokens: Tokens) -> tuple[dict[Group, float]
     return rates, skipped
 
 
-def _space(options: PlaceOptions, role: tuple[Role, str], hardware: str) -> tuple[Space, dict[Shape, int]]:
+def _space(options: PlaceOptions, role: Role, hardware: str) -> tuple[Space, dict[Shape, int]]:
     """The shapes of replicas on a kind of GPU, and the tokens of KV that each of them holds."""
     kv_tokens: dict[Shape, int] = {}
 
     def refused(shape: Shape) -> str | None:
-        group = Group(role[0], hardware, shape, policy=role[1])
+        group = Group(role, hardware, shape)
         try:
             kv_tokens[shape] = options.kv_tokens(group)
         except UsageError as error:

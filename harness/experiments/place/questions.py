@@ -66,9 +66,9 @@ Steps = Generator[list[TrialRequest], "list[Trial]", Attained]
 class AtRate(HorizonSearch):
     """The question for one rate."""
 
-    def attained(self, seeds: Sequence[int], *, rough: bool = False) -> Steps:
+    def attained(self, seeds: Sequence[int]) -> Steps:
         """Runs of these seeds, and of as many again until the side of the goals is known or the limit is spent; one
-        alone decides where it can, and with `rough` in any case. A recording is one run."""
+        alone decides where it can. A recording is one run."""
         spec, rate_rps = self.spec, self.spec.at_rps
         assert rate_rps is not None
         if not spec.one_traffic and (yield from self._alone()) is not None:
@@ -86,7 +86,7 @@ class AtRate(HorizonSearch):
                 else [self._request(seed, rate_rps, self.horizon_s, wanted, slo, None) for seed in new]
             )
             found = self._judged(runs, wanted)
-            if rough or spec.one_traffic or found.meets is not None:
+            if spec.one_traffic or found.meets is not None:
                 return found
             affordable = int((spec.limit - self._spent) / (rate_rps * (self.horizon_s + self.settle_s)))
             more = min(max(len(seeds) // 2, 2, len(runs)), affordable)  # 1, 5, 10, 20, ... seeds

@@ -17,8 +17,7 @@ from harness.errors import UsageError, no_such
 from harness.experiments.capacity.conditions import Definition, conditions, definition_of
 from harness.experiments.capacity.horizon import SHORTEST_S, usual_s
 from harness.experiments.place.systems import (
-    ALGORITHMS,
-    PAPER,
+    ROLES_OF,
     Algorithm,
     Cluster,
     Deployment,
@@ -102,12 +101,12 @@ class PlaceOptions:
 
 
 def algorithms_of(text: str) -> tuple[Algorithm, ...]:
-    """`all` of the paper's, or names with commas. Raises UsageError with the nearest known name."""
+    """`all`, or names with commas. Raises UsageError with the nearest known name."""
     names = [part.strip().lower() for part in text.split(",")]
     for name in names:
-        if name not in (*ALGORITHMS, "all"):
-            raise no_such("placement algorithm", name, (*ALGORITHMS, "all"))
-    return tuple(known for known in ALGORITHMS if known in names or ("all" in names and known in PAPER))
+        if name not in (*ROLES_OF, "all"):
+            raise no_such("placement algorithm", name, (*ROLES_OF, "all"))
+    return tuple(known for known in ROLES_OF if known in names or "all" in names)
 
 
 def hardware_of(text: str) -> tuple[str, ...]:

@@ -41,13 +41,12 @@ NETWORK = "400Gbps"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Group:
-    """`count` equal replicas of one role on one kind of GPU; `policy` is theirs alone, where an algorithm names one."""
+    """`count` equal replicas of one role on one kind of GPU."""
 
     role: Role
     hardware: str
     shape: Shape
     count: int = 1
-    policy: str = ""
 
     @property
     def gpus(self) -> int:
@@ -55,8 +54,8 @@ class Group:
 
     @property
     def name(self) -> str:
-        """`P(2,1)`: role and (tp, pp) as the papers write it, or `P(1,1,dp=4,ep=4)`; and a policy of its own."""
-        return f"{_LETTER[self.role]}{label(self.shape)}{self.policy and f' {self.policy}'}"
+        """`P(2,1)`: role and (tp, pp) as the papers write it, or `P(1,1,dp=4,ep=4)`."""
+        return f"{_LETTER[self.role]}{label(self.shape)}"
 
     def spec(self, hardware: str) -> str:
         """As `--prefill` and `--decode` take it, in a system of that hardware."""
@@ -115,7 +114,6 @@ class Deployment:
         if first.role == "mixed":
             shape = first.shape
             more = {"tp": shape.tp, "pp": shape.pp, "replicas": first.count} | further_axes(shape)
-            found |= {"policy": first.policy} if first.policy else {}
             return {**found, **{name: value for name, value in more.items() if value > 1 or name == "tp"}}
         return {**found, **{group.role: group.spec(first.hardware) for group in self.groups}}
 
@@ -136,19 +134,11 @@ class Deployment:
         return "pcie" if catalog.hardware(prefill.hardware).nvlink_bytes_per_s is None else "nvlink"
 
 
-Algorithm = Literal["low", "high", "vllm++", "mii"]
-PAPER: tuple[Algorithm, ...] = ("high", "low", "vllm++")
-"""Those of the paper."""
-ALGORITHMS: tuple[Algorithm, ...] = (*PAPER, "mii")
-MII = "fastgen"
-"""The policy of DeepSpeed-MII, the other colocated baseline of the paper."""
-
-
-REPLICAS: Mapping[Algorithm, tuple[tuple[Role, str], ...]] = {
-    "low": (("prefill", ""), ("decode", "")), "high": (("prefill", ""), ("decode", "")),
-    "vllm++": (("mixed", ""),), "mii": (("mixed", MII),),
+Algorithm = Literal["low", "high", "vllm++"]
+ROLES_OF: Mapping[Algorithm, tuple[Role, ...]] = {
+    "high": ("prefill", "decode"), "low": ("prefill", "decode"), "vllm++": ("mixed",),
 }  # fmt: skip
-"""The replicas of an algorithm: their role, and a policy of their own."""
+"""The roles of the replicas of each algorithm."""
 
 
 @dataclass(frozen=True, slots=True)

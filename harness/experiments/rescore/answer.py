@@ -16,7 +16,7 @@ from harness.data.codec import Facts, encode
 from harness.data.host import versions
 from harness.data.run_json import Resolution
 from harness.errors import UsageError
-from harness.experiments.rescore.groups import capacities, grouped
+from harness.experiments.rescore.groups import grouped
 from harness.experiments.rescore.objectives import Objective, Outcome, Tokens, outcome, tasks, tokens
 from harness.experiments.rescore.scale import curve
 from harness.experiments.rescore.side_by_side import side_by_side
@@ -260,7 +260,6 @@ def slo_part(
         bounds=list(found.parts),
         classes={name: known(share) for name, share in by_class.items()},
         resolution=_resolution(source, objective, goals[0]),
-        capacities=capacities(source, objective, goals),
         tasks=tasks(source.seen, found.met, per_second) if found.by_request else None,
         scale=_scale(source, objective, found, query, goals, per_second),
         tokens=_tokens(source, objective, found, per_second) if query.tokens and found.by_request else None,

@@ -6,25 +6,17 @@ Capacities that a search has found for the very SLO that a run is scored under: 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from harness import untrusted
-from harness.api import Slo
-from harness.data import codec
 from harness.data.lists import first, lists, number
 from harness.errors import no_such
-from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.rescore.objectives import Objective
-from harness.experiments.rescore.slo_json import FoundCapacity
-from harness.metrics.objective import UNTAGGED, restored_slo
-from harness.options import NO_SETTINGS
+from harness.metrics.objective import UNTAGGED
 
 if TYPE_CHECKING:
     from harness.experiments.rescore.reading import Source
@@ -38,10 +30,6 @@ Grouping: TypeAlias = tuple[Ints, list[str]]
 TENTHS = 10
 MOST = 20
 """Groups that are shown apart; the others, which have fewer requests, stand together."""
-
-
-UP = 4
-"""Folders above a run in which a search that made it may have left its answer."""
 
 
 def check(by: str) -> str:
@@ -102,8 +90,8 @@ GROUPINGS: Mapping[str, Callable[[Source], Grouping]] = MappingProxyType(
     {
         "class": _classes,
         "turn": lambda run: _each_value(number(run.table, "turn") + 1, lambda turn: f"turn {turn:.0f}"),
-        "prompt": lambda run: _tenths(number(run.table, "prompt_tokens"), "tokens"),
-        "output": lambda run: _tenths(number(run.table, "output_tokens_asked"), "tokens"),
+        "prompt": lambda run: _tenths(number(run.table, "prompt_tokens")),
+        "output": lambda run: _tenths(number(run.table, "output_tokens_asked")),
         "prefix": _prefixes,
         "cached": _cached,
         "replica": lambda run: _each_value(number(run.table, "replica"), lambda replica: f"replica {replica:.0f}"),
@@ -113,21 +101,21 @@ GROUPINGS: Mapping[str, Callable[[Source], Grouping]] = MappingProxyType(
 """What `--by` can name."""
 
 
-def _tenths(values: Floats, unit: str) -> Grouping:
+def _tenths(values: Floats) -> Grouping:
     """Groups of about a tenth each; equal values stay together, so that there may be fewer."""
     if not len(values):
         return np.empty(0, np.int64), []
     inner = np.quantile(values, np.arange(1, TENTHS) / TENTHS, method="inverted_cdf")
     edges = np.unique(inner)
     place = np.searchsorted(edges, values)
-    return _used(place, [_between(values[place == i], unit) for i in range(len(edges) + 1)])
+    return _used(place, [_between(values[place == i]) for i in range(len(edges) + 1)])
 
 
-def _between(values: Floats, unit: str) -> str:
+def _between(values: Floats) -> str:
     if not len(values):
         return ""
     low, high = f"{values.min():,.0f}", f"{values.max():,.0f}"
-    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+    return f"{low} tokens" if low == high else f"{low} to {high} tokens"
 
 
 def _each_value(values: Floats, name: Callable[[float], str], *, without: str = "not known") -> Grouping:
@@ -144,32 +132,3 @@ def _used(place: Ints, names: list[str]) -> Grouping:
     """The same without empty groups."""
     there = np.bincount(place, minlength=len(names)) > 0
     return (np.cumsum(there) - 1)[place].astype(np.int64), [n for n, used in zip(names, there, strict=True) if used]
-
-
-def capacities(source: Source, objective: Objective, goals: Sequence[float]) -> list[FoundCapacity]:
-    """Per goal that a search decided: the rate and its interval, in requests per second."""
-    if not isinstance(objective, Slo):
-        return []
-    free = {"rate", "seed", "scale", "slo", "goal", "requests", "warmup", "duration", *NO_SETTINGS}
-    for info in _searches(source.path):
-        if set(restored_slo(info.slo).bounds) != set(objective.bounds):
-            continue
-        # the same system and traffic, at whatever rate and seed
-        specs = (info.spec, source.info.spec)
-        one, other = ({k: v for k, v in spec.items() if k not in free} for spec in specs)
-        if one == other:
-            return [
-                FoundCapacity(*(getattr(answer, key) for key in FoundCapacity.__struct_fields__))
-                for answer in info.answers
-                if answer.goal in goals
-            ]
-    return []
-
-
-def _searches(path: Path) -> Iterator[CapacityAnswer]:
-    """The answers of searches in the folder of a run and above it, the nearest first."""
-    for folder in [path, *path.absolute().parents][: UP + 1]:
-        try:
-            yield codec.decode(CapacityAnswer, untrusted.read_json(folder / "capacity.json"))
-        except (OSError, ValueError):
-            continue

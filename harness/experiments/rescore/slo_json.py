@@ -6,7 +6,6 @@ from msgspec import field
 
 from harness.data.codec import Count, Document, Facts, Number, Part, Percentile, Positive, Range, Share, Text
 from harness.data.run_json import Resolution
-from harness.experiments.capacity.capacity_json import RateBracket
 from harness.stats.seeds import Spread
 
 
@@ -32,18 +31,6 @@ class ConditionScore(Part, frozen=True):
     attainment: Share | None
     value_s: Number | None
     passed: bool | None
-
-
-class FoundCapacity(Part, frozen=True):
-    """What a search in the same folder found for the same SLO, as in capacity.json."""
-
-    goal: Share
-    state: str
-    capacity_rps: Positive | None
-    low_rps: Positive | None
-    high_rps: Positive | None
-    per_gpu_rps: Positive | None
-    bracket: RateBracket | None
 
 
 class TaskScore(Part, frozen=True):
@@ -106,7 +93,6 @@ class SloScore(Part, frozen=True, kw_only=True):
     bounds: list[ConditionScore]
     classes: dict[str, Share | None]
     resolution: Resolution | None
-    capacities: list[FoundCapacity]
     tasks: TaskScore | None
     scale: ScaleScore | None
     tokens: TokenScore | None
