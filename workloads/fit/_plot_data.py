@@ -44,7 +44,7 @@ def _recorded(table: pa.Table) -> dict[str, Any]:
 
 
 def _drawn(model: Model, span_s: float) -> dict[str, Any]:
-    blocks = list(_draw.blocks(model, None, _draw.DrawLimits(MOST_ROWS, span_s), SEED, 1))
+    blocks = list(_draw.blocks(model, None, _draw.DrawLimits(MOST_ROWS, span_s), SEED))
     at_s, _, prompt, output = (np.concatenate(column) for column in zip(*blocks, strict=True)) if blocks else _NOTHING
     few = slice(None, None, max(-(-len(at_s) // LENGTHS), 1))
     return {"name": "drawn", "times_s": at_s, "prompt_tokens": prompt[few], "output_tokens": output[few]}
