@@ -275,22 +275,18 @@ class OpenAI:
     async def recount(self) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:
         """Count the answers without usage by the server's tokenizer, else by the one that the user named."""
         from backends.client.control import ControlClient  # brings aiohttp with it
-        from backends.client.probe import tokenizer
 
         named = [local(self.tokenizer)] if self.tokenizer is not None else []
         if not self._recount.texts or not self._known:
             return await self._recount.count(named)
-        at = next((i for i, known in enumerate(self._known) if known.tokenize is not None), 0)
-        place, known = self._places[at], self._known[at]
+        place, ask, counters = self._places[0], self._known[0].ask, named
         tls = self._trust().context() if place.secure else True
         key = self._key()
         async with ControlClient(place.url, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
-                        timeout_s=RECOUNT_S, headers=known.ask.headers) as control:  # fmt: skip
-            if known.tokenize is None:
-                with suppress(BackendError):  # it is gone: then others count
-                    known = await tokenizer(control, known)
-            counters = [by_server(control, known)] if known.tokenize is not None else []
-            return await self._recount.count([*counters, *named])
+                        timeout_s=RECOUNT_S, headers=ask.headers) as control:  # fmt: skip
+            with suppress(BackendError):  # it is gone: then others count
+                counters = [*await by_server(control, ask.model), *named]
+            return await self._recount.count(counters)
 
     def aimed_at(self, url: str, model: str) -> OpenAI:
         """The same client for a built-in server, unopened: without key, headers, fields and limits of the target."""

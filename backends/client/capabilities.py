@@ -15,7 +15,6 @@ from harness.errors import UsageError
 
 Mode = Literal["off", "short"]
 UsageForm = Literal["every chunk", "a chunk of its own", "the finish chunk", "after the finish", "the answer"]
-TokenizeForm = Literal["prompt", "content"]
 
 
 class Sent(NamedTuple):
@@ -47,8 +46,8 @@ class Capabilities:
     `requests` are those that found it. `lessons` teach a content what the server counts. `usage` is where token counts
     are sent, None if nowhere; `role_early` whether a chunk without text comes well before the first token.
     `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server counts beyond the planned
-    prompt. `at_root`: the routes of the server stand beside the `/v1` of its URL. `tokenize` is the URL that counts
-    the tokens of a text, `warnings` are sentences for the user. `ignore_eos` in `describe`: whether the server
+    prompt. `at_root`: the routes of the server stand beside the `/v1` of its URL. `warnings` are sentences for
+    the user. `ignore_eos` in `describe`: whether the server
     accepts it, None if not sent.
     """
 
@@ -65,8 +64,6 @@ class Capabilities:
     overhead_tokens: int | None = None
     length_error: float | None = None
     at_root: bool = False
-    tokenize: str | None = None
-    tokenize_form: TokenizeForm = "prompt"
     max_model_len: int | None = None
     server: str | None = None
     kind: str | None = None
@@ -86,7 +83,6 @@ class Capabilities:
             "tokens_per_event": self.tokens_per_event,
             "cached_tokens": self.cached_tokens,
             "token_ids": self.ask.prompt == "ids",
-            "tokenize": self.tokenize,
             "max_model_len": self.max_model_len,
             "server": self.server,
             "kind": self.kind,
@@ -138,5 +134,5 @@ class Shared:
 
     def write(self, found: Sequence[Capabilities]) -> None:
         kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
-        plain = [replace(one, tokenize=None, ask=replace(one.ask, headers=(), extra={}, salt=None)) for one in found]
+        plain = [replace(one, ask=replace(one.ask, headers=(), extra={}, salt=None)) for one in found]
         write_json(self.path, {**kept, self._key: [asdict(one) for one in plain]})

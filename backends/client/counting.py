@@ -11,11 +11,11 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from backends.client import shapes
-from backends.client.capabilities import Capabilities
 from backends.client.framing import Stream
 from backends.client.shapes import DATA
 from harness.api import CountedBy
@@ -210,18 +210,22 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
-def by_server(control: ControlClient, found: Capabilities) -> Counter:
-    """Return the counter that asks `/tokenize` of the server."""
+async def by_server(control: ControlClient, model: str) -> list[Counter]:
+    """Return the counter that asks `/tokenize` of the server in the form that it answers to; none without one."""
 
-    async def tokens(text: str) -> int | None:
-        assert found.tokenize is not None
-        question: dict[str, object] = {"content": text, "add_special": False}
-        if found.tokenize_form == "prompt":
-            question = {"model": found.ask.model, "prompt": text, "add_special_tokens": False}
-        status, answer = await control.post(found.tokenize, question, "tokens of an answer")
+    async def tokens(text: str, form: str, **fields: object) -> int | None:
+        status, answer = await control.post(url, {form: text, **fields}, "tokens of an answer")
         return tokenized(answer) if status == 200 else None
 
-    return "server tokenizer", tokens
+    url = control.beside("/tokenize")
+    by_form = (
+        partial(tokens, form="prompt", model=model, add_special_tokens=False),
+        partial(tokens, form="content", add_special=False),
+    )
+    for count_tokens in by_form:
+        if await count_tokens("one two"):
+            return [("server tokenizer", count_tokens)]
+    return []
 
 
 def local(path: str) -> Counter:

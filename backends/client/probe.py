@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from backends.client import counting, shapes
 from backends.client.body import FIELDS, PATHS, SPELLING, Builder, RequestFormat, changed
-from backends.client.capabilities import Capabilities, Dropped, Lesson, Mode, TokenizeForm, UsageForm
+from backends.client.capabilities import Capabilities, Dropped, Lesson, Mode, UsageForm
 from backends.client.control import ControlClient, ProbeResponse
 from backends.client.discover import model_of
 from backends.client.secrets import Redaction
@@ -404,20 +404,3 @@ def _usage_form(response: ProbeResponse) -> UsageForm | None:
     if not response.streamed:
         return "the answer"
     return "every chunk" if counting.is_continuous(stream) else stream.usage_at
-
-
-async def tokenizer(control: ControlClient, found: Capabilities) -> Capabilities:
-    """Adds the URL that counts tokens, its form, and the context length that it reports, where there is one."""
-    url = control.beside("/tokenize")
-    forms: dict[TokenizeForm, dict[str, object]] = {
-        "prompt": {"model": found.ask.model, "prompt": "one two"},
-        "content": {"content": "one two"},
-    }
-    for form, question in forms.items():
-        status, answered = await control.post(url, question, "tokenizer")
-        if status == 200 and counting.tokenized(answered):
-            longest = shapes.whole(answered.get("max_model_len")) if isinstance(answered, dict) else None
-            return replace(found, tokenize=url, tokenize_form=form, max_model_len=found.max_model_len or longest)
-        if status == 404:
-            break
-    return found

@@ -44,7 +44,6 @@ class Server:
     ends_early: bool = False
     role_s: float | None = None
     streams: bool = True
-    tokenize: str | None = None
     in_pieces: bool = False
     status: int = 200
     failing: Mapping[int, int] = field(default_factory=dict)
@@ -70,17 +69,6 @@ class Server:
             await response.write(part)
             await asyncio.sleep(0.02)
         return response
-
-    async def count(self, request: web.Request) -> web.StreamResponse:
-        body = await request.json()
-        if self.tokenize is None:
-            raise web.HTTPNotFound
-        if self.tokenize not in body:
-            return web.json_response({"tokens": []})
-        tokens = list(range(len(body[self.tokenize].split())))
-        if self.in_pieces:
-            return await self.split(request, {"tokens": tokens})
-        return web.json_response({"tokens": tokens} | ({"count": len(tokens)} if self.tokenize == "prompt" else {}))
 
     def prompt_tokens(self, body: Mapping) -> int | None:
         """None for token ids that it does not take."""
@@ -178,7 +166,6 @@ def probed() -> Callable[..., Capabilities]:
         app.router.add_get(f"{version}/models", server.list)
         app.router.add_post(f"{version}/completions", server.answer)
         app.router.add_post(f"{version}/chat/completions", server.answer)
-        app.router.add_post("/tokenize", server.count)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
@@ -337,7 +324,7 @@ def test_a_content_that_learns_is_taught(probed: Callable) -> None:
 
 def test_a_server_without_usage_is_reported(probed: Callable) -> None:
     """It would be unknown that prompts were not counted."""
-    found = probed(Server(usage=None, tokenize="prompt"), api="chat")
+    found = probed(Server(usage=None), api="chat")
 
     assert found.usage is None and any("does not report prompt tokens" in warning for warning in found.warnings)
 
@@ -614,11 +601,11 @@ def test_what_was_found_is_shared_without_secrets(probed: Callable, tmp_path: Pa
     path, secret = tmp_path / "probe.json", "sk-verysecret"
     wanted = RequestFormat(api="chat", headers=(("X-Key", secret),), extra={"user": secret}, salt=secret, seed=3)
     content = Learner()
-    found = probed(Server(template=13, tokenize="prompt", refuse=("seed",)), content, **_fields(wanted))
+    found = probed(Server(template=13, refuse=("seed",)), content, **_fields(wanted))
     Shared(path, ["u"], wanted, {"content": "a"}).write([found])
     again = Shared(path, ["u"], replace(wanted, salt=secret[::-1]), {"content": "a"}).read()
 
-    assert (replace(found, tokenize=None, ask=replace(found.ask, salt=secret[::-1])),) == again
+    assert (replace(found, ask=replace(found.ask, salt=secret[::-1])),) == again
     assert found.lessons and secret not in path.read_text()
     for other in (Shared(path, ["v"], wanted, {"content": "a"}), Shared(path, ["u"], wanted, {"content": "b"}),
                   Shared(path, ["u"], replace(wanted, seed=4), {"content": "a"}),
