@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
-from xml.sax.saxutils import escape, quoteattr
+from xml.etree import ElementTree as ET
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 
@@ -34,32 +34,26 @@ class Suite:
 
 def render(suite: Suite) -> str:
     """The XML of a suite, ending with a newline."""
-    counts = {kind: sum(case.outcome == kind for case in suite.cases) for kind in ("failure", "error", "skipped")}
-    head = (
-        f'<testsuite name={_attribute(suite.name)} tests="{len(suite.cases)}" failures="{counts["failure"]}" '
-        f'errors="{counts["error"]}" skipped="{counts["skipped"]}" time="{suite.seconds:.3f}">'
-    )
-    lines = ['<?xml version="1.0" encoding="UTF-8"?>', head]
+    top = _element("testsuite", name=suite.name, tests=len(suite.cases))
+    for name, kind in (("failures", "failure"), ("errors", "error"), ("skipped", "skipped")):
+        top.set(name, str(sum(case.outcome == kind for case in suite.cases)))
+    top.set("time", f"{suite.seconds:.3f}")
     if suite.properties:
-        rows = (f"    <property name={_attribute(k)} value={_attribute(v)}/>" for k, v in suite.properties.items())
-        lines += ["  <properties>", *rows, "  </properties>"]
-    lines += [_case(case, suite) for case in suite.cases]
-    return "\n".join([*lines, "</testsuite>"]) + "\n"
+        properties = ET.SubElement(top, "properties")
+        properties.extend(_element("property", name=name, value=value) for name, value in suite.properties.items())
+    for case in suite.cases:
+        share = f"{suite.seconds / len(suite.cases):.3f}"
+        row = _element("testcase", classname=suite.classname, name=case.name, time=share)
+        if case.outcome != "passed":
+            row.append(_element(case.outcome, case.text, message=case.message))
+        top.append(row)
+    ET.indent(top)
+    xml: bytes = ET.tostring(top, "UTF-8", xml_declaration=True)
+    return xml.decode() + "\n"
 
 
-def _case(case: Case, suite: Suite) -> str:
-    share = suite.seconds / len(suite.cases)
-    opening = f'  <testcase classname={_attribute(suite.classname)} name={_attribute(case.name)} time="{share:.3f}"'
-    if case.outcome == "passed":
-        return f"{opening}/>"
-    text = escape(_plain(case.text))
-    return f"{opening}>\n    <{case.outcome} message={_attribute(case.message)}>{text}</{case.outcome}>\n  </testcase>"
-
-
-def _attribute(value: object) -> str:
-    return quoteattr(_plain(value), {"\n": "&#10;", "\t": "&#9;", "\r": "&#13;"})
-
-
-def _plain(value: object) -> str:
-    """The text without what XML cannot hold."""
-    return _NOT_XML.sub("", str(value))
+def _element(tag: str, text: str = "", **attributes: object) -> ET.Element:
+    """An element without what XML cannot hold."""
+    made = ET.Element(tag, {name: _NOT_XML.sub("", str(value)) for name, value in attributes.items()})
+    made.text = _NOT_XML.sub("", text)
+    return made
