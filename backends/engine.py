@@ -66,7 +66,7 @@ class Engine:
     link: str = "none"
     core: Core = field(init=False)
     """What decides inside its replica."""
-    _layout: Layout | None = field(init=False)
+    _layout: Layout = field(init=False)
     _facts: dict[str, object] = field(default_factory=dict, init=False)
     _link: EngineProcess | None = field(default=None, init=False)
     _queues: dict[int, asyncio.Queue[TokenEvent | Ended | BackendError]] = field(default_factory=dict, init=False)
@@ -87,9 +87,7 @@ class Engine:
 
     def order(self, prompts: Prompts | None) -> worker.Open:
         """The first message to the engine process; without `prompts` every request brings its own."""
-        return worker.Open(
-            self.executor, self._given, self.core, self.kv_blocks, self.temperature, self.nice, prompts, self._layout
-        )
+        return worker.Open(self.executor, self._layout, self.kv_blocks, self.temperature, self.nice, prompts)
 
     @property
     def _given(self) -> dict[str, object]:
@@ -140,8 +138,7 @@ class Engine:
 
     @property
     def _policies(self) -> str:
-        parts = () if self._layout is None else self._layout.parts
-        return " + ".join(dict.fromkeys(part.policy for part in parts)) or self.policy
+        return " + ".join(dict.fromkeys(part.policy for part in self._layout.parts))
 
     async def close(self) -> None:
         """End the process. Safe to call twice, and after a failed `open`."""

@@ -19,6 +19,7 @@ from hypothesis import settings
 
 Bench = Callable[..., "subprocess.Popen[str]"]
 
+sys.path.insert(0, str(Path(__file__).parent))  # for modules that tests share
 settings.register_profile("quick", max_examples=25, deadline=None, derandomize=True)  # the night draws anew
 settings.register_profile("nightly", max_examples=300, deadline=None)
 settings.load_profile("quick")  # that of the command line comes later
@@ -124,23 +125,16 @@ def engine_loop():
     """
     import numpy as np
 
-    from backends.engine_process.core import EngineCore
     from backends.latency.linear import Linear
+    from replay._alone import serve_alone
 
     cost = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
 
     def run(requests, replica, model=None, token_ids=lambda request, _: np.ones(request.prompt_tokens, np.int64)):
         timed = TimedExecutor(replica, cost, model)
-        core = EngineCore(replica, timed, token_ids, lambda: timed.now_s)
-        left, ended = list(requests), []
+        ended = []
         stamps, tokens = defaultdict(list), defaultdict(list)
-        while left or replica.waiting or replica.running or replica.swap:
-            if not replica.waiting and not replica.running and not replica.swap:
-                timed.now_s = max(timed.now_s, left[0].scheduled_s)
-            arrived = [r for r in left if r.scheduled_s <= timed.now_s]
-            left = left[len(arrived) :]
-            turn = core.turn(arrived)
-            replica.check()
+        for turn in serve_alone(replica, timed, token_ids, requests):
             for i, token in zip(turn.tokens, turn.token_ids, strict=True):
                 stamps[i].append(turn.at_s)
                 tokens[i].append(token)

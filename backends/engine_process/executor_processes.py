@@ -1,4 +1,4 @@
-"""The executors of a cluster as processes: starts them, passes messages, notices when one ends."""
+"""The executors of a cluster: starts their processes, passes messages, notices when one ends; or one without."""
 
 import os
 import select
@@ -6,11 +6,23 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from backends.engine_process.executor_worker import Allocate, Allocated, Broken, Build, Built, Refused
+from backends.engine_process.cluster import Message
+from backends.engine_process.executor_worker import (
+    Allocate,
+    Allocated,
+    Broken,
+    Build,
+    Built,
+    Refused,
+    StepRunner,
+    make_executor,
+)
+from backends.executors.paced import Paced
 from harness.errors import BackendError
 from harness.ipc import Inbox, frame, python
 
@@ -98,6 +110,43 @@ class ExecutorProcesses:
                 raise BackendError(f"The executor of replica {index} ended before the run began.")
             answers.append(answer)
         return answers
+
+
+class OwnExecutor:
+    """The executor of a single replica, in this process: a step runs, or is waited for, while its answer is taken."""
+
+    def __init__(self, message: Build) -> None:
+        self._executor = make_executor(message.executor, message.given)
+        self._runner = StepRunner(self._executor)
+        self._sent: deque[Message] = deque()
+
+    def built(self) -> list[Built]:
+        return [Built(self._executor.describe(), shares_memory=False)]
+
+    def allocate(self, messages: ListOf[Allocate]) -> None:
+        """Make its KV memory."""
+        (message,) = messages
+        os.nice(message.nice)
+        if not isinstance(self._executor, Paced):
+            self._executor.allocate(message.blocks, message.block_tokens)
+
+    def send(self, index: int, message: Message) -> None:  # noqa: ARG002  the only one
+        self._sent.append(message)
+
+    def take(self, also: socket.socket, patience_s: float | None) -> Iterator[tuple[int, object]]:
+        """The answers to what was sent; without any, wait up to `patience_s` for something from `also`."""
+        if not self._sent:
+            select.select([also], [], [], patience_s)
+        while self._sent:
+            answer = self._runner.perform(self._sent.popleft())
+            if answer is not None:
+                yield 0, answer
+
+    def close(self) -> None:
+        """Nothing is left behind."""
+
+
+Executors: TypeAlias = ExecutorProcesses | OwnExecutor
 
 
 def _anonymous_file() -> int:

@@ -110,7 +110,7 @@ class SharesMemory(Protocol):
 class StepRunner:
     """Runs the steps of an executor and makes its copies; `memory(replica)` has the KV blocks of a replica."""
 
-    def __init__(self, executor: Executor | Paced, memory: Callable[[int], mmap.mmap]) -> None:
+    def __init__(self, executor: Executor | Paced, memory: Callable[[int], mmap.mmap] | None = None) -> None:
         self._executor = executor
         self._memory = memory
         self._host: dict[int, Sequence[object]] = {}  # KV of who is swapped out, block by block
@@ -127,6 +127,7 @@ class StepRunner:
             return Ran([], time.monotonic())
         if isinstance(message, Copy):
             assert isinstance(executor, SharesMemory)
+            assert self._memory is not None
             source = self._memory(message.source)
             if message.blocks is None:
                 self._host[message.request_id] = executor.copy_out_of(source, message.source_blocks)

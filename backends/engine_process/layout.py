@@ -37,8 +37,8 @@ class Layout:
     link: str
 
 
-def layout(engine: Engine, given: Mapping[str, object]) -> Layout | None:
-    """The cluster that these options ask for, None for one replica that needs no router. Raises UsageError."""
+def layout(engine: Engine, given: Mapping[str, object]) -> Layout:
+    """The replicas that these options ask for. Raises UsageError."""
     apart = engine.prefill is not None or engine.decode is not None
     acts = router_acts(engine.router)
     for name, off in (("handoff", "pull"), ("link", "none")):
@@ -49,8 +49,6 @@ def layout(engine: Engine, given: Mapping[str, object]) -> Layout | None:
     rate(engine.link, hardware(engine.hardware or "a100-80g"))  # raises UsageError for what is none
     parts: tuple[Part, ...]
     if engine.prefill is None or engine.decode is None:
-        if engine.replicas == 1 and not acts:
-            return None
         parts = (_part(engine, given, "mixed", Side(engine.replicas), engine.policy, engine.router),)
     else:
         if engine.replicas != 1 or engine.tp is not None:

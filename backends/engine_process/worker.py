@@ -1,7 +1,6 @@
 """The engine's process: serves one client over an inherited socket, whose descriptor is its argument."""
 
 import contextlib
-import os
 import socket
 import sys
 import time
@@ -10,14 +9,13 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from backends.engine_process.cluster import EngineCluster, Message
-from backends.engine_process.core import EngineCore
-from backends.engine_process.executor_processes import ExecutorProcesses
+from backends.engine_process.executor_processes import ExecutorProcesses, Executors, OwnExecutor
 from backends.engine_process.executor_worker import Allocate, Broken, Build, Copied, Ran, make_executor
 from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.engine_process.layout import Layout
 from backends.engine_process.pacing import Pace
 from backends.executors.paced import Paced
-from backends.serving.cluster import Cluster, Member, give_model
+from backends.serving.cluster import Cluster, Member
 from backends.serving.handoff import Link
 from backends.serving.plugins import Memory
 from backends.serving.replica import Replica
@@ -43,16 +41,14 @@ MOST_KV_BYTES = 16 * 2**30
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """First message: build the model and get ready. `given` are the fields of the executor that the user set."""
+    """First message: build the models and get ready."""
 
     executor: str
-    given: Mapping[str, object]
-    core: Core
+    layout: Layout
     kv_blocks: int | None
     temperature: float
     nice: int | None
     prompts: Prompts | None  # None: every request brings its own
-    layout: Layout | None = None  # None: one replica, in that process
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,7 @@ class Worker:
         if not isinstance(first, Open):
             return  # the client left before the first message
         try:
-            serve = self._open(first) if first.layout is None else self._open_cluster(first, first.layout)
+            serve = self._open(first)
         except BenchError as error:
             self._sock.sendall(frame(Ready({}, error)))
             return
@@ -129,63 +125,36 @@ class Worker:
         except Exception as error:  # noqa: BLE001  whatever broke, the client must hear of it
             self._sock.sendall(frame(Failed(where(error))))
 
-    def _turns(self, core: EngineCore) -> None:
-        idle = True
-        while not self._inbox.closed:
-            arrived: dict[int, Add] = {}
-            cancelled: list[int] = []
-            for message in self._inbox.take(wait=idle):
-                if isinstance(message, Clock):
-                    self._epoch_s = message.epoch_s
-                elif isinstance(message, Add):
-                    arrived[message.request.id] = message
-                elif isinstance(message, Forget):
-                    core.replica.forget_prefixes(self._now_s())
-                elif isinstance(message, Cancel) and arrived.pop(message.request_id, None) is None:
-                    cancelled.append(message.request_id)
-            params = {i: add.params for i, add in arrived.items() if add.params is not None}
-            adds = arrived.values()
-            sent_s = max((add.sent_s - self._epoch_s for add in adds), default=None)
-            turn = core.turn([add.request for add in adds], cancelled, params, sent_s)
-            idle = turn.step is None
-            if turn.step is not None or turn.ended:
-                self._sock.sendall(frame(turn))
-
     def _open(self, message: Open) -> Callable[[], None]:
-        core, facts = engine_core(message, self._now_s)
-        os.nice(nice_of(message, computes=core.computes))
-        self._sock.sendall(frame(Ready(facts)))
-        return lambda: self._turns(core)
-
-    def _open_cluster(self, message: Open, layout: Layout) -> Callable[[], None]:
-        processes = ExecutorProcesses(
-            [Build(message.executor, part.given) for part in layout.parts for _ in range(part.count)]
+        builds = [Build(message.executor, part.given) for part in message.layout.parts for _ in range(part.count)]
+        executors = (
+            OwnExecutor(builds[0]) if len(builds) == 1 and not moves(message.layout) else ExecutorProcesses(builds)
         )
         try:
-            build, facts = engine_cluster(message, layout, processes)
+            build, facts = engine_cluster(message, executors)
         except BenchError:
-            processes.close()
+            executors.close()
             raise
         self._sock.sendall(frame(Ready(facts)))
 
         def serve() -> None:
             try:
-                self._cluster_turns(build, processes)
+                self._turns(build, executors)
             finally:
-                processes.close()
+                executors.close()
 
         return serve
 
-    def _cluster_turns(self, build: ClusterOf, processes: ExecutorProcesses) -> None:
+    def _turns(self, build: ClusterOf, executors: Executors) -> None:
         def send(replica: int, message: Message) -> None:
             if isinstance(message, Work) and message.end_s is not None:
                 message = replace(message, end_s=message.end_s + self._epoch_s)
-            processes.send(replica, message)
+            executors.send(replica, message)
 
         cluster: EngineCluster | None = None  # until the clock of the run is known
         while not self._inbox.closed:
             patience_s = inf if cluster is None else cluster.next_s - self._now_s()
-            for replica, answer in processes.take(self._sock, max(0.0, patience_s) if patience_s < inf else None):
+            for replica, answer in executors.take(self._sock, max(0.0, patience_s) if patience_s < inf else None):
                 if isinstance(answer, Ran) and cluster is not None:
                     cluster.ran(replica, answer.sampled, answer.end_s - self._epoch_s)
                 elif isinstance(answer, Copied) and cluster is not None:
@@ -199,8 +168,7 @@ class Worker:
                     continue
                 cluster = cluster or build(send, self._now_s())
                 if isinstance(message, Add):
-                    at_s = message.sent_s - self._epoch_s if cluster.paced else self._now_s()
-                    refused = cluster.arrive(message.request, message.params, at_s)
+                    refused = cluster.arrive(message.request, message.params, message.sent_s - self._epoch_s)
                     if refused is not None:
                         self._sock.sendall(frame(refused))
                 elif isinstance(message, Cancel):
@@ -215,26 +183,15 @@ class Worker:
         return time.monotonic() - self._epoch_s
 
 
-def engine_core(
-    message: Open, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep
-) -> tuple[EngineCore, dict[str, object]]:
-    """The loop that a first message asks for, with its model and memory, and its facts. Raises UsageError."""
-    executor = make_executor(message.executor, message.given)
-    pacer = executor if isinstance(executor, Paced) else None
-    facts = dict(executor.describe())
-    memory, blocks, cost = kv_memory(message, message.core, facts, pacer)
-    if not isinstance(executor, Paced):
-        executor.allocate(blocks, memory.block_tokens)
-    replica = message.core.replica(memory, blocks, cost=cost)
-    give_model(replica, Member(model=None if pacer is None else pacer.latency_model))
-    facts |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
-    return EngineCore(replica, executor, message.prompts, clock, message.temperature, sleep), facts
+def moves(layout: Layout) -> bool:
+    """Whether requests may move from one replica to another."""
+    return layout.parts[0].role != "mixed" or router_acts(layout.parts[0].router)
 
 
-def engine_cluster(message: Open, layout: Layout, processes: ExecutorProcesses) -> tuple[ClusterOf, dict[str, object]]:
+def engine_cluster(message: Open, executors: Executors) -> tuple[ClusterOf, dict[str, object]]:
     """The cluster that a first message asks for, with its executors' memory, and its facts. Raises UsageError."""
-    parts, built = layout.parts, processes.built()
-    moves = parts[0].role != "mixed" or router_acts(parts[0].router)
+    layout, built = message.layout, executors.built()
+    parts, moving = layout.parts, moves(layout)
     replicas: list[Replica] = []
     members: list[Member] = []
     pacers: list[Paced] = []
@@ -246,7 +203,7 @@ def engine_cluster(message: Open, layout: Layout, processes: ExecutorProcesses) 
         pacer = executor if isinstance(executor, Paced) else None
         memory, blocks, cost = kv_memory(message, part.core, its, pacer, sum(part.count for part in parts))
         shares = built[len(replicas)].shares_memory
-        if moves and pacer is None and not shares:
+        if moving and pacer is None and not shares:
             raise UsageError(
                 f"Replicas of executor={message.executor} cannot copy KV from one another; give executor=llama or "
                 "paced, or replicas alike and a router that does not move requests."
@@ -260,7 +217,7 @@ def engine_cluster(message: Open, layout: Layout, processes: ExecutorProcesses) 
                 replica.set_role(part.role, 0.0)
             replicas.append(replica)
             members.append(Member(gpus, model))
-            allocations.append(Allocate(blocks, memory.block_tokens, nice, shares and moves))
+            allocations.append(Allocate(blocks, memory.block_tokens, nice, shares and moving))
             pacers += [] if pacer is None else [pacer]
         its |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
         if part is parts[0]:
@@ -271,10 +228,11 @@ def engine_cluster(message: Open, layout: Layout, processes: ExecutorProcesses) 
                 "replicas": part.count, "gpus": part.count * gpus, "policy": part.policy, "router": part.router,
                 **{name: its[name] for name in names if name in its},
             }  # fmt: skip
-    processes.allocate(allocations)
+    executors.allocate(allocations)
     link, rate = _link(layout, facts)
-    facts |= {"replicas": len(replicas), "router": parts[0].router, "gpus": sum(member.gpus for member in members)}
-    if moves and rate.bytes_per_s < inf:
+    if len(replicas) > 1 or moving:
+        facts |= {"replicas": len(replicas), "router": parts[0].router, "gpus": sum(member.gpus for member in members)}
+    if moving and rate.bytes_per_s < inf:
         facts |= {"link_bytes_per_s": rate.bytes_per_s, "link_latency_s": rate.latency_s}
     if parts[0].role != "mixed":
         facts["handoff"] = "pull" if layout.pull else "push"

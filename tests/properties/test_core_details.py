@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 import backends.serving.decodes as decodes
-from backends.engine_process.core import EngineCore
 from backends.serving.cluster import Cluster
 from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
@@ -12,6 +11,7 @@ from backends.sim import Sim
 from harness.api import Request
 from harness.errors import UsageError
 from harness.registry import make
+from replay._alone import serve_alone, tokens_of
 
 
 def replica(policy="sarathi:budget=32,max_seqs=8", blocks=64, journal=None):
@@ -105,17 +105,10 @@ class Echo:
         return [3 if piece.sample else None for piece in pieces]
 
 
-def test_a_turn_of_the_engine_cancels_rejects_and_serves():
+def test_the_engine_rejects_and_serves():
     """What the process does is this loop; here it runs where its every line can be watched."""
-    ticks = iter(range(100))
-    core = EngineCore(replica(), Echo(), lambda r, _: np.ones(r.prompt_tokens, np.int64), lambda: float(next(ticks)))
-    core.turn([Request(0, 0.0, 4, 9), Request(1, 0.0, 4, 3), Request(2, 0.0, 40, 20), Request(3, 0.0, 4, 9)])
-    turn = core.turn([Request(4, 0.0, 0, 4)], cancelled=[3, 99])
+    requests = [Request(0, 0.0, 4, 9), Request(1, 0.0, 4, 3), Request(2, 0.0, 40, 20), Request(4, 0.0, 0, 4)]
+    turns = serve_alone(replica(), Echo(), lambda r, _: np.ones(r.prompt_tokens, np.int64), requests)
 
-    assert {3: "cancelled", 4: "rejected"} == {e.request_id: e.status for e in turn.ended}
-    assert [0, 1] == turn.tokens
-    assert [1, 1, 1, 1, 3, 3, 0] == core.token_ids(0)[:7].tolist()
-    done = [e for _ in range(10) for e in core.turn().ended]
-
-    assert {0: "ok", 1: "ok"} == {e.request_id: e.status for e in done}
-    assert core.turn().step is None
+    assert {0: "ok", 1: "ok", 2: "rejected", 4: "rejected"} == {e.request_id: e.status for t in turns for e in t.ended}
+    assert {0: [3] * 9, 1: [3] * 3} == tokens_of(turns)

@@ -6,7 +6,6 @@ import time
 import pytest
 
 from backends.engine import Engine
-from backends.engine_process.core import EngineCore
 from backends.latency.recorded import Recorded
 from backends.serving.journal import Journal
 from backends.serving.replica import Replica
@@ -16,6 +15,7 @@ from backends.simulator.core import Core
 from harness.api import Ended, Request, RequestRecord, TokenEvent
 from harness.data.records import steps_table, to_table
 from harness.registry import make
+from replay._alone import serve_alone, tokens_of
 from workloads.content.tokens import Tokens
 
 POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
@@ -95,27 +95,19 @@ def tokens(requests, policy, preempt, blocks, executor="llama"):
     model = make("executors", executor, dtype="float64", vocab=512, device="cpu")
     model.allocate(blocks, 8)
     core = Core.of(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
-    engine = EngineCore(core.replica(core.memory(), blocks), model, Tokens().token_ids, lambda: 0.0)
-    tokens_of, turn = {r.id: [] for r in requests}, engine.turn(requests)
-    moved = preempted = 0
-    while turn.step is not None:
-        for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
-            tokens_of[request_id].append(token)
-        engine.replica.check()
-        preempted += len(turn.preempted)
-        moved += len(engine._host)
-        turn = engine.turn()
-    return tokens_of, preempted, moved
+    turns = serve_alone(core.replica(core.memory(), blocks), model, Tokens().token_ids, requests)
+    moved = max(turn.facts.get("swapped_blocks", 0) for turn in turns)
+    return tokens_of(turns), sum(len(turn.preempted) for turn in turns), moved
 
 
 @pytest.fixture(scope="module")
 def alone(draw):
     """Requests, and what the model says of each when it runs by itself."""
     requests = draw(10, rate_rps=1e6, prompt=(1, 70), output=(12, 40), seed=3)
-    tokens_of, preempted, _ = tokens(requests, "vllm-v0:max_seqs=1", "recompute", 400)
+    said, preempted, _ = tokens(requests, "vllm-v0:max_seqs=1", "recompute", 400)
 
     assert preempted == 0
-    return requests, tokens_of
+    return requests, said
 
 
 @pytest.fixture(params=["llama", "torch"])
@@ -137,9 +129,9 @@ def executor(request):
 def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, preempt, alone, executor):
     """A policy, a chunk or a swap that changed what the model says would corrupt answers in silence."""
     requests, expected = alone  # of NumPy, for either executor
-    tokens_of, preempted, moved = tokens(requests, policy, preempt, 16, executor)
+    said, preempted, moved = tokens(requests, policy, preempt, 16, executor)
 
-    assert expected == tokens_of
+    assert expected == said
     if policy.startswith(("vllm", "sarathi")):
         assert preempted > 0, "this case is here for its preemptions"
         assert (moved > 0) == (preempt != "recompute")

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from backends.engine_process.cluster import Copy, EngineCluster
-from backends.engine_process.core import EngineCore
 from backends.engine_process.executor_worker import Ran, StepRunner
 from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.executors.llama import Llama
@@ -16,6 +15,7 @@ from backends.serving.routing import Migrate, Send
 from backends.sim import Sim
 from backends.simulator.core import Core
 from backends.simulator.loop import step_ends
+from replay._alone import serve_alone, tokens_of
 from workloads.content.tokens import Tokens
 
 COST = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)
@@ -184,26 +184,13 @@ class Models:
             engine.copied(answer.number, engine.loop.now_s)
 
 
-def tokens_of(turns, requests):
-    """Tokens by request."""
-    answered = {request.id: [] for request in requests}
-    for turn in turns:
-        for i, token in zip(turn.tokens, turn.token_ids, strict=True):
-            answered[i].append(token)
-    return answered
-
-
 @pytest.fixture(scope="module")
 def alone(draw):
     """Requests, and what one engine says to them, one after the other."""
     requests = draw(10, rate_rps=200.0, prompt=(1, 70), output=(12, 40), seed=3)
     model, core = Llama(dtype="float64", vocab=512), Core.of("vllm-v0:max_seqs=1", f"paged:block_tokens={BLOCK}")
     model.allocate(400, BLOCK)
-    engine = EngineCore(core.replica(core.memory(), 400), model, Tokens().token_ids, lambda: 0.0)
-    turns = [engine.turn(requests)]
-    while turns[-1].step is not None:
-        turns.append(engine.turn())
-    return requests, tokens_of(turns, requests)
+    return requests, tokens_of(serve_alone(core.replica(core.memory(), 400), model, Tokens().token_ids, requests))
 
 
 KV = f"paged:block_tokens={BLOCK},watermark=0"
@@ -226,7 +213,7 @@ def test_a_cluster_says_what_one_engine_says(shape, options, each_policy, alone)
     models = Models(len(sim.cluster.replicas), 18)
     turns = serve(sim.cluster, requests, models)
 
-    assert expected == tokens_of(turns, requests)
+    assert expected == tokens_of(turns)
     assert (models.copies > 0) == (shape != "replicas")
 
 

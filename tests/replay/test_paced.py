@@ -5,48 +5,47 @@ from dataclasses import replace
 import pytest
 
 from backends.engine_process import worker
-from backends.engine_process.generation import GenerationParams
+from backends.engine_process.executor_processes import OwnExecutor
+from backends.engine_process.executor_worker import Build
+from backends.engine_process.generation import GenerationParams, Work
+from backends.engine_process.layout import Layout, Part
 from backends.serving.journal import Journal
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
 from harness.errors import UsageError
 from harness.validity.checks import late_steps
+from replay._alone import turns_of
 
 
-class Clock:
-    """A clock that only moves while a step is awaited; each wakes up `slow_s` late."""
-
-    def __init__(self, slow_s=0.0):
-        self.now_s, self.slow_s, self.ends_s = 0.0, slow_s, []
-
-    def __call__(self):
-        return self.now_s
-
-    def sleep(self, seconds):
-        self.now_s += seconds + self.slow_s
+def asked(executor, given, kv_blocks=None, **options):
+    """What an engine of one replica is asked to be, and its executor."""
+    part = Part("mixed", 1, options.get("policy", "sarathi"), "round-robin", given, Core.of(**options))
+    message = worker.Open(executor, Layout((part,), pull=True, link="none"), kv_blocks, 0.0, 0, None)
+    return worker.engine_cluster(message, OwnExecutor(Build(executor, given)))
 
 
-def paced(requests, clock=None, latency="abc:vllm", given=None, params=None, **options):
-    """The paced engine's loop over these requests: the core, its facts, token times by request, all turns."""
-    clock = clock or Clock()
-    blocks = options.pop("kv_blocks", None)
-    message = worker.Open(f"paced:latency={latency}", given or {}, Core.of(**options), blocks, 0.0, 0, None)
-    core, facts = worker.engine_core(message, clock, clock.sleep)
-    core.replica.journal = Journal()
-    left, stamps, turns = list(requests), {}, []
-    while left or core.replica.waiting or core.replica.running or core.replica.swap:
-        if not (core.replica.waiting or core.replica.running or core.replica.swap):
-            clock.now_s = max(clock.now_s, left[0].scheduled_s)
-        arrived = [r for r in left if r.scheduled_s <= clock.now_s]
-        left = left[len(arrived) :]
-        given = {r.id: params[r.id] for r in arrived} if params else {}
-        turn = core.turn(arrived, params=given, sent_s=arrived[-1].scheduled_s if arrived else None)
-        core.replica.check()
-        turns.append(turn)
+def paced(requests, slow_s=0.0, latency="abc:vllm", given=None, params=None, **options):
+    """The paced engine's loop over these requests, each step of which ends late by `slow_s`.
+
+    Its replica, its facts, token times by request, all turns.
+    """
+    build, facts = asked(f"paced:latency={latency}", given or {}, **options)
+
+    def send(_, message):
+        if isinstance(message, Work):
+            engine.ran(0, [], message.end_s + slow_s)
+
+    engine = build(send, 0.0)
+    (replica,) = engine.cluster.replicas
+    replica.journal = Journal()
+    for request in requests:
+        assert engine.arrive(request, (params or {}).get(request.id), request.scheduled_s) is None
+    stamps, turns = {}, list(turns_of(engine))
+    for turn in turns:
         for i in turn.tokens:
             stamps.setdefault(i, []).append(turn.at_s)
-    return core, facts, stamps, turns
+    return replica, facts, stamps, turns
 
 
 def rounded(stamps):
@@ -77,10 +76,10 @@ def shared(requests):
 def test_a_paced_engine_is_the_simulator_under_another_clock(each_policy, options, draw):
     """Whatever a policy, a tight memory or drafts do under one clock only would be an error of the simulator."""
     requests = shared(draw(60, rate_rps=6.0, prompt=(1, 150), output=(1, 90)))
-    core, _, stamps, turns = paced(requests, policy=each_policy, **options)
+    replica, _, stamps, turns = paced(requests, policy=each_policy, **options)
     sim, times, records = simulated(requests, policy=each_policy, **options)
 
-    assert core.replica.journal.decisions == sim.cluster.replicas[0].journal.decisions
+    assert replica.journal.decisions == sim.cluster.replicas[0].journal.decisions
     assert rounded(stamps) == rounded(times)
     assert {e.request_id: (e.preemptions, e.cached_tokens) for t in turns for e in t.ended} == {
         i: (r.preemptions, r.cached_tokens) for i, r in records.items()
@@ -98,9 +97,9 @@ def test_a_paced_engine_is_the_simulator_under_another_clock(each_policy, option
 @pytest.mark.parametrize("kv", ["paged", "reserve-max", "virtual"])
 def test_a_paced_engine_has_the_memory_of_the_simulator(kv, given):
     """More or fewer blocks would mean other preemptions at the same load."""
-    core, facts, _, _ = paced([], latency="roofline", given=given, kv=kv, preempt="swap")
+    ours, facts, _, _ = paced([], latency="roofline", given=given, kv=kv, preempt="swap")
     sim = Sim(kv=kv, preempt="swap", **given)
-    ours, theirs = core.replica, sim.cluster.replicas[0]
+    theirs = sim.cluster.replicas[0]
 
     assert (ours.blocks.total, ours.blocks.size) == (theirs.blocks.total, theirs.blocks.size)
     assert (ours.swap.total, ours.swap.block_s) == (theirs.swap.total, theirs.swap.block_s)
@@ -124,7 +123,7 @@ def test_equal_prompts_have_equal_answers_and_their_blocks_are_found_again():
 def test_a_step_that_ends_late_is_counted_and_moves_those_after_it(slow_s, draw):
     """A machine that wakes up late measures itself; within the tolerance it must not move a single token."""
     requests = draw(20, rate_rps=1e6)
-    _, _, stamps, turns = paced(requests, Clock(slow_s))
+    _, _, stamps, turns = paced(requests, slow_s)
     _, times, _ = simulated(requests)
     facts = next(turn.facts for turn in reversed(turns) if turn.facts)
     last_s = {i: (s[-1], times[i][-1]) for i, s in stamps.items()}
@@ -160,7 +159,5 @@ def test_more_than_one_step_in_a_hundred_may_not_be_late(late, valid):
 )
 def test_what_an_executor_cannot_do_is_one_sentence(executor, given, words):
     """An option that is ignored in silence is believed to have had an effect."""
-    message = worker.Open(executor, given, Core.of(), None, 0.0, 0, None)
-
     with pytest.raises(UsageError, match=words):
-        worker.engine_core(message, Clock())
+        asked(executor, given)

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backends.engine_process.core import EngineCore
 from backends.latency.recorded import Recorded
 from backends.sim import Sim
 from backends.simulator.core import Core
@@ -16,6 +15,7 @@ from harness.data.dependencies import Releases
 from harness.data.records import scheduled_table, steps_table, to_table
 from harness.data.schedule import Schedule, digest
 from harness.errors import NotValid, UsageError
+from replay._alone import serve_alone
 
 
 @pytest.fixture
@@ -128,17 +128,10 @@ def test_recorded_step_times_give_the_engines_token_times_under_every_policy(eac
     """S27: a simulator that is off by a step under one policy has a scheduler of its own there."""
     requests = draw(80, rate_rps=6.0, prompt=(1, 150), output=(1, 90))
     noisy, core = Noisy(), Core.of(each_policy)
-    engine = EngineCore(
-        core.replica(core.memory(), blocks), noisy, lambda r, _: np.ones(r.prompt_tokens, int), lambda: noisy.now_s
-    )
-    left, steps, stamps, records = list(requests), [], {r.id: [] for r in requests}, []
-    while left or engine.replica.waiting or engine.replica.running:
-        if not engine.replica.waiting and not engine.replica.running:
-            noisy.now_s = max(noisy.now_s, left[0].scheduled_s)
-        arrived = [r for r in left if r.scheduled_s <= noisy.now_s]
-        left = left[len(arrived) :]
-        turn = engine.turn(arrived)
-        steps.append(turn.step)
+    replica = core.replica(core.memory(), blocks)
+    turns = serve_alone(replica, noisy, lambda r, _: np.ones(r.prompt_tokens, int), requests)
+    steps, stamps, records = [turn.step for turn in turns if turn.step], {r.id: [] for r in requests}, []
+    for turn in turns:
         for i in turn.tokens:
             stamps[i].append(turn.at_s)
         for ended in turn.ended:

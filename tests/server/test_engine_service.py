@@ -6,13 +6,11 @@ import os
 import select
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from backends.engine_process.core import EngineCore
 from backends.engine_process.generation import GenerationParams
 from backends.executors import _weights
 from backends.executors.llama import Llama
@@ -23,6 +21,7 @@ from harness.api import Request
 from harness.errors import BackendError, UsageError
 from harness.registry import make as make_plugin
 from harness.spec import parse
+from replay._alone import serve_alone, tokens_of
 from server import _received
 from server._received import Received
 
@@ -52,19 +51,12 @@ def from_core(model, lengths, params, blocks=4096):
     memory = make_plugin("kv", "paged")
     model.allocate(blocks, memory.block_tokens)
     replica = Replica(make_plugin("policies", "sarathi"), memory, blocks)
-    core = EngineCore(replica, model, None, time.monotonic)
     requests = [Request(i, 0.0, len(one.prompt), n) for i, (n, one) in enumerate(zip(lengths, params, strict=True))]
-    tokens = [[] for _ in requests]
-    turn = core.turn(requests, params=dict(enumerate(params)))
-    while turn.step is not None:
-        for i, token in zip(turn.tokens, turn.token_ids, strict=True):
-            tokens[i].append(token)
-        turn = core.turn()
-    replica.check()
+    tokens = tokens_of(serve_alone(replica, model, None, requests, dict(enumerate(params))))
 
     assert blocks == replica.blocks.free
 
-    return tokens
+    return [tokens[i] for i in range(len(requests))]
 
 
 @pytest.mark.parametrize("spec", ["engine", "engine:prefill=1,decode=1"])

@@ -5,7 +5,6 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from backends.engine_process.core import EngineCore
 from backends.engine_process.generation import looked_up
 from backends.executors.llama import Llama
 from backends.sim import Sim
@@ -13,6 +12,7 @@ from backends.simulator.core import Core
 from backends.systems.laws import tokens_per_step
 from harness.api import Request
 from harness.errors import UsageError
+from replay._alone import serve_alone, tokens_of
 
 POLICIES = ["vllm-v0", "sarathi:budget=64,max_seqs=16", "orca:max_batch=6", "static:batch=4",
             "tgi:max_waiting_tokens=3", "chunk-only:budget=32",
@@ -99,30 +99,16 @@ def test_every_token_comes_out_once_whatever_runs_short(policy, kv, draw):
 
 def tokens(speculate, blocks, policy, temperature):
     """What the engine says, and in how many steps."""
-    now, core, executor = (
-        [0.0],
-        Core.of(policy=policy, speculate=speculate),
-        Llama(vocab=32, hidden=64, intermediate=64),
-    )
+    core, executor = Core.of(policy=policy, speculate=speculate), Llama(vocab=32, hidden=64, intermediate=64)
     executor.allocate(blocks, 16)
-
-    def clock():
-        now[0] += 0.01
-        return now[0]
-
-    replica = core.replica(core.memory(), blocks)
-    engine = EngineCore(
-        replica, executor, lambda r, v: np.random.default_rng(r.id).integers(0, v, r.prompt_tokens), clock, temperature
+    turns = serve_alone(
+        core.replica(core.memory(), blocks),
+        executor,
+        lambda r, v: np.random.default_rng(r.id).integers(0, v, r.prompt_tokens),
+        [Request(i, 0.0, 20 + 7 * i, 40 + 3 * i) for i in range(8)],
+        temperature=temperature,
     )
-    outputs, steps = {}, 0
-    turn = engine.turn([Request(i, 0.0, 20 + 7 * i, 40 + 3 * i) for i in range(8)])
-    while turn.step is not None:
-        steps += 1
-        for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
-            outputs.setdefault(request_id, []).append(token)
-        replica.check()
-        turn = engine.turn()
-    return outputs, steps
+    return tokens_of(turns), len(turns)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
