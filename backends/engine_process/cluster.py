@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import inf, nextafter
 
 from backends.engine_process.generation import Answers, GenerationParams, PlannedStep, Turn, Work
-from backends.engine_process.pacing import Pace, pace_facts
+from backends.executors.paced import Pace, pace_facts
 from backends.serving.batch import Batch, Sequence
 from backends.serving.cluster import Cluster
 from backends.serving.driver import Fail

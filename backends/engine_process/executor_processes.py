@@ -9,7 +9,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as ListOf
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from backends.engine_process.cluster import Message
 from backends.engine_process.executor_worker import (
@@ -20,6 +20,7 @@ from backends.engine_process.executor_worker import (
     Built,
     Refused,
     StepRunner,
+    built,
     make_executor,
 )
 from backends.executors.paced import Paced
@@ -121,7 +122,7 @@ class OwnExecutor:
         self._sent: deque[Message] = deque()
 
     def built(self) -> list[Built]:
-        return [Built(self._executor.describe(), shares_memory=False)]
+        return [built(self._executor)]
 
     def allocate(self, messages: ListOf[Allocate]) -> None:
         """Make its KV memory."""
@@ -144,9 +145,6 @@ class OwnExecutor:
 
     def close(self) -> None:
         """Nothing is left behind."""
-
-
-Executors: TypeAlias = ExecutorProcesses | OwnExecutor
 
 
 def _anonymous_file() -> int:

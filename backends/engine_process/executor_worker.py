@@ -156,7 +156,7 @@ class ExecutorWorker:
             return  # the engine left before the first message
         try:
             executor = make_executor(build.executor, build.given)
-            self._answer(Built(executor.describe(), isinstance(executor, SharesMemory)))
+            self._answer(built(executor))
             allocate = next(messages, None)
             if not isinstance(allocate, Allocate):
                 return
@@ -213,6 +213,12 @@ def make_executor(text: str, given: Mapping[str, object]) -> Executor | Paced:
         )
     executor: Executor | Paced = make("executors", spec, **given)
     return executor
+
+
+def built(executor: Executor | Paced) -> Built:
+    """What an executor says of itself."""
+    facts = {"vocab_size": executor.vocab_size, "max_tokens": executor.max_tokens, **executor.describe()}
+    return Built(facts, isinstance(executor, SharesMemory))
 
 
 def main() -> None:

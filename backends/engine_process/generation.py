@@ -18,8 +18,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from backends.engine_process.pacing import Pace
-from backends.executors.paced import Paced
+from backends.executors.paced import Pace, Paced
 from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.replica import Replica
 from harness.api import ActionEvent, Ended, Executor, Piece, Prompts, Request, Status, Step

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from backends.serving.replica import Role
 from backends.simulator.core import Core
-from backends.simulator.layout import OF_ROLE, POLICY, ROUTER, Side, rate, router_acts, side
+from backends.simulator.layout import Side, deciding, rate, router_acts, side
 from harness.catalog import hardware
 from harness.errors import UsageError
 
@@ -63,12 +63,7 @@ def layout(engine: Engine, given: Mapping[str, object]) -> Layout:
 
 def _one_side(engine: Engine, given: Mapping[str, object], role: Role, text: str) -> Part:
     its = side(text, role)
-    policy, router = OF_ROLE[role]
-    if engine.policy != POLICY:
-        policy = engine.policy
-    if engine.router != ROUTER and role == "prefill":
-        router = engine.router
-    return _part(engine, given, role, its, its.policy or policy, its.router or router)
+    return _part(engine, given, role, its, *deciding(its, role, engine.policy, engine.router))
 
 
 def _part(engine: Engine, given: Mapping[str, object], role: Role, its: Side, policy: str, router: str) -> Part:

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from backends.engine_process.cluster import EngineCluster, Message
-from backends.engine_process.executor_processes import ExecutorProcesses, Executors, OwnExecutor
+from backends.engine_process.executor_processes import ExecutorProcesses, OwnExecutor
 from backends.engine_process.executor_worker import Allocate, Broken, Build, Copied, Ran, make_executor
 from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.engine_process.layout import Layout
-from backends.engine_process.pacing import Pace
-from backends.executors.paced import Paced
+from backends.executors.paced import Pace, Paced
 from backends.serving.cluster import Cluster, Member
 from backends.serving.handoff import Link
 from backends.serving.plugins import Memory
@@ -145,7 +144,7 @@ class Worker:
 
         return serve
 
-    def _turns(self, build: ClusterOf, executors: Executors) -> None:
+    def _turns(self, build: ClusterOf, executors: ExecutorProcesses | OwnExecutor) -> None:
         def send(replica: int, message: Message) -> None:
             if isinstance(message, Work) and message.end_s is not None:
                 message = replace(message, end_s=message.end_s + self._epoch_s)
@@ -188,7 +187,7 @@ def moves(layout: Layout) -> bool:
     return layout.parts[0].role != "mixed" or router_acts(layout.parts[0].router)
 
 
-def engine_cluster(message: Open, executors: Executors) -> tuple[ClusterOf, dict[str, object]]:
+def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) -> tuple[ClusterOf, dict[str, object]]:
     """The cluster that a first message asks for, with its executors' memory, and its facts. Raises UsageError."""
     layout, built = message.layout, executors.built()
     parts, moving = layout.parts, moves(layout)
@@ -229,11 +228,14 @@ def engine_cluster(message: Open, executors: Executors) -> tuple[ClusterOf, dict
                 **{name: its[name] for name in names if name in its},
             }  # fmt: skip
     executors.allocate(allocations)
-    link, rate = _link(layout, facts)
+    link = None
     if len(replicas) > 1 or moving:
         facts |= {"replicas": len(replicas), "router": parts[0].router, "gpus": sum(member.gpus for member in members)}
-    if moving and rate.bytes_per_s < inf:
-        facts |= {"link_bytes_per_s": rate.bytes_per_s, "link_latency_s": rate.latency_s}
+    if moving:
+        link, rate = _link(layout, facts)
+        facts |= {} if rate.bytes_per_s == inf else {
+            "link_bytes_per_s": rate.bytes_per_s, "link_latency_s": rate.latency_s
+        }  # fmt: skip
     if parts[0].role != "mixed":
         facts["handoff"] = "pull" if layout.pull else "push"
     handoff_router = make("routers", parts[-1].router) if parts[-1].role == "decode" else None

@@ -184,16 +184,21 @@ def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
     return tuple(_one_side(sim, role, text) for role, text in roles if text is not None)
 
 
+def deciding(given: Side, role: Role, policy: str, router: str) -> tuple[str, str]:
+    """Policy and router of a side: its own, else those of the whole cluster that the user chose, else the role's."""
+    of_role, router_of_role = OF_ROLE[role]
+    whole = router != ROUTER and role == "prefill"
+    return given.policy or (of_role if policy == POLICY else policy), given.router or (
+        router if whole else router_of_role
+    )
+
+
 def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
     given = side(text, role)
-    policy, router = OF_ROLE[role]
-    if sim.policy != POLICY:
-        policy = sim.policy
-    if sim.router != ROUTER and role == "prefill":
-        router = sim.router
-    if role == "decode" and router_acts(given.router or router):
+    policy, router = deciding(given, role, sim.policy, sim.router)
+    if role == "decode" and router_acts(router):
         raise UsageError(f"decode={text}: a router that acts is that of the cluster; give --router {given.router}.")
-    return _group(sim, role, given, given.policy or policy, given.router or router)
+    return _group(sim, role, given, policy, router)
 
 
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:

@@ -5,9 +5,11 @@ A result is a run, the answer of a command that stores one, or a `Report`, which
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,6 +21,7 @@ from harness.data import codec, files
 from harness.errors import BenchError, UsageError
 from harness.experiments import answers
 from harness.experiments.answers import Answer
+from reports._format import clean
 
 if TYPE_CHECKING:
     from harness.data.folder import Run
@@ -64,10 +67,10 @@ def render(
         return content if isinstance(content, str) else "".join(content)
     if form == "json":
         return json.dumps(result.facts, indent=2, default=str) + "\n"
-    from reports.document import csv, markdown, text
+    from reports.document import markdown, text
 
     if form == "csv":
-        return csv.render(result.rows)
+        return csv_of(result.rows)
     if form == "markdown":
         return markdown.render(result.document)
     return text.render(result.document, text.Look(color=color, blocks=blocks))
@@ -79,14 +82,28 @@ def _render_answer(info: Answer, form: str, *, color: bool, blocks: bool, column
     if form not in answers.FORMS:
         raise UsageError(f"An answer of {answers.command(info)} has no form '{form}'; take {', '.join(answers.FORMS)}.")
     from reports import answers as reported
-    from reports.document import csv, markdown, text
+    from reports.document import markdown, text
 
     if form == "csv":
-        return csv.render(reported.rows(info))
+        return csv_of(reported.rows(info))
     if form == "markdown":
         return markdown.render(reported.document(info))
     curve = columns is not None and columns >= text.CURVE_COLUMNS
     return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
+
+
+def csv_of(rows: Iterable[Mapping[str, object]]) -> str:
+    """Return the rows of an answer as CSV, with a line of heads; times in seconds, shares from 0 to 1.
+
+    A row may lack some of the columns; it is empty there.
+    """
+    found = [dict(row) for row in rows]
+    heads = [*dict.fromkeys(name for row in found for name in row)]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, heads, lineterminator="\n")
+    writer.writerow({head: clean(head) for head in heads})
+    writer.writerows({key: clean(v) if isinstance(v, str) else v for key, v in row.items()} for row in found)
+    return file.getvalue()
 
 
 def render_run(form: str, run: Run, **options: object) -> Any:

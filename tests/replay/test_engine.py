@@ -104,10 +104,10 @@ def tokens(requests, policy, preempt, blocks, executor="llama"):
 def alone(draw):
     """Requests, and what the model says of each when it runs by itself."""
     requests = draw(10, rate_rps=1e6, prompt=(1, 70), output=(12, 40), seed=3)
-    said, preempted, _ = tokens(requests, "vllm-v0:max_seqs=1", "recompute", 400)
+    spoken, preempted, _ = tokens(requests, "vllm-v0:max_seqs=1", "recompute", 400)
 
     assert preempted == 0
-    return requests, said
+    return requests, spoken
 
 
 @pytest.fixture(params=["llama", "torch"])
@@ -129,9 +129,9 @@ def executor(request):
 def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, preempt, alone, executor):
     """A policy, a chunk or a swap that changed what the model says would corrupt answers in silence."""
     requests, expected = alone  # of NumPy, for either executor
-    said, preempted, moved = tokens(requests, policy, preempt, 16, executor)
+    spoken, preempted, moved = tokens(requests, policy, preempt, 16, executor)
 
-    assert expected == said
+    assert expected == spoken
     if policy.startswith(("vllm", "sarathi")):
         assert preempted > 0, "this case is here for its preemptions"
         assert (moved > 0) == (preempt != "recompute")

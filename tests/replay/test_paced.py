@@ -18,8 +18,8 @@ from harness.validity.checks import late_steps
 from replay._alone import turns_of
 
 
-def asked(executor, given, kv_blocks=None, **options):
-    """What an engine of one replica is asked to be, and its executor."""
+def cluster_of(executor, given, kv_blocks=None, **options):
+    """What an engine of one replica consists of, and its executor."""
     part = Part("mixed", 1, options.get("policy", "sarathi"), "round-robin", given, Core.of(**options))
     message = worker.Open(executor, Layout((part,), pull=True, link="none"), kv_blocks, 0.0, 0, None)
     return worker.engine_cluster(message, OwnExecutor(Build(executor, given)))
@@ -30,7 +30,7 @@ def paced(requests, slow_s=0.0, latency="abc:vllm", given=None, params=None, **o
 
     Its replica, its facts, token times by request, all turns.
     """
-    build, facts = asked(f"paced:latency={latency}", given or {}, **options)
+    build, facts = cluster_of(f"paced:latency={latency}", given or {}, **options)
 
     def send(_, message):
         if isinstance(message, Work):
@@ -160,4 +160,4 @@ def test_more_than_one_step_in_a_hundred_may_not_be_late(late, valid):
 def test_what_an_executor_cannot_do_is_one_sentence(executor, given, words):
     """An option that is ignored in silence is believed to have had an effect."""
     with pytest.raises(UsageError, match=words):
-        asked(executor, given)
+        cluster_of(executor, given)

@@ -3,7 +3,7 @@
 import pytest
 
 from harness.errors import UsageError
-from reports.document import Cell, Command, Document, Figure, Finding, Notice, Section, Table, csv, html, markdown
+from reports.document import Cell, Command, Document, Figure, Finding, Notice, Section, Table, html, markdown, rendered
 from reports.document.text import render
 
 HOSTILE = "<script>x</script> \x1b[31m| ``` [a](https://evil.example)"
@@ -108,4 +108,4 @@ def test_a_section_that_is_not_there_is_named() -> None:
 
 def test_csv_has_a_column_for_every_name() -> None:
     """A value of the second row would be lost, because the first has none."""
-    assert "a,b\n1,\n2,x\n" == csv.render([{"a": 1}, {"a": 2, "b": "x"}])
+    assert "a,b\n1,\n2,x\n" == rendered.csv_of([{"a": 1}, {"a": 2, "b": "x"}])

@@ -13,7 +13,7 @@ from harness.experiments import answers
 from harness.experiments.theory import evaluate
 from harness.metrics.objective import parse_slo
 from reports.answers import theory
-from reports.document import csv
+from reports.document import rendered
 
 QUICK = {"experts": "experts:dp=1,tokens=8,seeds=1", "memory": "memory:max,memory=2GiB,requests=20"}
 """Values with which a form that takes long by default is quick."""
@@ -70,7 +70,7 @@ def test_a_column_has_the_unit_that_its_name_ends_in():
         ("transfer_s", "s"), ("in_use_share", "share"), ("prefill_s", "s"), ("hidden", "yes"), ("room", "count"),
     ] == [(column.head, column.unit) for column in info.tables[0].columns]  # fmt: skip
     assert ("memory (bytes)", "12884901888") in theory.document(info).key_facts
-    assert csv.render(theory.rows(info)).startswith("bytes_per_token,kv_bytes,bytes,gbps,transfer_s,")
+    assert rendered.csv_of(theory.rows(info)).startswith("bytes_per_token,kv_bytes,bytes,gbps,transfer_s,")
 
 
 def test_the_badge_tells_of_a_simulation():
