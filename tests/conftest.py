@@ -322,7 +322,7 @@ def transcript(
 ) -> Callable[[str, Mapping[str, str]], None]:
     """Runs lines of `bench` in this process and compares what they print, and their codes, with golden/<name>.
 
-    `lines` names the reason for each; `cat FILE` shows a file. The folder of the test is written as TMP.
+    `lines` names the reason for each; `cat FILE` shows a file. The folder of the test is written as TMP, the day as TODAY.
     """
     from harness.cli import main
 
@@ -338,7 +338,8 @@ def transcript(
             out, err = capsys.readouterr()
             assert max(map(len, out.splitlines()), default=0) <= 100
             parts.append(f"# {reason}\n$ bench {line}\n{out}{err}exit code {code}\n")
-        golden(name, "\n".join(parts).replace(str(tmp_path), "TMP"))
+        shown = re.sub(r", \d{4}-\d\d-\d\d$", ", TODAY", "\n".join(parts), flags=re.MULTILINE)
+        golden(name, shown.replace(str(tmp_path), "TMP"))
 
     return check
 

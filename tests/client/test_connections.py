@@ -100,20 +100,6 @@ async def _first_of(opened: Callable, server: Any) -> Any:
         return [e async for e in backend.submit(Request(0, 0.0, 5, 8))][-1]
 
 
-def test_a_closed_port_is_reported_before_the_run(opened: Callable) -> None:
-    """A run would send its whole schedule to a closed port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-
-    async def run() -> None:
-        async with opened(f"http://127.0.0.1:{port}/v1"):
-            pass
-
-    with pytest.raises(BenchError, match=str(port)) as caught:
-        asyncio.run(run())
-    assert "\n" not in str(caught.value)
-
-
 def test_a_server_that_dies_fails_what_is_under_way_and_what_comes(scripted: Callable, opened: Callable) -> None:
     """Requests to a dead server would hang, or vanish from the records."""
     server = scripted(it={"itl_s": 5.0})
@@ -134,23 +120,6 @@ def test_a_server_that_dies_fails_what_is_under_way_and_what_comes(scripted: Cal
 
 async def _end(backend: Any, number: int) -> Any:
     return [e async for e in backend.submit(Request(number, 0.0, 5, 8))][-1]
-
-
-def test_closing_a_request_hangs_up_at_once(scripted: Callable, opened: Callable) -> None:
-    """The server would go on computing without a client, and the next measurement would pay for it."""
-    server = scripted(it={"itl_s": 5.0})
-
-    async def run() -> str:
-        async with opened(server.url("it")) as backend:
-            server.arm()
-            task = asyncio.create_task(_end(backend, 0))
-            await asyncio.to_thread(server.wait, lambda s: s.of("it") and s.of("it")[0].written)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await asyncio.to_thread(server.wait, lambda s: s.of("it")[0].how == "hung up")
-            return str(server.of("it")[0].how)
-
-    assert "hung up" == asyncio.run(run())
 
 
 def test_hanging_up_keeps_the_tokens_that_have_come(scripted: Callable, opened: Callable) -> None:

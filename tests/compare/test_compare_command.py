@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import sys
 
 import pytest
 
@@ -148,49 +147,3 @@ def test_wrong_usage_is_one_sentence(runs, compare, words, code, reason):
 
     assert code == found
     assert reason in err and err.count("\n") == 1
-
-
-NEIGHBOUR = """
-import json, pathlib, sys
-side, seed = sys.argv[1], int(sys.argv[2])
-calls = pathlib.Path("calls")
-done = calls.read_text().split() if calls.exists() else []
-calls.write_text(" ".join([*done, f"{side}{seed}"]))
-slow = 1.3 if (side, seed) == ("head", 1) and f"{side}{seed}" not in done else 1.0
-print(json.dumps({"latency_ms": slow * (10 + 0.01 * (seed + (side == "head")))}))
-"""
-
-
-def test_a_pair_beside_a_noisy_neighbour_is_made_again(compare, tmp_path, monkeypatch):
-    """One run in ten is slow, and five pairs of equal systems decide nothing."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "side.py").write_text(NEIGHBOUR)
-    sides = [word for side in ("base", "head") for word in ("--run", f"{sys.executable} side.py {side} {{seed}}")]
-    code, out, err = compare(
-        *sides, "--pairs", "5", "--gate", "latency_ms=2%:5%", "--out", "o", "--export", "json=a.json"
-    )
-    attempts = json.loads((tmp_path / "a.json").read_text())["pairs"]
-
-    assert 0 == code
-    assert "pair 2 was unlike the others and made again once" in " ".join(out.split())
-    assert "pair 2 of 5, again, seed 1" in err
-    assert [(1, False), (2, True), (3, False), (4, False), (5, False), (2, False)] == [
-        (each["pair"], each.get("unusual", False)) for each in attempts
-    ]
-    assert "unlike the other pairs; made again" == attempts[1]["why"]
-
-
-def test_batches_of_other_days_are_inconclusive(runs, compare, tmp_path):
-    """A baseline of last night on a real system is called a regression one time in four."""
-    for day, (side, stored) in enumerate((("base", "base"), ("head", "orca"))):
-        for seed in range(3):
-            run = tmp_path / side / f"seed{seed}"
-            shutil.copytree(runs / stored, run)
-            info = json.loads((run / "run.json").read_text())
-            info |= {"clock": "wall", "started": f"2026-01-0{5 + day}T0{seed}:00:00+00:00"}
-            (run / "run.json").write_text(json.dumps(info))
-    code, out, _ = compare(tmp_path / "base", tmp_path / "head")
-    allowed, _, _ = compare(tmp_path / "base", tmp_path / "head", "--allow-different", "turns")
-
-    assert (5, 0) == (code, allowed)  # the policies differ by less than the gates of a wall clock ignore
-    assert 1 == " ".join(out.split()).count("the runs were not made in turns")

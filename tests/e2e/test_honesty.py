@@ -53,105 +53,38 @@ def trace(tmp_path: Path) -> str:
     return str(path)
 
 
-@pytest.mark.parametrize(
-    ("part", "rate_rps"),
-    [
-        (("--duration", "60s"), 1.0),
-        (("--stop", "90s"), 1.0),
-        (("--limit", "50"), 1.0),
-        (("--start", "110s", "--requests", "200"), 10.0),
-        (("--start", "100s", "--stop", "150s"), 10.0),
-    ],
-)
-def test_the_rate_of_a_part_of_a_trace_is_not_that_of_the_whole(
-    part: tuple[str, ...], rate_rps: float, sim: Sim, trace: str
+def test_what_a_run_says_about_itself_golden(
+    trace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transcript: Callable[..., None]
 ) -> None:
-    """A faithful replay of a quiet minute would be reported as half of what was requested."""
-    _, found, text = sim("--trace", trace, *part)
-
-    assert rate_rps == pytest.approx(found["workload"]["rate_rps"])
-    assert rate_rps == pytest.approx(found["fidelity"]["achieved_rps"])
-    assert f"requested {rate_rps:g} req/s, achieved {rate_rps:.3g}" in text
-    assert "times and lengths of quiet_then_busy.csv" in text
-    assert trace not in text
-
-
-def test_arrivals_of_a_trace_have_the_rate_of_the_part_that_is_sent(sim: Sim, trace: str) -> None:
-    """`--arrivals trace:FILE --requests 50` would be reported to have missed the rate of the whole file."""
-    _, found, text = sim("--arrivals", f"trace:{trace}", "--lengths", "fixed:prompt=10,output=2", "--requests", "50")
-
-    assert pytest.approx(1.0) == found["workload"]["rate_rps"]
-    assert "times of quiet_then_busy.csv (1 req/s on average), fixed:" in text
-
-
-def test_the_rate_of_drawn_arrivals_is_the_requested_one(sim: Sim) -> None:
-    """The chance of a draw would look like a request of the user."""
-    _, found, _ = sim("--rate", "2", "--requests", "40")
-
-    assert found["workload"]["rate_rps"] == 2.0
-    assert found["fidelity"]["drawn_rps"] != 2.0
-
-
-def test_a_list_at_one_instant_reads_as_such(sim: Sim) -> None:
-    """The textbook example would be printed as 'rate - of 0 req/s, sent over 176 ms'."""
-    _, found, text = sim("--workload", "deck-slots")
-
-    assert "deck-slots on sim" in text
-    assert "times and lengths as listed, 7 requests, seed 0, sent at one instant" in text
-    assert "Rate all at one instant" in text
-    assert "Rate - of" not in text
-    assert found["workload"]["rate_rps"] is None
-
-
-def test_the_system_in_use_is_printed(sim: Sim) -> None:
-    """Two summaries of different GPUs would look alike."""
-    _, _, text = sim("--requests", "5", "--tp", "2", "--replicas", "2", "--policy", "vllm-v0")
-
-    expected = "opt-13b on a100-80g, vllm-v0, paged, operators latency model, 2 replicas (round-robin), 4 GPUs (tp 2)"
-    assert f"System {expected} Step times operators: " in text
-
-
-def test_an_overloaded_run_is_not_called_good(sim: Sim) -> None:
-    """Percentiles of a run that tell how long it was would be quoted, and CI would pass with a low bar."""
-    overload = ("--rate", "100", "--requests", "300", "--slo", "ttft=1")
-    code, found, text = sim(*overload)
-    gated, _, _ = sim(*overload, "--fail-under", "0.01")
-
-    assert (0, 5) == (code, gated)
-    assert (True, True) == (found["verdict"]["valid"], found["verdict"]["overloaded"])
-    assert found["verdict"]["text"].startswith("overloaded: the queue grew by ")
-    assert 0.01 < found["summary"]["attainment"] < 0.9
-    assert "misses the goal of 90%. OVERLOADED: The queue grew by" in text
-    assert f"served {found['request_throughput']:.2f} req/s" in text
-    assert found["request_throughput"] < 10 < found["summary"]["throughput_rps"]
-    assert "goodput" not in text
-
-
-def test_a_run_that_met_its_slo_is_not_called_overloaded(sim: Sim) -> None:
-    """100% of the requests met the SLO, and the verdict would be OVERLOADED, without latencies, exit code 5."""
-    met = ("--rate", "100", "--requests", "300", "--slo", "ttft=100")
-    code, found, text = sim(*met, "--fail-under", "0.9")
-
-    assert 0 == code
-    assert (False, True) == (found["verdict"]["overloaded"], found["verdict"]["queue_grew"])
-    assert "valid, with 2 warnings (loose-bound, queue-grew)" == found["verdict"]["text"]
-    assert "reaches the goal of 90% so far, but the queue was growing: a longer run may miss it" in text
-    assert "no interval, because the queue grew all through the run" in text
-    assert "goodput" in text
-
-
-def test_a_broken_percentile_bound_fails_a_gate(sim: Sim) -> None:
-    """`--slo p99:ttft=... --fail-under 0.9` would pass whatever the percentile: no request has a bound of its own."""
-    options = ("--requests", "40", "--slo", "p99:ttft=1ms")
-
-    assert 1 == sim(*options, "--fail-under", "0.9")[0]
-    assert 0 == sim("--requests", "40", "--slo", "p99:ttft=1h", "--fail-under", "0.9")[0]
-    code, found, text = sim(*options)
-
-    assert (0, None, None) == (code, found["summary"]["attainment"], found["summary"]["goodput_rps"])
-    assert "all bounds missed" in text
-    assert "goodput - (no bound on single requests)" in text
-    assert "the run misses the SLO, as it breaks TTFT p99 (run)" in text
+    """A quiet minute would pass for a missed rate, an overloaded run for a good one, half a trace for a whole."""
+    monkeypatch.chdir(tmp_path)
+    text = Path(trace).read_text(encoding="utf-8")
+    Path("holes.csv").write_text(text.replace(",100,10\n", ",100,0\n", 3), encoding="utf-8")
+    replay = "--trace quiet_then_busy.csv"
+    overload, few = "--rate 100 --requests 300", "--requests 40"
+    lines = {
+        "a quiet part of a trace has its own rate": f"{replay} --duration 60s",
+        "and so has a busy one": f"{replay} --start 110s --requests 200",
+        "arrivals of a trace, the part that is sent":
+            "--arrivals trace:quiet_then_busy.csv --lengths fixed:prompt=10,output=2 --requests 50",
+        "a rate that is drawn is the requested one": f"--rate 2 {few}",
+        "a list at one instant has no rate": "--workload deck-slots",
+        "the system in use": "--requests 5 --replicas 2 --policy vllm-v0",
+        "an overloaded run is not called good": f"{overload} --slo ttft=1",
+        "nor by a gate with a low bar": f"{overload} --slo ttft=1 --fail-under 0.01",
+        "a growing queue where the SLO was met is no overload": f"{overload} --slo ttft=100 --fail-under 0.9",
+        "a broken percentile misses the SLO": f"{few} --slo p99:ttft=1ms",
+        "and fails a gate": f"{few} --slo p99:ttft=1ms --fail-under 0.9",
+        "a percentile that is kept passes it": f"{few} --slo p99:ttft=1h --fail-under 0.9",
+        "no advice that a trace refuses": f"{replay} --start 100s --policy static:batch=1",
+        "shared prefixes that are computed whole": "--prefixes shared:tokens=64 --requests 20",
+        "tasks that the end of the run cut":
+            "--sessions fixed:turns=4,think=10s --duration 30s --rate 4 --slo task=60",
+        "rows of a trace that are not sent": "--trace holes.csv",
+        "rows before the start are none of them": "--trace holes.csv --start 100s",
+    }  # fmt: skip
+    run = "run --backend sim --latency abc:distserve --quiet --no-html --force --out out"
+    transcript("honesty.txt", {reason: f"{run} {options}" for reason, options in lines.items()})
 
 
 @pytest.mark.parametrize(
@@ -178,15 +111,6 @@ def test_the_next_step_can_be_taken(options: tuple[str, ...], command: str | Non
 
     assert command == (words[0] if words else None)
     assert not words or main(words) in (0, 1, 5)
-
-
-def test_what_a_trace_cannot_do_is_not_advised(sim: Sim, trace: str) -> None:
-    """--rate is refused with --trace: the advice of the warning would end in an error."""
-    _, found, _ = sim("--trace", trace, "--start", "100s", "--policy", "static:batch=1")
-
-    remedies = {w["code"]: w["remedy"] for w in found["warnings"]}
-    assert "--start, --stop" in remedies["overload"]
-    assert not any("--rate" in remedy or "--seed" in remedy for remedy in remedies.values())
 
 
 def test_a_killed_run_is_scored_under_the_slo_of_its_preset(sim: Sim) -> None:
@@ -264,22 +188,6 @@ def test_no_advice_tells_users_of_a_closed_loop_to_lower_the_rate(sim: Sim) -> N
     assert not any("--rate" in warning["remedy"] for warning in found["warnings"])
 
 
-def test_a_system_that_computes_shared_prefixes_whole_is_reported(sim: Sim) -> None:
-    """TTFT of a system without a prefix cache would pass for that of one with it."""
-    shared = sim("--prefixes", "shared:tokens=64", "--requests", "20")[1]
-    plain = sim("--requests", "20")[1]
-
-    assert "no-prefix-cache" in {w["code"] for w in shared["warnings"]}
-    assert "no-prefix-cache" not in {w["code"] for w in plain["warnings"]}
-
-
-def test_sessions_cut_by_the_end_of_the_run_are_reported_where_they_are_bound(sim: Sim) -> None:
-    """Half a task would keep a deadline that the whole would miss."""
-    sessions = ("--sessions", "fixed:turns=4,think=10s", "--duration", "30s", "--rate", "4", "--slo", "task=60")
-
-    assert "cut-tasks" in {w["code"] for w in sim(*sessions)[1]["warnings"]}
-
-
 def test_answered_turns_of_a_trace_without_conversations_are_refused(sim: Sim, trace: str) -> None:
     """A user would believe that turns waited for their answers."""
     with pytest.raises(FileNotFoundError):
@@ -326,19 +234,6 @@ def test_a_search_warns_of_requests_longer_than_the_context(capsys: pytest.Captu
     warning = "100 of 100 requests are longer than the context of opt-13b"
     assert f"warning: {warning}" in printed.err
     assert f"warning  {warning}" in printed.out
-
-
-def test_rows_of_a_trace_that_are_not_sent_are_reported(sim: Sim, trace: str) -> None:
-    """Half of a trace could be left out, and only run.json would know."""
-    path = Path(trace)
-    path.write_text(path.read_text(encoding="utf-8").replace(",100,10\n", ",100,0\n", 3), encoding="utf-8")
-    _, found, text = sim("--trace", trace)
-    _, part, _ = sim("--trace", trace, "--start", "100s")
-
-    expected = "3 of 1,100 rows of quiet_then_busy.csv are not sent: 3 because GeneratedTokens is 0"
-    assert expected == _warning(found, "dropped-rows")["message"]
-    assert expected in text
-    assert "dropped-rows" not in {w["code"] for w in part["warnings"]}
 
 
 @pytest.mark.parametrize(
