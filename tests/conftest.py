@@ -322,7 +322,8 @@ def transcript(
 ) -> Callable[[str, Mapping[str, str]], None]:
     """Runs lines of `bench` in this process and compares what they print, and their codes, with golden/<name>.
 
-    `lines` names the reason for each; `cat FILE` shows a file. The folder of the test is written as TMP, the day as TODAY.
+    `lines` names the reason for each; `cat FILE` shows a file. The folder of the test is written as TMP, the day as
+    TODAY.
     """
     from harness.cli import main
 

@@ -10,7 +10,7 @@ import pytest
 
 from harness.data.codec import encode
 from harness.errors import UsageError
-from harness.experiments.compare.compare_json import ChangedRun, FactChange
+from harness.experiments.compare.compare_json import FactChange
 from harness.experiments.compare.history import ACCEPTED, accept
 from harness.experiments.compare.trend import trend
 from reports.answers.trend import document, rows
@@ -65,161 +65,6 @@ def metric(answer, name="tpot mean", series=0):
     return next(one for one in answer.series[series].metrics if one.name == name)
 
 
-def test_a_step_is_named_with_its_first_run_and_what_changed_with_it(nightly):
-    """A regression would be seen without its date or its cause."""
-
-    def faster_policy(day, info):
-        info["backend"]["policy"] = "sarathi" if day < 10 else "vllm-v0"
-
-    answer = trend(nightly([*FLAT, 110.0, 111.0, 109.0, 110.0], change=faster_policy))
-    step = metric(answer).steps[0]
-
-    assert (1, "regressed", "regressed") == (answer.exit_code, answer.state, metric(answer).state)
-    assert ("worse", "2026-01-11", "c000010", "2026-01-10", "c000009", "2026-01-14") == tuple(
-        getattr(step, key) for key in ("side", "first", "commit", "night_before", "commit_before", "called")
-    )
-    assert pytest.approx((0.1, 0.11, 10.0)) == (step.before, step.after, step.loss_pct)
-    assert [FactChange(what="policy", before="sarathi", after="vllm-v0")] == step.changed
-
-
-def test_the_fit_finds_a_first_run_that_was_not_suspect(nightly):
-    """The commit that made it slower is held to be the one after it."""
-    answer = trend(nightly([*FLAT, *FLAT, *FLAT[:4], 103.9, 106.0, 105.8, 106.1, 105.9, 106.2]))
-
-    assert ("2026-01-25", "2026-01-28") == (metric(answer).steps[0].first, metric(answer).steps[0].called)
-
-
-def test_one_bad_run_is_no_step(nightly):
-    """Every noisy night would raise an alarm."""
-    answer = trend(nightly([*FLAT, 120.0, 100.0, 100.0]))
-
-    assert (0, "steady", []) == (answer.exit_code, metric(answer).state, metric(answer).steps)
-
-
-def test_the_last_run_may_be_the_first_of_a_step(nightly):
-    """A first bad run would be called good."""
-    answer = trend(nightly([*FLAT, 120.0]))
-
-    assert (0, "suspect") == (answer.exit_code, metric(answer).state)
-    assert "tpot mean suspect" in " ".join(shown(answer).split())
-
-
-def test_a_step_stays_flagged_until_it_is_accepted_or_the_level_returns(nightly):
-    """A regression of last month is green, because it is older than a week."""
-    lasting = nightly([*FLAT, *[110.0] * 20])
-    back = trend(nightly([*FLAT, *[110.0] * 5, *[100.0] * 5], series="code/vllm"))
-
-    assert (1, "regressed") == (trend(lasting).exit_code, metric(trend(lasting)).state)
-    assert ("steady", "2026-01-16", False) == (
-        metric(back, series=1).state,
-        metric(back, series=1).steps[0].ended,
-        metric(back, series=1).steps[0].open,
-    )
-
-    accept(lasting / "chatbot", "2026-01-11", "new tokenizer")
-    accepted = trend(lasting)
-
-    assert (0, "steady", pytest.approx(0.11)) == (
-        accepted.exit_code,
-        metric(accepted).state,
-        metric(accepted).reference,
-    )
-    assert [False] == [step.open for step in metric(accepted).steps]
-    assert [("2026-01-11", "new tokenizer")] == [(one.night, one.reason) for one in accepted.series[0].accepted]
-
-
-def test_the_first_week_is_not_called_steady(nightly):
-    """Runs that were compared with nothing would be called good."""
-    answer = trend(nightly(FLAT[:6]))
-
-    assert (0, "few", 1) == (answer.exit_code, answer.state, metric(answer).needed)
-    assert "No trend yet" in shown(answer)
-
-
-def test_runs_that_never_compare_are_not_steady(nightly):
-    """Ten runs of ten schedules are green for ever, and nothing was ever compared."""
-
-    def other(day, info):
-        info["schedule"]["sha256"] = f"{day:064d}"[::-1]
-
-    answer = trend(nightly(FLAT, change=other))
-    found = shown(answer)
-
-    assert (5, "incomparable") == (answer.exit_code, answer.state)
-    assert "9 of 10 runs cannot be compared with the one before" in " ".join(found.split())
-
-
-def test_a_step_of_a_simulator_stands_beside_the_level_before_it(nightly):
-    """A step of 24 % is shown as no change, and blamed on the noise of runs."""
-    answer = trend(nightly([100.0] * 5 + [124.0] * 3, clock="virtual"))
-    found = shown(answer)
-
-    assert ("regressed", 0.1, pytest.approx(24.0)) == tuple(
-        getattr(metric(answer), key) for key in ("state", "reference", "change_pct")
-    )
-    assert "+24.0%" in found
-    assert "A virtual clock has no noise" in found
-
-
-def test_a_gain_is_reported_and_is_no_failure(nightly):
-    """A faster server fails the night."""
-    answer = trend(nightly([*FLAT, 90.0, 90.5, 90.0, 90.5]))
-
-    assert (0, "improved", "better") == (
-        answer.exit_code,
-        metric(answer).state,
-        metric(answer).steps[0].side,
-    )
-
-
-def test_runs_that_are_not_valid_are_gaps_with_their_reason(nightly):
-    """A run in which the client failed moves the median, or disappears."""
-
-    def spoilt(day, info):
-        if day == 4:
-            info["verdict"] = {"valid": False, "text": "not valid: late"}
-        if day == 5:
-            info["state"] = "running"
-
-    series = trend(nightly(FLAT, change=spoilt)).series[0]
-
-    assert [("2026-01-05", "not valid: late"), ("2026-01-06", "not finished (running)")] == [
-        (gap.night, gap.why) for gap in series.gaps
-    ]
-    assert (10, 8) == (series.runs, series.valid)
-
-
-def test_a_last_run_that_is_not_valid_is_not_steady(nightly):
-    """The server no longer starts, and the trend is green for ever."""
-
-    def spoilt(day, info):
-        if day == 9:
-            info["verdict"] = {"valid": False, "text": "not valid: late"}
-
-    answer = trend(nightly(FLAT, change=spoilt))
-    found = shown(answer)
-
-    assert (5, "missing", "none") == (answer.exit_code, answer.state, metric(answer).state)
-    assert "No value in the last run." in found
-    assert " steady" not in found
-
-
-def test_a_value_that_is_gone_is_not_steady(nightly):
-    """The server sends answers in one piece, has no TPOT any more, and is as good as ever."""
-
-    def in_one_piece(day, info):
-        if day == 9:
-            del info["summary"]["metrics"]["tpot"]
-
-    answer = trend(nightly(FLAT, change=in_one_piece))
-
-    assert (5, "none", "steady") == (
-        answer.exit_code,
-        metric(answer).state,
-        metric(answer, "ttft mean").state,
-    )
-
-
 def test_series_are_not_connected_across_other_hardware(nightly):
     """A new machine is called a regression of the server."""
 
@@ -256,51 +101,6 @@ def test_an_overloaded_run_is_worse_than_any_other(nightly):
     assert (1, "regressed", None) == (answer.exit_code, metric(answer).state, metric(answer).last)
     steps = [block for block in document(answer).sections[0].blocks if getattr(block, "caption", "") == "changes"]
     assert ("tpot mean", "overloaded", "100 ms -> overloaded") in [row[:3] for row in steps[0].rows]
-
-
-def test_failures_are_followed_as_a_difference(nightly):
-    """The first failures after weeks of none are an infinite rise, or none at all."""
-
-    def failing(day, info):
-        info["summary"]["failed"] = 0.004 if day == 8 else 0.02 if day >= 9 else 0.0
-
-    answer = trend(nightly([100.0] * 13, change=failing))
-
-    assert ("regressed", "2026-01-10") == (
-        metric(answer, "failed").state,
-        metric(answer, "failed").steps[0].first,
-    )
-
-
-def test_what_is_only_shown_never_fails(nightly):
-    """Goodput at one rate, flat below capacity, would decide."""
-
-    def less(day, info):
-        info["summary"]["goodput_rps"] = 2.0 if day < 7 else 1.0
-
-    answer = trend(nightly([100.0] * 11, change=less))
-
-    assert (0, "regressed", False) == (
-        answer.exit_code,
-        metric(answer, "goodput_rps").state,
-        metric(answer, "goodput_rps").judged,
-    )
-
-
-def test_any_difference_of_a_simulator_is_found_at_once(nightly):
-    """A change of a simulator by half a percent hides behind noise that it does not have."""
-    answer = trend(nightly([100.0] * 5 + [100.5], clock="virtual"))
-
-    assert (0, "changed") == (answer.exit_code, metric(answer).state)
-    assert ("2026-01-06", pytest.approx(0.5)) == (metric(answer).steps[0].first, metric(answer).steps[0].loss_pct)
-
-
-def test_a_noisy_series_advises_pairs(nightly):
-    """A series that can find nothing is called steady."""
-    answer = trend(nightly([100.0, 108.0, 95.0, 104.0, 93.0, 107.0, 99.0, 106.0, 94.0, 103.0]))
-
-    assert metric(answer).noisy
-    assert "--pairs auto" in shown(answer)
 
 
 def test_several_runs_of_a_night_count_as_their_mean(tmp_path, nightly):
@@ -346,18 +146,6 @@ def test_a_killed_search_is_a_gap(tmp_path):
 
     assert (5, "missing") == (found.exit_code, found.state)
     assert "not finished: no answer" == found.series[0].gaps[0].why
-
-
-def test_without_any_valid_run_there_is_no_trend(nightly):
-    """A series of failed runs is green."""
-
-    def failed(day, info):
-        info["verdict"] = {"valid": False, "text": "not valid"}
-
-    answer = trend(nightly([100.0] * 3, change=failed))
-
-    assert (4, "invalid", []) == (answer.exit_code, answer.state, answer.series[0].metrics)
-    assert "No run is valid" in shown(answer)
 
 
 def test_a_folder_without_runs_is_wrong_usage(tmp_path, nightly):
@@ -416,19 +204,6 @@ def test_a_value_stands_with_the_interval_of_its_run(nightly):
     assert metric(exact, series=1).runs[-1].low is None
 
 
-def test_another_version_of_the_server_is_marked_and_breaks_nothing(nightly):
-    """A new server would be compared with nothing, or go unnoticed."""
-
-    def updated(day, info):
-        info["server"] = {"kind": "vllm", "version": "0.10" if day < 4 else "0.11"}
-
-    series = trend(nightly(FLAT, change=updated)).series[0]
-    change = FactChange(what="server version", before="0.10", after="0.11")
-
-    assert [] == series.breaks
-    assert [ChangedRun(night="2026-01-05", changed=[change])] == series.versions
-
-
 def answering(tokens, by="server"):
     """Runs whose requests have so many output tokens on average."""
 
@@ -436,38 +211,6 @@ def answering(tokens, by="server"):
         info["output_lengths"] = {"by": by, "output_tokens": tokens[min(day, len(tokens) - 1)]}
 
     return change
-
-
-@pytest.mark.parametrize(
-    ("tokens", "code", "state"),
-    [
-        (
-            [200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2, 50.0, 50.1, 50.0, 50.1],
-            1,
-            "regressed",
-        ),
-        (
-            [200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2, 260.0, 259.0, 260.0, 259.0],
-            4,
-            "longer",
-        ),
-        ([200.0, 206.0, 193.0, 204.0, 198.0, 203.0, 196.0, 205.0, 195.0, 202.0, 196.5, 196.0], 0, "steady"),
-    ],
-    ids=["shorter", "longer", "by chance"],
-)
-def test_runs_of_other_answers_are_found_before_any_speed(tokens, code, state, nightly):
-    """A server that answers a quarter of the tokens would be steady: they come as fast."""
-    answer = trend(nightly([*FLAT, 99.5, 100.5, 99.5, 100.5][: len(tokens)], change=answering(tokens)))
-
-    assert (code, state) == (answer.exit_code, answer.state)
-    assert state == metric(answer, "output tokens per request").state
-
-
-def test_runs_of_exact_lengths_have_no_row_of_them(nightly):
-    """Each such run is valid only with all of its tokens."""
-    answer = trend(nightly(FLAT, change=answering([200.0], by="request")))
-
-    assert "output tokens per request" not in {one.name for one in answer.series[0].metrics}
 
 
 def seeded(level, sd=0.01, seed=4):
@@ -484,6 +227,88 @@ LEVELS = {
 }
 
 
+def at(night, *, on=False, **parts):
+    """Changes run.json of one night, or of all from it on: each part is a path and its value, None for none."""
+
+    def change(day, info):
+        if day == night or (on and day > night):
+            for path, value in parts.items():
+                *above, last = path.split("__")
+                place = info
+                for name in above:
+                    place = place.setdefault(name, {})
+                if value is None:
+                    del place[last]
+                else:
+                    place[last] = value
+
+    return change
+
+
+def both(*changes):
+    return lambda day, info: [change(day, info) for change in changes]
+
+
+SIMULATED = at(0, on=True, clock="virtual")
+LATE = {"valid": False, "text": "not valid: late"}
+WORK = [200.0, 200.4, 199.7, 200.2, 199.9, 200.1, 200.3, 199.8, 200.0, 200.2]
+STEADY = [*FLAT, 99.5, 100.5, 99.5, 100.5]
+LOSS = [*FLAT, 110.0, 111.0, 109.0, 110.0]
+SERIES = {
+    "a step, its first run and what changed with it": (LOSS, at(10, on=True, backend__policy="vllm-v0")),
+    "a first run that was not suspect": ([*FLAT, *FLAT, *FLAT[:4], 103.9, 106.0, 105.8, 106.1, 105.9, 106.2],),
+    "one bad run is no step": ([*FLAT, 120.0, 100.0, 100.0],),
+    "the last run may be the first of one": ([*FLAT, 120.0],),
+    "a step stays flagged": ([*FLAT, *[110.0] * 20],),
+    "until it is accepted": ([*FLAT, *[110.0] * 20], None, ("2026-01-11", "new tokenizer")),
+    "or the level returns": ([*FLAT, *[110.0] * 5, *[100.0] * 5],),
+    "the first week is compared with nothing": (FLAT[:6],),
+    "ten runs of ten schedules": (FLAT, lambda day, info: info["schedule"].update(sha256=f"{day:064d}"[::-1])),
+    "a step of a simulator": ([100.0] * 5 + [124.0] * 3, SIMULATED),
+    "a change of half a percent there": ([100.0] * 5 + [100.5], SIMULATED),
+    "each step of it stays flagged": ([100.0] * 5 + [124.0] * 3 + [130.0], SIMULATED),
+    "until its value is accepted":
+        ([100.0] * 5 + [124.0] * 3 + [130.0], SIMULATED, ("latest", None)),
+    "a gain is no failure": ([*FLAT, 90.0, 90.5, 90.0, 90.5],),
+    "gaps have their reason": (FLAT, both(at(4, verdict=LATE), at(5, state="running"))),
+    "no value in the last run": (FLAT, at(9, verdict=LATE)),
+    "a metric that is gone": (FLAT, at(9, summary__metrics__tpot=None)),
+    "failures after none, as a difference":
+        ([100.0] * 13, both(at(8, summary__failed=0.004), at(9, on=True, summary__failed=0.02))),
+    "what is only shown never fails": ([100.0] * 11, at(7, on=True, summary__goodput_rps=1.0)),
+    "a series that can find nothing advises pairs":
+        ([100.0, 108.0, 95.0, 104.0, 93.0, 107.0, 99.0, 106.0, 94.0, 103.0],),
+    "no run is valid": ([100.0] * 3, at(0, on=True, verdict=LATE)),
+    "another version of the server breaks nothing":
+        (FLAT, both(at(0, on=True, server__version="0.10"), at(4, on=True, server__version="0.11"))),
+    "answers of a quarter of the tokens": (STEADY, answering([*WORK, 50.0, 50.1, 50.0, 50.1])),
+    "longer answers": (STEADY, answering([*WORK, 260.0, 259.0, 260.0, 259.0])),
+    "others by chance": (FLAT, answering([200.0, 206.0, 193.0, 204.0, 198.0, 203.0, 196.0, 205.0, 195.0, 202.0])),
+    "of exact lengths": (FLAT, answering([200.0], by="request")),
+    "longer answers never become the reference": ([100.0] * 40, answering([200.0] * 10 + [260.0] * 30)),
+    "a gain over weeks": (seeded(1 / LEVELS["a step"]),),
+    "a bad week that has passed": (seeded(1 + 0.15 * ((NIGHT >= 30) & (NIGHT < 35))),),
+    "a gain that lasts is the reference": ([*FLAT, *[90.0] * 25],),
+    "of a later loss": ([*FLAT, *[90.0] * 25, *[96.0] * 5],),
+    "a short gain is lost again": ([*FLAT, *[90.0] * 10, *[100.0] * 5],),
+    "and was the reference, as it was accepted": ([*FLAT, *[90.0] * 10, *[100.0] * 5], None, ("c000010", None)),
+}  # fmt: skip
+
+
+def test_trends_golden(nightly, golden):
+    """A regression would be seen without its date or cause, a noisy night raise an alarm, or nothing be compared."""
+    parts = []
+    for number, (reason, (values, *rest)) in enumerate(SERIES.items()):
+        change, accepted = (*rest, None, None)[:2]
+        root = nightly(values, series=f"{number}/vllm", change=change or (lambda *_: None)) / str(number)
+        if accepted:
+            accept(root, *accepted)
+        answer = trend(root)
+        below = shown(answer).split("\n\n", 2)[2]  # the title and the rule
+        parts.append(f"# {reason}\n{below}exit code {answer.exit_code}, {answer.state}\n")
+    golden("trend.txt", re.sub(r"(-c\d{6}  )[-\d]{10}", r"\1TODAY     ", "\n".join(parts)))
+
+
 @pytest.mark.parametrize("level", LEVELS.values(), ids=list(LEVELS))
 def test_a_change_has_its_size(level, nightly):
     """A slow loss is steady every night, and after two months the server is a fifth slower."""
@@ -495,80 +320,6 @@ def test_a_change_has_its_size(level, nightly):
     assert found.level_low_pct < found.level_pct < found.level_high_pct
     assert true == pytest.approx(found.level_pct, abs=2.5)
     assert true == pytest.approx(found.steps[0].loss_pct, abs=2.5)
-
-
-def test_a_better_level_is_a_gain(nightly):
-    """A gain is a failure of the night."""
-    answer = trend(nightly(seeded(1 / LEVELS["a step"])))
-
-    assert (0, "improved", "better") == (answer.exit_code, metric(answer).state, metric(answer).steps[0].side)
-
-
-def test_a_bad_week_that_has_passed_is_listed_and_no_failure(nightly):
-    """A week on a throttled machine is a regression for ever, or is forgotten."""
-    level = 1 + 0.15 * ((NIGHT >= 30) & (NIGHT < 35))
-    answer = trend(nightly(seeded(level)))
-    [step] = metric(answer).steps
-
-    assert (0, "c000030", "2026-02-05", False) == (answer.exit_code, step.commit, step.ended, step.open)
-    [table] = [b for b in document(answer).sections[0].blocks if getattr(b, "caption", "") == "changes"]
-    assert ("100 -> 115 ms", "2026-01-31 to 2026-02-05") in {row[2:4] for row in table.rows}
-
-
-def test_a_gain_that_lasts_three_weeks_is_the_reference_of_a_later_loss(nightly):
-    """A gain is lost again, and nothing is worse than the old level."""
-    gain = trend(nightly([*FLAT, *[90.0] * 25], series="code/vllm"))
-    lost = trend(nightly([*FLAT, *[90.0] * 25, *[96.0] * 5], series="chatbot/vllm").parent / "results/chatbot")
-    [better, worse] = metric(lost).steps
-
-    assert (0, "steady", "2026-01-11", pytest.approx(0.09)) == (
-        gain.exit_code,
-        metric(gain).state,
-        metric(gain).gained,
-        metric(gain).reference,
-    )
-    assert (1, "regressed", "c000035") == (lost.exit_code, metric(lost).state, worse.commit)
-    assert [pytest.approx((0.1, 0.09)), pytest.approx((0.09, 0.096))] == [
-        (better.before, better.after),
-        (worse.before, worse.after),
-    ]
-    assert "90.0 ms since 2026-01-11" in " ".join(shown(lost).split())
-
-
-def test_longer_answers_never_become_the_reference(nightly):
-    """After three weeks of longer answers speeds of other work are compared."""
-    tokens = [200.0] * 10 + [260.0] * 30
-    answer = trend(nightly([100.0] * 40, change=answering(tokens)))
-
-    assert (4, "longer", None) == (answer.exit_code, answer.state, metric(answer, "output tokens per request").gained)
-
-
-def test_a_short_gain_is_the_reference_once_it_is_accepted(nightly):
-    """A gain is lost again after ten days, although it was accepted."""
-    root = nightly([*FLAT, *[90.0] * 10, *[100.0] * 5])
-    before = trend(root)
-    accept(root, "c000010", None)
-
-    assert (0, "2026-01-21") == (before.exit_code, metric(before).steps[0].ended)
-    assert (1, "regressed", pytest.approx(0.09)) == (
-        trend(root).exit_code,
-        metric(trend(root)).state,
-        metric(trend(root)).reference,
-    )
-
-
-def test_a_simulator_stays_flagged_until_its_new_value_is_accepted(nightly):
-    """The second night of a slower policy is green, because it is as slow as the first."""
-    root = nightly([100.0] * 5 + [124.0] * 3 + [130.0], clock="virtual")
-
-    assert ("regressed", ["c000005", "c000008"]) == (
-        metric(trend(root)).state,
-        [step.commit for step in metric(trend(root)).steps],
-    )
-
-    accept(root, "latest", None)
-
-    assert ("few", 0) == (metric(trend(root)).state, trend(root).exit_code)
 
 
 @pytest.mark.parametrize(
