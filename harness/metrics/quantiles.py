@@ -24,10 +24,13 @@ def quantile(values: Floats, q: float) -> float:
 
 
 def quantiles(values: Floats, qs: Sequence[float]) -> list[float]:
-    """Several quantiles in one pass over values without NaN, which it may reorder in place; NaN of no values."""
+    """Several quantiles of values without NaN, which it sorts in place; NaN of no values."""
     if not len(values):
         return [float("nan")] * len(qs)
-    return [float(v) for v in np.quantile(values, qs, method="linear", overwrite_input=True)]
+    values.sort()  # with the wide registers of a CPU twice as fast as the selection of numpy.quantile
+    places = [(len(values) - 1) * q for q in qs]
+    ends = [(float(values[math.floor(place)]), float(values[math.ceil(place)])) for place in places]
+    return [_between(*pair, place - math.floor(place)) for pair, place in zip(ends, places, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
