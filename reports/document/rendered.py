@@ -60,36 +60,26 @@ def render(
     For a terminal of that many `columns` the text has a curve, where they suffice; without `blocks` it has only
     characters that every encoding has. Raises UsageError for a form that the result does not have.
     """
-    if isinstance(result, Mapping | codec.Document):
-        return _render_answer(result, form, color=color, blocks=blocks, columns=columns)
-    if not isinstance(result, Report):
+    if not isinstance(result, Report | Mapping | codec.Document):
         content = render_run(form, result, color=color, curve=columns is not None, ascii=not blocks)
         return content if isinstance(content, str) else "".join(content)
     if form == "json":
-        return json.dumps(result.facts, indent=2, default=str) + "\n"
-    from reports.document import markdown, text
-
-    if form == "csv":
-        return csv_of(result.rows)
-    if form == "markdown":
-        return markdown.render(result.document)
-    return text.render(result.document, text.Look(color=color, blocks=blocks))
-
-
-def _render_answer(info: Answer, form: str, *, color: bool, blocks: bool, columns: int | None) -> str:
-    if form == "json":
-        return json.dumps(codec.encode(info), indent=2, allow_nan=False) + "\n"
+        if isinstance(result, Report):
+            return json.dumps(result.facts, indent=2, default=str) + "\n"
+        return json.dumps(codec.encode(result), indent=2, allow_nan=False) + "\n"
     if form not in answers.FORMS:
-        raise UsageError(f"An answer of {answers.command(info)} has no form '{form}'; take {', '.join(answers.FORMS)}.")
+        kind = "report" if isinstance(result, Report) else answers.command(result)
+        raise UsageError(f"An answer of {kind} has no form '{form}'; take {', '.join(answers.FORMS)}.")
     from reports import answers as reported
     from reports.document import markdown, text
 
     if form == "csv":
-        return csv_of(reported.rows(info))
+        return csv_of(result.rows if isinstance(result, Report) else reported.rows(result))
+    document = result.document if isinstance(result, Report) else reported.document(result)
     if form == "markdown":
-        return markdown.render(reported.document(info))
+        return markdown.render(document)
     curve = columns is not None and columns >= text.CURVE_COLUMNS
-    return text.render(reported.document(info), text.Look(color=color, blocks=blocks, curve=curve))
+    return text.render(document, text.Look(color=color, blocks=blocks, curve=curve))
 
 
 def csv_of(rows: Iterable[Mapping[str, object]]) -> str:
