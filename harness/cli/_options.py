@@ -231,7 +231,7 @@ workers = option(
 
 workers_or_ray = option(
     "--workers", type=Value(values.workers), metavar="N|ray", group="Search",
-    help="sim: trials at a time; ray: on a cluster on this machine, ray:ADDRESS: on a running one. Default: one per core.",
+    help="sim: trials at a time; ray: on a cluster of this machine, ray:ADDRESS: on another. Default: one per core.",
 )  # fmt: skip
 
 
