@@ -22,6 +22,8 @@ from harness.runner.run import execute
 Sweep = Callable[..., dict[str, Any]]
 Refused = Callable[..., str]
 
+QUICK = ("--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet",
+         "--no-html")  # fmt: skip
 TWO = ("--rate", "1,3", "--requests", "200")
 
 
@@ -149,15 +151,31 @@ def test_rate_of_a_trace_compresses_it(sweep: Sweep, tmp_path: Path) -> None:
         assert pytest.approx(1 / point["values"]["rate"], rel=1e-6) == gap_s.mean()
 
 
-def test_slo_of_each_workload_is_shown(sweep: Sweep) -> None:
-    """100% of a lax objective would look better than 90% of a strict one."""
-    printed = sweep("--rate", "1", "--requests", "60", "--seeds", "1", "--over", "workload=chatbot,summarization")[
-        "printed"
-    ]
-
-    assert "SLO" in printed
-    assert "ttft=0.25,tpot=0.1" in printed
-    assert "ttft=15,tpot=0.15" in printed
+def test_what_a_sweep_prints_golden(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transcript: Callable[..., None]
+) -> None:
+    """A mean of two seeds would pass for the truth, a rate that is too high for one that is sustained."""
+    monkeypatch.chdir(tmp_path)
+    one, growing = "--rate 1 --requests 200 --seeds 1", "--rate 40 --requests 300 --seeds 1 --warmup none"
+    lines = {
+        "each workload has its SLO": "--rate 1 --requests 60 --seeds 1 --over workload=chatbot,summarization",
+        "goals come from the same runs": "--rate 1:4:1 --requests 300 --seeds 1 --goal 80%,0.9",
+        "an overloaded point loses its latencies, and fails a bound":
+            "--rate 1,40 --requests 300 --seeds 1 --warmup none --fail-under 0.5",
+        "two seeds have no interval": "--rate 1,3 --requests 200 --seeds 2",
+        "axes in their order":
+            "--rate 1,3 --requests 60 --seeds 1 --over replicas=1,2",
+        "a broken percentile": "--rate 1,3 --requests 200 --seeds 2 --slo p99:ttft=0.01 --fail-under 0.9",
+        "and one that is scored again": f"{one} --slo p99:ttft=1 --over slo-scale=0.01,1 --fail-under 0.9",
+        "a grown queue leaves the curve open": f"{growing} --slo p75:e2e=900,ttft=16 --fail-under 0.1",
+        "but is no overload where the SLO is met":
+            f"{growing} --over 'slo=ttft=900|p99:ttft=900|ttft=0.001|p99:ttft=1' --fail-under 0.9",
+        "percentiles alone have no attainment": f"{growing} --slo p99:ttft=1",
+        "warnings of runs are shown once": "--rate 1,2 --requests 40 --seeds 1",
+    }  # fmt: skip
+    sweep = f"sweep {' '.join(QUICK)}"
+    numbered = {reason: f"{sweep} {line} --out s{number}" for number, (reason, line) in enumerate(lines.items())}
+    transcript("sweep.txt", numbered)
 
 
 def test_lengths_alone_are_a_workload(sweep: Sweep) -> None:
@@ -165,59 +183,6 @@ def test_lengths_alone_are_a_workload(sweep: Sweep) -> None:
     info = sweep("--workload", "fixed:prompt=8,output=2", "--rate", "50", "--seeds", "1", "--slo", "ttft=1")
 
     assert 2200 == info["spec"]["requests"]
-
-
-def test_goals_come_from_the_same_runs(sweep: Sweep) -> None:
-    """Another goal would cost another sweep."""
-    info = sweep("--rate", "1:4:1", "--requests", "300", "--seeds", "1", "--goal", "80%,0.9")
-    crossed = {crossing["goal"]: crossing["at"] for crossing in info["crossings"]}
-
-    assert [0.8, 0.9] == list(crossed)
-    assert 1 < crossed[0.9] < crossed[0.8] < 4
-
-
-def test_overloaded_point_keeps_attainment_and_loses_latencies(sweep: Sweep) -> None:
-    """A latency that tells how long the run was would be taken for the system's."""
-    info = sweep("--rate", "1,40", "--requests", "300", "--seeds", "1", "--warmup", "none")
-    low, high = info["points"]
-
-    assert (0, 1) == (low["overloaded"], high["overloaded"])
-    assert low["metrics"]
-    assert {} == high["metrics"]
-    assert high["attainment"] is not None
-    assert "saturated" in info["printed"]
-
-
-def test_few_seeds_have_a_warning_and_no_interval(sweep: Sweep) -> None:
-    """A mean of two seeds would pass for the truth."""
-    info = sweep(*TWO, "--seeds", "2")
-
-    assert info["points"][0]["attainment"]["low"] is None
-    assert any("no interval" in warning and "--seeds 5" in warning for warning in info["warnings"])
-
-
-def test_fail_under_judges_every_point(sweep: Sweep) -> None:
-    """A job that guards a curve would stay green."""
-    assert 1 == sweep("--rate", "1,40", "--requests", "200", "--seeds", "1", "--fail-under", "0.5", code=1)["exit_code"]
-
-
-def test_broken_percentile_fails_the_curve(sweep: Sweep) -> None:
-    """`bench run` would end with 1 where the curve of the same runs ends with 0, and shows 100%."""
-    info = sweep(*TWO, "--seeds", "2", "--slo", "p99:ttft=0.01", "--fail-under", "0.9", code=1)
-
-    assert [False, False] == [point["bounds"][0]["passed"] for point in info["points"]]
-    assert [(None, None)] * 2 == [(point["attainment"], point["goodput_rps"]) for point in info["points"]]
-    assert "A bound on a percentile is broken at rate 1; rate 3." in info["printed"]
-    assert "is not kept" not in info["printed"]  # there is no share of requests
-    assert " > 10.0 ms, missed" in info["printed"]
-
-
-def test_rescored_percentile_fails_the_curve(sweep: Sweep) -> None:
-    """The same bound would be judged when it is given, and not when it is reached by scaling."""
-    scaled = ("--slo", "p99:ttft=1", "--over", "slo-scale=0.01,1", "--fail-under", "0.9")
-    info = sweep("--rate", "1", "--requests", "200", "--seeds", "1", *scaled, code=1)
-
-    assert [False, True] == [point["bounds"][0]["passed"] for point in info["points"]]
 
 
 def test_percentile_without_a_value_is_no_part_of_a_mean(sweep: Sweep, tmp_path: Path) -> None:
@@ -233,38 +198,6 @@ def test_percentile_without_a_value_is_no_part_of_a_mean(sweep: Sweep, tmp_path:
 
     assert again["points"][0]["bounds"][0]["value_s"] is None
     assert "too many failed > 9.00 s" in again["printed"]
-
-
-def test_grown_queue_leaves_the_curve_open(sweep: Sweep) -> None:
-    """A rate that is too high would pass, because the run ended before enough requests were late."""
-    growing = ("--rate", "40", "--requests", "300", "--seeds", "1", "--warmup", "none")
-    info = sweep(*growing, "--slo", "p75:e2e=900,ttft=16", "--fail-under", "0.1", code=5)
-
-    assert 0.1 < info["points"][0]["attainment"]["mean"] < 0.9
-    assert any("is open at rate 40" in warning for warning in info["warnings"])
-
-
-def test_a_growing_queue_is_no_overload_where_the_slo_is_met(sweep: Sweep) -> None:
-    """A point at which every request met the SLO would be hollow, without latencies, and end with 5; the same runs
-    scored under an SLO that they do not meet are overloaded."""
-    growing = ("--rate", "40", "--requests", "300", "--seeds", "1", "--warmup", "none")
-    info = sweep(*growing, "--over", "slo=ttft=900|p99:ttft=900|ttft=0.001|p99:ttft=1", "--fail-under", "0.9", code=1)
-
-    assert [0, 0, 1, 1] == [point["overloaded"] for point in info["points"]]
-    assert [True, True, False, False] == [bool(point["metrics"]) for point in info["points"]]
-    assert any(warning.startswith("queue-grew in ") for warning in info["warnings"])
-    assert 1 == sum("is not kept at" in warning for warning in info["warnings"])
-    assert 1 == sum("A bound on a percentile is broken at" in warning for warning in info["warnings"])
-
-
-def test_no_attainment_falls_where_there_are_bounds_on_percentiles_alone(sweep: Sweep) -> None:
-    """A warning spoke of the attainment of points without one."""
-    heavy = ("--rate", "40", "--requests", "200", "--seeds", "1", "--warmup", "none")
-    info = sweep(*heavy, "--slo", "p99:ttft=1")
-
-    assert (1, None) == (info["points"][0]["overloaded"], info["points"][0]["attainment"])
-    assert "saturated" in info["printed"]
-    assert not any("Attainment" in warning for warning in info["warnings"])
 
 
 def test_error_of_the_client_leaves_the_curve_open(sweep: Sweep, tmp_path: Path) -> None:
@@ -378,16 +311,6 @@ def test_backend_that_fails_in_the_middle_leaves_an_answer(sweep: Sweep, monkeyp
     assert ("failed", [{"rate": 1}]) == (info["state"], [point["values"] for point in info["points"]])
     assert "The server is gone." in info["printed"]
     assert "The server is gone." in info["message"]
-
-
-def test_warnings_of_runs_are_shown_once(sweep: Sweep) -> None:
-    """A reader of the curve alone would miss the warnings of its runs."""
-    info = sweep("--rate", "1,2", "--requests", "40", "--seeds", "1")
-    shown = [
-        warning for warning in info["warnings"] if warning.startswith("few-requests in 2 of 2 runs, first in points/")
-    ]
-
-    assert 1 == len(shown)
 
 
 def test_secret_header_is_not_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
