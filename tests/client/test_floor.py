@@ -137,7 +137,7 @@ def test_a_client_that_cannot_be_aimed_says_so() -> None:
         asyncio.run(measure(object(), schedule_of(10, 2, 1.0), 1, 0.1))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("api", "senders"), [("chat", 1), ("completions", 2)])
+@pytest.mark.parametrize(("api", "senders"), [pytest.param("chat", 1, marks=pytest.mark.nightly), ("completions", 2)])
 def test_the_floor_is_measured_by_the_runs_own_senders(api: str, senders: int) -> None:
     """The number beside each percentile would come from something that does not send like a run, or from nothing."""
     client = OpenAI("http://127.0.0.1:1/v1", "elsewhere", api=api)  # type: ignore[arg-type]

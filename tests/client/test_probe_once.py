@@ -15,7 +15,7 @@ def _unmeasured(server: object, name: str = "calm") -> int:
     return sum(int(seen.headers.get("x-request-id", 0)) < 0 for seen in server.of(name, measured=False))
 
 
-@pytest.mark.parametrize(("mode", "sent"), [("short", 2), ("off", 0)])
+@pytest.mark.parametrize(("mode", "sent"), [("short", 2), pytest.param("off", 0, marks=pytest.mark.nightly)])
 def test_a_run_probes_as_configured_and_reports_it(
     mode: str, sent: int, scripted: Callable, run_here: Callable
 ) -> None:

@@ -110,6 +110,7 @@ def test_oddities_that_change_the_meaning_of_a_figure_are_warned_of(
     assert [] == [(code, word) for code in codes for word in WARNINGS[code][2] if word not in found[code]]
 
 
+@pytest.mark.nightly
 def test_a_healthy_server_gives_no_warning_of_answers(scripted: Callable, run_here: Callable) -> None:
     """Warnings that always appear are ignored."""
     server = scripted(it={"itl_s": 0.005})

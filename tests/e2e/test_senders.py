@@ -153,6 +153,7 @@ def sent(
     return asyncio.run(main()), taken.records
 
 
+@pytest.mark.nightly
 def test_an_interrupt_lets_answers_finish(url, tmp_path):
     """Ctrl-C would throw away what is under way."""
     outcome, records = sent(url, tmp_path / "schedule.parquet", Senders.interrupt)
