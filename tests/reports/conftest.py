@@ -3,6 +3,7 @@
 import base64
 import dataclasses
 import gzip
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -212,10 +213,11 @@ def content_of() -> Callable[[str], dict[str, Any]]:
 
 
 def _some(values: Any) -> str:
-    """The values of a trace in short: four digits, and of many the first and last three."""
+    """The values of a trace in short: four digits, equal ones once, and of many the first and last three."""
     texts = [f"{value:.4g}" if isinstance(value, float | int) else str(value) for value in np.asarray(values).tolist()]
-    kept = texts if len(texts) < 9 else [*texts[:3], f"... {len(texts)} ...", *texts[-3:]]
-    return " ".join(text.replace("<br>", "/") for text in kept)
+    counted = [(text.replace("<br>", "/"), len(list(equal))) for text, equal in itertools.groupby(texts)]
+    kept = [text if count == 1 else f"{text} x{count}" for text, count in counted]
+    return " ".join(kept if len(kept) < 13 else [*kept[:3], f"... {len(texts)} ...", *kept[-3:]])
 
 
 def _sketch(figure: Any) -> Iterator[str]:
@@ -237,7 +239,7 @@ def _sketch(figure: Any) -> Iterator[str]:
         ]
         styles = [_some(style) if isinstance(style, tuple) else style for style in styles if style]
         yield f"{trace.type} {trace.name} ({', '.join(styles)})"
-        values = {name: getattr(trace, name, None) for name in ("x", "y", "text")}
+        values = {name: getattr(trace, name, None) for name in ("x", "y", "text", "hovertext")}
         yield from (f"  {name} {_some(each)}" for name, each in values.items() if each is not None)
         for name in ("error_x", "error_y"):
             if (bars := getattr(trace, name, None)) is not None and bars.array is not None:

@@ -1,7 +1,6 @@
 """The page of series of runs: what it marks, where its links lead, and that foreign names stay text."""
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -64,11 +63,6 @@ def drawn(info: TrendAnswer) -> Any:
     return figure
 
 
-def of(figure: Any, name: str, axis: str = "y") -> list[Any]:
-    """Traces of that name in the panel of that axis: 'y' is the first."""
-    return [t for t in figure.data if t.name == name and t.yaxis == axis]
-
-
 def tables(document: Document, *keys: str) -> list[Table]:
     """The tables of sections of these keys."""
     sections = [section for section in document.sections if section.key in keys]
@@ -82,52 +76,40 @@ def index(root: Path) -> list[dict[str, str]]:
     return [dict(zip(table.heads, row, strict=True)) for row in texts]
 
 
-def test_a_step_is_flagged_with_its_first_run_and_its_commit(nightly: Nightly) -> None:
-    """The reader of the page would not see since which commit the server is slower."""
-    info = trend(nightly([*FLAT, 110.0, 111.0, 109.0, 110.0]))
-    figure = drawn(info)
-    [flag] = of(figure, "change to the worse")
-
-    assert (("2026-01-11",), ("c000010",)) == (tuple(flag.x), tuple(flag.text))
-    assert [110.0] == pytest.approx(list(flag.y))
-    assert "tpot mean 10% worse from 2026-01-11 (commit c000010) on" in figures.finding(figure)
-    assert [] == of(figure, "change to the better")
+def moved(day: int, info: dict[str, Any]) -> None:
+    """Other hardware from the sixth night on, another version of the server from the third."""
+    info["backend"]["hardware"] = "a100" if day < 5 else "h100"
+    info["server"] = {"version": "1" if day < 2 else "2"}
 
 
-def test_a_change_is_named_until_it_is_accepted(nightly: Nightly) -> None:
-    """The page would say that nothing changed above a picture of what did."""
-    root = nightly([*FLAT, *[120.0] * 18])
-    open_one = drawn(trend(root))
-    accept(root, "2026-01-11", "new tokenizer")
-    info = trend(root)
-    accepted = drawn(info)
-    change = "tpot mean 20% worse from 2026-01-11 (commit c000010) on (100 -> 120 ms)."
-    [table] = [one for one in tables(trend_report.document(info), "series-1") if one.caption == "accepted levels"]
-    level = of(accepted, "reference")[0].y
-
-    assert f"Away from the reference: {change}" == figures.finding(open_one)
-    assert figures.finding(accepted).startswith("tpot mean, ttft mean, failed: no change that lasts, 28 runs up to ")
-    assert [100.0, 120.0] == pytest.approx([level[9], level[-1]])
-    assert ("2026-01-11", "new tokenizer") == (table.rows[0][0], table.rows[0][3])
+def spoilt(day: int, info: dict[str, Any]) -> None:
+    """A run that is not valid, and an overloaded one."""
+    if day == 3:
+        info["verdict"] = {"valid": False, "text": "not valid: <b>late</b>"}
+    info["verdict"]["overloaded"] = day == 5
 
 
-def test_a_drift_is_drawn_with_its_whole_size(nightly: Nightly) -> None:
-    """Of a slow loss the page would show the first part, or nothing."""
-    rng = np.random.default_rng(4)
-    values = 100 * (1 + 0.19 * np.arange(60) / 59) * (1 + 0.01 * rng.standard_normal(60))
-    info = trend(nightly(values.tolist()))
-
-    assert "tpot mean 16% worse from 2026-01-12" in figures.finding(drawn(info))
-    assert "tpot mean since 2026-01-12: +16" in trend_report.document(info).findings[0].text
-
-
-def test_the_reference_line_follows_a_gain_that_lasts(nightly: Nightly) -> None:
-    """A loss of a gain would be drawn on the good side of the line."""
-    info = trend(nightly([*FLAT, *[90.0] * 25, *[96.0] * 5]))
-    [line] = of(drawn(info), "reference")
-
-    assert [100.0, 90.0] == pytest.approx([line.y[30], line.y[-1]])
-    assert "tpot mean 6.7% worse from 2026-02-08" in figures.finding(drawn(info))
+def test_drawings_of_series_golden(nightly: Nightly, sketched: Callable[..., None]) -> None:
+    """The reader would not see since which commit the server is slower, or see a step that is none."""
+    noise = 1 + 0.01 * np.random.default_rng(4).standard_normal(60)
+    series: dict[str, tuple[Sequence[float], dict[str, Any]]] = {
+        "a step is flagged with its first run and its commit": ([*FLAT, 110.0, 111.0, 109.0, 110.0], {}),
+        "a change is named": ([*FLAT, *[120.0] * 18], {}),
+        "until it is accepted": ([*FLAT, *[120.0] * 18], {}),
+        "a drift has its whole size": ((100 * (1 + 0.19 * np.arange(60) / 59) * noise).tolist(), {}),
+        "the reference follows a gain that lasts": ([*FLAT, *[90.0] * 25, *[96.0] * 5], {}),
+        "values stand with their interval beside the level": (FLAT, {}),
+        "a virtual clock has no intervals": ([100.0] * 4, {"clock": "virtual"}),
+        "nothing is connected across other hardware": (FLAT, {"change": moved}),
+        "runs without a value have their reason": (FLAT, {"change": spoilt}),
+    }
+    drawings = {}
+    for number, (reason, (values, options)) in enumerate(series.items()):
+        root = nightly(values, series=f"{number}/vllm", **options) / str(number)
+        if reason == "until it is accepted":
+            accept(root, "2026-01-11", "new tokenizer")
+        drawings[reason] = drawn(trend(root))
+    sketched("trend-drawings.txt", drawings)
 
 
 def test_an_answer_of_an_older_bench_opens(capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,66 +129,6 @@ def test_a_series_of_an_older_bench_opens(tmp_path: Path, capsys: pytest.Capture
     assert "Regressed (chatbot/sim ttft mean since 2026-01-05: +" in capsys.readouterr().out
     assert main(["compare", "--trend", str(root), "--accept", "5e6f7a8"]) == 0
     assert main(["report", str(root / "chatbot" / "sim"), "--format", "text"]) == 0
-
-
-def test_values_stand_with_their_interval_beside_the_accepted_level(nightly: Nightly) -> None:
-    """Noise would look like news."""
-    figure = drawn(trend(nightly(FLAT)))
-    values, line = of(figure, "value of the night")
-    [reference] = of(figure, "reference")
-
-    assert FLAT == pytest.approx(list(values.y))
-    assert FLAT == pytest.approx(list(line.y))
-    assert [2.0, 3.0] == pytest.approx([values.error_y.arrayminus[0], values.error_y.array[0]])
-    assert [True] * 7 == np.isnan(reference.y[:7]).tolist()
-    assert 100.0 == pytest.approx(reference.y[7])
-
-
-def test_a_virtual_clock_has_no_bars_and_says_why(nightly: Nightly) -> None:
-    """A real difference of a simulator would hide in an interval that it does not have."""
-    figure = drawn(trend(nightly([100.0] * 4, clock="virtual")))
-
-    assert of(figure, "value of the night")[0].error_y.array is None
-    assert "The clock is virtual" in figures.caption(figure)
-    assert len(of(figure, "reference")) == 1
-
-
-def test_nothing_is_connected_across_other_hardware(nightly: Nightly) -> None:
-    """A new machine would look like a step of the server."""
-
-    def moved(day: int, info: dict[str, Any]) -> None:
-        info["backend"]["hardware"] = "a100" if day < 5 else "h100"
-        info["server"] = {"version": "1" if day < 2 else "2"}
-
-    info = trend(nightly(FLAT, change=moved))
-    figure = drawn(info)
-    line = of(figure, "value of the night")[1]
-    at = list(line.x).index("2026-01-06")
-    [table] = [t for t in tables(trend_report.document(info), "series-1") if t.caption == "what changed with the runs"]
-
-    assert math.isnan(line.y[at])
-    assert 11 == len(line.x)
-    assert {("2026-01-06", "solid"), ("2026-01-03", "dot")} == {(s.x0, s.line.dash) for s in figure.layout.shapes}
-    assert "Vertical lines" in figures.caption(figure)
-    assert [("2026-01-03", "yes"), ("2026-01-06", "no")] == [(row[0], row[-1]) for row in table.rows]
-
-
-def test_runs_without_a_value_are_marked_with_their_reason(nightly: Nightly) -> None:
-    """A run in which the client failed would be a quiet gap, and an overloaded one a good run."""
-
-    def spoilt(day: int, info: dict[str, Any]) -> None:
-        if day == 3:
-            info["verdict"] = {"valid": False, "text": "not valid: <b>late</b>"}
-        info["verdict"]["overloaded"] = day == 5
-
-    info = trend(nightly(FLAT, change=spoilt))
-    figure = drawn(info)
-    [gap], [grew] = of(figure, "no valid run"), of(figure, "overloaded: no value")
-    found = tables(trend_report.document(info, Path()), "series-1")
-
-    assert ("2026-01-04: not valid: &lt;b&gt;late&lt;/b&gt;",) == gap.hovertext
-    assert ("2026-01-06",) == tuple(grew.x)
-    assert ("2026-01-04", "not valid: <b>late</b>") in [row for table in found for row in table.rows]
 
 
 def test_the_index_has_a_row_for_each_series(nightly: Nightly) -> None:
