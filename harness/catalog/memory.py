@@ -13,6 +13,9 @@ from harness.catalog.facts import Hardware, Model, Shape
 from harness.catalog.tables import comparisons, format_named, gpus, hardware, model, models
 from harness.errors import UsageError
 
+RESERVE = 0.01
+"""Share of the memory of a GPU that is kept for activations."""
+
 SEQS = 256
 """Sequences that run at a time at most, where no policy says it: vLLM's default for many GPUs (`max_num_seqs`)."""
 
@@ -191,14 +194,13 @@ def block_bytes(
     tp: int | Shape = 1,
     pp: int = 1,
     block_tokens: int = 16,
-    dtype_bytes: int | None = None,
     kv_bits: float | None = None,
 ) -> int:
     """Bytes of one block of `block_tokens` tokens on each GPU; KV heads are repeated when tp exceeds them.
 
     Layers with a window are counted: it is a block of tokens that are in the window.
     """
-    return _block_bytes(m, _shape(tp, pp), m.kv_layers, block_tokens, bits_of_kv(m, dtype_bytes, kv_bits))
+    return _block_bytes(m, _shape(tp, pp), m.kv_layers, block_tokens, bits_of_kv(m, kv_bits=kv_bits))
 
 
 def _block_bytes(m: Model, shape: Shape, layers: int, block_tokens: int, bits: float) -> int:
@@ -224,11 +226,8 @@ def kv_capacity_blocks(
     m: Model | str,
     gpu: Hardware | str,
     tp: int | Shape = 1,
-    pp: int = 1,
     utilisation: float = 0.9,
     block_tokens: int = 16,
-    reserve: float = 0.01,
-    dtype_bytes: int | None = None,
     weight_bits: float | None = None,
     kv_bits: float | None = None,
     seqs: int = SEQS,
@@ -236,9 +235,8 @@ def kv_capacity_blocks(
 ) -> int:
     """KV blocks that fit beside the weights and `further_bytes` (adapters) on each GPU, per replica.
 
-    A share `utilisation` of the memory is ours, of which the share `reserve` (of the total) is kept for
-    activations; weights and KV take the formats of the model, or `weight_bits` and `kv_bits`. Raises UsageError
-    when not a single block fits.
+    A share `utilisation` of the memory is ours, of which `RESERVE` (of the total) is kept for activations; weights and
+    KV take the formats of the model, or `weight_bits` and `kv_bits`. Raises UsageError when not a single block fits.
 
     With windows, so many tokens fit however they are spread over `seqs` sequences: each may fill its windows, and
     beyond them only layers with full attention keep KV. State of linear attention is set aside for `seqs` sequences.
@@ -246,10 +244,10 @@ def kv_capacity_blocks(
     """
     m = model(m) if isinstance(m, str) else m
     gpu = hardware(gpu) if isinstance(gpu, str) else gpu
-    shape = _shape(tp, pp)
-    weights = weight_bytes(m, shape, dtype_bytes=dtype_bytes, weight_bits=weight_bits) + further_bytes
-    left = gpu.memory_bytes * utilisation - gpu.memory_bytes * reserve - weights
-    bits, own = bits_of_kv(m, dtype_bytes, kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
+    shape = _shape(tp, 1)
+    weights = weight_bytes(m, shape, weight_bits=weight_bits) + further_bytes
+    left = gpu.memory_bytes * utilisation - gpu.memory_bytes * RESERVE - weights
+    bits, own = bits_of_kv(m, kv_bits=kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
     if m.linear is not None:
         held = -(-m.linear.layers // shape.pp) * -(-m.linear.state_elements // shape.tp)
         left -= own * held * m.linear.state_bits / 8
@@ -261,17 +259,16 @@ def kv_capacity_blocks(
             full = _block_bytes(m, shape, m.full_layers, block_tokens, bits)
             blocks = math.floor((left - inside * windows) / full)
     if blocks < 1:
-        share = utilisation - reserve
+        share = utilisation - RESERVE
         raise UsageError(
             f"{m.name} needs {weights / 1e9:.1f} GB of weights per GPU with tp={shape.tp}, pp={shape.pp}, and "
-            f"{gpu.name} offers {gpu.memory_bytes * share / 1e9:.1f} GB; {_larger(m, gpu, shape, share, dtype_bytes)}."
+            f"{gpu.name} offers {gpu.memory_bytes * share / 1e9:.1f} GB; {_larger(m, gpu, shape, share)}."
         )
     return blocks * shape.dp * shape.sp
 
 
-def _larger(m: Model, gpu: Hardware, shape: Shape, share: float, dtype_bytes: int | None) -> str:
+def _larger(m: Model, gpu: Hardware, shape: Shape, share: float) -> str:
     for more in range(shape.tp + 1, 9):
-        fits = m.heads % more == 0 and weight_bytes(m, more, shape.pp, dtype_bytes) < gpu.memory_bytes * share
-        if fits:
+        if m.heads % more == 0 and weight_bytes(m, more, shape.pp) < gpu.memory_bytes * share:
             return f"use tp={more} or more"
     return "use more pipeline stages or a larger GPU"

@@ -42,15 +42,14 @@ def summarize(
     table: pa.Table,
     slo: Slo,
     *,
-    window_s: float | None = None,
     seen: Seen | None = None,
     scored: Score | None = None,
     percentiles: Sequence[float] = PERCENTILES,
 ) -> Summary:
     """The numbers of a run; None stands where nothing was measured.
 
-    Rates count all requests of the table, whenever they ended: per second of `window_s` where it is given, else as
-    the share of requests times the rate of all, so that goodput <= throughput <= the rate that was scheduled.
+    Rates count all requests of the table, whenever they ended: the share of requests times the rate of all, so that
+    goodput <= throughput <= the rate that was scheduled.
     Latencies are those of requests that ended well; attainment counts all requests. Where every bound is on a
     percentile there is neither attainment nor goodput. Metrics that are dear (`on_request`) are measured only where the
     SLO names them. `seen` is the table with all its token times where it has only the first and the last of each
@@ -59,8 +58,7 @@ def summarize(
     seen = Seen(table) if seen is None else seen
     scored = score(table, slo, seen) if scored is None else scored
     ok = seen.ok
-    window = window_of(table) if window_s is None else window_s
-    per_second = per_second_of(table, window_s)
+    per_second = per_second_of(table)
     good = per_second if scored.by_request and not scored.unknown else lambda _: math.nan
     bounded = {bound.metric for bound in slo.bounds}
     wanted = {name: m for name, m in metrics().items() if name in bounded or not m.on_request}
@@ -70,7 +68,7 @@ def summarize(
         requests=len(table),
         status={status: ends.get(status, 0) for status in get_args(Status)},
         failed=float(1 - ended_well(table).mean()) if len(ok) else None,
-        window_s=known(window),
+        window_s=known(window_of(table)),
         throughput_rps=known(per_second(int(ok.sum()))),
         output_tps=known(per_second(_tokens(table, ok))),
         goodput_rps=known(good(int(scored.met.sum()))),
@@ -133,17 +131,17 @@ def window_of(table: pa.Table) -> float:
     return float(np.nanmax(last_s)) - first_s if np.isfinite(last_s).any() else math.nan
 
 
-def per_second_of(table: pa.Table, window_s: float | None = None) -> Callable[[int], float]:
+def per_second_of(table: pa.Table) -> Callable[[int], float]:
     """What makes a rate of a count; NaN for a time of no length.
 
-    Over a window: count / window. Without: count / n x (n - 1) / (last - first scheduled time), because n requests
+    That is count / n x (n - 1) / (last - first scheduled time), because n requests
     have n - 1 gaps; n / (last - first) would be a higher rate than was sent, the more the fewer they are. Where there
     are no gaps it is the count over `window_of`.
     """
     n, span_s = len(table), _scheduled(table)[1] if len(table) else 0.0
-    if window_s is None and span_s > 0:
+    if span_s > 0:
         return lambda count: count / n * ((n - 1) / span_s)
-    seconds = window_of(table) if window_s is None else window_s
+    seconds = window_of(table)
     return lambda count: count / seconds if seconds > 0 else math.nan
 
 

@@ -122,13 +122,17 @@ def gap_cv(times_s: Floats) -> float | None:
     return float(gaps_s.std(ddof=1) / gaps_s.mean())
 
 
-def window_cvs(times_s: Floats, width_s: float, least_gaps: int = 10) -> Floats:
-    """(windows,) `gap_cv` inside each window of `width_s` that has at least `least_gaps` gaps."""
+LEAST_GAPS = 10
+"""Gaps below which a window has no coefficient of variation."""
+
+
+def window_cvs(times_s: Floats, width_s: float) -> Floats:
+    """(windows,) `gap_cv` inside each window of `width_s` that has at least `LEAST_GAPS` gaps."""
     if len(times_s) == 0:
         return np.zeros(0)
     window = ((times_s - times_s[0]) // width_s).astype(np.int64)
     parts = np.split(times_s, np.flatnonzero(np.diff(window)) + 1)
-    found = [gap_cv(part) for part in parts if len(part) > least_gaps]
+    found = [gap_cv(part) for part in parts if len(part) > LEAST_GAPS]
     return np.array([value for value in found if value is not None])
 
 

@@ -171,21 +171,21 @@ def whole(verdicts: Sequence[Verdict]) -> Verdict:
     return next((v for v in ("regressed", "inconclusive", "improved") if v in verdicts), "equivalent")
 
 
-def mde(sd: float, pairs: int, alpha: float = ALPHA, power: float = POWER) -> float:
-    """Minimum detectable effect: the loss that a test at `alpha` finds with a chance of `power`."""
-    return _noncentrality(pairs - 1, alpha, power) * sd / math.sqrt(pairs)
+def mde(sd: float, pairs: int, alpha: float = ALPHA) -> float:
+    """Minimum detectable effect: the loss that a test at `alpha` finds with a chance of `POWER`."""
+    return _noncentrality(pairs - 1, alpha) * sd / math.sqrt(pairs)
 
 
-def pairs_needed(sd: float, must_detect: float, alpha: float = ALPHA, power: float = POWER) -> int | None:
+def pairs_needed(sd: float, must_detect: float, alpha: float = ALPHA) -> int | None:
     """Fewest pairs, 3 or more, that find a loss of `must_detect`; None where 1,000 are too few."""
     if sd == 0:
         return LEAST_PAIRS
     low, high = LEAST_PAIRS - 1, MOST_PAIRS
-    if not mde(sd, high, alpha, power) <= must_detect:
+    if not mde(sd, high, alpha) <= must_detect:
         return None
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if mde(sd, middle, alpha, power) <= must_detect else (middle, high)
+        low, high = (low, middle) if mde(sd, middle, alpha) <= must_detect else (middle, high)
     return high
 
 
@@ -294,8 +294,8 @@ def _quantile(freedom: int, alpha: float) -> float:
 
 
 @cache
-def _noncentrality(freedom: int, alpha: float, power: float) -> float:
-    """The noncentrality at which a one-sided t test has the given power, by bisection.
+def _noncentrality(freedom: int, alpha: float) -> float:
+    """The noncentrality at which a one-sided t test has the power `POWER`, by bisection.
 
     Note: scipy's nctdtrinc loses digits for few degrees of freedom; nctdtr gives NaN or 0 far out, where it is 0.
     """
@@ -306,5 +306,5 @@ def _noncentrality(freedom: int, alpha: float, power: float) -> float:
     for _ in range(100):
         middle = (low + high) / 2
         missed = float(np.nan_to_num(special.nctdtr(freedom, middle, t)))
-        low, high = (middle, high) if missed > 1 - power else (low, middle)
+        low, high = (middle, high) if missed > 1 - POWER else (low, middle)
     return (low + high) / 2

@@ -121,7 +121,7 @@ def test_kv_heads_are_repeated_when_there_are_more_gpus() -> None:
 def test_capacity_is_what_the_weights_leave() -> None:
     """Blocks times their size plus weights plus reserve must just fit the share of memory that is ours."""
     m, gpu = catalog.model("llama2-7b"), catalog.hardware("a100-80g")
-    blocks = catalog.kv_capacity_blocks(m, gpu, utilisation=0.9, reserve=0.01)
+    blocks = catalog.kv_capacity_blocks(m, gpu, utilisation=0.9)
 
     left = gpu.memory_bytes * 0.89 - catalog.weight_bytes(m) - blocks * catalog.block_bytes(m)
 

@@ -346,7 +346,7 @@ class Mmpp(AtRate):
 
     def __post_init__(self) -> None:
         check(self)
-        states, times = len(levels(self.levels)), len(durations_s(self.dwells, "dwells"))
+        states, times = len(levels(self.levels)), len(dwells_of(self.dwells))
         if states != times or states < 2:
             raise ValueError(
                 f"levels and dwells must have one value for each of 2 or more states, got {states} and {times}."
@@ -355,7 +355,7 @@ class Mmpp(AtRate):
     @property
     def shares(self) -> np.ndarray:
         """(states,) share of the time."""
-        dwells_s = np.array(durations_s(self.dwells, "dwells"))
+        dwells_s = np.array(dwells_of(self.dwells))
         return np.asarray(dwells_s / dwells_s.sum())
 
     @property
@@ -373,7 +373,7 @@ class Mmpp(AtRate):
 
         The chain is reversible, so its generator has real eigenvalues -1/tau_k; c(u) is a sum of exp(-u / tau_k).
         """
-        dwells_s = np.array(durations_s(self.dwells, "dwells"))
+        dwells_s = np.array(dwells_of(self.dwells))
         states = len(dwells_s)
         generator = np.ones((states, states)) / (dwells_s[:, None] * (states - 1))
         np.fill_diagonal(generator, -1 / dwells_s)
@@ -385,7 +385,7 @@ class Mmpp(AtRate):
         return float(1 + 2 / self.rate_rps * np.sum(weights * taus_s * seen))
 
     def _states(self, rng: np.random.Generator) -> Iterator[Piece]:
-        rates, dwells_s = self.rates_rps.tolist(), durations_s(self.dwells, "dwells")
+        rates, dwells_s = self.rates_rps.tolist(), dwells_of(self.dwells)
         state = int(rng.choice(len(rates), p=self.shares))
         while True:
             yield Piece(rng.exponential(dwells_s[state]), rates[state], rates[state])
@@ -393,14 +393,14 @@ class Mmpp(AtRate):
             state = other + (other >= state)
 
 
-def durations_s(text: str, name: str) -> tuple[float, ...]:
+def dwells_of(text: str) -> tuple[float, ...]:
     """Durations in seconds, all > 0, written like '90s/5min'. Raises ValueError otherwise."""
     try:
-        found = tuple(seconds(part, name) for part in text.split("/"))
+        found = tuple(seconds(part, "dwells") for part in text.split("/"))
     except UsageError:
-        raise ValueError(f"{name} must be durations joined by '/', such as 90s/10s, got '{text}'.") from None
+        raise ValueError(f"dwells must be durations joined by '/', such as 90s/10s, got '{text}'.") from None
     if not all(duration_s > 0 for duration_s in found):
-        raise ValueError(f"{name} must be > 0, got '{text}'.")
+        raise ValueError(f"dwells must be > 0, got '{text}'.")
     return found
 
 

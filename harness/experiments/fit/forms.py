@@ -76,9 +76,9 @@ def check(latency: str, fixed: Mapping[str, float]) -> None:
             raise UsageError(f"{name} is a share of the peak, above 0 and at most 1, got {value:g}.")
 
 
-def _without_unknown_pairs(rows: Rows, name: str, fixed: Mapping[str, float]) -> tuple[Rows, dict[str, str]]:
+def _without_unknown_pairs(rows: Rows, fixed: Mapping[str, float]) -> tuple[Rows, dict[str, str]]:
     """The rows whose pairs are known, where enough are; else all rows, and why the square term is left out."""
-    prompts = rows.tokens > 0
+    name, prompts = "prefill_token_squared_s", rows.tokens > 0
     known = np.isfinite(rows.pairs)
     if name in fixed:
         return (rows, {}) if fixed[name] == 0 else (rows.take(known), {})
@@ -92,7 +92,7 @@ def _columns(left_out: Mapping[str, str], **columns: np.ndarray) -> dict[str, np
 
 
 def _linear(rows: Rows, _: System, fixed: Mapping[str, float]) -> Fitted:
-    rows, left_out = _without_unknown_pairs(rows, "prefill_token_squared_s", fixed)
+    rows, left_out = _without_unknown_pairs(rows, fixed)
     found = solve(
         _columns(
             left_out, base_s=np.ones(len(rows)), prefill_token_s=rows.tokens, decode_seq_s=rows.seqs,
@@ -105,7 +105,7 @@ def _linear(rows: Rows, _: System, fixed: Mapping[str, float]) -> Fitted:
 def _mixed(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     """For a given hinge the model is linear: floor + token * max(0, tokens - hinge); the best hinge is searched."""
     del system
-    rows, left_out = _without_unknown_pairs(rows, "prefill_token_squared_s", fixed)
+    rows, left_out = _without_unknown_pairs(rows, fixed)
     total = rows.tokens + rows.seqs
     # 0 and places among the loads that occur, of which the largest are left free to tell the slope
     loads = np.quantile(np.unique(total), np.linspace(0, 0.9, HINGES))
@@ -202,7 +202,7 @@ def _table(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
 
 def _fit6(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     """Which of memory and arithmetic is longer is found by turns: given that, the model is linear."""
-    rows, left_out = _without_unknown_pairs(rows, "prefill_token_squared_s", fixed)
+    rows, left_out = _without_unknown_pairs(rows, fixed)
     if system.tp == 1:
         left_out = left_out | {"token_s": "one GPU does not communicate (tp=1)"}
     memory_s, compute_s = _roof(rows, system)

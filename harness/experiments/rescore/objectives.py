@@ -91,14 +91,14 @@ def success(seen: Seen, rule: Fastgen) -> Success:
 # which a loop over one request would do it.
 
 
-def worst_moving_average(gaps: Lists, span: int = PACE_SPAN) -> Floats:
-    """(requests,) largest exponential moving average of the gaps, NaN for no gap; equal to pandas' ewm(span).mean().
+def worst_moving_average(gaps: Lists) -> Floats:
+    """(requests,) largest exponential moving average of the gaps, NaN for no gap; as pandas' ewm(PACE_SPAN).mean().
 
     Source: deepspeedai/DeepSpeedExamples, benchmarks/inference/mii/src/plot_effective_throughput.py.
     """
     order, alive = _by_length(gaps)
     mean, worst = np.zeros(len(order)), np.full(len(order), -np.inf)
-    keep, weight = 1.0 - 1.0 / (1.0 + (span - 1) / 2), 0.0
+    keep, weight = 1.0 - 1.0 / (1.0 + (PACE_SPAN - 1) / 2), 0.0
     for place, n in enumerate(alive):
         gap = gaps.values[gaps.offsets[order[:n]] + place]
         if place:
