@@ -122,26 +122,6 @@ async def _end(backend: Any, number: int) -> Any:
     return [e async for e in backend.submit(Request(number, 0.0, 5, 8))][-1]
 
 
-def test_hanging_up_keeps_the_tokens_that_have_come(scripted: Callable, opened: Callable) -> None:
-    """A request that is given up would lose the tokens that the server did send."""
-    server = scripted(it={"fault": "silence", "fault_at": 3})
-
-    async def run() -> list[Any]:
-        async with opened(server.url("it")) as backend:
-            server.arm()
-            request = Request(0, 0.0, 5, 8)
-            task = asyncio.create_task(backend.fetch(request))
-            await asyncio.to_thread(server.wait, lambda s: s.of("it") and len(s.of("it")[0].written) == 3)
-            await asyncio.sleep(0.05)
-            backend.hang_up(0, "cancelled", "the probe is decided")
-            return list(backend.read(request, await asyncio.wait_for(task, 120)))
-
-    *events, ended = asyncio.run(run())
-
-    assert ("cancelled", 3) == (ended.status, len(events))
-    assert "the probe is decided" in ended.error
-
-
 def test_an_answer_that_comes_before_the_request_is_whole_is_read(scripted: Callable, opened: Callable) -> None:
     """A server that refuses long prompts, or everything, would look like one that breaks connections."""
     server = scripted(it={})

@@ -22,16 +22,6 @@ def backlog(monkeypatch):
     return module.Backlog
 
 
-def test_the_example_is_short_and_shown():
-    """An autoscaler is one small file; code in a guide that differs from what runs is a lie."""
-    code = EXAMPLE.read_text(encoding="utf-8")
-    guide = (EXAMPLE.parents[1] / "guide" / "clusters.md").read_text(encoding="utf-8")
-    shown = [line for line in guide.split("```python\n")[1].split("```")[0].splitlines() if line.strip()]
-
-    assert len(code.splitlines()) <= 60
-    assert not [line for line in shown if "def " not in line and line not in code]
-
-
 def test_it_grows_and_shrinks_and_all_end(backlog, draw, monkeypatch):
     """It would be no example if the cluster stayed as it is, or if a replica took its requests along."""
 

@@ -4,6 +4,7 @@ import tomllib
 from pathlib import Path
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "examples"
@@ -42,3 +43,18 @@ def test_every_page_of_the_gallery_is_made_by_its_commands() -> None:
 
     assert made
     assert [] == [f for f, commands in made.items() if f.removesuffix("/report.html").partition(".")[0] not in commands]
+
+
+@pytest.mark.parametrize(
+    ("name", "most", "guide"),
+    [("even_context", 60, "router"), ("backlog", 60, "clusters"), ("shortest_prompt", 45, None)],
+)
+def test_an_example_is_short_and_shown(name: str, most: int, guide: str | None) -> None:
+    """A plug-in is one small file; code in a guide that differs from what runs is a lie."""
+    code = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+    text = (EXAMPLES.parent / "guide" / f"{guide}.md").read_text(encoding="utf-8") if guide else "```python\n```"
+    shown = [line for line in text.split("```python\n")[1].split("```")[0].splitlines() if line.strip()]
+
+    assert len(code.splitlines()) <= most
+    assert not [line for line in shown if "def " not in line and line not in code]
+    assert guide != "router" or f"{len(code.splitlines())} lines" in text

@@ -22,23 +22,6 @@ def even_context(monkeypatch):
     return module.EvenContext
 
 
-def test_the_example_is_short():
-    """A router with a tick and a migration is one small file."""
-    lines = EXAMPLE.read_text(encoding="utf-8").splitlines()
-
-    assert len(lines) <= 60
-
-
-def test_the_guide_shows_the_example():
-    """Code in a guide that differs from what runs is a lie."""
-    guide = (EXAMPLE.parents[1] / "guide" / "router.md").read_text(encoding="utf-8")
-    shown = [line for line in guide.split("```python\n")[1].split("```")[0].splitlines() if line.strip()]
-    code = EXAMPLE.read_text(encoding="utf-8")
-
-    assert not [line for line in shown if "def " not in line and line not in code]
-    assert f"{len(code.splitlines())} lines" in guide
-
-
 def test_it_moves_requests_and_all_end(even_context, draw, monkeypatch):
     """It would be no example if nothing moved, or if what moves got lost."""
 
