@@ -1,16 +1,11 @@
 """After kill -9 of a command none of its processes goes on, whatever it computes, and nothing is printed any more."""
 
-import contextlib
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from harness.cli import main
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc to find the processes")
 
@@ -19,7 +14,6 @@ LINES = {
     "serve": ["serve", "--port", "0"],
     "sweep": ["sweep", "--backend", "sim", "--rate", "1,2", "--requests", "300000", "--seeds", "1", "--workers", "2"],
     "capacity": ["capacity", "--backend", "sim", "--hardware", "h100", "--tolerance", "0.1%", "--workers", "2"],
-    "trace": ["trace", "generate", "model.json", "--requests", "300000000", "-o", "x.parquet", "--workers", "2"],
 }
 """Commands that would go on for minutes, in processes of their own."""
 NIGHTLY = pytest.mark.nightly  # the workers of a search are those of a sweep, the engine of a server that of a run
@@ -47,27 +41,13 @@ def alive(pid: int) -> bool:
         return False
 
 
-@pytest.fixture
-def model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A model.json to generate from."""
-    trace = str(tmp_path / "t.csv")
-    assert main(["trace", "generate", "chatbot", "--requests", "2000", "-o", trace]) == 0
-    assert main(["trace", "fit", trace, "-o", str(tmp_path / "model.json")]) == 0
-    capsys.readouterr()
-
-
-@pytest.mark.parametrize(
-    "name", ["run", "sweep", "trace", *(pytest.param(n, marks=NIGHTLY) for n in ("capacity", "serve"))]
-)
+@pytest.mark.parametrize("name", ["run", "sweep", *(pytest.param(n, marks=NIGHTLY) for n in ("capacity", "serve"))])
 def test_no_process_outlives_a_killed_command(
     name: str,
-    request: pytest.FixtureRequest,
     bench: Callable[..., "subprocess.Popen[str]"],
     wait_for: Callable[[Callable[[], bool]], None],
 ) -> None:
-    """Orphans would take cores from the next measurement for ever, as those of `trace generate` did."""
-    if name == "trace":
-        request.getfixturevalue("model")
+    """Orphans would take cores from the next measurement for ever, as those of a draw did."""
     workers = 1 if name in ("run", "serve") else 4  # with what forks them, and what clears up behind them
     process = bench(*LINES[name])
     wait_for(lambda: process.poll() is not None or len(descendants(process.pid)) >= workers)
@@ -81,21 +61,6 @@ def test_no_process_outlives_a_killed_command(
     assert children
     assert "resource_tracker" not in err  # of semaphores that were cleared away
     assert "Traceback" not in err
-
-
-def test_ctrl_c_ends_the_processes_of_a_draw(
-    model: None, bench: Callable[..., "subprocess.Popen[str]"], wait_for: Callable[[Callable[[], bool]], None]
-) -> None:
-    """Workers took Ctrl-C too, each with a traceback, and the command waited for them for ever."""
-    process = bench(*LINES["trace"])
-    wait_for(lambda: process.poll() is not None or len(descendants(process.pid)) >= 4)
-    for pid in (process.pid, *descendants(process.pid)):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGINT)
-    err = process.communicate(timeout=240)[1]
-
-    assert 130 == process.returncode
-    assert "bench: interrupted before there was anything to report.\n" == err
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux does this")
