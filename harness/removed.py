@@ -57,7 +57,6 @@ REMOVED = {
         for form in ("markdown", "junit", "json")
     },
     ("option", "--columns"): "'--reader at=ts,prompt=in,output=out' names the columns of a plain trace",
-    ("option", "--pool"): "'--workers ray' or '--workers ray:ADDRESS' takes a Ray cluster",
     ("option", "--json"): "'--format json' prints JSON",
     ("option of bench slo", "--plane"): "'bench report RUN --figure slo_plane' draws goodput over two bounds",
     (

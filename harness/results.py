@@ -235,7 +235,8 @@ def sweep(
     seeds: int | Sequence[int] | None = None,
     goal: float | Sequence[float] | None = None,
     out: str | Path | None = None,
-    workers: int | str | None = None,
+    workers: int | None = None,
+    pool: str = "processes",
     wait: float | str | None = None,
     **options: Option,
 ) -> AnswerResult:
@@ -260,7 +261,7 @@ def sweep(
     _await_servers([task.spec for task in planned.tasks], wait)
     folder = new_folder(planned.home) if out is None else Path(out)
     command = _call("sweep", {"rate": rate, "over": over, "seeds": seeds, **options})
-    info = run_sweep(planned, folder, workers=_workers(workers), command=command, render=rendered.render)
+    info = run_sweep(planned, folder, workers=workers, pool_name=pool, command=command, render=rendered.render)
     return AnswerResult(info, folder)
 
 
@@ -277,7 +278,8 @@ def capacity(
     horizon: float | str | None = None,
     windows: float | str | None = None,
     out: str | Path | None = None,
-    workers: int | str | None = None,
+    workers: int | None = None,
+    pool: str = "processes",
     wait: float | str | None = None,
     **options: Option,
 ) -> AnswerResult:
@@ -307,7 +309,7 @@ def capacity(
     setup = set_up(run_spec(Given(_named(options))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
     _await_servers([setup.spec], wait)
-    info = run_search(setup, store, workers=_workers(workers))
+    info = run_search(setup, store, workers=workers, pool_name=pool)
     return AnswerResult(info, store.path)
 
 
@@ -381,12 +383,6 @@ def _text(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return ",".join(map(str, value)) if isinstance(value, Sequence) else str(value)
-
-
-def _workers(value: int | str | None) -> int | str | None:
-    from harness import values
-
-    return None if value is None else values.workers(value, "workers")
 
 
 def _listed(values: object, separator: str) -> str:

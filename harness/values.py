@@ -86,16 +86,6 @@ def count(value: object, name: str) -> int:
     return _whole(value, name, 1)
 
 
-def workers(value: object, name: str) -> int | str:
-    """A whole number from 1 on, or the name of a Ray cluster: `ray`, `ray:ADDRESS`."""
-    text = str(value)
-    if text.isdecimal():
-        return count(text, name)
-    if text.partition(":")[0] == "ray":
-        return text
-    raise UsageError(f"{name} must be a whole number from 1 on, ray, or ray:ADDRESS (a running cluster), got '{text}'.")
-
-
 def seed(value: object, name: str) -> int:
     """A whole number from 0 on."""
     return _whole(value, name, 0)

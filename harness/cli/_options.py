@@ -229,10 +229,12 @@ workers = option(
 )
 
 
-workers_or_ray = option(
-    "--workers", type=Value(values.workers), metavar="N|ray", group="Search",
-    help="sim: trials at a time; ray: on a cluster of this machine, ray:ADDRESS: on another. Default: one per core.",
-)  # fmt: skip
+def workers_and_pool(function: F) -> F:
+    """--workers and --pool: how many simulated trials there are at a time, and where."""
+    return workers(
+        option("--pool", "pool_name", default="processes", show_default=True, metavar="NAME", group="Search",
+               help="sim: processes, ray (a cluster on this machine), or ray:ADDRESS (a running one).")(function)
+    )  # fmt: skip
 
 
 def out(help: str) -> Callable[[F], F]:  # noqa: A002  # the word of click

@@ -18,7 +18,7 @@ from harness.cli._options import (
     run_options,
     server_url,
     wait,
-    workers_or_ray,
+    workers_and_pool,
 )  # fmt: skip
 from harness.options import OBJECTIVES
 
@@ -84,13 +84,13 @@ waits for every answer. Capacity in agents is where the first condition of a tie
 @option("--budget", metavar="TIME", group=SEARCH, help="Time limit. Default: 10min on a wall clock.")
 @max_requests("300,000; on a wall clock none")
 @wait
-@workers_or_ray
+@workers_and_pool
 @out("Store trials, answer and report.html here; rerun the command to resume.")
 @result_options
 @config
 def command(
     tiers: tuple[str, ...], horizon: str | None, agents_from: int | None, tolerance: float,
-    budget: str | None, max_requests: int | None, workers: int | str | None, config: str | None,
+    budget: str | None, max_requests: int | None, workers: int | None, pool_name: str, config: str | None,
     out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None, wait: float | None,
     **options: Any,
 ) -> int:  # fmt: skip
@@ -138,5 +138,5 @@ def command(
     tell = _terminal.nothing if quiet else _terminal.note
     await_servers([spec], wait, tell)
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.virtual) as display:
-        info = run_search(setup, path, workers=workers, tell=tell, display=display)
+        info = run_search(setup, path, workers=workers, pool_name=pool_name, tell=tell, display=display)
     return _terminal.conclude(form, info, path, no_html=no_html, quiet=quiet)

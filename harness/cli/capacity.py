@@ -16,7 +16,7 @@ from harness.cli._options import (
     run_options,
     server_url,
     wait,
-    workers_or_ray,
+    workers_and_pool,
 )  # fmt: skip
 from harness.options import OBJECTIVES
 from harness.values import text
@@ -78,14 +78,14 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
 @option("--rate-from", metavar="RPS", type=RATE, group=SEARCH,
         help="First rate to try. Default: from the latency of a single request.")  # fmt: skip
 @wait
-@workers_or_ray
+@workers_and_pool
 @out("Store trials, answer and report.html here; rerun the command to resume.")
 @result_options
 @config
 def command(
     goal: str | None, conditions: str | None, tolerance: str | None, budget: str | None,
     max_requests: int | None, at: float | None, rate_from: float | None, horizon: str | None,
-    windows: str | None, workers: int | str | None,
+    windows: str | None, workers: int | None, pool_name: str,
     config: str | None, out: str | None, form: str, no_html: bool, quiet: bool, metrics_port: tuple[str, int] | None,
     wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
@@ -116,5 +116,5 @@ def command(
         tell(f"warning: requests in '{config}' are those of a run; --max-requests limits this search")
     await_servers([setup.spec], wait, tell)
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.planned.virtual) as display:
-        info = run_search(setup, store, workers=workers, tell=tell, display=display)
+        info = run_search(setup, store, workers=workers, pool_name=pool_name, tell=tell, display=display)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

@@ -20,7 +20,7 @@ from harness.cli._options import (
     out,
     quiet,
     run_options,
-    workers_or_ray,
+    workers_and_pool,
 )  # fmt: skip
 from harness.options import OBJECTIVES, OPTIONS
 
@@ -105,14 +105,14 @@ Exit codes
         help="Time limit; the answer is the best until then.")  # fmt: skip
 @max_requests("150,000 for each deployment")
 @option("--seed", type=SEED, metavar="N", group=SEARCH, help="First seed. Default: 0.")
-@workers_or_ray
+@workers_and_pool
 @out("Store the answer and report.html here; rerun the command to resume.")
 @formats
 @no_html
 @quiet
 @config
 def command(
-    form: str, config: str | None, out: str | None, no_html: bool, quiet: bool, workers: int | str | None,
+    form: str, config: str | None, out: str | None, no_html: bool, quiet: bool, workers: int | None, pool_name: str,
     **options: Any,
 ) -> int:  # fmt: skip
     """Search the deployment of a model on a cluster: how many replicas of which tensor and pipeline parallelism,
@@ -134,6 +134,6 @@ def command(
     own = {name: options.pop(name) for name in OWN}
     search = place_options(given(options), config, own)
     store = Store(None if out is None else Path(out))
-    with pool.of(workers, cuts=True) as processes:
+    with pool.of(workers, pool_name, cuts=True) as processes:
         info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

@@ -15,7 +15,7 @@ from harness.cli._options import (
     run_options,
     server_url,
     wait,
-    workers_or_ray,
+    workers_and_pool,
 )
 
 SWEEP = "Sweep"
@@ -73,12 +73,12 @@ Rerun the command with the same --out to resume; values and seeds may be added.
 )
 @wait
 @out("Folder of the sweep, new or to resume. Default: a new one in bench-runs.")
-@workers_or_ray
+@workers_and_pool
 @result_options
 @config
 def command(
     rate: str | None, over: tuple[str, ...], seeds: str | None, goal: str | None,
-    config: str | None, out: str | None, workers: int | str | None, form: str, no_html: bool, quiet: bool,
+    config: str | None, out: str | None, workers: int | None, pool_name: str, form: str, no_html: bool, quiet: bool,
     metrics_port: tuple[str, int] | None, wait: float | None, **options: Any,
 ) -> int:  # fmt: skip
     """Run a workload at several rates, or over the values of any option, and report SLO attainment at each.
@@ -103,7 +103,9 @@ def command(
     await_servers([task.spec for task in sweep.tasks], wait, say)
     folder = new_folder(sweep.home) if out is None else Path(out)
     with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
-        info = run_sweep(sweep, folder, workers=workers, display=display, say=say, render=rendered.render)
+        info = run_sweep(
+            sweep, folder, workers=workers, pool_name=pool_name, display=display, say=say, render=rendered.render
+        )
     _terminal.show(form, info)
     if not no_html and rendered.write_answer_page(info, folder, _terminal.complain) is not None:
         say(f"report: {rendered.answer_path(folder)}")

@@ -16,20 +16,19 @@ from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from harness import registry, termination
-from harness.errors import BackendError, Crashed, UsageError
+from harness.errors import BackendError, Crashed, UsageError, no_such
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 _END = object()
-Workers: TypeAlias = int | str | None
-"""How many trials run at a time, or the Ray cluster on which they do; None: one per core."""
 FILES = 32
 """Files that must be free before workers start: pipes to two of them, and what they are sent."""
 _NO_WORD = "ignore:resource_tracker:UserWarning"
 """What it clears away after this process was killed is of no interest to the user."""
+PROCESSES = "processes"
 
 
 class Pool(Protocol):
@@ -181,7 +180,7 @@ class Ray:
             raise error.cause from None
         except self._ray.exceptions.RayError as error:
             message = str(error).strip().splitlines()[0].rstrip(".")
-            raise Crashed(f"Ray lost a worker: {message}.") from None
+            raise Crashed(f"Ray lost a worker: {message}; take fewer --workers.") from None
 
     def __enter__(self) -> Ray:
         return self
@@ -201,20 +200,22 @@ def _module() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError:
-        raise UsageError("Ray is not installed; pip install 'goodput-bench[ray]', or take --workers N.") from None
+        raise UsageError("Ray is not installed; pip install 'goodput-bench[ray]', or take --pool processes.") from None
 
 
-def of(workers: Workers = None, *, virtual: bool = True, cuts: bool = False) -> Pool:
-    """Return so many processes of this machine (None: as many as there are cores), or `ray` or `ray:ADDRESS`.
+def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = True, cuts: bool = False) -> Pool:
+    """Return the pool of that name: processes of this machine, as many as there are cores, or Ray.
 
     It is this process alone under a wall clock, and where there is one core or one is requested, unless it `cuts` calls
     that take too long. Raises UsageError.
     """
-    if isinstance(workers, str):
-        if not virtual:
-            raise UsageError(f"--workers {workers} is for simulated trials; these run on a wall clock: leave it out.")
-        address = workers.partition(":")[2]
-        return Ray(address) if address else Ray(None, cores())
+    known, _, address = name.partition(":")
+    if known not in (PROCESSES, "ray") or (address and known != "ray"):
+        raise no_such("pool", name, (PROCESSES, "ray"), "Or ray:ADDRESS for a cluster that runs.")
+    if known == "ray" and not virtual:
+        raise UsageError(f"--pool {name} is for simulated trials, and these run on a wall clock; leave it out.")
+    if known == "ray":
+        return Ray(address or None, workers if address else workers or cores())
     count = workers or cores()
     return Here() if not virtual or (count == 1 and not cuts) else Processes(count)
 

@@ -94,7 +94,7 @@ def test_what_met_and_what_missed_a_tier_are_not_the_same_number_of_agents(chats
     setup = set_up(spec, ["ttft=1"])
     sides = Bracket(Side(2.2, 4, 400, sure=False), Side(2.4, 4, 400, sure=False))
 
-    with pool.of(1) as processes:
+    with pool.of(1, "processes") as processes:
         search = execute._Search(setup, None, processes, Runs(Path(), print), print)
         tier = search._tier(setup.tiers[0], SearchResult(None, resolved=False, bracket=sides))
 

@@ -55,7 +55,7 @@ def test_every_pool_gives_the_same_answer() -> None:
 def test_a_cluster_of_ray_gives_the_same_answer() -> None:
     """A search on a cluster would place another system than a laptop; and an error must come back as itself."""
     small = placement()
-    with pool.Ray(None, 1) as cluster:
+    with pool.of(1, "ray") as cluster:
         apart = run_placement(small, Store(None), cluster)
         with pytest.raises(UsageError, match="is not a number"):
             list(cluster.map(fails, ["one"]))
@@ -71,7 +71,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     """A user without Ray would see an import error."""
     monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'goodput-bench\[ray\]'"):
-        pool.of("ray")
+        pool.of(None, "ray")
 
 
 def test_a_cluster_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +86,7 @@ def test_a_cluster_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setitem(__import__("sys").modules, "ray", NoCluster())
     with pytest.raises(BackendError, match=r"Ray at .10\.0\.0\.1:6379. does not answer: no node answers"):
-        pool.of("ray:10.0.0.1:6379")
+        pool.of(None, "ray:10.0.0.1:6379")
 
 
 def test_a_rerun_resumes_a_search(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_the_report_names_the_best() -> None:
         (["--prices", "p.toml"], "'p.toml' cannot be read"),
         (["--prices", "p.toml", "--power", "w.toml"], "--prices and --power are two objectives; give one of them."),
         (["--objective", "latency"], "'bench sweep --over tp=4,8' shows the TPOT of each parallelism"),
-        (["--workers", "slurm"], "--workers must be a whole number from 1 on, ray, or ray:ADDRESS"),
+        (["--pool", "slurm"], "No pool named 'slurm'."),
         (["--gpus", "0"], "--gpus must be a whole number from 1 on, got '0'."),
         (["--hardware", "a200"], "No hardware named 'a200'."),
         (["--model", "opt-175b", "--gpus", "1"], "There is nothing to place: "),

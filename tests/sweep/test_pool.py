@@ -55,9 +55,9 @@ def endless(file: str) -> None:
 def test_a_search_on_ray_is_that_of_this_machine_and_survives_a_worker(tmp_path: Path) -> None:
     """A node that is lost would change the capacity, or end the search."""
     options = {"backend": "sim", "latency": "abc:distserve", "tolerance": "30%", "max_requests": 9000, "horizon": "60s"}
-    with pool.Ray(None, 2) as cluster:
+    with pool.of(2, "ray") as cluster:
         assert [str(tmp_path / "mark")] == [answer for _, answer in cluster.map(killed_once, [str(tmp_path / "mark")])]
-        found = [harness.capacity(**options, workers=workers).answer.answers for workers in ("ray", 2)]
+        found = [harness.capacity(**options, workers=2, pool=name).answer.answers for name in ("ray", "processes")]
 
     assert found[0] == found[1]
 
@@ -65,10 +65,10 @@ def test_a_search_on_ray_is_that_of_this_machine_and_survives_a_worker(tmp_path:
 @pytest.mark.parametrize("command", ["capacity", "sweep --rate 1", "agents --workload coding-agent"])
 def test_a_pool_is_for_simulated_trials(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A server would be measured from another machine than the one that asks."""
-    line = [*command.split(), "--backend", "null", "--workers", "ray", "--quiet", "--out", str(tmp_path / "out")]
+    line = [*command.split(), "--backend", "null", "--pool", "ray", "--quiet", "--out", str(tmp_path / "out")]
 
     assert 2 == main(line)
-    assert "--workers ray is for simulated trials" in capsys.readouterr().err
+    assert "--pool ray is for simulated trials" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 

@@ -275,13 +275,14 @@ def run_search(
     setup: Setup,
     out: Path | None,
     *,
-    workers: pool.Workers = None,
+    workers: int | None = None,
+    pool_name: str = pool.PROCESSES,
     tell: Callable[[str], None] = lambda _: None,
     display: Display = QUIET,
 ) -> AgentsAnswer:
     """Search every tier. Ctrl-C, a backend that fails and a trial that is not valid twice end it with the results so
     far; where no trial had ended they raise Interrupted, BackendError or NotValid."""
-    with pool.of(workers, virtual=setup.virtual) as processes, tempfile.TemporaryDirectory() as temporary:
+    with pool.of(workers, pool_name, virtual=setup.virtual) as processes, tempfile.TemporaryDirectory() as temporary:
         shared = Path(temporary, "probe.json")
         if out is None:
             runs = Runs(Path(temporary), tell, shared, display)

@@ -227,7 +227,8 @@ def run_search(
     store: Store,
     make: TrialFactory | None = None,
     *,
-    workers: pool.Workers = None,
+    workers: int | None = None,
+    pool_name: str = pool.PROCESSES,
     tell: Callable[[str], None] = lambda _: None,
     display: Display = QUIET,
 ) -> CapacityAnswer:
@@ -242,7 +243,7 @@ def run_search(
     if make is None and not setup.planned.virtual:
         tell_load(setup, tell)
     with (
-        pool.of(workers, virtual=setup.planned.virtual) as processes,
+        pool.of(workers, pool_name, virtual=setup.planned.virtual) as processes,
         store.opened(setup),
         tempfile.TemporaryDirectory() as folder,
     ):

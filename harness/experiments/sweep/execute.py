@@ -160,20 +160,21 @@ def run_sweep(
     out: Path,
     *,
     command: str | None = None,
-    workers: pool.Workers = None,
+    workers: int | None = None,
+    pool_name: str = pool.PROCESSES,
     display: Display = QUIET,
     say: Callable[[str], None] = lambda _: None,
     render: Callable[[SweepAnswer, str], str] | None = None,
 ) -> SweepAnswer:
     """Execute what is not done yet, and write and return sweep.json.
 
-    Simulated runs go several at a time, `workers` of them; those in real time one after another. Ctrl-C and a backend
-    that fails end it with an answer from what is there. `render` gives the answer as csv and as markdown, to be written
-    beside it. Raises UsageError for a folder that holds anything else, BackendError where not a single run was made,
-    Interrupted where none had ended.
+    Simulated runs go several at a time, `workers` of them in the pool of that name; those in real time one after
+    another. Ctrl-C and a backend that fails end it with an answer from what is there. `render` gives the answer as csv
+    and as markdown, to be written beside it. Raises UsageError for a folder that holds anything else, BackendError
+    where not a single run was made, Interrupted where none had ended.
     """
-    count = 1 if workers is None and len(sweep.tasks) == 1 else workers
-    with pool.of(count, virtual=sweep.virtual) as processes, opened(out, sweep):
+    count = workers if len(sweep.tasks) > 1 else 1
+    with pool.of(count, pool_name, virtual=sweep.virtual) as processes, opened(out, sweep):
         outcome = _Outcome(sweep)
         try:
             _execute(outcome, out, command or shlex.join(["bench", *sys.argv[1:]]), processes, display, say)
