@@ -151,13 +151,13 @@ class OpenAI:
     @property
     def from_environment(self) -> Mapping[str, str]:
         """Arguments that the environment gave: the address, where OPENAI_BASE_URL named it. Raises UsageError."""
-        url, taken = target.base_url(self.url, os.environ)
-        return {"url": url} if taken else {}
+        url, from_environ = target.base_url(self.url, os.environ)
+        return {"url": url} if from_environ else {}
 
     def __getstate__(self) -> dict[str, Any]:
         """For a sender: everything that `open` found, no connections."""
-        kept = {name: getattr(self, name) for name in self.__slots__}
-        return {**kept, "_pool": None, "_ready": {}, "_recount": Recount()}
+        state = {name: getattr(self, name) for name in self.__slots__}
+        return {**state, "_pool": None, "_ready": {}, "_recount": Recount()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
@@ -175,24 +175,24 @@ class OpenAI:
             target.networks(self.source)
         extra = _extra(self.extra_body)
         recorded = isinstance(content, RecordedContent)
-        wanted = self._ask(self.model or target.deployment(urls[0]) or "", headers, extra, recorded=recorded)
+        question = self._ask(self.model or target.deployment(urls[0]) or "", headers, extra, recorded=recorded)
         if recorded:
             try:
-                Builder(wanted, content, key).fields(Request(0, 0.0, 1, 1))
+                Builder(question, content, key).fields(Request(0, 0.0, 1, 1))
             except ValueError as error:  # if the first cannot be sent in this form, hardly any can
                 raise UsageError(str(error)) from None
         self._redaction = redaction(key, headers, extra, [*urls, self.proxy or ""])
         self._reader = Reader(self.stream, self._redaction)
         self._places = tuple([await target.find(url, self.proxy) for url in urls])
-        known = await self._ask_servers(wanted, content, key, shared)
-        self._known = tuple(known)
+        capabilities = await self._ask_servers(question, content, key, shared)
+        self._known = tuple(capabilities)
         self._places = tuple([
-            replace(place, url=target.without_version(place.url) or place.url) if found.at_root else place
-            for place, found in zip(self._places, known, strict=True)
+            replace(place, url=target.without_version(place.url) or place.url) if server.at_root else place
+            for place, server in zip(self._places, capabilities, strict=True)
         ])  # fmt: skip
         notes = [*notes, *([RECORDED] if recorded else []), self._probed()]
-        self._builder = Builder(known[-1].ask, content, key)
-        self._notes = (*notes, *(note for found in known for note in found.warnings))
+        self._builder = Builder(capabilities[-1].ask, content, key)
+        self._notes = (*notes, *(note for server in capabilities for note in server.warnings))
 
     async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:
         """Open the connections that such a rate needs by Little's law, and keep some unused from now on.
@@ -214,7 +214,7 @@ class OpenAI:
             )
         pool = self._connections(sender)
         stamps.kernel_stamps()  # the kernel has begun to stamp when this returns
-        idle_is_harmless = not any(known.kind in THREADED for known in self._known)
+        idle_is_harmless = not any(server.kind in THREADED for server in self._known)
         if self.warm is not None:
             await pool.warm(self.warm)
         elif idle_is_harmless:
@@ -276,16 +276,16 @@ class OpenAI:
         """Count the answers without usage by the server's tokenizer, else by the one that the user named."""
         from backends.client.control import ControlClient  # brings aiohttp with it
 
-        named = [local(self.tokenizer)] if self.tokenizer is not None else []
+        local_counters = [local(self.tokenizer)] if self.tokenizer is not None else []
         if not self._recount.texts or not self._known:
-            return await self._recount.count(named)
-        place, ask, counters = self._places[0], self._known[0].ask, named
+            return await self._recount.count(local_counters)
+        place, ask, counters = self._places[0], self._known[0].ask, local_counters
         tls = self._trust().context() if place.secure else True
         key = self._key()
         async with ControlClient(place.url, key=key, redaction=self._redaction, ssl=tls, proxy=self.proxy,
                         timeout_s=RECOUNT_S, headers=ask.headers) as control:  # fmt: skip
             with suppress(BackendError):  # it is gone: then others count
-                counters = [*await by_server(control, ask.model), *named]
+                counters = [*await by_server(control, ask.model), *local_counters]
             return await self._recount.count(counters)
 
     def aimed_at(self, url: str, model: str) -> OpenAI:
@@ -325,7 +325,7 @@ class OpenAI:
 
     def describe(self) -> Mapping[str, object]:
         """The servers, the request format and their capabilities, without secrets."""
-        shown = [self._redaction.url(place.url) for place in self._places]
+        urls = [self._redaction.url(place.url) for place in self._places]
         ask = self._builder.ask if self._builder is not None else None
         lengths = None if ask is None else "exact" if ask.enforces_length else "server"  # None: not probed yet
         return {
@@ -333,14 +333,14 @@ class OpenAI:
             "model": ask.model if ask is not None else self.model,
             "gpus": self.gpus,
             **{name: value for name in ("watts", "usd_per_hour") if (value := getattr(self, name)) is not None},
-            "url": "|".join(shown) or None,
+            "url": "|".join(urls) or None,
             "addresses": [place.label for place in self._places],
             "api": self.api,
             "stream": self.stream,
             "route": self.route if len(self._places) > 1 else None,
             "capabilities": self._known[0].describe() if self._known else None,
             "probe": {"mode": self.probe, "reused": self._shared, "requests": [] if self._shared else
-                      [sent._asdict() for known in self._known for sent in known.requests]},
+                      [sent._asdict() for server in self._known for sent in server.requests]},
             "output_lengths": self.output_lengths or lengths,
             "stamps": "kernel" if stamps.kernel_stamps() else "process",
             "salt": ask.salt if ask is not None else None,
@@ -410,7 +410,7 @@ class OpenAI:
             return "not probed (probe=off): every field is assumed to be accepted, prompt lengths are not corrected"
         if self._shared:
             return "not probed again: another run of this command has"
-        counts = Counter(sent.purpose for known in self._known for sent in known.requests)
+        counts = Counter(sent.purpose for server in self._known for sent in server.requests)
         what = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in counts.items())
         return f"probed ({self.probe}) by {counts.total()} unmeasured requests: {what}"
 
@@ -424,23 +424,23 @@ class OpenAI:
         about = {**facts, "content type": type(content).__name__, "probe": self.probe}
         servers = [self._redaction.url(place.url) for place in self._places]
         shared = None if path is None or self.probe == "off" else Shared(path, servers, ask, about)
-        if shared is not None and (kept := shared.read()):
+        if shared is not None and (stored := shared.read()):
             self._shared = True
             if isinstance(content, LearningContent):
-                for lesson in (lesson for known in kept for lesson in known.lessons):
+                for lesson in (lesson for known in stored for lesson in known.lessons):
                     content.observe(*lesson)
-            return kept
-        found: list[Capabilities] = []
+            return stored
+        capabilities: list[Capabilities] = []
         trust = self._trust()
         for place in self._places:
             tls = trust.context() if place.secure else True
             known = await probe(place.url, ask, content, mode=self.probe, key=key, redaction=self._redaction, ssl=tls,
                                 proxy=self.proxy, timeout_s=self.timeout_s)  # fmt: skip
             ask = known.ask
-            found.append(known)
+            capabilities.append(known)
         if shared is not None:
-            shared.write(found)
-        return found
+            shared.write(capabilities)
+        return capabilities
 
     def _trust(self) -> target.Trust:
         return target.Trust(self.ca, self.client_cert, self.insecure)
@@ -489,9 +489,9 @@ def _extra(text: str | None) -> Mapping[str, object]:
     if text is None:
         return {}
     try:
-        found = json.loads(text)
+        fields = json.loads(text)
     except ValueError as error:
         raise UsageError(f"--extra-body must be a JSON object: {error}.") from None
-    if not isinstance(found, dict):
-        raise UsageError(f'--extra-body must be a JSON object such as {{"top_k": 1}}, got {type(found).__name__}.')
-    return found
+    if not isinstance(fields, dict):
+        raise UsageError(f'--extra-body must be a JSON object such as {{"top_k": 1}}, got {type(fields).__name__}.')
+    return fields

@@ -141,9 +141,9 @@ class Sim:
             raise UsageError("latency=recorded repeats a run without failures, adapters and routers that act.")
         if self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
             for name, off in HAND_OFF.items():
-                if (given := getattr(self, name)) not in off and not (name == "link" and acts):
+                if (setting := getattr(self, name)) not in off and not (name == "link" and acts):
                     raise UsageError(
-                        f"Without prefill and decode replicas there is no {name}; leave out {name}={given}."
+                        f"Without prefill and decode replicas there is no {name}; leave out {name}={setting}."
                     )
         elif acts and (self.prefill is None or self.decode is None):
             raise UsageError(f"router={self.router} acts on whole clusters; give prefill and decode replicas.")
@@ -241,9 +241,9 @@ class Sim:
         """What the router did, and what befell replicas, since the last call."""
         if self._flow is None:
             return []
-        found, self._flow.loop.actions = self._flow.loop.actions, []
-        self._acted.add(found)
-        return found
+        events, self._flow.loop.actions = self._flow.loop.actions, []
+        self._acted.add(events)
+        return events
 
     def steps_table(self) -> pa.Table:
         return self._steps.table()

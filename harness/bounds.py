@@ -57,13 +57,13 @@ def positive(**values: float) -> None:
 @cache
 def _bounds(cls: Any) -> list[tuple[str, Meta | tuple[Any, ...]]]:
     """Return the fields that have bounds: of a number, or the values of a Literal."""
-    found: list[tuple[str, Meta | tuple[Any, ...]]] = []
+    limits: list[tuple[str, Meta | tuple[Any, ...]]] = []
     for name, hint in types_of(cls, bounds=True).items():
         for option in (hint, *get_args(hint)):
             if get_origin(option) is Literal:
-                found.append((name, get_args(option)))
-            found += [(name, part) for part in getattr(option, "__metadata__", ()) if isinstance(part, Meta)]
-    return found
+                limits.append((name, get_args(option)))
+            limits += [(name, part) for part in getattr(option, "__metadata__", ()) if isinstance(part, Meta)]
+    return limits
 
 
 def _holds(value: Any, bound: Meta | tuple[Any, ...]) -> bool:

@@ -114,5 +114,5 @@ def no_such(what: str, given: str, known: Iterable[str], hint: str = "") -> Usag
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return the question whether a known name like this one was meant, to be added to a sentence; empty of none."""
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    matches = get_close_matches(name, known, n=1, cutoff=0.5)
+    return f" Did you mean '{matches[0]}'?" if matches else ""

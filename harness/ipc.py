@@ -115,8 +115,8 @@ def _made(kind: Any, value: Any) -> object:
         return array("d", value)
     if kind is BenchError:
         name, message, notes = msgspec.convert(value, tuple[str, str, list[str]])
-        known = vars(errors).get(name)
-        error = (known if isinstance(known, type) and issubclass(known, BenchError) else BenchError)(message)
+        cls = vars(errors).get(name)
+        error = (cls if isinstance(cls, type) and issubclass(cls, BenchError) else BenchError)(message)
         for note in notes:
             error.add_note(note)
         return error

@@ -215,8 +215,8 @@ class RunSpec:
 
     def options(self) -> dict[str, object]:
         """Option name -> value, for run.json: every option that is set."""
-        found = {name: getattr(self, name.replace("-", "_")) for name in OPTIONS}
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: getattr(self, name.replace("-", "_")) for name in OPTIONS}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 OPTIONS: Mapping[str, Option] = MappingProxyType(
@@ -251,9 +251,9 @@ def run_spec(command_line: Given, file: Given | None = None) -> RunSpec:
     together.
     """
     values: dict[str, object] = {}
-    for given in (file, command_line):
-        if given is not None:
-            _overlay(values, {option: _value(option, text, given) for option, text in given.values.items()})
+    for source in (file, command_line):
+        if source is not None:
+            _overlay(values, {option: _value(option, text, source) for option, text in source.values.items()})
     spec = RunSpec(**{name.replace("-", "_"): value for name, value in values.items()})  # type: ignore[arg-type]  # _value made them
     _check_together(spec)
     # A run.json holds no secrets, so what needed one must be given anew.
@@ -298,9 +298,9 @@ def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
     Of one backend arguments and parts stay unless they are given anew; the simulator and the paced engine count as one.
     A server never gets the arguments of another: they may hold a key.
     """
-    for given, other in (("workload", "trace"), ("trace", "workload")):
-        if more.get(given) is not None and more.get(other) is None:
-            for name in (other, *(name for name, known in OPTIONS.items() if known.source == other)):
+    for chosen, other in (("workload", "trace"), ("trace", "workload")):
+        if more.get(chosen) is not None and more.get(other) is None:
+            for name in (other, *(name for name, entry in OPTIONS.items() if entry.source == other)):
                 values.pop(name, None)
     old = values.get("backend")
     if "backend" in more and isinstance(old, str) and _system(old) != _system(str(more["backend"])):
@@ -321,8 +321,8 @@ def _over(old: str, more: Mapping[str, object]) -> str:
     if "backend" in more and (backend.name == "openai" or _system(old) != _system(str(more["backend"]))):
         return str(backend)
     stays = before.args if backend.name == before.name else {k: v for k, v in before.args.items() if k in ARGUMENTS}
-    given = {key.replace("-", "_") for key in (*backend.args, *(part for part in PARTS if part in more))}
-    stays = {key: value for key, value in stays.items() if key.replace("-", "_") not in given}
+    replaced = {key.replace("-", "_") for key in (*backend.args, *(part for part in PARTS if part in more))}
+    stays = {key: value for key, value in stays.items() if key.replace("-", "_") not in replaced}
     return str(replace(backend, args={**backend.args, **stays}))
 
 
@@ -355,10 +355,10 @@ def _value(option: str, value: object, given: Given) -> object:
     if option not in OPTIONS:
         if (instead := REMOVED.get(("option", f"--{option}"))) is not None:
             raise UsageError(f"The option '{given.name(option)}' was removed: {instead}.")
-        mark, where = ("--", "") if given.file is None else ("", f" (in '{given.file}')")
+        mark, place = ("--", "") if given.file is None else ("", f" (in '{given.file}')")
         if f"--{option}" in SERVER:
-            raise UsageError(f"No option '{mark}{option}'{where}: give the server's URL as --backend http://HOST:PORT.")
+            raise UsageError(f"No option '{mark}{option}'{place}: give the server's URL as --backend http://HOST:PORT.")
         names = [f"{mark}{name}" for name in sorted(OPTIONS)]
         guess = nearest(f"{mark}{option.replace('_', '-')}", names)
-        raise UsageError(f"No option '{mark}{option}'{where}.{guess} Known: {', '.join(names)}.")
+        raise UsageError(f"No option '{mark}{option}'{place}.{guess} Known: {', '.join(names)}.")
     return OPTIONS[option].check(value, given.name(option))

@@ -84,12 +84,12 @@ def folder(package: str) -> Path:
     spec = importlib.util.find_spec(top)
     if spec is None or spec.origin is None:
         raise UsageError(f"Package '{top}' is not installed; install the project with 'pip install .'.")
-    found, own = Path(spec.origin), Path(__file__).parents[1] / top
-    if found.parent != own and own.exists():
+    path, bundled = Path(spec.origin), Path(__file__).parents[1] / top
+    if path.parent != bundled and bundled.exists():
         raise UsageError(
-            f"'{found}' hides the package '{top}' of bench; rename it, or install bench in an environment of its own."
+            f"'{path}' hides the package '{top}' of bench; rename it, or install bench in an environment of its own."
         )
-    return found.parent.joinpath(*rest)
+    return path.parent.joinpath(*rest)
 
 
 def names(kind: str) -> list[str]:
@@ -193,15 +193,15 @@ def _is_member(stem: str) -> bool:
 def _together(kind: str, package: str) -> Mapping[str, str]:
     """Text of the plug-ins of a kind that share a file by their names, without importing it."""
     file = folder(package) / "builtin.py"
-    found = {}
+    texts = {}
     for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            found[_dashed(node.name)] = ast.get_docstring(node) or ""
+            texts[_dashed(node.name)] = ast.get_docstring(node) or ""
         elif isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "ROWS":
             for row in getattr(node.value, "elts", ()):
-                given = {k.arg: str(k.value.value) for k in row.keywords if isinstance(k.value, ast.Constant)}
-                found[_of_row(given["name"])] = inspect.cleandoc(given["about"])
-    return found | {name: inspect.cleandoc(entry["about"]) for name, entry in _table(kind, package).items()}
+                literals = {k.arg: str(k.value.value) for k in row.keywords if isinstance(k.value, ast.Constant)}
+                texts[_of_row(literals["name"])] = inspect.cleandoc(literals["about"])
+    return texts | {name: inspect.cleandoc(entry["about"]) for name, entry in _table(kind, package).items()}
 
 
 @cache
@@ -263,11 +263,11 @@ def find(kind: str, name: str) -> Any:
         module = importlib.import_module(f"{package}.{stem}")
         if package == SYSTEMS:
             return module
-        wanted = stem.replace("_", "")
+        class_name = stem.replace("_", "")
         for attribute in vars(module).values():
-            if _is_own(attribute, module) and attribute.__name__.lower() == wanted:
+            if _is_own(attribute, module) and attribute.__name__.lower() == class_name:
                 return attribute
-        raise TypeError(f"{module.__name__} holds no class named {wanted} (in any case)")
+        raise TypeError(f"{module.__name__} holds no class named {class_name} (in any case)")
     if (folder(package) / "builtin.py").exists():
         module = importlib.import_module(f"{package}.builtin")
         for row in getattr(module, "ROWS", ()):
@@ -300,14 +300,14 @@ def make(kind: str, spec: str | Spec, **given: object) -> Any:
     what it is not given of the system.
     """
     parsed = parse(spec) if isinstance(spec, str) else spec
-    found = find(kind, parsed.name)
+    plugin = find(kind, parsed.name)
     if kind == "backends":
-        given = _with_system(found, parsed, given)
-    if not isinstance(found, type):
+        given = _with_system(plugin, parsed, given)
+    if not isinstance(plugin, type):
         if parsed.args or parsed.first is not None:
             raise UsageError(f"'{parsed}': {parsed.name} takes no arguments.")
-        return found
-    built: Any = build(found, parsed, **given)
+        return plugin
+    built: Any = build(plugin, parsed, **given)
     if kind == "latency":
         _same_system(built, parsed, given)
     return built
@@ -321,28 +321,28 @@ def system_of(latency: Any) -> dict[str, object]:
 def system_in(latency: str | Spec) -> dict[str, str]:
     """What the spec of a latency model itself gives of the system that it times, by name."""
     parsed = parse(latency) if isinstance(latency, str) else latency
-    found = find("latency", parsed.name)
-    own = {key.replace("-", "_"): value for key, value in parsed.args.items()}
-    if parsed.first is not None and isinstance(found, type):
-        own.setdefault(fields(found)[0].name, parsed.first)
-    return {key: own[key] for key in SYSTEM if key in own}
+    plugin = find("latency", parsed.name)
+    arguments = {key.replace("-", "_"): value for key, value in parsed.args.items()}
+    if parsed.first is not None and isinstance(plugin, type):
+        arguments.setdefault(fields(plugin)[0].name, parsed.first)
+    return {key: arguments[key] for key in SYSTEM if key in arguments}
 
 
 def _with_system(backend: Any, spec: Spec, given: Mapping[str, object]) -> dict[str, object]:
     """`given`, and what the spec of the latency model names: of replicas alike all, of prefill and decode the model."""
-    own = {key.replace("-", "_"): value for key, value in spec.args.items()}
-    latency = own.get("latency", given.get("latency"))
+    arguments = {key.replace("-", "_"): value for key, value in spec.args.items()}
+    latency = arguments.get("latency", given.get("latency"))
     if latency is None or not isinstance(backend, type):
         return dict(given)
-    apart = any((own.get(side) or given.get(side)) is not None for side in ("prefill", "decode"))
+    disaggregated = any((arguments.get(side) or given.get(side)) is not None for side in ("prefill", "decode"))
     hints = get_type_hints(backend)
-    wanted = {key: value for key, value in system_in(str(latency)).items() if key in hints and key not in own}
+    inherited = {key: value for key, value in system_in(str(latency)).items() if key in hints and key not in arguments}
     first = fields(backend)[0].name if spec.first is not None else None
     return {
         **{
             key: convert(value, hints[key], key, str(latency))
-            for key, value in wanted.items()
-            if key != first and not (apart and key != "model")
+            for key, value in inherited.items()
+            if key != first and not (disaggregated and key != "model")
         },
         **given,
     }
@@ -353,15 +353,15 @@ def _same_system(latency: Any, spec: Spec, system: Mapping[str, object]) -> None
 
     Its own are its fields, or `measured_on` where it holds the measurements of one system.
     """
-    known = system_of(latency) | dict(latency.measured_on if isinstance(latency, MeasuredOn) else {})
-    own = {key: known.get(key) for key in SYSTEM if key in system}
-    apart = [key for key, value in own.items() if value is not None and _folded(value) != _folded(system[key])]
-    if apart:
-        what, other = (", ".join(f"{key}={of[key]}" for key in apart) for of in (own, system))
+    model_facts = system_of(latency) | dict(latency.measured_on if isinstance(latency, MeasuredOn) else {})
+    timed = {key: model_facts.get(key) for key in SYSTEM if key in system}
+    differing = [key for key, value in timed.items() if value is not None and _folded(value) != _folded(system[key])]
+    if differing:
+        what, other = (", ".join(f"{key}={facts[key]}" for key in differing) for facts in (timed, system))
         short = Spec(spec.name, {key: value for key, value in spec.args.items() if key in SYSTEM}, spec.first)
         raise UsageError(
             f"The latency model '{short}' is for {what}, but the system has {other}; "
-            f"give {' '.join(f'--{key} {own[key]}' for key in apart)}, or a latency model for {other}."
+            f"give {' '.join(f'--{key} {timed[key]}' for key in differing)}, or a latency model for {other}."
         )
 
 

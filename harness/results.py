@@ -63,10 +63,10 @@ class _Shown:
 
     def figure(self, name: str) -> go.Figure:
         """The figure of that name. Raises UsageError for an unknown one, and for one whose data are missing."""
-        known = self._drawn()
-        if name not in known:
-            raise no_such("figure", name, known)
-        drawn = known[name]()
+        figures = self._drawn()
+        if name not in figures:
+            raise no_such("figure", name, figures)
+        drawn = figures[name]()
         if isinstance(drawn, str):
             raise UsageError(f"Figure '{name}' has no data: {drawn}")
         return drawn
@@ -351,10 +351,10 @@ def load(path: str | Path) -> RunResult | AnswerResult:
 
     if (info := answers.of(path)) is not None:
         return AnswerResult(info, Path(path))
-    found = [completed(run) for run in imports.open(Path(path))]
-    if len(found) != 1:
-        raise UsageError(f"'{path}' holds {len(found)} runs; load one of them.")
-    return RunResult(found[0])
+    runs = [completed(run) for run in imports.open(Path(path))]
+    if len(runs) != 1:
+        raise UsageError(f"'{path}' holds {len(runs)} runs; load one of them.")
+    return RunResult(runs[0])
 
 
 def _await_servers(specs: Sequence[RunSpec], wait: float | str | None) -> None:

@@ -154,8 +154,8 @@ def build(cls: type[T], spec: Spec, **given: object) -> T:
 def defaults(plugin: Any) -> dict[str, Any]:
     """Return the default of each argument of a dataclass or a function; MISSING where it must be given."""
     if inspect.isfunction(plugin):
-        of = inspect.signature(plugin).parameters.values()
-        return {p.name: MISSING if p.default is p.empty else p.default for p in of}
+        params = inspect.signature(plugin).parameters.values()
+        return {p.name: MISSING if p.default is p.empty else p.default for p in params}
     return {
         f.name: f.default if f.default_factory is MISSING else f.default_factory()
         for f in dataclasses.fields(plugin)
@@ -222,8 +222,8 @@ def convert(text: str, hint: Any, name: str, where: str) -> object:
         if (instead := REMOVED.get((name, text))) is not None:
             raise UsageError(f"'{where}': the {name} '{text}' was removed: {instead}.")
         if text not in allowed:
-            known = ", ".join(allowed)
-            raise UsageError(f"'{where}': {name} must be one of {known}, got '{text}'.{nearest(text, allowed)}")
+            choices = ", ".join(allowed)
+            raise UsageError(f"'{where}': {name} must be one of {choices}, got '{text}'.{nearest(text, allowed)}")
         return text
     if kind is str:
         return text

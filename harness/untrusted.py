@@ -101,8 +101,8 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     skeleton = _TOML_TOKEN.sub(lambda token: "" if token[1] else "x", text)
     if "x." * MOST_LEVELS in skeleton:
         raise too_deep(where)
-    found: dict[str, Any] = _within_levels(tomllib.loads, text, where)
-    return found
+    table: dict[str, Any] = _within_levels(tomllib.loads, text, where)
+    return table
 
 
 def parse_yaml(text: str, where: str) -> Any:

@@ -41,14 +41,14 @@ def backend(value: object, name: str) -> str:
 
 def one_spec(value: object, name: str) -> str:
     """One spec: several would need a run each."""
-    found = text(value, name)
-    if "," in found.partition(":")[0]:
+    spec = text(value, name)
+    if "," in spec.partition(":")[0]:
         option = name.removeprefix("--").partition(" ")[0]
-        several = found.replace(",", "|") if "=" not in found else "FIRST|SECOND"
+        several = spec.replace(",", "|") if "=" not in spec else "FIRST|SECOND"
         raise UsageError(
-            f"{name} takes one name, got '{found}'; compare several with bench sweep: --over '{option}={several}'"
+            f"{name} takes one name, got '{spec}'; compare several with bench sweep: --over '{option}={several}'"
         )
-    return found
+    return spec
 
 
 def _number(value: object, name: str, allowed: str) -> float:
@@ -151,8 +151,8 @@ def warmup(value: object, name: str) -> str:
 def percentiles(value: object, name: str) -> str:
     """Rising numbers between 0 and 100: '50,95' of '95,50'."""
     with suppress(ValueError):
-        given = value if isinstance(value, (list, tuple)) else str(value).split(",")
-        numbers = sorted({float(f"{float(str(text).strip().removeprefix('p')):g}") for text in given})
+        texts = value if isinstance(value, (list, tuple)) else str(value).split(",")
+        numbers = sorted({float(f"{float(str(text).strip().removeprefix('p')):g}") for text in texts})
         if numbers and numbers[0] > 0 and numbers[-1] < 100:
             return ",".join(f"{number:g}" for number in numbers)
     raise UsageError(f"{name} must be numbers above 0 and below 100, such as 50,90,95,99, got '{value}'.")

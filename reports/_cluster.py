@@ -59,8 +59,8 @@ def over_s(run: Run) -> np.ndarray:
     """When a request is over, in seconds: its last token, its end, or, of one that was never sent, when it was due."""
     last = first_last(run.requests)[1]
     columns = [last, *(number(run.requests, name) for name in ENDS if name in run.requests.column_names)]
-    found: np.ndarray = np.fmax.reduce(columns)
-    return found
+    ends_s: np.ndarray = np.fmax.reduce(columns)
+    return ends_s
 
 
 def _first_roles(run: Run) -> list[str]:
@@ -80,13 +80,13 @@ def stays(run: Run) -> list[Stay]:
         if row["replica"] is None:
             continue
         takes = row["end_s"] > row["at_s"]
-        mine = changes.setdefault(row["replica"], [])
+        history = changes.setdefault(row["replica"], [])
         if row["kind"] == "role":
-            mine.append((row["at_s"], "starting" if takes else "up", row["detail"]))
+            history.append((row["at_s"], "starting" if takes else "up", row["detail"]))
             if takes:
-                mine.append((row["end_s"], None, None))  # up, unless something happened meanwhile
+                history.append((row["end_s"], None, None))  # up, unless something happened meanwhile
         else:
-            mine.append((row["at_s"], _STATES[row["kind"]], row["detail"] if row["kind"] == "scale" else None))
+            history.append((row["at_s"], _STATES[row["kind"]], row["detail"] if row["kind"] == "scale" else None))
     return [stay for i in sorted(changes) for stay in _stays(i, changes[i], first_roles[i : i + 1], end_s(run))]
 
 
@@ -136,7 +136,7 @@ _NAMES = {
 @_data.once
 def done(run: Run) -> dict[str, Done]:
     """What the router did and what happened to replicas, by kind; only kinds of which there is one."""
-    table, found = actions(run), {}
+    table, by_kind = actions(run), {}
     kinds = np.array(table.column("kind").to_pylist(), object)
     kinds[(kinds == "migrate") & ~(np.nan_to_num(number(table, "tokens")) > 0)] = "requeue"
     drained = np.array([detail == "drained" for detail in table.column("detail").to_pylist()], bool)
@@ -144,8 +144,8 @@ def done(run: Run) -> dict[str, Done]:
     for kind, name in _NAMES.items():
         rows = table.filter(pa.array(kinds == kind, pa.bool_()))
         if rows.num_rows:
-            found[kind] = Done(name, rows, number(rows, "end_s") - number(rows, "at_s"))
-    return found
+            by_kind[kind] = Done(name, rows, number(rows, "end_s") - number(rows, "at_s"))
+    return by_kind
 
 
 def line(run: Run) -> str:
@@ -166,10 +166,10 @@ def line(run: Run) -> str:
 def table(run: Run) -> Table:
     """A row for each kind of action."""
     rows = []
-    for kind, one in done(run).items():
-        took_s = (float(one.took_s.mean()), float(one.took_s.max())) if one.took_s.any() else ()
+    for kind, action in done(run).items():
+        took_s = (float(action.took_s.mean()), float(action.took_s.max())) if action.took_s.any() else ()
         times = [_format.seconds(value) for value in took_s] or ["", ""]
-        rows.append((one.name, f"{one.rows.num_rows:,}", *times, "; ".join(_notes(kind, one))))
+        rows.append((action.name, f"{action.rows.num_rows:,}", *times, "; ".join(_notes(kind, action))))
     heads = ("action", "count", "mean time", "max time", "")
     return Table("actions by kind", heads, tuple(rows), words=1, narrow=heads[3:1:-1])
 

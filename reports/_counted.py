@@ -93,10 +93,10 @@ def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
     edges_s = np.linspace(0.0, max(end_s, 1e-9) * (1 + 1e-9), TIMES + 1)
     parts: Sequence[Part] = (partial(_pieces, run),) if run.whole is None else run.whole.requests
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
-        found = pool.map(partial(_gaps_of, width_s=edges_s[1]), parts)
-        counts, worst = next(found)
+        tallies = pool.map(partial(_gaps_of, width_s=edges_s[1]), parts)
+        counts, worst = next(tallies)
         largest = [worst]
-        for counted, worst in found:  # one by one: the counts of all parts would take 100 MB
+        for counted, worst in tallies:  # one by one: the counts of all parts would take 100 MB
             counts += counted
             largest.append(worst)
     bins_s = (np.arange(_FIRST, _LAST + 2, dtype=np.int64) << _SHIFT).view(np.float64)
@@ -117,12 +117,12 @@ def _gaps_of(part: Part, width_s: float) -> tuple[np.ndarray, np.ndarray]:
     counts, worst = np.zeros(TIMES * bins, np.int64), [np.empty(0)]
     for piece in part(("token_s", "status")):
         rows = lists(piece, "token_s")
-        found = gap_lists(rows)
-        worst.append(row_max(found))
-        ended_s, lasted_s = _of_answered(rows, found, succeeded(piece))
-        at = np.minimum((ended_s / width_s).astype(np.int64), TIMES - 1)
+        gap_rows = gap_lists(rows)
+        worst.append(row_max(gap_rows))
+        ended_s, lasted_s = _of_answered(rows, gap_rows, succeeded(piece))
+        time_bin = np.minimum((ended_s / width_s).astype(np.int64), TIMES - 1)
         bin_ = np.clip((lasted_s.view(np.int64) >> _SHIFT) - _FIRST, 0, bins - 1)
-        counts += np.bincount(at * bins + bin_, minlength=len(counts))
+        counts += np.bincount(time_bin * bins + bin_, minlength=len(counts))
     return counts.reshape(TIMES, bins), np.concatenate(worst)
 
 
@@ -133,8 +133,8 @@ def _of_answered(rows: Lists, found: Lists, ok: np.ndarray) -> tuple[np.ndarray,
     ended_s = rows.values[later]
     if ok.all():
         return ended_s, found.values
-    wanted = np.repeat(ok, np.diff(found.offsets))
-    return ended_s[wanted], found.values[wanted]
+    answered = np.repeat(ok, np.diff(found.offsets))
+    return ended_s[answered], found.values[answered]
 
 
 def steps(run: Run, most: int) -> Stretches | None:
@@ -162,9 +162,9 @@ def _reduced(steps: pa.Table, rows: int) -> _Reduced:
         start_s=start_s[first],
         time_s=np.add.reduceat(span_s, first),
         waited_s=float(span_s[values["waiting"] > 0].sum()),
-        least={name: np.minimum.reduceat(found, first) for name, found in values.items()},
-        greatest={name: np.maximum.reduceat(found, first) for name, found in values.items()},
-        total={name: np.add.reduceat(found * span_s, first) for name, found in values.items()},
+        least={name: np.minimum.reduceat(column, first) for name, column in values.items()},
+        greatest={name: np.maximum.reduceat(column, first) for name, column in values.items()},
+        total={name: np.add.reduceat(column * span_s, first) for name, column in values.items()},
         parts_s={name: np.add.reduceat(_seconds(steps, name)[order], first) for name in PARTS},
     )
 
@@ -199,12 +199,12 @@ def _merged(parts: Sequence[_Reduced], most: int) -> Stretches | None:
         time_s=time_s,
         least=least,
         greatest=greatest,
-        mean={name: found / known_s for name, found in total.items()},
+        mean={name: values / known_s for name, values in total.items()},
         steps=sum(part.steps for part in parts),
         busy_s=busy_s,
-        means={name: float(found.sum()) / max(busy_s, 1e-12) for name, found in total.items()},
-        most={name: int(found.max()) for name, found in greatest.items()},
-        fewest={name: int(found.min()) for name, found in least.items()},
+        means={name: float(values.sum()) / max(busy_s, 1e-12) for name, values in total.items()},
+        most={name: int(values.max()) for name, values in greatest.items()},
+        fewest={name: int(values.min()) for name, values in least.items()},
         parts_s={name: np.add.reduceat(column("parts_s", name), first) for name in PARTS},
         waiting_share=sum(part.waited_s for part in parts) / max(busy_s, 1e-12),
     )

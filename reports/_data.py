@@ -66,10 +66,10 @@ def once(make: Callable[[S], T]) -> Callable[[S], T]:
 @once
 def measured(run: Run) -> Run:
     """The run without the requests before the cut of its warm-up."""
-    found = large.measured(run)
-    if found is not run:
-        found.memo["of"] = run, number(run.requests, "scheduled_s") >= run.info.warmup.at_s
-    return found
+    trimmed = large.measured(run)
+    if trimmed is not run:
+        trimmed.memo["of"] = run, number(run.requests, "scheduled_s") >= run.info.warmup.at_s
+    return trimmed
 
 
 def warmed_up(run: Run) -> str:
@@ -84,8 +84,8 @@ def percentiles(run: Run) -> tuple[str, ...]:
 
 def label(metric: str) -> str:
     """The printed name of a metric."""
-    found = measure.metrics().get(metric)
-    return metric if found is None else found.label
+    definition = measure.metrics().get(metric)
+    return metric if definition is None else definition.label
 
 
 def bound_label(metric: str, percentile: float | None = None, tag: str | None = None) -> str:
@@ -99,8 +99,8 @@ def bound_label(metric: str, percentile: float | None = None, tag: str | None = 
 
 def pooled(metric: str) -> bool:
     """Whether the metric has a value per token and not one per request."""
-    found = measure.metrics().get(metric)
-    return found is not None and found.pooled
+    definition = measure.metrics().get(metric)
+    return definition is not None and definition.pooled
 
 
 def metric(run: Run, name: str) -> np.ndarray:
@@ -112,8 +112,8 @@ def metric(run: Run, name: str) -> np.ndarray:
         values, unknown = seen(run).values(name), seen(run).unknown(name)
         return values if unknown is None else np.where(unknown, np.nan, values)
     if "of" in run.memo and "gaps" not in run.memo:
-        of, ours = run.memo["of"]
-        return kept(run, "worst", lambda: metric(of, name)[ours])
+        full_run, rows = run.memo["of"]
+        return kept(run, "worst", lambda: metric(full_run, name)[rows])
     return _gaps(run)[1]
 
 
@@ -179,24 +179,24 @@ def kept(of: Remembering, name: str, make: Callable[[], T]) -> T:
     """What was computed of a run or a study before under that name, or now; do not change it."""
     if name not in of.memo:
         of.memo[name] = make()
-    found: T = of.memo[name]
-    return found
+    cached: T = of.memo[name]
+    return cached
 
 
 def sending(run: Run) -> Sending:
     """When requests were due and when they left; of the schedule where it is stored, which also holds the unsent."""
     sent_s = number(run.requests, "sent_s")
-    left = np.isfinite(sent_s)
-    everything = np.sort(sent_s[left])
+    was_sent = np.isfinite(sent_s)
+    everything = np.sort(sent_s[was_sent])
     if run.schedule is None:
         return Sending(np.sort(number(run.requests, "scheduled_s")), everything, None, closed=False)
     planned_s = run.schedule.column("scheduled_s").to_numpy()
-    alone = fidelity.by_itself(run.schedule)
-    if alone.all():
+    independent = fidelity.by_itself(run.schedule)
+    if independent.all():
         return Sending(np.sort(planned_s), everything, None, closed=False)
-    ours = np.isin(number(run.requests, "request_id"), run.schedule.column("id").to_numpy()[alone])
+    rows = np.isin(number(run.requests, "request_id"), run.schedule.column("id").to_numpy()[independent])
     closed = run.schedule.column("session").null_count == run.schedule.num_rows
-    return Sending(np.sort(planned_s[alone]), np.sort(sent_s[left & ours]), everything, closed=closed)
+    return Sending(np.sort(planned_s[independent]), np.sort(sent_s[was_sent & rows]), everything, closed=closed)
 
 
 def slo(run: Run) -> Slo:

@@ -86,9 +86,9 @@ def rows(run: Run) -> Iterator[Row]:
         stamps, status = lists(piece, "token_s"), piece["status"].to_pylist()
         errors = piece["error"].to_pylist() if "error" in piece.column_names else status  # large runs: not in memory
         for i, ended in enumerate(status):
-            at = slice(stamps.offsets[i], stamps.offsets[i + 1])
+            span = slice(stamps.offsets[i], stamps.offsets[i + 1])
             error = "" if ended == "ok" else errors[i] or ended
-            yield Row(stamps.values[at], ended, error)
+            yield Row(stamps.values[span], ended, error)
 
 
 def percentiles(values: Floats, percents: Sequence[float] = PERCENTS) -> dict[float, float]:
@@ -98,8 +98,8 @@ def percentiles(values: Floats, percents: Sequence[float] = PERCENTS) -> dict[fl
 
 def known(values: Floats) -> Floats:
     """The values that are not NaN."""
-    found: Floats = values[~np.isnan(values)]
-    return found
+    finite: Floats = values[~np.isnan(values)]
+    return finite
 
 
 def arrivals(found: Listed) -> tuple[str, float | None, int | None]:

@@ -83,8 +83,8 @@ def shares(counts: Sequence[int]) -> list[str]:
     for i in most[: 1000 - sum(parts)]:
         parts[i] += 1
     return [
-        "<0.1%" if count and not shown else f"{(999 if shown == 1000 and count < total else shown) / 10:.1f}%"
-        for shown, count in zip(parts, counts, strict=True)
+        "<0.1%" if count and not part else f"{(999 if part == 1000 and count < total else part) / 10:.1f}%"
+        for part, count in zip(parts, counts, strict=True)
     ]
 
 
@@ -226,17 +226,17 @@ def errors(table: pa.Table) -> tuple[Error, ...]:
         text = clean(row["error"], 300)
         kinds[clean(row["status"]), _NUMBER.sub("N", text)].append((text, row["count_all"]))
     counted = [(sum(n for _, n in texts), key) for key, texts in kinds.items()]
-    found = sorted(counted, key=lambda kind: (-kind[0], kind[1]))
-    listed = tuple(Error(key[0], _common(text for text, _ in kinds[key]), f"{n:,}") for n, key in found[:MOST])
-    if len(found) == len(listed):
+    ranked = sorted(counted, key=lambda kind: (-kind[0], kind[1]))
+    listed = tuple(Error(key[0], _common(text for text, _ in kinds[key]), f"{n:,}") for n, key in ranked[:MOST])
+    if len(ranked) == len(listed):
         return listed
-    more = f"and {len(found) - MOST:,} more (see the column error of requests.parquet)"
-    return (*listed, Error("", more, f"{sum(n for n, _ in found[MOST:]):,}"))
+    more = f"and {len(ranked) - MOST:,} more (see the column error of requests.parquet)"
+    return (*listed, Error("", more, f"{sum(n for n, _ in ranked[MOST:]):,}"))
 
 
 def _common(texts: Iterable[str]) -> str:
     """One text for texts that differ only in numbers: those that differ become N."""
     first, *others = dict.fromkeys(texts)
     columns = zip(*(_NUMBER.findall(text) for text in (first, *others)), strict=True)
-    shown = iter([numbers[0] if len(set(numbers)) == 1 else "N" for numbers in columns])
-    return _NUMBER.sub(lambda _: next(shown), first)
+    printed = iter([numbers[0] if len(set(numbers)) == 1 else "N" for numbers in columns])
+    return _NUMBER.sub(lambda _: next(printed), first)

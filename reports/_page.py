@@ -47,14 +47,14 @@ def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
 
     Of a heat map or contour a row per y and a column per x. A figure may bring a table of its own.
     """
-    if (own := figure.layout.meta.get("table")) is not None:
-        heads, rows, points, note = own
+    if (table := figure.layout.meta.get("table")) is not None:
+        heads, rows, points, note = table
         return DataTable(tuple(heads), tuple(map(tuple, rows)), points, note)
     traces = [t for t in figure.data if t.meta != MARKS]
     if traces and getattr(traces[0], "z", None) is not None:
         across, rows, note = _grid(traces[0])
-        of = f"{traces[0].name} at {_title(figure, traces[0], 'x')}"
-        heads = [_title(figure, traces[0], "y"), *(f"{of} {x}" for x in across)]
+        value_name = f"{traces[0].name} at {_title(figure, traces[0], 'x')}"
+        heads = [_title(figure, traces[0], "y"), *(f"{value_name} {x}" for x in across)]
         return DataTable(tuple(map(_plain, heads)), tuple(rows), np.asarray(traces[0].z).size, note)
     xs = [np.asarray(t.x) for t in traces]
     ys = [np.asarray(t.y) for t in traces]
@@ -72,13 +72,13 @@ def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
         ]
         names = np.concatenate([np.full(len(x), t.name, dtype=object) for t, x in zip(traces, xs, strict=True)])
         columns = [names, np.concatenate(xs), np.concatenate(ys)]
-    kept = _thinned(columns[0] if heads[0] == SERIES else np.zeros(len(columns[0])), most)
+    chosen = _thinned(columns[0] if heads[0] == SERIES else np.zeros(len(columns[0])), most)
     printed = tuple(
         tuple(
             _plain(value) if isinstance(value, str) else "-" if value is None else _format.option(float(value))
             for value in (column[i] for column in columns)
         )
-        for i in kept
+        for i in chosen
     )
     return DataTable(tuple(_plain(head) for head in heads), printed, len(columns[0]))
 
@@ -94,7 +94,7 @@ def _chosen(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]]
         np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
         for n, most in zip(z.shape, (ROWS, COLUMNS), strict=True)
     )
-    down, across = ([_cell(v) for v in np.asarray(a)[at]] for a, at in ((trace.y, rows), (trace.x, columns)))
+    down, across = ([_cell(v) for v in np.asarray(a)[places]] for a, places in ((trace.y, rows), (trace.x, columns)))
     cells = z[np.ix_(rows, columns)]
     some = f"{cells.size:,} of the {z.size:,} cells drawn, evenly chosen"
     note = some if cells.size < z.size else f"all {z.size:,} cells drawn"
@@ -108,8 +108,8 @@ def _added(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]],
     )
     cells = np.add.reduceat(np.add.reduceat(z, rows[:-1], axis=0), columns[:-1], axis=1)
     down, across = (
-        [f"{low} to {high}" for low, high in pairwise(map(_cell, np.asarray(a)[at]))]
-        for a, at in ((trace.y, rows), (trace.x, columns))
+        [f"{low} to {high}" for low, high in pairwise(map(_cell, np.asarray(a)[places]))]
+        for a, places in ((trace.y, rows), (trace.x, columns))
     )
     filled = [(y, *(f"{n:,.0f}" for n in row)) for y, row in zip(down, cells, strict=True) if np.any(row)]
     return across, filled, f"the {np.count_nonzero(z):,} cells drawn, counts of neighbouring cells added up"
@@ -122,11 +122,11 @@ def _cell(value: float) -> str:
 def _thinned(series: np.ndarray, most: int) -> np.ndarray:
     """Indices of at most `most` rows, evenly chosen within each series, its first and last among them."""
     names = list(dict.fromkeys(series.tolist()))
-    each = max(2, most // max(1, len(names)))
+    quota = max(2, most // max(1, len(names)))
     places = [np.flatnonzero(series == name) for name in names]
-    chosen = [at[np.unique(np.linspace(0, len(at) - 1, min(each, len(at))).astype(np.int64))] for at in places]
-    found: np.ndarray = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
-    return found
+    chosen = [rows[np.unique(np.linspace(0, len(rows) - 1, min(quota, len(rows))).astype(np.int64))] for rows in places]
+    indices: np.ndarray = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+    return indices
 
 
 def _equal(arrays: Sequence[np.ndarray]) -> bool:

@@ -41,25 +41,25 @@ def drawn(
 
     Raises BenchError where no browser is found, or it does not draw them all.
     """
-    wanted = [part for part in parts if part.table is not None]
-    if not wanted:
+    figures = [part for part in parts if part.table is not None]
+    if not figures:
         raise BenchError("Nothing here has a figure, so there is no picture of it; take --format html, which says why.")
     kind = "png" if form == "png" else "svg"
     scale = scale if kind == "png" else 1.0  # an SVG file is as large as it says, and so is a page of PDF
     from reports import _page  # heavy
 
-    page = _page.render("pictures.html.j2", wanted, bundle=bundle, plain=True, width=width, scale=scale, form=kind)
+    page = _page.render("pictures.html.j2", figures, bundle=bundle, plain=True, width=width, scale=scale, form=kind)
     document = finished(page)
     decoded = base64.b64decode if kind == "png" else unquote_to_bytes
-    found = {key: decoded(picture) for key, picture in _PICTURE.findall(document)}
-    missing = [part.key for part in wanted if part.key not in found]
+    pictures = {key: decoded(picture) for key, picture in _PICTURE.findall(document)}
+    missing = [part.key for part in figures if part.key not in pictures]
     if missing:
         reported = _ERROR.search(document)
         why = reported[1][:300] if reported else "it ended early"
         raise BenchError(f"The browser did not draw '{missing[0]}' ({why}); take --format html.")
     if form != "pdf":
-        return found
-    return {part.key: _printed(found[part.key].decode(), width, part.height) for part in wanted}
+        return pictures
+    return {part.key: _printed(pictures[part.key].decode(), width, part.height) for part in figures}
 
 
 def found() -> str | None:
@@ -100,8 +100,8 @@ def _browse(html: str, folder: str, *options: str) -> str:
     """What the browser writes to standard output for a page that is put into `folder`."""
     page = Path(folder) / "page.html"
     page.write_text(html, encoding="utf-8")
-    alone = ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []  # as root it starts only so
-    return _output([find(), *_OPTIONS, *alone, f"--user-data-dir={folder}/profile", *options, page.as_uri()])
+    sandbox = ["--no-sandbox"] if os.name == "posix" and os.geteuid() == 0 else []  # as root it starts only so
+    return _output([find(), *_OPTIONS, *sandbox, f"--user-data-dir={folder}/profile", *options, page.as_uri()])
 
 
 def _output(command: list[str]) -> str:

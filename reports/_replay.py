@@ -41,10 +41,10 @@ class Axis(NamedTuple):
 def series(low: float, high: float, steps: Sequence[float]) -> list[float]:
     """The numbers of `steps` times powers of ten from the one below `low` to the one above `high`."""
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
-    every = [float(f"{step * 10.0**exponent:.6g}") for exponent in decades for step in steps]
-    first = max(i for i, value in enumerate(every) if value <= low * (1 + 1e-9))
-    last = min(i for i, value in enumerate(every) if value >= high * (1 - 1e-9))
-    return every[first : last + 1]
+    numbers = [float(f"{step * 10.0**exponent:.6g}") for exponent in decades for step in steps]
+    first = max(i for i, value in enumerate(numbers) if value <= low * (1 + 1e-9))
+    last = min(i for i, value in enumerate(numbers) if value >= high * (1 - 1e-9))
+    return numbers[first : last + 1]
 
 
 def axis(seen: Seen, metric: str, own_s: float | None) -> Axis:
@@ -73,12 +73,12 @@ def of_run(run: Run) -> tuple[tuple[Axis, Axis], Plane] | str:
     if seen.unknown("ttft") is not None:
         return "Something between held the stream back, so TTFT and TPOT are unknown."
     bounds = [bound for bound in _data.slo(run).bounds if bound.percentile is None]
-    own = {bound.metric: bound for bound in bounds if bound.metric in METRICS and bound.tag is None}
-    ttft, tpot = (axis(seen, metric, own[metric].limit if metric in own else None) for metric in METRICS)
-    if lacking := [_data.label(each.metric) for each in (ttft, tpot) if len(each.limits_s) < 2]:
+    by_metric = {bound.metric: bound for bound in bounds if bound.metric in METRICS and bound.tag is None}
+    ttft, tpot = (axis(seen, metric, by_metric[metric].limit if metric in by_metric else None) for metric in METRICS)
+    if lacking := [_data.label(side.metric) for side in (ttft, tpot) if len(side.limits_s) < 2]:
         return f"The plane needs TTFT and TPOT of the requests; not known: {' and '.join(lacking)}."
-    held = Slo(tuple(bound for bound in bounds if own.get(bound.metric) != bound))
+    held = Slo(tuple(bound for bound in bounds if by_metric.get(bound.metric) != bound))
     try:
-        return (ttft, tpot), plane(seen, {each.metric: each.limits_s for each in (ttft, tpot)}, held)
+        return (ttft, tpot), plane(seen, {side.metric: side.limits_s for side in (ttft, tpot)}, held)
     except BenchError as error:
         return str(error)

@@ -136,27 +136,27 @@ def rows(
     percentiles: Sequence[str],
 ) -> tuple[Row, ...]:  # fmt: skip
     """One row per latency and per bound: a bound on all requests stands in the row of its metric."""
-    shown = ("mean", *percentiles, "max")
+    statistics = ("mean", *percentiles, "max")
     plain = {b.metric: b for b in bounds if b.tag is None and b.percentile is None}
     largest = [name for name in plain if _data.pooled(name)]
     always = [metric.name for metric in in_summary()]
-    own = [name for name in plain if name not in (*always, *largest)]
+    extra = [name for name in plain if name not in (*always, *largest)]
 
     def row(label: str, metric: str, values: Described | None, bound: ScoredBound | None) -> Row:
         open_bound = bound is not None and bound.text in client.unresolved
-        made = _row(label, values, shown, bound, goal, client.floors.get(metric), unresolved=open_bound)
+        built = _row(label, values, statistics, bound, goal, client.floors.get(metric), unresolved=open_bound)
         if metric not in client.unknown:
-            return made
-        unknown = {**dict.fromkeys(shown, ""), "mean": "unknown"}
-        return dataclasses.replace(made, values=unknown, met="unknown" if made.bound else "")
+            return built
+        unknown = {**dict.fromkeys(statistics, ""), "mean": "unknown"}
+        return dataclasses.replace(built, values=unknown, met="unknown" if built.bound else "")
 
-    made = [
+    listed = [
         row(_data.label(name), name, measured.get(name), None if name in largest else plain.get(name))
-        for name in (*always, *own)
+        for name in (*always, *extra)
     ]
-    made += [row(_data.bound_label(n), n, measured.get(_data.bound_label(n)), plain[n]) for n in largest]
-    apart = [b for b in bounds if b.tag is not None or b.percentile is not None]
-    return (*made, *(row(_bound_name(b), b.metric, None, b) for b in apart))
+    listed += [row(_data.bound_label(n), n, measured.get(_data.bound_label(n)), plain[n]) for n in largest]
+    separate = [b for b in bounds if b.tag is not None or b.percentile is not None]
+    return (*listed, *(row(_bound_name(b), b.metric, None, b) for b in separate))
 
 
 def _largest(run: Run, bounds: Iterable[ScoredBound], rows: np.ndarray | None = None) -> dict[str, Described]:
@@ -165,8 +165,8 @@ def _largest(run: Run, bounds: Iterable[ScoredBound], rows: np.ndarray | None = 
     ok = _data.answered(run) if rows is None else _data.answered(run) & rows
     values = {name: _data.metric(run, name)[ok] for name in bounded if _data.pooled(name)}
     return {
-        _data.bound_label(name): describe(found[~np.isnan(found)], None, percentiles_of(run.info.spec))
-        for name, found in values.items()
+        _data.bound_label(name): describe(worst[~np.isnan(worst)], None, percentiles_of(run.info.spec))
+        for name, worst in values.items()
     }
 
 
@@ -182,8 +182,8 @@ def _row(
 ) -> Row:
     limit = bound.limit_s if bound else None
     measured = values.p99 if values else None
-    own = (values.unit if values else None) or "s"
-    unit = _format.unit_of([measured, limit]) if own == "s" else own
+    base_unit = (values.unit if values else None) or "s"
+    unit = _format.unit_of([measured, limit]) if base_unit == "s" else base_unit
     unit = "" if measured is None else unit  # the same of all rows without values
     error = "" if floor is None or not unit else _sending.pair(floor, unit)
     printed = dict.fromkeys(shown, "")
@@ -193,11 +193,11 @@ def _row(
         printed[statistic] = _format.in_unit(values.at(statistic) if values else None, unit, error_s)
     if bound is None:
         return Row(clean(name, 60), unit, printed, "", "", False, error)
-    at = "per request" if limit is None else _format.limit(limit)
+    limit_text = "per request" if limit is None else _format.limit(limit)
     met, missed = _met(bound, goal)
     if unresolved:
         met, missed = f"{met} unresolved", False
-    return Row(clean(name, 60), unit, printed, at, met, missed, error)
+    return Row(clean(name, 60), unit, printed, limit_text, met, missed, error)
 
 
 def _met(bound: ScoredBound, goal: float) -> tuple[str, bool]:
@@ -218,11 +218,11 @@ def _bound_name(bound: ScoredBound) -> str:
 def _slo_text(bounds: list[ScoredBound], goal: float) -> str:
     if not bounds:
         return "none given"
-    each = ", ".join(
+    texts = ", ".join(
         f"{_bound_name(b)} " + ("as each request says" if b.limit_s is None else f"<= {_format.limit(b.limit_s)}")
         for b in bounds
     )
-    return each if _by_percentile(bounds) else f"{each}, for {goal * 100:g}% of all requests"
+    return texts if _by_percentile(bounds) else f"{texts}, for {goal * 100:g}% of all requests"
 
 
 def _by_percentile(bounds: Iterable[ScoredBound]) -> bool:
@@ -253,9 +253,9 @@ def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bo
     if summary.bounds and _by_percentile(summary.bounds) and not overloaded:
         yield "goodput - (no bound on single requests)"
     elif summary.bounds and not overloaded:
-        at = f" at {_format.plain(rate, 4)} req/s" if rate else ""
+        at_rate = f" at {_format.plain(rate, 4)} req/s" if rate else ""
         within = "the bounds on single requests" if summary.percentiles_passed else "the SLO"
-        yield f"goodput {_format.number(summary.goodput_rps)} req/s (within {within}{at})"
+        yield f"goodput {_format.number(summary.goodput_rps)} req/s (within {within}{at_rate})"
     yield f"output {_format.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
     if summary.tokens and summary.tokens.output and summary.status.get("ok"):
         mean, streamed = (n / summary.status["ok"] for n in (summary.tokens.output, summary.tokens.streamed or 0))
@@ -284,8 +284,8 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(overflows, int) and overflows:
         yield f"{overflows:,} hand-offs without room"
     if isinstance(loads := backend.get("adapter_loads"), int) and loads:
-        each = _format.seconds(backend["adapter_load_s"])
-        yield f"{_format.count(loads, 'load')} of adapters into {backend['adapter_slots']:,} slots, {each} each"
+        mean_time = _format.seconds(backend["adapter_load_s"])
+        yield f"{_format.count(loads, 'load')} of adapters into {backend['adapter_slots']:,} slots, {mean_time} each"
     if isinstance(bubbles, float):
         yield f"bubbles {_format.share(bubbles)} of busy stages"
 
@@ -295,8 +295,8 @@ def _found(run: Run) -> Iterator[str]:
     before = run.info.summary.run_metrics.get("cache_best")
     best = "" if before is None or before.mean is None else f" ({_format.share(before.mean)} came before)"
     if run.info.backend.get("prefix_cache") is True:
-        found, prompt = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
-        yield f"prefix cache found {_format.share(found / prompt if prompt else 0.0)} of the prompt tokens{best}"
+        cached, prompt = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))
+        yield f"prefix cache found {_format.share(cached / prompt if prompt else 0.0)} of the prompt tokens{best}"
 
 
 def _classes(run: Run, bounds: list[ScoredBound], goal: float, *, overloaded: bool) -> tuple[Group, ...]:
@@ -312,18 +312,18 @@ def _classes(run: Run, bounds: list[ScoredBound], goal: float, *, overloaded: bo
 def _class(run: Run, tag: str | None, bounds: list[ScoredBound], goal: float, *, overloaded: bool) -> Group:
     tags = run.requests.column("tag")
     rows_of = pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)
-    ours = rows_of.to_numpy()
-    ok = ours & _data.answered(run)
-    known = [m.name for m in in_summary() if run.whole is None or not m.pooled]  # all gaps of a large run: too many
+    in_class = rows_of.to_numpy()
+    ok = in_class & _data.answered(run)
+    names = [m.name for m in in_summary() if run.whole is None or not m.pooled]  # all gaps of a large run: too many
     percentiles = percentiles_of(run.info.spec)
-    known = [] if overloaded else known
-    measured = {name: describe(_values(run, name, ok), metrics()[name].unit, percentiles) for name in known}
-    own = [replace(b, tag=None) for b in bounds if tag is not None and b.tag == tag and b.percentile is None]
-    measured |= {} if overloaded else _largest(run, own, ours)
+    names = [] if overloaded else names
+    measured = {name: describe(_values(run, name, ok), metrics()[name].unit, percentiles) for name in names}
+    class_bounds = [replace(b, tag=None) for b in bounds if tag is not None and b.tag == tag and b.percentile is None]
+    measured |= {} if overloaded else _largest(run, class_bounds, in_class)
     name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
-    failed = int(np.sum(ours & ~ended_well(run.requests)))
-    note = f"{_format.count(int(ours.sum()), 'request')} {name}, {failed:,} failed"
-    return Group(note, rows(measured, own, goal, _client(run), _data.percentiles(run)))
+    failed = int(np.sum(in_class & ~ended_well(run.requests)))
+    note = f"{_format.count(int(in_class.sum()), 'request')} {name}, {failed:,} failed"
+    return Group(note, rows(measured, class_bounds, goal, _client(run), _data.percentiles(run)))
 
 
 def _values(run: Run, name: str, ok: np.ndarray) -> np.ndarray:
@@ -331,5 +331,5 @@ def _values(run: Run, name: str, ok: np.ndarray) -> np.ndarray:
     if _data.pooled(name):
         return _data.seen(run).sample(name, ok)
     values = _data.metric(run, name)[ok]
-    found: np.ndarray = values[np.isfinite(values)]
-    return found
+    finite: np.ndarray = values[np.isfinite(values)]
+    return finite

@@ -66,9 +66,9 @@ def _arrivals(info: RunInfo, requested_rps: float | None, unit: str) -> Iterator
     """Rates of what waits for no answer: requested, drawn, achieved."""
     if requested_rps:
         yield f"requested {_format.plain(requested_rps, 4)}{unit}"
-        here = info.fidelity.expected_rps
-        if here is not None and abs(here / requested_rps - 1) >= 0.005:
-            yield f"in this stretch {_format.number(here)}"
+        stretch_rps = info.fidelity.expected_rps
+        if stretch_rps is not None and abs(stretch_rps / requested_rps - 1) >= 0.005:
+            yield f"in this stretch {_format.number(stretch_rps)}"
     if at_once(info):
         yield "all at one instant"
         return
@@ -90,8 +90,8 @@ def offered(info: RunInfo, requested_rps: float | None) -> float | None:
     drawn_rps = sending.drawn_rps
     if requested_rps is None or drawn_rps is None or at_once(info):
         return requested_rps
-    apart = sending.law == "none" or abs(drawn_rps / requested_rps - 1) > APART
-    return drawn_rps if apart else requested_rps
+    differs = sending.law == "none" or abs(drawn_rps / requested_rps - 1) > APART
+    return drawn_rps if differs else requested_rps
 
 
 def fidelity(info: RunInfo) -> str:
@@ -102,8 +102,8 @@ def fidelity(info: RunInfo) -> str:
     if sending.sent == 0:
         return "nothing was sent"
     if texts := list(_texts(sending)):
-        of = info.workload.provenance
-        expected = first(of, "expected") or first(part(of, "arrivals"), "expected")
+        origin = info.workload.provenance
+        expected = first(origin, "expected") or first(part(origin, "arrivals"), "expected")
         return ", ".join(texts) + (f"; expected {expected}" if expected else "")
     if sending.line:
         return clean(sending.line, 600).removeprefix("sending: ")
@@ -171,12 +171,12 @@ class Floor:
 
 def floors(info: RunInfo) -> dict[str, Floor]:
     """Per metric the client's floor; empty where none was measured."""
-    found = {}
+    by_metric = {}
     for metric, name in floor_of().items():
         error = info.floor.error(name) if info.floor else FloorError()
         if error.p50_s is not None and error.p99_s is not None:
-            found[metric] = Floor(max(0.0, float(error.p50_s)), max(0.0, float(error.p99_s)))
-    return found
+            by_metric[metric] = Floor(max(0.0, float(error.p50_s)), max(0.0, float(error.p99_s)))
+    return by_metric
 
 
 def client(run: Run) -> Facts:
@@ -194,18 +194,18 @@ def server_note(run: Run) -> str:
     if not metrics.metrics_url:
         reason = f" ({clean(metrics.why, 200)})" if metrics.why else ""
         return f"The server's own metrics were not read{reason}"
-    where = f"{clean(', '.join(metrics.metrics_url), 300)}, read {_format.count(metrics.scrapes or 0, 'time')}"
+    pages = f"{clean(', '.join(metrics.metrics_url), 300)}, read {_format.count(metrics.scrapes or 0, 'time')}"
     gaps = f", {_format.count(metrics.failed, 'reading')} failed" if metrics.failed else ""
     if not metrics.kind:
-        return f"From {where}{gaps}: no known server has such names"
-    return f"{_who(run)} reports of itself ({where}{gaps})"
+        return f"From {pages}{gaps}: no known server has such names"
+    return f"{_who(run)} reports of itself ({pages}{gaps})"
 
 
 def _who(run: Run) -> str:
     """The server, and whose names its metrics have where they are those of another."""
     kind = clean(run.info.server.kind or "the server", 40)
-    own = clean(run.info.capabilities.get("kind") or kind, 40)
-    return own if own == kind else f"{own} (metrics with the names of {kind})"
+    name = clean(run.info.capabilities.get("kind") or kind, 40)
+    return name if name == kind else f"{name} (metrics with the names of {kind})"
 
 
 def side(row: Compared) -> tuple[str | Cell, ...]:
@@ -215,10 +215,10 @@ def side(row: Compared) -> tuple[str | Cell, ...]:
     note = "" if row.within is None else "agree" if row.within else "differ"
     if why := clean(row.why or "", 60):
         note = f"{note} ({why})" if note else f"not compared: {why}"
-    shown = _format.unit_of([client, server]) if unit == "s" else ""
-    apart = Cell(_signed(difference, unit, shown), good=False if row.within is False else None)
-    sides = (_printed(client, unit, shown), _printed(server, unit, shown))
-    return name, shown or ("" if unit in (name, "share") else unit), *sides, apart, note
+    printed_unit = _format.unit_of([client, server]) if unit == "s" else ""
+    delta = Cell(_signed(difference, unit, printed_unit), good=False if row.within is False else None)
+    sides = (_printed(client, unit, printed_unit), _printed(server, unit, printed_unit))
+    return name, printed_unit or ("" if unit in (name, "share") else unit), *sides, delta, note
 
 
 def _printed(value: float | None, unit: str, shown: str) -> str:
@@ -267,17 +267,17 @@ def _sending(run: Run) -> Iterator[str]:
 
 
 def _processes(run: Run) -> str:
-    own = run.info.client
-    count = len(own.per_sender) if own.senders is None else own.senders
-    if not count and own.senders is None and run.http is not None:
+    facts = run.info.client
+    count = len(facts.per_sender) if facts.senders is None else facts.senders
+    if not count and facts.senders is None and run.http is not None:
         count = pc.count_distinct(run.http["sender"]).as_py()
     hosts = _hosts(run)
     if not hosts:
         return _format.count(count, "sender")
     names = [*dict.fromkeys(clean(sender.host, 60) for sender in hosts)]
-    named = ", ".join(names) if len(names) <= NAMED_HOSTS else f"{len(names)} hosts"
-    known = _format.seconds(most(hosts, "clock_error_s"))
-    return f"{_format.count(count, 'sender')} on {named} (clocks known to {known})"
+    host_names = ", ".join(names) if len(names) <= NAMED_HOSTS else f"{len(names)} hosts"
+    clock_error = _format.seconds(most(hosts, "clock_error_s"))
+    return f"{_format.count(count, 'sender')} on {host_names} (clocks known to {clock_error})"
 
 
 def _hosts(run: Run) -> list[Sender]:
@@ -317,12 +317,12 @@ def _lag(run: Run) -> Iterator[str]:
 
 
 def _floor(info: RunInfo) -> Iterator[str]:
-    found, measured = floors(info), info.floor
-    if not found or not measured:
+    by_metric, measured = floors(info), info.floor
+    if not by_metric or not measured:
         yield no_floor(info)
         return
-    shown = [(metric.label, found[metric.name]) for metric in in_summary() if metric.name in found]
-    errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in shown)
+    listed = [(metric.label, by_metric[metric.name]) for metric in in_summary() if metric.name in by_metric]
+    errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in listed)
     yield f"p50 / p99 of the client's error: {', '.join(errors)}"
     if measured.streams is not None and measured.rate_rps is not None:
         yield f"at {_format.count(measured.streams, 'stream')} and {_format.number(measured.rate_rps)} req/s"
@@ -369,9 +369,9 @@ def _answers(run: Run) -> Iterator[str]:
         yield f"{_format.share(short)} shorter than requested"
     planned, counted = (column(run.requests, name) for name in ("prompt_tokens", "prompt_tokens_server"))
     if len(counted) == len(planned) and planned.sum() > 0:
-        apart = float(counted.sum() / planned.sum() - 1)
-        longer = f"{_format.share(abs(apart))} {'longer' if apart > 0 else 'shorter'} than"
-        yield f"prompts {longer if apart else 'as long as'} planned"
+        excess = float(counted.sum() / planned.sum() - 1)
+        longer = f"{_format.share(abs(excess))} {'longer' if excess > 0 else 'shorter'} than"
+        yield f"prompts {longer if excess else 'as long as'} planned"
     cached = column(run.requests, "cached_tokens")
     if cached.sum() > 0 and counted.sum() > 0:
         yield f"{_format.share(float(cached.sum() / counted.sum()))} of the prompt tokens from the server's cache"
@@ -389,8 +389,8 @@ def _values(run: Run, name: str) -> list[tuple[str, int]]:
     if run.http is None:
         return []
     rows = pc.value_counts(run.http[name]).to_pylist()
-    found = [(clean(row["values"], 60), row["counts"]) for row in rows if row["values"] is not None]
-    return sorted(found, key=lambda pair: (-pair[1], pair[0]))
+    counted = [(clean(row["values"], 60), row["counts"]) for row in rows if row["values"] is not None]
+    return sorted(counted, key=lambda pair: (-pair[1], pair[0]))
 
 
 def _counted(run: Run, name: str) -> str:

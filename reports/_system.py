@@ -31,9 +31,9 @@ def system(backend: Mapping[str, Any], host: Mapping[str, Any]) -> str:
 
 def hardware(backend: Mapping[str, Any], host: Mapping[str, Any]) -> str | None:
     """What computed the answers: as the backend says, or the host's processor when it ran an executor there."""
-    named = first(backend, "hardware", "device", "url", "base_url")
-    if named is not None or first(backend, "executor") is None:
-        return named
+    device = first(backend, "hardware", "device", "url", "base_url")
+    if device is not None or first(backend, "executor") is None:
+        return device
     return first(host, "cpu", "processor", "machine")
 
 
@@ -43,11 +43,11 @@ def trust(backend: Mapping[str, Any]) -> str:
     Empty where none decides how long steps take.
     """
     model, sides = first(backend, "model"), [backend]
-    sides += [one for role in ("prefill", "decode") if isinstance(one := backend.get(role), dict)]
-    latencies = dict.fromkeys(filter(None, (first(one, "latency") for one in sides)))
+    sides += [side for role in ("prefill", "decode") if isinstance(side := backend.get(role), dict)]
+    latencies = dict.fromkeys(filter(None, (first(side, "latency") for side in sides)))
     if model is None or not latencies:
         return ""
-    gpus = dict.fromkeys(filter(None, (first(one, "hardware") for one in sides)))
+    gpus = dict.fromkeys(filter(None, (first(side, "hardware") for side in sides)))
     names = dict.fromkeys(parse(latency).name for latency in latencies)
     texts = dict.fromkeys(f"{name}: {compared(name, model, gpu)}" for name in names for gpu in gpus)
     return "; ".join(texts)
@@ -112,11 +112,11 @@ def source(workload: Workload, spec: Mapping[str, Any]) -> list[str]:
         return [f"sessions of {trace}, started by {_without_rate(arrivals)}" + (f" at {rate}" if rate else "")]
     if trace is None or arrivals is None or not arrivals.startswith("trace:"):
         times = _without_rate(_requested(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
-        own = [times if arrivals else None, _requested(lengths, spec, "lengths", "workload")]
+        texts = [times if arrivals else None, _requested(lengths, spec, "lengths", "workload")]
         # what makes requests depend on one another
         more = ((kind, first(workload.provenance, kind)) for kind in ("sessions", "prefixes"))
-        own += [f"{kind} {spec}" for kind, spec in more if spec is not None]
-        return [text for text in own if text]
+        texts += [f"{kind} {spec}" for kind, spec in more if spec is not None]
+        return [text for text in texts if text]
     if lengths == "those of the trace":
         return [f"times and lengths of {trace}{mean}"]
     return [text for text in (f"times of {trace}{mean}", _requested(lengths, spec, "lengths")) if text]
@@ -134,9 +134,9 @@ def _requested(used: str | None, spec: Mapping[str, Any], *options: str) -> str:
     """The value of one of the options, which may contain more than the name of what was `used` of it."""
     was = parsed(used)
     for option in options:
-        given = parsed(spec.get(option))
-        if was is not None and given is not None and given.name == was.name and given.first is None and given.args:
-            return clean(given, 200)
+        asked = parsed(spec.get(option))
+        if was is not None and asked is not None and asked.name == was.name and asked.first is None and asked.args:
+            return clean(asked, 200)
     return used or ""
 
 
@@ -144,8 +144,8 @@ def _without_rate(text: str) -> str:
     spec = parsed(text)
     if spec is None:
         return text
-    kept = {key: value for key, value in spec.args.items() if key.replace("-", "_") not in ("rate", "rate_rps")}
-    return clean(replace(spec, args=kept), 200)
+    rest = {key: value for key, value in spec.args.items() if key.replace("-", "_") not in ("rate", "rate_rps")}
+    return clean(replace(spec, args=rest), 200)
 
 
 def _trace(provenance: Mapping[str, Any]) -> str | None:
@@ -217,8 +217,8 @@ part = inner
 
 def first(source: Mapping[str, Any], *names: str) -> str | None:
     """The first of these keys that holds something, cleaned."""
-    found = (source.get(name) for name in names)
-    return next((clean(v, 600) for v in found if v not in (None, "", {}, [])), None)
+    values = (source.get(name) for name in names)
+    return next((clean(v, 600) for v in values if v not in (None, "", {}, [])), None)
 
 
 def pairs(source: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:
@@ -260,8 +260,8 @@ def commands(run: Run) -> tuple[str, ...]:
     if run.info.source:
         return (f"bench report {shlex.quote(clean(run.path, None))}",)
     typed = clean(run.info.command or "", None)
-    again = f"bench run --config {shlex.quote(clean(run.path / 'run.json', None))}"
-    return (typed, again) if typed else (again,)
+    rerun = f"bench run --config {shlex.quote(clean(run.path / 'run.json', None))}"
+    return (typed, rerun) if typed else (rerun,)
 
 
 def _plain(value: object) -> str:

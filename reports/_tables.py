@@ -93,10 +93,10 @@ def _stages(name: str, stages: Stages) -> Iterator[Row]:
 
 def _cluster(name: str, backend: Mapping[str, Any]) -> Iterator[Row]:
     """What the router of a simulated cluster did, where it acts."""
-    found = [(f"actions {clean(kind, 40)}", "actions", "count", n) for kind, n in part(backend, "actions").items()]
+    entries = [(f"actions {clean(kind, 40)}", "actions", "count", n) for kind, n in part(backend, "actions").items()]
     for fact, metric in (("migration_downtime_s", "migration downtime"), ("router_held_s", "held by the router")):
-        found += [(metric, "s", clean(statistic, 40), value) for statistic, value in part(backend, fact).items()]
-    for metric, unit, statistic, value in (*found, ("GPU time", "s", "sum", backend.get("gpu_s"))):
+        entries += [(metric, "s", clean(statistic, 40), value) for statistic, value in part(backend, fact).items()]
+    for metric, unit, statistic, value in (*entries, ("GPU time", "s", "sum", backend.get("gpu_s"))):
         if isinstance(value, int | float):
             yield Row(name, None, metric, unit, statistic, float(value))
 
@@ -111,8 +111,8 @@ def _counts(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:
     for rate in _RATES:
         yield Row(name, None, rate, quantity(rate).unit, "mean", _number(getattr(summary, rate)))
     for rate in _SENT:
-        if (found := _number(getattr(info.fidelity, rate))) is not None:
-            yield Row(name, None, rate, "req/s", "mean", found)
+        if (rate_rps := _number(getattr(info.fidelity, rate))) is not None:
+            yield Row(name, None, rate, "req/s", "mean", rate_rps)
     if summary.preemptions is not None:
         yield Row(name, None, "preemptions", "preemptions", "count", float(summary.preemptions))
 
@@ -134,11 +134,11 @@ def _shares(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:
 
 
 def _statistics(name: str, traffic: str | None, metric: str, values: Described, within: Intervals) -> Iterator[Row]:
-    named = ("p50", "p90", "p99") if values.percentiles is UNSET else values.percentiles
-    for statistic in ("n", "mean", "std", *named, "max") if values.n else ("n",):
+    ranks = ("p50", "p90", "p99") if values.percentiles is UNSET else values.percentiles
+    for statistic in ("n", "mean", "std", *ranks, "max") if values.n else ("n",):
         low, high = getattr(within, statistic, None) or (None, None)
-        of = "values" if statistic == "n" else values.unit or "s"
-        yield Row(name, traffic, clean(metric, 60), of, statistic, _number(values.at(statistic)), low, high)
+        value_unit = "values" if statistic == "n" else values.unit or "s"
+        yield Row(name, traffic, clean(metric, 60), value_unit, statistic, _number(values.at(statistic)), low, high)
 
 
 def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
@@ -148,15 +148,15 @@ def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
     measured = {k: v for k, v in summary.metrics.items() if not _data.pooled(k)}
     for tag, n in counted.most_common(MOST_CLASSES) if len(counted) > 1 else []:
         traffic = "(without a class)" if tag is None else clean(tag, 80)
-        ours = (pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)).to_numpy()
-        ok = ours & _data.answered(run)
+        in_class = (pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)).to_numpy()
+        ok = in_class & _data.answered(run)
         yield Row(name, traffic, "requests", "requests", "count", float(n))
         yield Row(name, traffic, "failed", "share", "mean", float(n - ok.sum()) / n)
-        if (kept := _number(None if tag is None else summary.classes.get(tag))) is not None:
-            yield Row(name, traffic, "attainment", "share", "mean", kept)
-        for metric, whole in measured.items():
+        if (attainment := _number(None if tag is None else summary.classes.get(tag))) is not None:
+            yield Row(name, traffic, "attainment", "share", "mean", attainment)
+        for metric, overall in measured.items():
             values = _data.metric(run, metric)[ok]
-            measured_of = describe(values[~np.isnan(values)], whole.unit, percentiles_of(run.info.spec))
+            measured_of = describe(values[~np.isnan(values)], overall.unit, percentiles_of(run.info.spec))
             yield from _statistics(name, traffic, metric, measured_of, Intervals())
 
 

@@ -36,9 +36,9 @@ def state(run: Run) -> tuple[str, str]:
     if not run.complete:
         how = _ENDS.get(clean(run.info.state or ""), "It ended early: ")
         planned = (run.info.schedule.requests or 0) if run.schedule is None else run.schedule.num_rows
-        of = f" of {planned:,} planned" if planned else ""
+        out_of = f" of {planned:,} planned" if planned else ""
         were = _format.were(planned or run.requests.num_rows, "request")
-        text = f"{how}{run.requests.num_rows:,}{of} {were} recorded, and all figures are of these alone."
+        text = f"{how}{run.requests.num_rows:,}{out_of} {were} recorded, and all figures are of these alone."
         word, reason = "INTERRUPTED" if run.info.state == "interrupted" else "NOT FINISHED", " ".join([text, *reasons])
     elif not verdict:
         word, reason = "NOT JUDGED", "The run holds no verdict."
@@ -81,8 +81,8 @@ def answer(run: Run, result: Result) -> str:
     if result.total == 0:
         return "Nothing can be scored." if info.source else "No request was recorded."
     requests = _format.count(result.total, "request")
-    one = "request" if result.rate_rps == 1 else "requests"
-    rate = f" at {_format.plain(result.rate_rps, 4)} {one} per second" if result.rate_rps else ""
+    noun = "request" if result.rate_rps == 1 else "requests"
+    rate = f" at {_format.plain(result.rate_rps, 4)} {noun} per second" if result.rate_rps else ""
     ended_well = f"{result.ok:,} of {requests} ended well{rate}"
     undecided = info.resolution.undecided and not result.overloaded
     broken = " and ".join(result.broken)
@@ -166,15 +166,15 @@ def _intervals(within: Within, *, bounded: bool) -> Iterator[str]:
         yield f"attainment {_format.share(within.attainment.low)} to {_format.share(within.attainment.high)}"
     elif within.metrics and bounded:
         yield "attainment without an interval: fewer than 1% of the requests miss, or meet"
-    for name, of in within.metrics.items():
-        known = []
-        for word, ends in (("mean", of.mean), ("p99", of.p99)):
+    for name, bands in within.metrics.items():
+        ranges = []
+        for word, ends in (("mean", bands.mean), ("p99", bands.p99)):
             if ends is not None:
                 unit = _format.unit_of(ends)
                 low, high = (_format.in_unit(end_s, unit) for end_s in ends)
-                known.append(f"{word} {low} to {high} {unit}")
-        if known:
-            yield f"{_data.label(name)} {', '.join(known)}"
+                ranges.append(f"{word} {low} to {high} {unit}")
+        if ranges:
+            yield f"{_data.label(name)} {', '.join(ranges)}"
 
 
 def _sure(within: Within) -> str:
@@ -183,7 +183,7 @@ def _sure(within: Within) -> str:
 
 def advice(run: Run, result: Result) -> Command | None:
     """Return what to do next, and the command that does it; None where the traffic has no rate to search over."""
-    info, again = run.info, _system.commands(run)[-1]
+    info, rerun = run.info, _system.commands(run)[-1]
     if info.source:  # the file of another tool, which bench cannot run again
         score = f"bench slo {shlex.quote(clean(run.path, None))}"
         if info.source.per_request and result.bounded:
@@ -191,13 +191,13 @@ def advice(run: Run, result: Result) -> Command | None:
         text = "set an SLO" if info.source.per_request else "let the tool write its requests, then score them"
         return Command(text, f"{score} --slo {EXAMPLE_SLO}")
     if not run.complete:
-        return Command("run it again", again)
+        return Command("run it again", rerun)
     undecided = info.resolution.undecided and not result.overloaded
     if info.verdict.valid is False or exceeded(info) or undecided:
-        return Command("remove the cause, then run it again", again)
+        return Command("remove the cause, then run it again", rerun)
     if not result.bounded:
-        return Command("set an SLO", f"{again} --slo {EXAMPLE_SLO}")
+        return Command("set an SLO", f"{rerun} --slo {EXAMPLE_SLO}")
     listed = info.workload.recorded and (not info.spec.get("trace") or info.spec.get("scale"))
     if listed or not info.workload.rate_rps:
         return None
-    return Command(FIND_CAPACITY, again.replace("bench run", "bench capacity", 1))
+    return Command(FIND_CAPACITY, rerun.replace("bench run", "bench capacity", 1))

@@ -24,9 +24,9 @@ FORMULA = ("=", "+", "-", "@")
 
 def _summary(run: Run, *unfolded: str) -> Document:
     """Return the report with those sections in it that the page folds."""
-    shown = document(run)
-    sections = tuple(replace(part, detail=part.detail and part.key not in unfolded) for part in shown.sections)
-    return replace(shown, sections=sections)
+    report = document(run)
+    sections = tuple(replace(part, detail=part.detail and part.key not in unfolded) for part in report.sections)
+    return replace(report, sections=sections)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,10 @@ class Text:
         width = shutil.get_terminal_size((text.WIDTH, 24)).columns if self.width is None else self.width
         curve = self.curve and width >= text.CURVE_COLUMNS
         page = run.path / "report.html"
-        where = clean(page, None) if page.exists() else f"bench report {shlex.quote(clean(run.path, None))}"
-        shown = _summary(run, "server")
-        shown = replace(shown, sections=(*shown.sections, Section("report", "", (Command("report", where),))))
-        return text.render(shown, text.Look(self.color, curve, not self.ascii, width))
+        pointer = clean(page, None) if page.exists() else f"bench report {shlex.quote(clean(run.path, None))}"
+        report = _summary(run, "server")
+        report = replace(report, sections=(*report.sections, Section("report", "", (Command("report", pointer),))))
+        return text.render(report, text.Look(self.color, curve, not self.ascii, width))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class Markdown:
 
     def render(self, run: Run) -> str:
         """The text, ending with a newline."""
-        shown = _summary(run, "client", "server")
-        findings = tuple(replace(one, text=f"{shown.mark}. {one.text}") for one in shown.findings)
-        return markdown.render(replace(shown, findings=findings))
+        report = _summary(run, "client", "server")
+        findings = tuple(replace(finding, text=f"{report.mark}. {finding.text}") for finding in report.findings)
+        return markdown.render(replace(report, findings=findings))
 
 
 @dataclass(frozen=True, slots=True)

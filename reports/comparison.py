@@ -68,12 +68,12 @@ class Contrast:
 
 def contrast(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer) -> Contrast:
     """The contrast of a pair under the SLO of the comparison; of runs with SLOs of their own each under its own."""
-    both = [_seen(source, float(pair.cut_s or 0.0)) for source in (base, head)]
+    sides = [_seen(source, float(pair.cut_s or 0.0)) for source in (base, head)]
     objectives = [
         parse_slo(info.slo, goal=info.goal) if info.slo else restored_slo(source.info) for source in (base, head)
     ]
-    curves = [scale.curve(seen, slo, []) for seen, slo in zip(both, objectives, strict=True)]
-    _, first, second = np.intersect1d(_ids(both[0]), _ids(both[1]), return_indices=True)
+    curves = [scale.curve(seen, slo, []) for seen, slo in zip(sides, objectives, strict=True)]
+    _, first, second = np.intersect1d(_ids(sides[0]), _ids(sides[1]), return_indices=True)
     base_met, head_met = curves[0].ratio[first] <= 1.0, curves[1].ratio[second] <= 1.0
     met = {
         "both": base_met & head_met,
@@ -81,8 +81,8 @@ def contrast(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer
         "head": head_met & ~base_met,
         "neither": ~base_met & ~head_met,
     }
-    counts = {which: int(kept.sum()) for which, kept in met.items()} if curves[0].bounds else {}
-    return Contrast(pair.pair, (_within(both[0]), _within(both[1])), len(first), counts)
+    counts = {which: int(mask.sum()) for which, mask in met.items()} if curves[0].bounds else {}
+    return Contrast(pair.pair, (_within(sides[0]), _within(sides[1])), len(first), counts)
 
 
 def _ids(seen: Seen) -> Floats:
@@ -104,10 +104,10 @@ def _within(seen: Seen) -> dict[str, Floats]:
     shares = {}
     for metric in METRICS:
         values = seen.values(metric)
-        found = np.sort(values[seen.ok & np.isfinite(values)])
-        count = len(found) + int((~seen.ok).sum())
+        finite = np.sort(values[seen.ok & np.isfinite(values)])
+        count = len(finite) + int((~seen.ok).sum())
         shares[metric] = (
-            np.searchsorted(found, TIMES_S, side="right") / count if count else np.full(len(TIMES_S), np.nan)
+            np.searchsorted(finite, TIMES_S, side="right") / count if count else np.full(len(TIMES_S), np.nan)
         )
     return shares
 
@@ -124,13 +124,13 @@ class Band:
 
 def band(curves: Sequence[Floats]) -> Band:
     """The band is the 95 % interval of the mean from 5 pairs on (Student's t), else the range."""
-    every = np.stack([np.asarray(curve, np.float64) for curve in curves])
-    mean, n = every.mean(axis=0), len(every)
+    stacked = np.stack([np.asarray(curve, np.float64) for curve in curves])
+    mean, n = stacked.mean(axis=0), len(stacked)
     if n < 2:
         return Band(mean, mean, mean, "")
     if n < LEAST_SEEDS:
-        return Band(mean, every.min(axis=0), every.max(axis=0), f"range of {n} pairs")
-    half = student(n) * every.std(axis=0, ddof=1) / np.sqrt(n)
+        return Band(mean, stacked.min(axis=0), stacked.max(axis=0), f"range of {n} pairs")
+    half = student(n) * stacked.std(axis=0, ddof=1) / np.sqrt(n)
     return Band(mean, mean - half, mean + half, f"{CONFIDENCE:.0%} interval of the mean of {n} pairs")
 
 
@@ -163,8 +163,8 @@ class Comparison:
 
 def of(info: CompareAnswer, path: str | Path) -> Comparison:
     """The comparison `info` that stands at `path` (its folder or file), with what can be read of its runs."""
-    given = Path(path)
-    folder = given if given.is_dir() else given.parent
+    location = Path(path)
+    folder = location if location.is_dir() else location.parent
     point, why = _point(info)
     contrasts: tuple[Contrast, ...] = ()
     searches = _searches(info, folder)
@@ -195,13 +195,13 @@ def _point(info: CompareAnswer) -> tuple[Mapping[str, str], str]:
     """The point whose requests are drawn: where the two sides differ most in what the SLO asks."""
     point, why = next((pair.point or {} for pair in info.pairs), {}), "the first point"
     for name in ("attainment", "goodput_rps"):
-        apart = [
+        differences = [
             (abs(row.head - row.base), row.point)
             for row in info.rows
             if row.metric == name and row.base is not None and row.head is not None
         ]
-        if apart:
-            point = max(apart, key=lambda one: one[0])[1]
+        if differences:
+            point = max(differences, key=lambda one: one[0])[1]
             why = f"where the {name.removesuffix('_rps')} of the two sides differs most"
             break
     return point, f"{clean(wording.where(point))}, {why}" if point else ""
@@ -226,26 +226,26 @@ def _source(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) ->
     path = folder_of(info, pair, side, beside)
     if path is None or (path / SEARCH).is_file():
         return None
-    found = [run for run in _read(path, float(pair.cut_s or 0.0)) if run.table.num_rows]
-    wanted = [run for run in found if run.info.schedule.sha256 == pair.schedule_hash]
-    kept = wanted if len(found) > 1 else found
-    return kept[0] if len(kept) == 1 else None
+    sources = [run for run in _read(path, float(pair.cut_s or 0.0)) if run.table.num_rows]
+    matching = [run for run in sources if run.info.schedule.sha256 == pair.schedule_hash]
+    candidates = matching if len(sources) > 1 else sources
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _searches(info: CompareAnswer, beside: Path) -> dict[str, CapacityAnswer]:
     """The answers of both searches of the first valid pair, by side; empty where these were no searches."""
     pair = next((pair for pair in info.pairs if pair.valid), None)
-    found: dict[str, CapacityAnswer] = {}
+    searches: dict[str, CapacityAnswer] = {}
     if pair is None:
-        return found
+        return searches
     for side in ("base", "head"):
         places = _places(Path(pair.run(side)), beside)
         stored = (answers.of(place) for place in places if (place / SEARCH).is_file())
-        search = next((one for one in stored if isinstance(one, CapacityAnswer)), None)
+        search = next((answer for answer in stored if isinstance(answer, CapacityAnswer)), None)
         if search is None:
             return {}
-        found[side] = search
-    return found
+        searches[side] = search
+    return searches
 
 
 def _only_numbers(info: CompareAnswer, beside: Path) -> bool:
@@ -260,9 +260,9 @@ def _read(path: Path, cut_s: float) -> Iterator[Source]:
         if run.info.warmup.at_s <= cut_s:
             yield run
         else:
-            whole = Cut("none", 0.0, 0)
+            no_cut = Cut("none", 0.0, 0)
             yield from (
-                reading.of_run(replace(each, info=each.info.change(warmup=whole))) for each in imports.open(path)
+                reading.of_run(replace(source, info=source.info.change(warmup=no_cut))) for source in imports.open(path)
             )
 
 
@@ -277,7 +277,7 @@ def _places(stored: Path, beside: Path) -> Iterator[Path]:
 
 def _is_it(path: Path, schedule: object) -> bool:
     try:
-        found = read_info(path).schedule.sha256
+        stored = read_info(path).schedule.sha256
     except UsageError:
         return False
-    return schedule is None or found == schedule
+    return schedule is None or stored == schedule

@@ -47,10 +47,10 @@ def _cases(info: RunInfo, complete: bool) -> Iterator[Case]:
         if bound.text in hidden:
             yield Case(clean(bound.text), "skipped", doubt)
         elif bound.passed is not None:
-            found = f"{share(bound.attainment)} of the requests met it"
+            message = f"{share(bound.attainment)} of the requests met it"
             if bound.percentile is not None:
-                found = "too many requests failed" if bound.value_s is None else f"it is {seconds(bound.value_s)}"
-            yield _bound(clean(bound.text), bound.passed, found, doubt)
+                message = "too many requests failed" if bound.value_s is None else f"it is {seconds(bound.value_s)}"
+            yield _bound(clean(bound.text), bound.passed, message, doubt)
 
 
 def _doubt(info: RunInfo, complete: bool) -> str:

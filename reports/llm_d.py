@@ -32,15 +32,15 @@ class LlmD:
     def render(self, run: Run) -> Iterator[str]:
         """The text of the file. Raises UsageError for a run without single requests."""
         run = completed(run)
-        found = _foreign.listed(run, "vllm")
+        listing = _foreign.listed(run, "vllm")
         report = {
             "version": "0.2.1",
-            "run": _run(found),
-            "scenario": {"stack": [_component(found)], "load": _load(found)},
+            "run": _run(listing),
+            "scenario": {"stack": [_component(listing)], "load": _load(listing)},
             "results": {
                 "request_performance": {
-                    "aggregate": {"requests": _requests(found), "latency": _latency(found),
-                                  "throughput": _throughput(found)},
+                    "aggregate": {"requests": _requests(listing), "latency": _latency(listing),
+                                  "throughput": _throughput(listing)},
                 },
                 "observability": {"bench": _ours(run)},
             },
@@ -117,11 +117,11 @@ def _hash(facts: Mapping[str, Any]) -> str:
 
 def _requests(found: Listed) -> Facts:
     ok, status = found.events.ok, found.run.requests["status"].to_pylist()
-    left = sum(each in _LEFT for each in status)
+    unfinished = sum(ended in _LEFT for ended in status)
     return {
         "total": len(ok),
-        "failures": int((~ok).sum()) - left,
-        "incomplete": left,
+        "failures": int((~ok).sum()) - unfinished,
+        "incomplete": unfinished,
         "input_length": _statistics(found.column("prompt_tokens")[ok], "count"),
         "output_length": _statistics(found.events.tokens[ok], "count"),
     }

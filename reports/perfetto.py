@@ -83,14 +83,14 @@ class Perfetto:
             raise UsageError(f"'{run.path}' holds no single requests; there is no timeline of it.")
         if "sent_s" in missing(run.requests):
             raise UsageError(f"'{run.path}' does not tell when requests were sent; there is no timeline of it.")
-        shown = shown_part(run, self.requests, self.start_s, self.window_s)
-        if not len(shown.rows):
+        part = shown_part(run, self.requests, self.start_s, self.window_s)
+        if not len(part.rows):
             when = span(self.start_s, self.window_s)
             raise UsageError(f"No request of '{run.path}' is due or under way {when}; choose another start.")
-        timed = sorted(_events(shown), key=lambda event: event["ts"])  # stable: at one instant as they were made
-        events = [*_names(shown), *timed]
+        timed = sorted(_events(part), key=lambda event: event["ts"])  # stable: at one instant as they were made
+        events = [*_names(part), *timed]
         lines = ",\n".join(json.dumps(event, allow_nan=False, separators=(",", ":")) for event in events)
-        other = json.dumps(_other(run, shown), allow_nan=False)
+        other = json.dumps(_other(run, part), allow_nan=False)
         return f'{{"displayTimeUnit":"ms","otherData":{other},"traceEvents":[\n{lines}\n]}}\n'
 
 
@@ -188,20 +188,20 @@ def _us(time_s: float) -> float:
 def _phases(row: Row) -> list[tuple[str, float, float]]:
     """(name, from, to) in seconds, one after the other, as far as the backend stamped them."""
     sent, first, last = row["sent_s"], row["first_s"], row["last_s"]
-    found = [("late", row["scheduled_s"], sent)] if sent is not None and sent > row["scheduled_s"] else []
+    phases = [("late", row["scheduled_s"], sent)] if sent is not None and sent > row["scheduled_s"] else []
     if sent is None:
-        return found
+        return phases
     start, end = row.get("prefill_start_s"), row.get("prefill_end_s")
     if start is None or end is None:
-        found.append(("to first token", sent, first if first is not None else _over(row)))
+        phases.append(("to first token", sent, first if first is not None else _over(row)))
     else:
-        found += [("queue", sent, start), ("prefill", start, end)]
+        phases += [("queue", sent, start), ("prefill", start, end)]
     if row.get("handoff_start_s") is not None and row.get("handoff_end_s") is not None:
-        found.append(("hand-off", row["handoff_start_s"], row["handoff_end_s"]))
+        phases.append(("hand-off", row["handoff_start_s"], row["handoff_end_s"]))
     if first is not None and last is not None and last > first:
-        found.append(("decode", max(first, found[-1][2]), last))
+        phases.append(("decode", max(first, phases[-1][2]), last))
     over = _over(row)
-    return [(name, a, min(b, over)) for name, a, b in found if min(b, over) > a]
+    return [(name, a, min(b, over)) for name, a, b in phases if min(b, over) > a]
 
 
 def _over(row: Row) -> float:
@@ -238,13 +238,13 @@ def _ms(end_s: float | None, start_s: float) -> float | None:
 def _sendings(shown: Shown) -> Iterator[Event]:
     """A slice as narrow as can be seen for each sending, from which the arrow to its batches begins."""
     sent = sorted((row for row in shown.rows if row["sent_s"] is not None), key=lambda row: row["sent_s"])
-    at = [_us(row["sent_s"]) for row in sent]
-    for row, ts, after in zip(sent, at, [*at, float("inf")][1:], strict=True):
-        where = {"pid": CLIENT, "tid": 1, "ts": ts}
+    sent_us = [_us(row["sent_s"]) for row in sent]
+    for row, ts, after in zip(sent, sent_us, [*sent_us, float("inf")][1:], strict=True):
+        track = {"pid": CLIENT, "tid": 1, "ts": ts}
         args = {"request": row["request_id"], "late (ms)": _ms(row["sent_s"], row["scheduled_s"])}
-        yield {"ph": "X", "name": "send", "cat": "sending", "dur": min(_INSTANT_US, after - ts), "args": args, **where}
+        yield {"ph": "X", "name": "send", "cat": "sending", "dur": min(_INSTANT_US, after - ts), "args": args, **track}
         if row.get("prefill_start_s") is not None:
-            yield {"ph": "s", **_arrow(row), **where}
+            yield {"ph": "s", **_arrow(row), **track}
 
 
 def _arrow(row: Row) -> Event:
@@ -259,8 +259,8 @@ def _replicas(shown: Shown) -> list[int]:
 
 def _of(shown: Shown, replica: int) -> Columns:
     assert shown.steps is not None
-    mine = shown.steps.column("replica").to_numpy() == replica
-    return {name: shown.steps.column(name).to_numpy()[mine] for name in ("start_s", "end_s", *_ARGS)}
+    rows = shown.steps.column("replica").to_numpy() == replica
+    return {name: shown.steps.column(name).to_numpy()[rows] for name in ("start_s", "end_s", *_ARGS)}
 
 
 def _lanes(steps: Columns) -> np.ndarray:
@@ -271,7 +271,7 @@ def _lanes(steps: Columns) -> np.ndarray:
         return lanes
     free: list[float] = []
     for i, (begin, stop) in enumerate(zip(start.tolist(), end.tolist(), strict=True)):
-        lane = next((at for at, until in enumerate(free) if until <= begin), len(free))
+        lane = next((index for index, until in enumerate(free) if until <= begin), len(free))
         free[lane : lane + 1] = [stop]
         lanes[i] = lane
     return lanes
@@ -293,15 +293,15 @@ def _slices(replica: int, steps: Columns) -> Iterator[Event]:
 
 def _counters(replica: int, steps: Columns, blocks: object) -> Iterator[Event]:
     """Requests running and waiting, and blocks of KV memory, wherever they change."""
-    where = {"ph": "C", "cat": "counter", "pid": FIRST_REPLICA + replica, "tid": 1}
-    at = steps["start_s"]
-    yield from _changes(where, "requests", at, {name: steps[name] for name in ("running", "waiting")})
+    track = {"ph": "C", "cat": "counter", "pid": FIRST_REPLICA + replica, "tid": 1}
+    start_s = steps["start_s"]
+    yield from _changes(track, "requests", start_s, {name: steps[name] for name in ("running", "waiting")})
     free = steps["free_blocks"]
     if isinstance(blocks, int) and not isinstance(blocks, bool) and blocks >= free.max(initial=0) and blocks > 0:
         use = np.round(100.0 * (blocks - free) / blocks, 3)
-        yield from _changes(where, "KV memory", at, {"in use (%)": use})
+        yield from _changes(track, "KV memory", start_s, {"in use (%)": use})
     else:
-        yield from _changes(where, "KV memory", at, {"free (blocks)": free})
+        yield from _changes(track, "KV memory", start_s, {"free (blocks)": free})
 
 
 def _changes(where: Event, name: str, at_s: np.ndarray, values: Mapping[str, np.ndarray]) -> Iterator[Event]:
@@ -316,30 +316,30 @@ def _changes(where: Event, name: str, at_s: np.ndarray, values: Mapping[str, np.
 
 def _arrows(shown: Shown, steps: Mapping[int, Columns]) -> Iterator[Event]:
     """From the sending of each request to the batch that began its prefill, and to the one that gave its last token."""
-    found = {replica: (columns, _lanes(columns)) for replica, columns in steps.items()}
+    replicas = {replica: (columns, _lanes(columns)) for replica, columns in steps.items()}
     for row in shown.rows:
         start = row.get("prefill_start_s")
-        own = row.get("replica")
-        there = [own] if own in found else list(found)
+        served_by = row.get("replica")
+        ids = [served_by] if served_by in replicas else list(replicas)
         if row["sent_s"] is None or start is None:
             continue
-        first = next((at for r in there if (at := _step(r, *found[r], start, ends=False))), None)
+        first = next((step for r in ids if (step := _step(r, *replicas[r], start, ends=False))), None)
         last = next(
-            (at for r in there if row["last_s"] and (at := _step(r, *found[r], row["last_s"], ends=True))), None
+            (step for r in ids if row["last_s"] and (step := _step(r, *replicas[r], row["last_s"], ends=True))), None
         )
-        ends = [at for at in (first, last) if at is not None]
-        for at in ends[:1] if len(ends) == 2 and ends[0] != ends[1] else []:
-            yield {"ph": "t", **_arrow(row), **at}
-        for at in ends[-1:]:
-            yield {"ph": "f", "bp": "e", **_arrow(row), **at}
+        ends = [step for step in (first, last) if step is not None]
+        for step in ends[:1] if len(ends) == 2 and ends[0] != ends[1] else []:
+            yield {"ph": "t", **_arrow(row), **step}
+        for step in ends[-1:]:
+            yield {"ph": "f", "bp": "e", **_arrow(row), **step}
 
 
 def _step(replica: int, steps: Columns, lanes: np.ndarray, time_s: float, *, ends: bool) -> Event | None:
     """Where the step is that began at a time, or held it, or that ended then; None where it is not shown."""
-    at = int(np.searchsorted(steps["start_s"], time_s, "left" if ends else "right")) - 1
-    if at < 0 or time_s > steps["end_s"][at]:
+    index = int(np.searchsorted(steps["start_s"], time_s, "left" if ends else "right")) - 1
+    if index < 0 or time_s > steps["end_s"][index]:
         return None
-    return {"pid": FIRST_REPLICA + replica, "tid": int(lanes[at]) + 1, "ts": _us(float(steps["start_s"][at]))}
+    return {"pid": FIRST_REPLICA + replica, "tid": int(lanes[index]) + 1, "ts": _us(float(steps["start_s"][index]))}
 
 
 def _gauges(shown: Shown) -> Iterator[Event]:
@@ -361,20 +361,20 @@ def _actions(shown: Shown) -> Iterator[Event]:
     for stay in _stays(shown):
         start, end = _us(max(stay.from_s, shown.from_s)), _us(min(stay.to_s, shown.to_s))
         what = clean(stay.role, 40) if stay.state == "up" else f"{clean(stay.role, 40)}, {stay.state}"
-        where = {"pid": FIRST_REPLICA + stay.replica, "tid": _STATES}
-        yield {"ph": "X", "name": what, "cat": "state", **where, "ts": start, "dur": round(end - start, 3)}
-    for kind, one in _cluster.done(shown.run).items():
-        for place, row in enumerate(one.rows.to_pylist()):
+        track = {"pid": FIRST_REPLICA + stay.replica, "tid": _STATES}
+        yield {"ph": "X", "name": what, "cat": "state", **track, "ts": start, "dur": round(end - start, 3)}
+    for kind, action in _cluster.done(shown.run).items():
+        for place, row in enumerate(action.rows.to_pylist()):
             if row["end_s"] < shown.from_s or row["at_s"] > shown.to_s:
                 continue
-            own = {"name": one.name, "args": _of_action(row)}
+            event = {"name": action.name, "args": _of_action(row)}
             if kind in _LASTING:
-                yield from _slice(f"{kind} {place}", row, own)
+                yield from _slice(f"{kind} {place}", row, event)
             elif kind == "reject" or row["replica"] is None:
-                yield {"ph": "i", "s": "p", "cat": kind, "pid": ROUTER, "tid": 1, "ts": _us(row["at_s"]), **own}
+                yield {"ph": "i", "s": "p", "cat": kind, "pid": ROUTER, "tid": 1, "ts": _us(row["at_s"]), **event}
             else:
                 pid = FIRST_REPLICA + row["replica"]
-                yield {"ph": "i", "s": "p", "cat": kind, "pid": pid, "tid": _STATES, "ts": _us(row["at_s"]), **own}
+                yield {"ph": "i", "s": "p", "cat": kind, "pid": pid, "tid": _STATES, "ts": _us(row["at_s"]), **event}
 
 
 def _stays(shown: Shown) -> list[Stay]:
@@ -393,24 +393,24 @@ def _slice(key: str, row: Event, own: Event) -> Iterator[Event]:
 
 
 def _of_action(row: Event) -> Event:
-    found = {
+    args = {
         "request": row["request_id"], "replica": row["replica"], "target": row["target"], "tokens": row["tokens"],
         "detail": None if row["detail"] is None else clean(row["detail"]),
     }  # fmt: skip
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in args.items() if value is not None}
 
 
 def shown_part(run: Run, most: int, start_s: float, window_s: float | None) -> Shown:
     """The first `most` requests that are due, or still under way, from `start_s` on, within `window_s`."""
     until_s = np.inf if window_s is None else start_s + window_s
     due, ended = number(run.requests, "scheduled_s"), over_s(run)
-    there = np.flatnonzero((ended >= start_s) & (due < until_s))
-    order = there[np.lexsort((there, due[there]))]
-    kept = order[:most]
-    rows = _rows(run, kept)
-    to_s = float(min(until_s, np.max(ended[kept], initial=start_s)))
+    within = np.flatnonzero((ended >= start_s) & (due < until_s))
+    order = within[np.lexsort((within, due[within]))]
+    chosen = order[:most]
+    rows = _rows(run, chosen)
+    to_s = float(min(until_s, np.max(ended[chosen], initial=start_s)))
     steps, left_out = _steps(run, start_s, to_s)
-    note = _note(len(kept), len(order), run, span(start_s, window_s))
+    note = _note(len(chosen), len(order), run, span(start_s, window_s))
     cut = f"; {count(left_out, 'later step')} left out" if left_out else ""
     return Shown(run, rows, steps, start_s, to_s, note + cut)
 
@@ -460,7 +460,7 @@ def _steps(run: Run, from_s: float, to_s: float) -> tuple[pa.Table | None, int]:
     for piece in run.step_pieces():
         ends, starts = piece.column("end_s"), piece.column("start_s")
         within.append(piece.filter(pc.and_(pc.greater_equal(ends, from_s), pc.less_equal(starts, to_s))))
-    found = pa.concat_tables(within)
-    found = found.sort_by([("start_s", "ascending"), ("replica", "ascending")])
-    kept = found.slice(0, MOST_STEPS).sort_by([("replica", "ascending"), ("start_s", "ascending")])
-    return kept, found.num_rows - kept.num_rows
+    steps = pa.concat_tables(within)
+    steps = steps.sort_by([("start_s", "ascending"), ("replica", "ascending")])
+    first = steps.slice(0, MOST_STEPS).sort_by([("replica", "ascending"), ("start_s", "ascending")])
+    return first, steps.num_rows - first.num_rows

@@ -28,13 +28,13 @@ class Vllm:
 
     def render(self, run: Run) -> Iterator[str]:
         """The text of the file. Raises UsageError for a run without single requests or gaps."""
-        found = _foreign.listed(run, "vllm", ("itl",))
-        info, table, seen = run.info, found.run.requests, _data.seen(found.run)
+        listing = _foreign.listed(run, "vllm", ("itl",))
+        info, table, seen = run.info, listing.run.requests, _data.seen(listing.run)
         slo = _data.slo(run)
-        keys = vllm_keys(table, slo, summarize(table, slo, seen=seen), found.events.start_s, seen=seen)
-        _, cv, users = _foreign.arrivals(found)
+        keys = vllm_keys(table, slo, summarize(table, slo, seen=seen), listing.events.start_s, seen=seen)
+        _, cv, users = _foreign.arrivals(listing)
         facts = {
-            "date": datetime.fromtimestamp(found.epoch_s).strftime("%Y%m%d-%H%M%S"),  # noqa: DTZ006  # local, as theirs
+            "date": datetime.fromtimestamp(listing.epoch_s).strftime("%Y%m%d-%H%M%S"),  # noqa: DTZ006  # local, as theirs
             "endpoint_type": str(info.backend.get("backend") or info.backend.get("name")),
             "backend": str(info.backend.get("backend") or info.backend.get("name")),
             "label": "bench",
@@ -47,7 +47,7 @@ class Vllm:
         }
         # where nothing was measured vLLM has 0
         numbers = {name: 0.0 if value is None and name != "request_goodput" else value for name, value in keys.items()}
-        yield from _foreign.chunks({**facts, **numbers, "rtfx": 0.0, **self._lists(found)})
+        yield from _foreign.chunks({**facts, **numbers, "rtfx": 0.0, **self._lists(listing)})
         yield "\n"
 
     def _lists(self, found: _foreign.Listed) -> dict[str, object]:

@@ -57,43 +57,43 @@ def one(
 
     A rate is that of requests, so sessions begin at the rate divided by their mean number of requests.
     """
-    arrivals_name, made = arrivals_of(arrivals, rate_rps, preset)
+    arrivals_name, process = arrivals_of(arrivals, rate_rps, preset)
     lengths_spec = parse(lengths or preset.lengths or "")
     lengths_made: Lengths = registry.make("lengths", lengths_spec)
     sessions_made = sessions_of(sessions or preset.sessions)
-    total_rps = made.mean_rate_rps
-    if sessions_made is not None and not isinstance(made, Closed):
-        made, total_rps = slowed(made, sessions_made.mean_requests)
+    total_rps = process.mean_rate_rps
+    if sessions_made is not None and not isinstance(process, Closed):
+        process, total_rps = slowed(process, sessions_made.mean_requests)
     span_s = span_of(total_rps, run)
-    made = for_run(made, span_s)
-    facts = provenance(lengths_made, made, preset.provenance)
+    process = for_run(process, span_s)
+    facts = provenance(lengths_made, process, preset.provenance)
     if sessions_made is not None:
         facts["sessions"] = spec_of(sessions_made)
     shared = prefixes_of(prefixes or preset.prefixes)
     if shared is not None:
         facts["prefixes"] = text_of(shared, PREFIXES)
     try:
-        workload = Mixed(made, lengths_made, sessions_made, shared, facts=facts)
+        workload = Mixed(process, lengths_made, sessions_made, shared, facts=facts)
     except ValueError as error:
         raise UsageError(f"'{name}': {error}") from None
-    timing = timing_of(made)
+    timing = timing_of(process)
     return Loaded(
         name=name,
         workload=workload,
         content=content,
-        arrivals_text=text_of(made, arrivals_name),
+        arrivals_text=text_of(process, arrivals_name),
         lengths_text=text_of(lengths_made, lengths_spec.name),
         rate_rps=None if timing == "closed" else total_rps,
         slo=preset.slo,
-        requests=at_most(preset.requests, made),
-        gap_cdf=made.gap_cdf if isinstance(made, GapLaw) else None,
+        requests=at_most(preset.requests, process),
+        gap_cdf=process.gap_cdf if isinstance(process, GapLaw) else None,
         provenance=facts,
-        operational_time=made.operational_time if isinstance(made, RateCurve) else None,
-        settles_s=settles_s(made),
-        arrivals_rps=None if timing == "closed" else made.mean_rate_rps,
-        warmup=made.warm_up(made.users) if isinstance(made, Closed) and made.steady else None,
+        operational_time=process.operational_time if isinstance(process, RateCurve) else None,
+        settles_s=settles_s(process),
+        arrivals_rps=None if timing == "closed" else process.mean_rate_rps,
+        warmup=process.warm_up(process.users) if isinstance(process, Closed) and process.steady else None,
         timing=timing,
-        expected=expectation([made], span_s, [sessions_made]),
+        expected=expectation([process], span_s, [sessions_made]),
     )
 
 
@@ -121,7 +121,7 @@ def expectation(
     """`_expected.expected` of a run of so many seconds; None where no arrivals draw a rate, or the run has no end."""
     if span_s is None or not any(isinstance(part, RandomRate) for part in parts):
         return None
-    what = "sessions" if any(one is not None and one.mean_requests > 1 for one in sessions) else "req"
+    what = "sessions" if any(law is not None and law.mean_requests > 1 for law in sessions) else "req"
     return partial(expected, parts, span_s, what)
 
 
@@ -132,35 +132,35 @@ def settles_s(arrivals: Arrivals) -> float:
 
 def clients(spec: Spec, content: Content, rate_rps: float | None) -> Loaded:
     """The clients of a ServeGen pool, `servegen:FOLDER`: times and lengths drawn together, client by client."""
-    made = build(Clients, spec) if rate_rps is None else build(Clients, spec, rate_rps=rate_rps)
-    if rate_rps is not None and not math.isclose(made.mean_rate_rps, rate_rps):
+    pool = build(Clients, spec) if rate_rps is None else build(Clients, spec, rate_rps=rate_rps)
+    if rate_rps is not None and not math.isclose(pool.mean_rate_rps, rate_rps):
         raise UsageError(f"--rate {rate_rps:g} and '{spec}' give two rates; leave one of them out.")
     return Loaded(
         name=str(spec),
-        workload=made,
+        workload=pool,
         content=content,
-        arrivals_text=text_of(made, CLIENTS),
+        arrivals_text=text_of(pool, CLIENTS),
         lengths_text="those of each client",
-        rate_rps=made.mean_rate_rps,
-        provenance=made.facts,
-        settles_s=made.settles_s,
+        rate_rps=pool.mean_rate_rps,
+        provenance=pool.facts,
+        settles_s=pool.settles_s,
     )
 
 
 def sessions_of(spec: str) -> Sessions | None:
     """Sessions of a spec; None for single requests."""
-    made: Sessions = registry.make("sessions", spec)
-    return None if isinstance(made, Single) else made
+    sessions: Sessions = registry.make("sessions", spec)
+    return None if isinstance(sessions, Single) else sessions
 
 
 def prefixes_of(spec: str | None, group: int = 0) -> Prefixes | None:
     """Shared prefixes of a spec such as 'shared:count=10,tokens=341'."""
     if spec is None:
         return None
-    given = parse(spec)
-    if given.name != PREFIXES:
-        raise no_such("kind of prefixes", given.name, [PREFIXES], "Write shared:count=10,tokens=341,zipf=1.")
-    return build(Prefixes, given, group=group)
+    parsed = parse(spec)
+    if parsed.name != PREFIXES:
+        raise no_such("kind of prefixes", parsed.name, [PREFIXES], "Write shared:count=10,tokens=341,zipf=1.")
+    return build(Prefixes, parsed, group=group)
 
 
 def spec_of(part: Any) -> str:
@@ -190,32 +190,32 @@ OWN = ("levels", "path")
 def arrivals_of(spec: str | None, rate_rps: float | None, preset: Preset) -> tuple[str, Arrivals]:
     """Name and arrivals; the rate is that of their spec, else `rate_rps`, else that of the preset."""
     own_spec = parse(preset.arrivals or "poisson")
-    own = registry.make("arrivals", own_spec)
+    preset_arrivals = registry.make("arrivals", own_spec)
     if spec is None:
         if rate_rps is None:
-            return own_spec.name, own
-        if "rate_rps" not in {f.name for f in dataclasses.fields(own)}:
-            raise UsageError(refusal_of_rate(rate_rps, own, f"'{preset.arrivals}'"))
-        return own_spec.name, dataclasses.replace(own, rate_rps=rate_rps)
-    given = parse(spec)
-    kind = registry.find("arrivals", given.name)
+            return own_spec.name, preset_arrivals
+        if "rate_rps" not in {f.name for f in dataclasses.fields(preset_arrivals)}:
+            raise UsageError(refusal_of_rate(rate_rps, preset_arrivals, f"'{preset.arrivals}'"))
+        return own_spec.name, dataclasses.replace(preset_arrivals, rate_rps=rate_rps)
+    parsed = parse(spec)
+    kind = registry.find("arrivals", parsed.name)
     fields = {f.name: f for f in dataclasses.fields(kind)}
     if "rate_rps" not in fields:
-        made = build(kind, given)
+        process = build(kind, parsed)
         if rate_rps is not None:
-            raise UsageError(refusal_of_rate(rate_rps, made, f"'{given}'"))
-        return given.name, made
-    wanted = rate_rps
-    if rate_rps is None and not isinstance(own, Closed):
+            raise UsageError(refusal_of_rate(rate_rps, process, f"'{parsed}'"))
+        return parsed.name, process
+    target_rps = rate_rps
+    if rate_rps is None and not isinstance(preset_arrivals, Closed):
         # Arrivals that are made of rates (a ramp, steps) or fitted to a file come at a rate of their own, and so do
         # published ones where there is no preset; all others come at the rate of the preset.
         levels = any(name in OWN or (name.endswith("_rps") and name != "rate_rps") for name in fields)
         if fields["rate_rps"].default is not None or not (levels or preset.arrivals is None):
-            wanted = own.mean_rate_rps
-    made = build(kind, given) if wanted is None else build(kind, given, rate_rps=wanted)
-    if rate_rps is not None and made.mean_rate_rps != rate_rps:
-        raise UsageError(f"--rate {rate_rps:g} and '{given}' give two rates; leave one of them out.")
-    return given.name, made
+            target_rps = preset_arrivals.mean_rate_rps
+    process = build(kind, parsed) if target_rps is None else build(kind, parsed, rate_rps=target_rps)
+    if rate_rps is not None and process.mean_rate_rps != rate_rps:
+        raise UsageError(f"--rate {rate_rps:g} and '{parsed}' give two rates; leave one of them out.")
+    return parsed.name, process
 
 
 def slowed(arrivals: Arrivals, mean_requests: float) -> tuple[Arrivals, float]:

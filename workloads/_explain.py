@@ -52,10 +52,10 @@ def text(loaded: Loaded, preset: Preset) -> str:
 def _slo(slo: Mapping[str, float]) -> str:
     parts = []
     for metric, bound in slo.items():
-        name, at, tag = metric.partition("@")
+        name, at_sign, tag = metric.partition("@")
         percentile, colon, plain = name.rpartition(":")
         parts.append(f"{percentile.upper()}{' ' if colon else ''}{plain.upper()} at most {bound:g} s"
-                     f"{f' for {tag}' if at else ''}")  # fmt: skip
+                     f"{f' for {tag}' if at_sign else ''}")  # fmt: skip
     return " and ".join(parts) or "none; give one with --slo"
 
 
@@ -82,11 +82,11 @@ def _mixed(workload: Mixed) -> Iterator[str]:
 
 
 def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
-    whole = "split among the classes" if workload.arrivals is not None else "each class its own"
+    split = "split among the classes" if workload.arrivals is not None else "each class its own"
     kinds = {c.arrivals.__class__.__name__.lower() for c in workload.classes}
     # one name where they are all the same, as twenty times 'poisson' says no more
     arrivals = kinds.pop() if workload.arrivals is None and len(kinds) == 1 else loaded.arrivals_text
-    yield f"Classes: {len(workload.classes)}; arrivals: {arrivals} ({whole}), {_rate(loaded)}"
+    yield f"Classes: {len(workload.classes)}; arrivals: {arrivals} ({split}), {_rate(loaded)}"
     for c in workload.classes[:8]:
         parts = [f"lengths {spec_of(c.lengths)}"]
         if c.sessions is not None:
@@ -170,8 +170,8 @@ def shared_tokens(table: pa.Table) -> int:
     if not len(ids):
         return 0
     block = np.repeat(table["prefix_block_tokens"].to_numpy(), counts)
-    whole = np.flatnonzero(np.repeat(table["prompt_tokens"].to_numpy(), counts) >= (places(counts) + 1) * block)
-    _, first = np.unique(ids[whole], return_index=True)
-    seen = np.ones(len(whole), bool)
+    full = np.flatnonzero(np.repeat(table["prompt_tokens"].to_numpy(), counts) >= (places(counts) + 1) * block)
+    _, first = np.unique(ids[full], return_index=True)
+    seen = np.ones(len(full), bool)
     seen[first] = False
-    return int(block[whole[seen]].sum())
+    return int(block[full[seen]].sum())

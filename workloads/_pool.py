@@ -107,8 +107,8 @@ def choose(
         raise ValueError(f"clients must be at least 1, got {clients}.")
     if not 0 <= start_s < math.inf:
         raise ValueError(f"start_s must be >= 0, got {start_s:g}.")
-    found = read_clients(path)
-    active = [client for client in found.clients if client.rate_rps.any()]
+    pool = read_clients(path)
+    active = [client for client in pool.clients if client.rate_rps.any()]
     fit = active if usable is None else [client for client in active if usable(client)] or active
     left_out = tuple(sorted({client.number for client in active} - {client.number for client in fit}))
     active = fit
@@ -117,8 +117,8 @@ def choose(
     largest = sorted(active, key=lambda client: -float(client.rate_rps.mean()))[:clients]
     chosen = tuple(sorted(largest, key=lambda client: client.number))
     scale = 1.0 if rate_rps is None else rate_rps / _mean_rps(chosen)
-    known = len(found.clients)
-    return ClientPool(path, chosen, found.window_s, found.span_s, start_s, scale, known, found.sha256, left_out)
+    in_pool = len(pool.clients)
+    return ClientPool(path, chosen, pool.window_s, pool.span_s, start_s, scale, in_pool, pool.sha256, left_out)
 
 
 def _mean_rps(clients: Sequence[Client]) -> float:
@@ -292,18 +292,18 @@ def _lengths(file: Path) -> tuple[Lengths, ...]:
         raise UsageError(f"ServeGen file '{file}' is not complete JSON: {str(error)[:80]}.") from None
     if not isinstance(windows, dict) or not windows:
         raise UsageError(f"ServeGen file '{file}': an object of windows expected.")
-    found = []
+    lengths = []
     for start, fields in windows.items():
         if not isinstance(fields, dict):
             raise UsageError(f"ServeGen file '{file}', window {start[:20]!r}: an object of fields expected.")
         laws = {name[:40]: _histogram(file, start, name[:40], text) for name, text in fields.items()}
         start_s = _number(file, 1, "window start", start)
-        found.append(Lengths(start_s, {name: law for name, law in laws.items() if law is not None}))
-    return tuple(sorted(found, key=lambda w: w.start_s))
+        lengths.append(Lengths(start_s, {name: law for name, law in laws.items() if law is not None}))
+    return tuple(sorted(lengths, key=lambda w: w.start_s))
 
 
 def _histogram(file: Path, window: str, field: str, given: object) -> LengthHistogram | None:
-    where = f"ServeGen file '{file}', window {window[:20]!r}, field {field!r}"
+    place = f"ServeGen file '{file}', window {window[:20]!r}, field {field!r}"
     text = given if isinstance(given, str) else json.dumps(given).replace('"', "")
     body = text.strip().removeprefix("{").removesuffix("}")
     if not body.strip():
@@ -311,16 +311,16 @@ def _histogram(file: Path, window: str, field: str, given: object) -> LengthHist
     try:
         pairs = np.array([float(cell) for cell in body.replace(":", ",").split(",")]).reshape(-1, 2)  # (K, 2)
     except ValueError:
-        raise UsageError(f"{where}: a dict of value and probability expected, got {text[:40]!r}.") from None
+        raise UsageError(f"{place}: a dict of value and probability expected, got {text[:40]!r}.") from None
     values, weights = pairs[np.argsort(pairs[:, 0], kind="stable")].T
     total = float(weights.sum())
     if not (np.isfinite(pairs).all() and (weights >= 0).all() and abs(total - 1) <= _SUM_TOLERANCE):
-        raise UsageError(f"{where}: probabilities must be 0 or more and sum to 1, they sum to {total:g}.")
+        raise UsageError(f"{place}: probabilities must be 0 or more and sum to 1, they sum to {total:g}.")
     if values[0] < 0:
-        raise UsageError(f"{where}: values must not be negative, got {values[0]:g}.")
+        raise UsageError(f"{place}: values must not be negative, got {values[0]:g}.")
     return LengthHistogram(values, weights / total)
 
 
 def _fail(file: Path, line: int, column: str | None, message: str) -> NoReturn:
-    where = f", column '{column}'" if column else ""
-    raise UsageError(f"ServeGen file '{file}', line {line}{where}: {message}.")
+    place = f", column '{column}'" if column else ""
+    raise UsageError(f"ServeGen file '{file}', line {line}{place}: {message}.")

@@ -128,8 +128,8 @@ def _arguments(spec: Spec, defaults: Mapping[str, object]) -> dict[str, object]:
     for key in spec.args:
         if key not in defaults:
             raise no_such(f"argument of {spec.name}", key, defaults)
-    given = {key: convert(value, type(defaults[key]), key, str(spec)) for key, value in spec.args.items()}
-    return {**defaults, **given}
+    overrides = {key: convert(value, type(defaults[key]), key, str(spec)) for key, value in spec.args.items()}
+    return {**defaults, **overrides}
 
 
 def _filled(value: Any, arguments: Mapping[str, object]) -> Any:
@@ -149,10 +149,10 @@ def _filled(value: Any, arguments: Mapping[str, object]) -> Any:
 
 def _made(kind: type[Any], values: Mapping[str, Any], name: str) -> Any:
     """A Preset or Class; raises UsageError for a key that it does not have or lacks."""
-    known = [f.name for f in fields(kind)]
+    keys = [f.name for f in fields(kind)]
     for key in values:
-        if key not in known:
-            raise UsageError(f"'{name}': {no_such('key of a preset', key, known)}")
+        if key not in keys:
+            raise UsageError(f"'{name}': {no_such('key of a preset', key, keys)}")
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:

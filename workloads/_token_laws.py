@@ -70,13 +70,13 @@ class TokenLaws:
             at = np.searchsorted(sorted(known), starts, side="right") - 1  # -1 is the last: the window before, in turn
             index[i] = len(laws) + np.where(at < 0, len(known) - 1, at)
             laws += [known[start] for start in sorted(known)]
-        there = [name for name in MEDIA if any(name in w.media for w in laws)]
+        present = [name for name in MEDIA if any(name in w.media for w in laws)]
         media = {
             name: (
                 _end_to_end([w.media.get(name, (_NONE, _NONE))[0] for w in laws]),
                 _end_to_end([w.media.get(name, (_NONE, _NONE))[1] for w in laws]),
             )
-            for name in there
+            for name in present
         }
         prompt, output = _end_to_end([w.prompt for w in laws]), _end_to_end([w.output for w in laws])
         return cls(np.array(starts), index, prompt, output, max(w.zero for w in laws), media)
@@ -93,9 +93,9 @@ class TokenLaws:
         images = np.zeros(len(law), np.int64) if self.media else None
         for name, (count, tokens) in self.media.items():
             how_many = _values(count, law, rng.random(len(law)))
-            of = np.repeat(np.arange(len(law)), how_many)
-            each = _values(tokens, law[of], rng.random(len(of)))
-            sums = np.bincount(of, each, minlength=len(law)).astype(np.int64)
+            owner = np.repeat(np.arange(len(law)), how_many)
+            item_tokens = _values(tokens, law[owner], rng.random(len(owner)))
+            sums = np.bincount(owner, item_tokens, minlength=len(law)).astype(np.int64)
             prompts = prompts + sums
             if name == "image":
                 images = sums
@@ -125,7 +125,7 @@ def missing(numbers: Sequence[int]) -> str:
 
 def _windows(client: Client) -> dict[float, _Window]:
     """The windows of a client that have laws for prompt and output, by start; one of zeros alone is none."""
-    found = {}
+    windows = {}
     for window in client.lengths:
         prompt = next((window.fields[name] for name in PROMPT if name in window.fields), None)
         if prompt is None or OUTPUT not in window.fields:
@@ -143,25 +143,25 @@ def _windows(client: Client) -> dict[float, _Window]:
         if not output[1].any() or not (always or text[1].any()):
             continue
         zero = max(_zero(window.fields[OUTPUT]), 0.0 if always else _zero(prompt))
-        found[window.start_s] = _Window(text, output, media, zero)
-    return found
+        windows[window.start_s] = _Window(text, output, media, zero)
+    return windows
 
 
 def _law(client: Client, given: LengthHistogram) -> _Law:
     """The whole numbers that have a probability, and these cumulated."""
     if np.any(given.values % 1):
         raise UsageError(f"ServeGen client {client.number}: token counts must be whole numbers.")
-    kept = given.probabilities > 0
-    cumulative = np.cumsum(given.probabilities[kept])
-    return cumulative / cumulative[-1], given.values[kept].astype(np.int64)
+    possible = given.probabilities > 0
+    cumulative = np.cumsum(given.probabilities[possible])
+    return cumulative / cumulative[-1], given.values[possible].astype(np.int64)
 
 
 def _positive(client: Client, given: LengthHistogram) -> _Law:
     """The same without the 0; the law of nothing where there is nothing else."""
-    kept = (given.values >= 1) & (given.probabilities > 0)
-    if not kept.any():
+    possible = (given.values >= 1) & (given.probabilities > 0)
+    if not possible.any():
         return _NONE
-    return _law(client, LengthHistogram(given.values[kept], given.probabilities[kept]))
+    return _law(client, LengthHistogram(given.values[possible], given.probabilities[possible]))
 
 
 def _zero(given: LengthHistogram) -> float:

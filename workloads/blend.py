@@ -91,10 +91,10 @@ class _Splitter:
 
     def of(self, number: int) -> Iterator[float]:
         """The arrivals of one consumer."""
-        mine = self._waiting[number]
-        while mine or not self._over:
-            if mine:
-                yield mine.popleft()
+        queue = self._waiting[number]
+        while queue or not self._over:
+            if queue:
+                yield queue.popleft()
             else:
                 self._split()
 
@@ -177,8 +177,8 @@ class _StreamBuffer:
     def take(self, until_s: float) -> pa.Table:
         """The rows due before `until_s`, which is not above `last_s`."""
         count = int(np.searchsorted(self._at_s, until_s))
-        taken, self._table, self._at_s = self._table[:count], self._table[count:], self._at_s[count:]
-        return taken
+        rows, self._table, self._at_s = self._table[:count], self._table[count:], self._at_s[count:]
+        return rows
 
     def renumbered(self, table: pa.Table, ids: np.ndarray) -> pa.Table:
         """The rows, taken in order, with these ids, and with the new ids of those that they come after."""

@@ -45,25 +45,25 @@ def load(
     spec = parse(name)
     if rate_rps is not None and not 0 < rate_rps < float("inf"):
         raise UsageError(f"--rate must be above 0 requests/s, got {rate_rps:g}.")
-    made: Content = registry.make("content", content or preset.content, seed=seed)
-    if isinstance(made, Recorded):
+    prompt_source: Content = registry.make("content", content or preset.content, seed=seed)
+    if isinstance(prompt_source, Recorded):
         raise UsageError("--content recorded sends the prompts of a trace; give one with --trace FILE.")
     if spec.name == _build.CLIENTS:
         what = "draws times and lengths client by client"
         _refuse(name, what, arrivals=arrivals, lengths=lengths, sessions=sessions, prefixes=prefixes)
-        return _build.clients(spec, made, rate_rps)
+        return _build.clients(spec, prompt_source, rate_rps)
     if preset.request:
         what = "is a list of requests with fixed times and lengths"
         _refuse(name, what, rate=rate_rps, arrivals=arrivals, lengths=lengths, sessions=sessions, prefixes=prefixes)
-        return _listed(name, preset, made)
+        return _listed(name, preset, prompt_source)
     if preset.classes:
         what = "is a mix of classes with parts of their own"
         _refuse(name, what, lengths=lengths, sessions=sessions, prefixes=prefixes)
-        return mix.mix(name, preset, made, rate_rps=rate_rps, arrivals=arrivals, run=(requests, duration_s))
+        return mix.mix(name, preset, prompt_source, rate_rps=rate_rps, arrivals=arrivals, run=(requests, duration_s))
     if not (lengths or preset.lengths):
         raise UsageError(f"'{name}' has no lengths; write a line such as lengths = \"sharegpt\" in it.")
     parts = {"arrivals": arrivals, "lengths": lengths, "sessions": sessions, "prefixes": prefixes}
-    return _build.one(name, preset, made, rate_rps=rate_rps, run=(requests, duration_s), **parts)
+    return _build.one(name, preset, prompt_source, rate_rps=rate_rps, run=(requests, duration_s), **parts)
 
 
 def explain(name: str) -> str:
@@ -75,15 +75,15 @@ def explain(name: str) -> str:
 
 def _preset(name_or_spec: str) -> tuple[str, _presets.Preset]:
     """Name and preset; a lengths spec is a preset made on the spot."""
-    given = parse(name_or_spec)
+    spec = parse(name_or_spec)
     lengths = registry.names("lengths")
-    plain = not given.args and given.first is None  # `burstgpt` is a preset, `burstgpt:service=api` lengths
-    if given.name.endswith(".toml") or (given.name in presets() and (plain or given.name not in lengths)):
-        return str(given), _presets.read(given)
-    if given.name in lengths:
-        about = registry.summary("lengths", given.name)
-        return str(given), _presets.Preset(about=about, lengths=name_or_spec)
-    raise no_such("workload", given.name, {*presets(), *registry.names("lengths")})
+    plain = not spec.args and spec.first is None  # `burstgpt` is a preset, `burstgpt:service=api` lengths
+    if spec.name.endswith(".toml") or (spec.name in presets() and (plain or spec.name not in lengths)):
+        return str(spec), _presets.read(spec)
+    if spec.name in lengths:
+        about = registry.summary("lengths", spec.name)
+        return str(spec), _presets.Preset(about=about, lengths=name_or_spec)
+    raise no_such("workload", spec.name, {*presets(), *registry.names("lengths")})
 
 
 def _refuse(name: str, what: str, **given: object) -> None:

@@ -45,38 +45,38 @@ def mix(
         Fixed(turns=1) if (s := sessions_of(c.sessions)) is None and c.deadline_s is not None else s
         for c in classes  # a deadline is that of a task, so a request with one is a task of one
     ]
-    each = [1.0 if s is None else s.mean_requests for s in sessions]
-    weights = weights_of(classes, each, preset.shares_of)  # of arrivals
+    per_task = [1.0 if s is None else s.mean_requests for s in sessions]
+    weights = weights_of(classes, per_task, preset.shares_of)  # of arrivals
     shared_spec = arrivals or preset.arrivals
-    shared = None if shared_spec is None else _shared(shared_spec, rate_rps, preset, _mean(weights, each))
-    tasks_rps = shared.mean_rate_rps if shared else (rate_rps or preset.rate_rps) / _mean(weights, each)
-    total_rps = tasks_rps * _mean(weights, each)
+    shared = None if shared_spec is None else _shared(shared_spec, rate_rps, preset, _mean(weights, per_task))
+    tasks_rps = shared.mean_rate_rps if shared else (rate_rps or preset.rate_rps) / _mean(weights, per_task)
+    total_rps = tasks_rps * _mean(weights, per_task)
     span_s = span_of(total_rps, run)
     shared = shared and for_run(shared, span_s)
-    made = tuple(
+    streams = tuple(
         _class(c, number, s, tasks_rps * weight, span_s)
         for number, (c, s, weight) in enumerate(zip(classes, sessions, weights, strict=True))
     )
-    facts = _mixed_facts(classes, made, preset)
+    facts = _mixed_facts(classes, streams, preset)
     try:
-        workload = Blend(made, shared, tuple(weights) if shared else (), facts)
+        workload = Blend(streams, shared, tuple(weights) if shared else (), facts)
     except ValueError as error:
         raise UsageError(f"'{name}': {error}") from None
-    parts = [shared] if shared else [c.arrivals for c in made]
-    names = ",".join(f"{c.tag}={registry.name_of(c.arrivals)}" for c in made)
+    parts = [shared] if shared else [c.arrivals for c in streams]
+    names = ",".join(f"{c.tag}={registry.name_of(c.arrivals)}" for c in streams)
     return Loaded(
         name=name,
         workload=workload,
         content=content,
         arrivals_text=spec_of(shared) if shared else f"mix:{names}",
-        lengths_text="; ".join(f"{c.tag}: {spec_of(c.lengths)}" for c in made),
+        lengths_text="; ".join(f"{c.tag}: {spec_of(c.lengths)}" for c in streams),
         rate_rps=total_rps,
         slo={**preset.slo, **{f"{metric}@{c.name}": bound for c in classes for metric, bound in c.slo.items()}},
         requests=at_most(preset.requests, shared),
         gap_cdf=shared.gap_cdf if isinstance(shared, GapLaw) else None,
         provenance=facts,
         operational_time=shared.operational_time if isinstance(shared, RateCurve) else None,
-        settles_s=max(settles_s(c.arrivals) for c in made),
+        settles_s=max(settles_s(c.arrivals) for c in streams),
         arrivals_rps=tasks_rps,
         timing=timing_of(shared),
         expected=expectation(parts, span_s, sessions),
@@ -94,20 +94,20 @@ def weights_of(classes: tuple[Class, ...], each: list[float], shares_of: str) ->
 
 def copied(classes: tuple[Class, ...]) -> tuple[Class, ...]:
     """The classes, one that has copies replaced by them."""
-    made: list[Class] = []
+    expanded: list[Class] = []
     for c in classes:
         if c.copies is None:
-            made.append(_named(c, c.name))
+            expanded.append(_named(c, c.name))
             continue
         if c.copies < 1:
             raise UsageError(f"class {c.name}: copies must be at least 1, got {c.copies}.")
         digits = len(str(c.copies))
         popularity = [k ** -float(c.zipf) for k in range(1, c.copies + 1)]
-        made += [
+        expanded += [
             _named(dataclasses.replace(c, share=c.share * p / sum(popularity), copies=None), f"{c.name}-{k:0{digits}}")
             for k, p in enumerate(popularity, 1)
         ]
-    return tuple(made)
+    return tuple(expanded)
 
 
 def _named(c: Class, name: str) -> Class:
@@ -139,11 +139,11 @@ def _class(
 
 def _shared(spec: str, rate_rps: float | None, preset: Preset, mean_requests: float) -> Arrivals:
     """Arrivals that are split among the classes; each brings about `mean_requests` requests in the mean."""
-    whole = dataclasses.replace(preset, arrivals=f"poisson:rate_rps={preset.rate_rps!r}")  # for its rate
-    _, made = arrivals_of(spec, rate_rps, whole)
-    if isinstance(made, Closed):
+    base = dataclasses.replace(preset, arrivals=f"poisson:rate_rps={preset.rate_rps!r}")  # for its rate
+    _, process = arrivals_of(spec, rate_rps, base)
+    if isinstance(process, Closed):
         raise UsageError(f"'{spec}': a closed loop has no rate to share out; run it with a workload of one class.")
-    return slowed(made, mean_requests)[0]
+    return slowed(process, mean_requests)[0]
 
 
 def _mixed_facts(classes: tuple[Class, ...], made: tuple[Mixed, ...], preset: Preset) -> dict[str, object]:
@@ -151,10 +151,10 @@ def _mixed_facts(classes: tuple[Class, ...], made: tuple[Mixed, ...], preset: Pr
     facts: dict[str, object] = {}
     parts = {str(c.tag): provenance(c.lengths, c.arrivals, {}) for c in made}
     for key in ("source", "preparation", "tokenizer", "licence"):
-        found = {name: str(part[key]) for name, part in parts.items() if key in part}
-        if found:
-            alike = len(set(found.values())) == 1
-            facts[key] = next(iter(found.values())) if alike else "; ".join(f"{n}: {v}" for n, v in found.items())
+        texts = {name: str(part[key]) for name, part in parts.items() if key in part}
+        if texts:
+            alike = len(set(texts.values())) == 1
+            facts[key] = next(iter(texts.values())) if alike else "; ".join(f"{n}: {v}" for n, v in texts.items())
     facts |= preset.provenance
     if preset.arguments:
         facts["arguments"] = dict(preset.arguments)

@@ -166,8 +166,8 @@ class Mixed:
         elif self.sessions is None:
             rows = _of_arrivals(_chunks(self.arrivals.times(arrivals_rng), first_chunk), pairs)
         else:
-            each = self.sessions.mean_requests
-            chunks = _chunks(self.arrivals.times(arrivals_rng), first_chunk, each)
+            per_task = self.sessions.mean_requests
+            chunks = _chunks(self.arrivals.times(arrivals_rng), first_chunk, per_task)
             rows = _in_order(_tasks_of_arrivals(chunks, self.sessions, streams), self.prefixes, prefixes_rng)
         for columns in rows:
             if self.prefixes is not None and self.sessions is None:
@@ -182,8 +182,8 @@ class Mixed:
     @property
     def deadline_s(self) -> float | None:
         """Seconds within which a whole task must end: those of its class, else those of its sessions."""
-        own = self.sessions.deadline_s if isinstance(self.sessions, Deadline) else None
-        return self.slo.get("task", own)
+        default_s = self.sessions.deadline_s if isinstance(self.sessions, Deadline) else None
+        return self.slo.get("task", default_s)
 
     def _table(self, rows: Columns) -> pa.Table:
         n = len(rows["id"])
@@ -199,8 +199,8 @@ class Mixed:
         if "task" in rows:
             columns |= {"session": self.number * MOST_TASKS + rows["task"], "turn": rows["turn"]}
         if "warm" in rows:
-            own = pa.scalar(self.tag, pa.string())
-            columns["tag"] = pc.if_else(pa.array(rows["warm"]), pa.scalar(WARM_UP), own)
+            class_tag = pa.scalar(self.tag, pa.string())
+            columns["tag"] = pc.if_else(pa.array(rows["warm"]), pa.scalar(WARM_UP), class_tag)
         if runs := self._runs(rows):
             columns["prefix_ids"] = id_lists(*runs)
             columns["prefix_block_tokens"] = self._block_tokens(rows)
@@ -214,10 +214,10 @@ class Mixed:
         )
 
     def _constants(self) -> dict[str, object]:
-        own = {"slo_task_s": self.deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
+        bounds = {"slo_task_s": self.deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
         extra = asdict(Extra(offline=self.offline, model=self.model)) if self.offline or self.model else None
-        whole = {**own, "tag": self.tag, "priority": self.priority or None, "extra": extra}
-        return {name: v for name, v in whole.items() if v}
+        constants = {**bounds, "tag": self.tag, "priority": self.priority or None, "extra": extra}
+        return {name: v for name, v in constants.items() if v}
 
     def _runs(self, rows: Columns) -> list[Run]:
         runs = []
@@ -256,13 +256,13 @@ class Timeline:
         count = len(rows["at_s"])
         rows = {**rows, "made": np.arange(self._made, self._made + count)}
         self._made += count
-        at_s, made = self._with(rows, "at_s"), self._with(rows, "made")
+        at_s, serials = self._with(rows, "at_s"), self._with(rows, "made")
         due, later = np.flatnonzero(at_s <= until_s), np.flatnonzero(at_s > until_s)
-        due = due[np.lexsort((made[due], at_s[due]))]
+        due = due[np.lexsort((serials[due], at_s[due]))]
         ready: Columns = {}
         for name in rows:  # one after the other: a column is in memory twice, not all of them
-            whole = self._with(rows, name)
-            ready[name], self._waiting[name] = whole[due], _small(whole[later])
+            column = self._with(rows, name)
+            ready[name], self._waiting[name] = column[due], _small(column[later])
         return self._numbered(ready)
 
     def _with(self, rows: Columns, name: str) -> np.ndarray:
@@ -271,12 +271,12 @@ class Timeline:
 
     def _numbered(self, rows: Columns) -> Columns:
         """The rows with `id`, and with `after` (ids, flat) of `parents` each instead of `parent`."""
-        made = rows.pop("made")
-        ids = np.arange(self._given, self._given + len(made))
+        serials = rows.pop("made")
+        ids = np.arange(self._given, self._given + len(serials))
         if self._made > len(self._id_of):
             self._id_of = np.concatenate((self._id_of, np.empty(max(self._made, len(self._id_of)), np.int64)))
-        self._id_of[made] = ids
-        self._given += len(made)
+        self._id_of[serials] = ids
+        self._given += len(serials)
         parents = rows["parents"]
         after = self._id_of[np.repeat(rows.pop("parent").astype(np.int64), parents) + places(parents)]
         return {**rows, "id": ids, "after": after}
@@ -325,10 +325,10 @@ def _of_users(closed: Closed, pairs: Pairs, rng: np.random.Generator) -> Iterato
         ids = np.arange(first, first + len(cycles.at_s))
         first += len(ids)
         order = np.argsort(cycles.user, kind="stable")
-        users, mine = cycles.user[order], ids[order]
+        users, sorted_ids = cycles.user[order], ids[order]
         begins = np.diff(users, prepend=-1) > 0
-        before = np.where(begins, last_of[users], np.concatenate(([0], mine[:-1]))[: len(mine)])
-        last_of[users] = mine  # the last of equal users stays
+        before = np.where(begins, last_of[users], np.concatenate(([0], sorted_ids[:-1]))[: len(sorted_ids)])
+        last_of[users] = sorted_ids  # the last of equal users stays
         after = np.empty_like(ids)
         after[order] = before
         prompt, output = pairs(len(ids))
@@ -349,12 +349,12 @@ class _Begun(NamedTuple):
 
 def _tasks_of_arrivals(chunks: Iterator[np.ndarray], sessions: Sessions, streams: Streams) -> Iterator[_Begun]:
     """One task an arrival."""
-    made = 0
+    rows_made = 0
     for start_s in chain(chunks, [np.zeros(0)]):
         tasks = sessions.tasks(len(start_s), streams)
         at_s = earliest_s(tasks, start_s)
-        yield _Begun(tasks._replace(parent=tasks.parent + made), at_s, start_s[-1] if len(start_s) else np.inf)
-        made += len(at_s)
+        yield _Begun(tasks._replace(parent=tasks.parent + rows_made), at_s, start_s[-1] if len(start_s) else np.inf)
+        rows_made += len(at_s)
 
 
 def _tasks_of_users(
@@ -365,9 +365,9 @@ def _tasks_of_users(
     # when a user is free at the earliest, who it is, and which rows their next task waits for: the first, and how many
     # and when their cycles of least time are over
     free = [(start_s, user, 0, 0, start_s) for user, start_s in enumerate(ramp_s)]
-    least, made = max(1, int(FIRST_CHUNK / sessions.mean_requests)), 0
+    least, rows_made = max(1, int(FIRST_CHUNK / sessions.mean_requests)), 0
     while True:
-        middle = closed.steady and not made
+        middle = closed.steady and not rows_made
         tasks, warm = sessions.tasks(max(MIDDLES if middle else least, closed.users), streams), None
         if middle:
             tasks, warm = _from_the_middle(tasks, closed.users, rng)
@@ -381,19 +381,19 @@ def _tasks_of_users(
         np.add.at(waited, (tasks.parent + tasks.parents)[has], -1)
         last = np.where(np.cumsum(waited)[:-1] > 0, size, np.arange(size))  # rows that no other one waits for
         last, end = np.minimum.reduceat(last, first), first + tasks.sizes
-        parent, parents, delay_s = tasks.parent + made, tasks.parents.copy(), tasks.delay_s.copy()
+        parent, parents, delay_s = tasks.parent + rows_made, tasks.parents.copy(), tasks.delay_s.copy()
         start_s = np.zeros(len(first))
         for number, row in enumerate(first.tolist()):
             free_s, user, parent[row], parents[row], earliest = heapq.heappop(free)
             if parents[row]:
                 delay_s[row] = closed.think_s if closed.law == "fixed" else rng.exponential(closed.think_s)
             start_s[number] = begin_s = max(free_s + delay_s[row], earliest)
-            behind = made + int(last[number]), int(end[number] - last[number])
+            behind = rows_made + int(last[number]), int(end[number] - last[number])
             heapq.heappush(free, (begin_s + lasts_s[number], user, *behind, begin_s + least_s[number]))
         at_s += np.repeat(start_s, tasks.sizes)
         begun = tasks._replace(parent=parent, parents=parents, delay_s=delay_s)
         yield _Begun(begun, at_s, free[0][0], warm)
-        made += size
+        rows_made += size
 
 
 def _from_the_middle(tasks: Tasks, users: int, rng: np.random.Generator) -> tuple[Tasks, np.ndarray]:
@@ -407,22 +407,22 @@ def _from_the_middle(tasks: Tasks, users: int, rng: np.random.Generator) -> tupl
         at_s = (row - np.repeat(first, tasks.sizes)).astype(float)
     lasts_s = np.maximum.reduceat(at_s, first)
     waits_for = np.where(tasks.parents > 0, tasks.parent, len(row))
-    apart = np.minimum.accumulate(waits_for[::-1])[::-1] >= row - 1  # nothing from here on waits for more than one row
+    clear = np.minimum.accumulate(waits_for[::-1])[::-1] >= row - 1  # nothing from here on waits for more than one row
     chosen = rng.choice(len(first), users, p=lasts_s / lasts_s.sum() if lasts_s.any() else None)
-    taken, warm = [], []
+    pieces, warm = [], []
     for number, share in zip(chosen.tolist(), rng.random(users).tolist(), strict=True):
-        own = slice(first[number], first[number] + tasks.sizes[number])
-        begin = own.start + min(int((at_s[own] < share * lasts_s[number]).sum()), own.stop - own.start - 1)
-        begin -= int(np.argmax(apart[own.start : begin + 1][::-1]))
-        taken.append(row[max(begin - 1, own.start) : own.stop])
-        warm.append(np.arange(len(taken[-1])) < (begin > own.start))
-    rows, sizes = np.concatenate(taken), np.array([len(part) for part in taken])
+        span = slice(first[number], first[number] + tasks.sizes[number])
+        begin = span.start + min(int((at_s[span] < share * lasts_s[number]).sum()), span.stop - span.start - 1)
+        begin -= int(np.argmax(clear[span.start : begin + 1][::-1]))
+        pieces.append(row[max(begin - 1, span.start) : span.stop])
+        warm.append(np.arange(len(pieces[-1])) < (begin > span.start))
+    rows, sizes = np.concatenate(pieces), np.array([len(part) for part in pieces])
     begins, is_warm = starts_of(sizes), np.concatenate(warm)
-    found = Tasks(sizes, *(column[rows] for column in tasks[1:]))
-    found.parents[begins], found.delay_s[begins] = 0, 0.0
+    running = Tasks(sizes, *(column[rows] for column in tasks[1:]))
+    running.parents[begins], running.delay_s[begins] = 0, 0.0
     moved = np.arange(len(rows)) - rows  # of a task all rows by as much
-    output_tokens = np.where(is_warm, 1, found.output_tokens)
-    return found._replace(parent=found.parent + moved, output_tokens=output_tokens), is_warm
+    output_tokens = np.where(is_warm, 1, running.output_tokens)
+    return running._replace(parent=running.parent + moved, output_tokens=output_tokens), is_warm
 
 
 def _in_order(

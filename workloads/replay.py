@@ -61,14 +61,14 @@ def load(
     timing = None if turns is None else session_times.turns_of(turns)
     of_model = is_model(path)
     chosen = session_replay.sessions_of(sessions, "fitted" if of_model else "recorded")
-    made: Content = registry.make("content", content or "tokens", seed=seed)
-    texts = isinstance(made, RecordedPrompts)
+    prompt_source: Content = registry.make("content", content or "tokens", seed=seed)
+    texts = isinstance(prompt_source, RecordedPrompts)
     if texts and ("context" in (scale or "") or chosen.common):
         what = "--sessions recorded:common=" if chosen.common else f"--scale {scale}"
         raise UsageError(f"{what} changes prompts, and --content recorded sends them as they are; leave one out.")
     if of_model:
-        given = {"reader": reader, "start": start_s, "stop": stop_s, "content recorded": texts}
-        if wrong := [name for name, value in given.items() if value]:
+        flags = {"reader": reader, "start": start_s, "stop": stop_s, "content recorded": texts}
+        if wrong := [name for name, value in flags.items() if value]:
             raise UsageError(f"--{wrong[0]} is for a recorded trace; the model '{path}' draws its sessions.")
         trace = sessions_of_model(path, chosen.count, seed, whole=arrivals is not None)
         trace = transforms.first(trace if where is None else transforms.filtered(trace, where), limit)
@@ -90,19 +90,19 @@ def load(
         if sessions is None and arrivals is None:
             chosen = Sessions(order="file")
         timing = timing or (ThinkOnly() if "parent" in names else Recorded())
-        return _restarted(trace, timing, chosen, starts, made, seed, duration_s)
-    given = {"path": path, "reader": reader, "start_s": start_s, "stop_s": stop_s, "limit": limit,
+        return _restarted(trace, timing, chosen, starts, prompt_source, seed, duration_s)
+    flags = {"path": path, "reader": reader, "start_s": start_s, "stop_s": stop_s, "limit": limit,
              "where": where, "jitter": jitter, "scale": scale, "turns": turns, "sessions": sessions}  # fmt: skip
     # a comma ends a value of a spec, and file names and conditions may hold some
-    given_texts = {key: str(value).replace(",", ";") for key, value in given.items() if value is not None}
+    given_texts = {key: str(value).replace(",", ";") for key, value in flags.items() if value is not None}
     if sessions is not None or isinstance(timing, ThinkOnly | ApiScaled):
-        placed = _restarted(trace, timing or Recorded(), chosen, None, made, seed)
+        placed = _restarted(trace, timing or Recorded(), chosen, None, prompt_source, seed)
         return dataclasses.replace(placed, arrivals_text=str(Spec("trace", given_texts)))
     replayed = Replay(trace, "answered" if timing == Answered() else "recorded")
     return Loaded(
         name=str(trace.facts["file"]),
         workload=replayed,
-        content=_bound(made, trace, None),
+        content=_bound(prompt_source, trace, None),
         arrivals_text=str(Spec("trace", given_texts)),
         lengths_text="those of the trace",
         rate_rps=trace.mean_rate_rps,
@@ -144,15 +144,15 @@ def _arrivals(
     Sessions with clocks of their own have none; they come at the default of the arrivals.
     """
     spec = parse(text)
-    known = {f.name for f in dataclasses.fields(registry.find("arrivals", spec.name))}
-    wanted = rate_rps if rate_rps is not None or own_clocks else trace.mean_rate_rps or None
-    given = {"rate_rps": wanted} if wanted is not None and "rate_rps" in known else {}
-    made: Arrivals = registry.make("arrivals", spec, **given)
-    if rate_rps is not None and (not given or not math.isclose(made.mean_rate_rps, rate_rps)):
+    names = {f.name for f in dataclasses.fields(registry.find("arrivals", spec.name))}
+    target_rps = rate_rps if rate_rps is not None or own_clocks else trace.mean_rate_rps or None
+    arguments = {"rate_rps": target_rps} if target_rps is not None and "rate_rps" in names else {}
+    process: Arrivals = registry.make("arrivals", spec, **arguments)
+    if rate_rps is not None and (not arguments or not math.isclose(process.mean_rate_rps, rate_rps)):
         raise UsageError(f"--rate {rate_rps:g} does not go with --arrivals {text}; leave one of them out.")
-    if isinstance(made, Closed):
-        return made
-    return slowed(made, mean_requests)[0]
+    if isinstance(process, Closed):
+        return process
+    return slowed(process, mean_requests)[0]
 
 
 def _restarted(
@@ -231,10 +231,10 @@ def _origin(path: str) -> Mapping[str, object] | None:
     with pq.ParquetFile(file) as stored:
         text = (stored.metadata.metadata or {}).get(b"bench.source")
     try:
-        found = untrusted.parse_json(text, f"'{path}'") if text else None
+        origin = untrusted.parse_json(text, f"'{path}'") if text else None
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return origin if isinstance(origin, dict) else None
 
 
 @lru_cache(maxsize=1)
@@ -247,7 +247,7 @@ def _state(path: str) -> tuple[tuple[str, int, int], ...]:
     """Names, sizes and times of a file, or of all files in a folder; nothing where it cannot be read."""
     try:
         files = sorted(Path(path).rglob("*")) if Path(path).is_dir() else [Path(path)]
-        return tuple((str(file), (of := file.stat()).st_size, of.st_mtime_ns) for file in files)
+        return tuple((str(file), (status := file.stat()).st_size, status.st_mtime_ns) for file in files)
     except (OSError, ValueError):  # a name with a null character
         return ()
 
@@ -283,19 +283,19 @@ class Replay:
             yield self._chunk(self.trace.table.slice(start, CHUNK), start)
 
     def _chunk(self, part: pa.Table, start: int) -> pa.Table:
-        given = {name: part[name] for name in ("prompt_tokens", "output_tokens")}
-        known = {name: part[name] for name in ("prefix_ids", "session", "tag") if name in part.column_names}
+        lengths = {name: part[name] for name in ("prompt_tokens", "output_tokens")}
+        copied = {name: part[name] for name in ("prefix_ids", "session", "tag") if name in part.column_names}
         optional: dict[str, Any] = {}
-        if "prefix_ids" in known:
+        if "prefix_ids" in copied:
             optional["prefix_block_tokens"] = np.full(len(part), self.trace.block_tokens)
         if "turn" in part.column_names:
             optional["turn"] = part["turn"].fill_null(0)
         if self.turns == "answered" and "parent" in part.column_names:
             optional["after"] = _lists(part["parent"])
-        if (extra := trace_rows.extras(part, known.get("tag"))) is not None:
+        if (extra := trace_rows.extras(part, copied.get("tag"))) is not None:
             optional["extra"] = extra
         ids = np.arange(start, start + len(part))
-        return schedule_chunk(len(part), id=ids, scheduled_s=part["at_s"], **given, **known, **optional)
+        return schedule_chunk(len(part), id=ids, scheduled_s=part["at_s"], **lengths, **copied, **optional)
 
     def describe(self) -> Mapping[str, object]:
         """File, hash, format, rows, what was left out, and what was done to the rest."""

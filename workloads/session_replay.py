@@ -120,12 +120,12 @@ class _Placing:
         if begin:  # the turn before is sent once more, and warms the cache
             before = line.links.of(rows[begin])
             rows = np.concatenate((before[:1] if len(before) else rows[begin - 1 : begin], rows[begin:]))
-        own = {row: self.made + number for number, row in enumerate(rows.tolist())}
+        id_of = {row: self.made + number for number, row in enumerate(rows.tolist())}
         at_s = start_s + np.maximum(line.offset_s[rows] - line.offset_s[rows[0]], 0.0)
         delay_s = line.delay_s[rows].copy()
         after, led = [], np.zeros(len(rows), bool)
         for number, row in enumerate(rows.tolist()):
-            waits = [own[i] for i in line.links.of(row).tolist() if i in own] if line.waits else []
+            waits = [id_of[i] for i in line.links.of(row).tolist() if i in id_of] if line.waits else []
             if begin and number and line.waits and not waits:  # what it waited for was before the middle
                 waits, delay_s[number] = [self.made], at_s[number] - start_s
             if not waits:  # it starts with the session
@@ -145,12 +145,12 @@ class _Placing:
 
     def _earliest(self, at_s: np.ndarray, delay_s: np.ndarray, after: list[np.ndarray]) -> np.ndarray:
         """(n,) times of a session that starts in the middle: those of its own requests only."""
-        found = at_s.tolist()
+        times_s = at_s.tolist()
         for number, waits in enumerate(after):
-            inside = [found[i - self.made] for i in waits.tolist() if i >= self.made]
+            inside = [times_s[i - self.made] for i in waits.tolist() if i >= self.made]
             if inside:
-                found[number] = max(inside) + float(delay_s[number])
-        return np.array(found)
+                times_s[number] = max(inside) + float(delay_s[number])
+        return np.array(times_s)
 
     def whole(self) -> _Placed:
         """All of it in order of time, numbered in that order."""
@@ -206,28 +206,28 @@ class SessionReplay:
     ) -> pa.Table:  # fmt: skip
         placed = self.placed
         row, copy, warm = placed.row[part], placed.copy[part], placed.warm[part]
-        taken = table.select([n for n in table.column_names if n in _USED]).take(pa.array(row))
+        rows = table.select([n for n in table.column_names if n in _USED]).take(pa.array(row))
         after = placed.after[part]
         optional: dict[str, Any] = {"after": ragged(after, "q", SCHEDULE.field("after").type)}
         if "session" in table.column_names:
             optional["session"] = sessions * copy + units[row]
         if "turn" in table.column_names:
-            optional["turn"] = taken["turn"].fill_null(0)
+            optional["turn"] = rows["turn"].fill_null(0)
         if "prefix_ids" in table.column_names:
             optional["prefix_ids"] = _named(
-                taken["prefix_ids"].combine_chunks(), copy * beyond, common[row], self._owners(taken)
+                rows["prefix_ids"].combine_chunks(), copy * beyond, common[row], self._owners(rows)
             )
             optional["prefix_block_tokens"] = np.full(len(row), self.trace.block_tokens)
-        tag = taken["tag"] if "tag" in table.column_names else pa.nulls(len(row), pa.string())
+        tag = rows["tag"] if "tag" in table.column_names else pa.nulls(len(row), pa.string())
         optional["tag"] = pc.if_else(pa.array(warm), WARM_UP, tag)
-        if (extra := extras(taken, tag)) is not None:
+        if (extra := extras(rows, tag)) is not None:
             optional["extra"] = extra
         return schedule_chunk(
             len(row),
             id=np.arange(part.start, part.stop),
             scheduled_s=placed.at_s[part],
-            prompt_tokens=taken["prompt_tokens"],
-            output_tokens=np.where(warm, 1, np.asarray(taken["output_tokens"])),
+            prompt_tokens=rows["prompt_tokens"],
+            output_tokens=np.where(warm, 1, np.asarray(rows["output_tokens"])),
             delay_s=np.where([len(a) > 0 for a in after], placed.delay_s[part], 0.0),
             **optional,
         )
@@ -243,19 +243,19 @@ class SessionReplay:
         """(N,) leading blocks of each prompt that all sessions share: those with which its agent began, as far as
         `common` of its tokens of tools and system prompt go.
         """
-        found = np.zeros(len(table), np.int64)
+        blocks = np.zeros(len(table), np.int64)
         if not self.common or "common_tokens" not in table.column_names or "prefix_ids" not in table.column_names:
-            return found
+            return blocks
         most = np.floor(self.common * np.asarray(table["common_tokens"])).astype(np.int64) // self.trace.block_tokens
         lists = table["prefix_ids"].combine_chunks()
         starts, items = lists.offsets.to_numpy(), lists.values.to_numpy()
         owners = self._owners(table)
         begins: dict[tuple[int, int], np.ndarray] = {}
         for row in range(len(table)):
-            own = items[starts[row] : min(starts[row + 1], starts[row] + most[row])]
-            first = begins.setdefault((int(units[row]), int(owners[row])), own)
-            found[row] = alike(own, first)
-        return found
+            leading = items[starts[row] : min(starts[row + 1], starts[row] + most[row])]
+            first = begins.setdefault((int(units[row]), int(owners[row])), leading)
+            blocks[row] = alike(leading, first)
+        return blocks
 
 
 _USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens"})
@@ -380,9 +380,9 @@ def _by_users(
             begin = placing.middle(session, begin_rng.uniform(chosen.begin_least, chosen.begin_most))
         else:
             think_s = closed.think_s if closed.law == "fixed" else float(think_rng.exponential(closed.think_s))
-        made = placing.made
+        rows_before = placing.made
         last_s, leaves = placing.place(session, first_copy + copy, end_s + think_s, begin, behind, think_s)
-        least_s[user] += closed.least_cycle_s * (placing.made - made)
+        least_s[user] += closed.least_cycle_s * (placing.made - rows_before)
         heapq.heappush(free, (free_s + think_s + placing.lasts_s(session, begin), user, last_s, leaves))
 
 
@@ -392,10 +392,10 @@ def _counts(trace: Trace, chosen: Sessions, placed: _Placed) -> dict[str, object
     warm = int(placed.warm.sum())
     rows = np.unique(placed.row[~placed.warm])
     sessions = conversations(trace.table)[0]
-    there = np.isin(sessions, sessions[rows])
+    drawn = np.isin(sessions, sessions[rows])
     left_out = {
-        "of sessions that were not drawn": int((~there).sum()),
-        "before the start of a session in the middle": int(there.sum()) - len(rows),
+        "of sessions that were not drawn": int((~drawn).sum()),
+        "before the start of a session in the middle": int(drawn.sum()) - len(rows),
     }
     more = {"when sessions come again": len(placed.row) - warm - len(rows), "to warm the cache": warm}
     return {

@@ -53,8 +53,8 @@ def turns_of(text: str) -> Turns:
     spec = parse(text)
     if spec.name not in TURNS:
         raise no_such("way to time turns", spec.name, TURNS)
-    made: Turns = build(TURNS[spec.name], spec)
-    return made
+    timing: Turns = build(TURNS[spec.name], spec)
+    return timing
 
 
 class Links(NamedTuple):
@@ -132,8 +132,8 @@ def _delays(
     ended_s = np.full(len(table), -np.inf)
     np.maximum.at(ended_s, child, (at_s + api_s)[links.items])
     delay_s = np.where(np.isfinite(ended_s), np.maximum(at_s - ended_s, 0.0), 0.0)
-    known = "api_s" in table.column_names
-    return delay_s, {} if known else {"think_times": "from request to request, so they hold the answers"}
+    timed = "api_s" in table.column_names
+    return delay_s, {} if timed else {"think_times": "from request to request, so they hold the answers"}
 
 
 def _longest(start_s: np.ndarray, delay_s: np.ndarray, lasts_s: np.ndarray, links: Links) -> np.ndarray:

@@ -38,8 +38,8 @@ def with_columns(table: pa.Table, columns: Mapping[str, pa.Array | np.ndarray]) 
     for name, values in columns.items():
         index = table.schema.get_field_index(name)
         field = table.schema.field(index)
-        made = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, field.type)
-        table = table.set_column(index, field, made)
+        column = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, field.type)
+        table = table.set_column(index, field, column)
     return table
 
 
@@ -61,8 +61,8 @@ def rows_of(trace: Trace, rows: np.ndarray) -> Trace:
 def with_links(table: pa.Table, change: Callable[[np.ndarray], np.ndarray]) -> pa.Table:
     """The table with other row numbers in `parent` and `joins`; -1 is none."""
     parents = mapped(table["parent"], change)
-    known = np.asarray(parents.fill_null(-1))
-    columns: dict[str, pa.Array | np.ndarray] = {"parent": pa.array(known, pa.int64(), mask=known < 0)}
+    rows = np.asarray(parents.fill_null(-1))
+    columns: dict[str, pa.Array | np.ndarray] = {"parent": pa.array(rows, pa.int64(), mask=rows < 0)}
     if "joins" in table.column_names:
         lists = table["joins"].combine_chunks()
         numbers = change(np.asarray(lists.flatten()))
@@ -73,18 +73,18 @@ def with_links(table: pa.Table, change: Callable[[np.ndarray], np.ndarray]) -> p
 
 def reordered(table: pa.Table, rows: np.ndarray) -> pa.Table:
     """The rows in that order; what they wait for must be among them."""
-    taken = table.take(pa.array(rows))
+    moved = table.take(pa.array(rows))
     if "parent" not in table.column_names:
-        return taken
+        return moved
     place = np.zeros(table.num_rows, np.int64)
     place[rows] = np.arange(len(rows))
-    return with_links(taken, lambda numbers: place[numbers])
+    return with_links(moved, lambda numbers: place[numbers])
 
 
 def mapped(values: pa.ChunkedArray, change: Callable[[np.ndarray], np.ndarray]) -> pa.Array:
     """Whole numbers changed by a function of all of them; null stays null."""
-    known = np.asarray(values.is_valid())
-    return pa.array(change(np.asarray(values.fill_null(0))), pa.int64(), mask=~known)
+    valid = np.asarray(values.is_valid())
+    return pa.array(change(np.asarray(values.fill_null(0))), pa.int64(), mask=~valid)
 
 
 OFFLINE = "offline"
@@ -93,12 +93,12 @@ OFFLINE = "offline"
 
 def extras(table: pa.Table, tag: pa.Array | pa.ChunkedArray | None) -> pa.Array | None:
     """(n,) the `extra` of the requests of a schedule: what is offline, and the tokens of images; None for nothing."""
-    known: dict[str, np.ndarray] = {}
+    extra: dict[str, np.ndarray] = {}
     if tag is not None and pc.any(offline := pc.equal(tag, OFFLINE)).as_py():
-        known["offline"] = np.asarray(offline.fill_null(False))
+        extra["offline"] = np.asarray(offline.fill_null(False))
     if "image_tokens" in table.column_names:
-        known["image_tokens"] = np.asarray(table["image_tokens"].fill_null(0))
-    return extra_columns(len(table), known) if known else None
+        extra["image_tokens"] = np.asarray(table["image_tokens"].fill_null(0))
+    return extra_columns(len(table), extra) if extra else None
 
 
 def extra_columns(rows: int, known: Mapping[str, np.ndarray]) -> pa.Array:
@@ -117,8 +117,8 @@ def conversations(table: pa.Table) -> tuple[np.ndarray, int]:
     rows = table.num_rows
     if "session" not in table.column_names:
         return np.arange(rows), rows
-    alone = ~np.asarray(table["session"].is_valid())
-    key = np.where(alone, np.arange(rows) + above(table["session"]), np.asarray(table["session"].fill_null(0)))
+    single = ~np.asarray(table["session"].is_valid())
+    key = np.where(single, np.arange(rows) + above(table["session"]), np.asarray(table["session"].fill_null(0)))
     numbers, unit = np.unique(key, return_inverse=True)
     return unit, len(numbers)
 
@@ -141,12 +141,12 @@ def series(table: pa.Table) -> Series:
     order = np.argsort(session, kind="stable")  # rows of a session stay in order of time
     rows, session = rows[order], session[order]
     at_s, prompt, output = (np.asarray(table[name])[rows] for name in ("at_s", "prompt_tokens", "output_tokens"))
-    again = session[1:] == session[:-1]
+    follows = session[1:] == session[:-1]
     _, sizes = np.unique(session, return_counts=True)
-    first = np.append(True, ~again)[: len(rows)]
+    first = np.append(True, ~follows)[: len(rows)]
     before = np.append(0, (prompt + output)[:-1])[: len(rows)]
     new = prompt - np.where(first, 0, before)
-    return Series(sizes, np.diff(at_s)[again], np.diff(prompt)[again], np.sort(at_s[first]), new, output)
+    return Series(sizes, np.diff(at_s)[follows], np.diff(prompt)[follows], np.sort(at_s[first]), new, output)
 
 
 def above(values: pa.Array | pa.ChunkedArray) -> int:
@@ -168,8 +168,8 @@ def with_small_ids(table: pa.Table) -> pa.Table:
 
 def _relisted(lists: pa.ChunkedArray, items: np.ndarray) -> pa.Array:
     """Lists of the same lengths with other items."""
-    whole = lists.combine_chunks()
-    return listed(np.asarray(whole.value_lengths().fill_null(0)), items, whole.type)
+    combined = lists.combine_chunks()
+    return listed(np.asarray(combined.value_lengths().fill_null(0)), items, combined.type)
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -235,10 +235,10 @@ class Condition:
             column = pc.add(table["prompt_tokens"], table["output_tokens"])
         else:
             column = table[self.column]
-        known = np.asarray(column.is_valid())
+        valid = np.asarray(column.is_valid())
         values = np.asarray(column.fill_null("" if isinstance(self.value, str) else 0))
-        kept: np.ndarray = known & _OPERATORS[self.sign](values, self.value)
-        return kept
+        matches: np.ndarray = valid & _OPERATORS[self.sign](values, self.value)
+        return matches
 
 
 def conditions(text: str) -> tuple[Condition, ...]:
@@ -269,18 +269,18 @@ def judge(table: pa.Table, wanted: Sequence[Condition], file: str) -> tuple[np.n
 
     Raises UsageError for a column that this trace does not have.
     """
-    kept = np.ones(table.num_rows, bool)
+    matches = np.ones(table.num_rows, bool)
     dropped: dict[str, int] = {}
     for condition in wanted:
-        known = (*table.column_names, CONTEXT)
-        if condition.column not in known:
-            columns = ", ".join(name for name in (*_NUMBERS, "tag") if name in known)
+        names = (*table.column_names, CONTEXT)
+        if condition.column not in names:
+            columns = ", ".join(name for name in (*_NUMBERS, "tag") if name in names)
             raise UsageError(f"'{condition}': '{file}' has no column {condition.column}; it has {columns}.")
         holds = condition.holds(table)
-        if failing := int((kept & ~holds).sum()):
+        if failing := int((matches & ~holds).sum()):
             dropped[f"not {condition}"] = failing
-        kept &= holds
-    return kept, dropped
+        matches &= holds
+    return matches, dropped
 
 
 def alike(one: np.ndarray, other: np.ndarray) -> int:

@@ -80,9 +80,9 @@ class Blocks:
         self, source: Source, name: str, reader: Reader, part: Slice, limits: _lines.Limits, *, sort: bool,
         texts: bool = False,
     ) -> None:  # fmt: skip
-        given = source.metadata.get("bench.block_tokens", "")
-        known = given.isdigit() and 0 < int(given) < _cells.LARGEST_TOKENS
-        self.block_tokens = int(given) if known else reader.block_tokens
+        stated = source.metadata.get("bench.block_tokens", "")
+        valid = stated.isdigit() and 0 < int(stated) < _cells.LARGEST_TOKENS
+        self.block_tokens = int(stated) if valid else reader.block_tokens
         self._source, self._name, self._reader, self._part, self._sort = source, name, reader, part, sort
         self.texts = recorded_texts(source.file, source.plain, reader) if texts else None
         self._limits = limits
@@ -145,14 +145,14 @@ class Blocks:
         dropped = {reason: count for reason, count in seen.dropped.items() if count}
         rows = seen.kept + sum(dropped.values())
         digest = self._source.sha256()
-        known, doubts = _known.facts(file, digest, rows, whole=not seen.done)
+        origin, doubts = _known.facts(file, digest, rows, whole=not seen.done)
         span_s = (seen.last_s or 0.0) - (seen.zero_s or 0.0)
         units = [] if self._clock.doubted is None else [*implausible(self._clock.doubted, seen.kept, span_s)]
-        left = [f"{_cells.counted(count)} left out: {reason}." for reason, count in dropped.items() if reason != BEFORE]
+        lost = [f"{_cells.counted(count)} left out: {reason}." for reason, count in dropped.items() if reason != BEFORE]
         return {
             "file": file.name,
             "sha256": digest,
-            **known,
+            **origin,
             "bytes": self._source.size_bytes,
             "reader": self._name,
             **self._reader.facts,
@@ -171,7 +171,7 @@ class Blocks:
             "distinct_stamps": seen.oddities.distinct,
             "duplicates": seen.oddities.duplicates,
             **({"doubts": units} if units else {}),
-            "oddities": [*doubts, *units, *left, *seen.oddities.sentences()],
+            "oddities": [*doubts, *units, *lost, *seen.oddities.sentences()],
         }
 
 
@@ -224,10 +224,10 @@ def _limits(reader: str | None) -> tuple[_lines.Limits, str | None]:
     """The limits among the arguments of a reader, and its spec without them."""
     if reader is None or _is_map(reader):
         return _lines.USUAL, reader
-    given = parse(reader)
-    limits = {key: value for key, value in given.args.items() if key.startswith("max")}
-    rest = {key: value for key, value in given.args.items() if key not in limits}
-    return build(_lines.Limits, Spec(given.name, limits)), str(replace(given, args=rest))
+    spec = parse(reader)
+    limits = {key: value for key, value in spec.args.items() if key.startswith("max")}
+    rest = {key: value for key, value in spec.args.items() if key not in limits}
+    return build(_lines.Limits, Spec(spec.name, limits)), str(replace(spec, args=rest))
 
 
 def _is_map(reader: str) -> bool:
@@ -262,8 +262,8 @@ def _detect(source: Source, *, texts: bool) -> str:
     if _plain.fits(source.columns):
         return plain
     form = source.form.upper().replace("PARQUET", "Parquet")
-    near = {n: k for n, k in kinds.items() if n != plain and {*k.needs} & {*source.columns}}  # all would be too long
-    needs = "; ".join(f"{n} needs {', '.join(k.needs)}" for n, k in near.items())
+    close = {n: k for n, k in kinds.items() if n != plain and {*k.needs} & {*source.columns}}  # all would be too long
+    needs = "; ".join(f"{n} needs {', '.join(k.needs)}" for n, k in close.items())
     needs = needs.replace("needs", f"needs {form} with", 1)
     raise UsageError(
         f"Trace '{source.file}'{source.where}: no reader knows the columns {_cells.shown_columns(source.columns)}; "

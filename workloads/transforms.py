@@ -58,11 +58,11 @@ class Thin(Checked):
     def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:
         """The rows that were drawn. Raises UsageError when none is left."""
         units, count = conversations(trace.table)
-        kept = (rng.random(count) < self.share)[units]
-        if not kept.any():
+        drawn = (rng.random(count) < self.share)[units]
+        if not drawn.any():
             raise UsageError(f"'thin:{self.share:g}' leaves none of {len(trace)} requests; keep a larger share.")
         return leaving_out(
-            rows_of(trace, np.flatnonzero(kept)), {f"thinned out (share {self.share:g})": int((~kept).sum())}
+            rows_of(trace, np.flatnonzero(drawn)), {f"thinned out (share {self.share:g})": int((~drawn).sum())}
         )
 
 
@@ -88,11 +88,11 @@ class Superpose(Checked):
         period_s, shifts_s = self._turns(trace.at_s, rng)
         table = with_small_ids(trace.table)
         turned = [turned_copy(table, i + 1, period_s, shift_s) for i, shift_s in enumerate(shifts_s)]
-        whole = joined([table, *turned])
-        order = np.argsort(np.asarray(whole["at_s"]), kind="stable")
+        merged = joined([table, *turned])
+        order = np.argsort(np.asarray(merged["at_s"]), kind="stable")
         before = trace.facts.get("added")
-        extra = {f"in {self.copies - 1} other copies": len(whole) - len(table)}
-        scaled = dataclasses.replace(trace, table=reordered(whole, order))
+        extra = {f"in {self.copies - 1} other copies": len(merged) - len(table)}
+        scaled = dataclasses.replace(trace, table=reordered(merged, order))
         return with_facts(scaled, added={**(before if isinstance(before, dict) else {}), **extra})
 
     def _turns(self, at_s: np.ndarray, rng: np.random.Generator) -> tuple[float, list[float]]:
@@ -174,10 +174,10 @@ SCALES: dict[str, type[Compress] | type[Thin] | type[Superpose] | type[Context]]
 def scaling(text: str) -> tuple[Step, ...]:
     """The steps of 'compress:2', 'context:96000' or 'superpose:3+thin:0.5', in their order. Raises UsageError."""
     specs = [parse(part) for part in text.split("+")]
-    for one in specs:
-        if one.name not in SCALES:
-            raise no_such("way to scale", one.name, SCALES, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
-    return tuple(build(SCALES[one.name], one) for one in specs)
+    for way in specs:
+        if way.name not in SCALES:
+            raise no_such("way to scale", way.name, SCALES, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
+    return tuple(build(SCALES[way.name], way) for way in specs)
 
 
 def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
@@ -198,16 +198,16 @@ def filtered(trace: Trace, text: str) -> Trace:
 
     Time 0 stays the start of the slice, or becomes the first row kept. Raises UsageError when no row is left.
     """
-    kept, dropped = trace_rows.judge(
+    matches, dropped = trace_rows.judge(
         trace.table, trace_rows.conditions(text), str(trace.facts.get("file", "the trace"))
     )
-    if not kept.any():
+    if not matches.any():
         raise UsageError(f"--where '{text}' leaves none of {len(trace)} requests; loosen it.")
     units, count = conversations(trace.table)
-    left, had = np.bincount(units[kept], minlength=count), np.bincount(units, minlength=count)
-    trace = leaving_out(rows_of(trace, np.flatnonzero(kept)), dropped)
+    rows_left, had = np.bincount(units[matches], minlength=count), np.bincount(units, minlength=count)
+    trace = leaving_out(rows_of(trace, np.flatnonzero(matches)), dropped)
     if "session" in trace.table.column_names and dropped:
-        some, none = (left > 0) & (left < had), left == 0
+        some, none = (rows_left > 0) & (rows_left < had), rows_left == 0
         trace = with_facts(trace, cut_sessions={"in part": int(some.sum()), "as a whole": int(none.sum())})
     if trace.facts.get("start_s") is None:
         trace = at_times(trace, trace.at_s - trace.at_s[0])

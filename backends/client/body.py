@@ -90,9 +90,9 @@ class Builder:
     _recorded: RecordedContent | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        theirs = {name.lower() for name, _ in self.ask.headers}
-        ours = [pair for pair in fixed_headers(self.key, stream=self.ask.stream) if pair[0].lower() not in theirs]
-        object.__setattr__(self, "_same", (*ours, *self.ask.headers))
+        names = {name.lower() for name, _ in self.ask.headers}
+        usual = [pair for pair in fixed_headers(self.key, stream=self.ask.stream) if pair[0].lower() not in names]
+        object.__setattr__(self, "_same", (*usual, *self.ask.headers))
         object.__setattr__(self, "_lines", "".join(f"{name}: {value}\r\n" for name, value in self._same))
         object.__setattr__(self, "_recorded", self.content if isinstance(self.content, RecordedContent) else None)
 
@@ -109,8 +109,8 @@ class Builder:
     def rest(self, request: Request) -> bytes:
         """The other headers, the empty line and the body. Raises ValueError for a prompt the content cannot make."""
         body = self.body(request)
-        own = "".join([f"{name}: {value}\r\n" for name, value in self._own(request)])
-        return f"{self._lines}{own}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
+        lines = "".join([f"{name}: {value}\r\n" for name, value in self._own(request)])
+        return f"{self._lines}{lines}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
     def headers(self, request: Request) -> list[tuple[str, str]]:
         """Headers except Host and Content-Length; the user's take precedence."""
@@ -118,12 +118,12 @@ class Builder:
 
     def _own(self, request: Request) -> list[tuple[str, str]]:
         """The headers of this request alone."""
-        found = [("x-request-id", str(request.id))]
+        pairs = [("x-request-id", str(request.id))]
         if self.ask.affinity and request.session is not None:
             name = f"session-{request.session}"
-            found += [("x-session-affinity", name), ("x-correlation-id", name)]
-        theirs = {name.lower() for name, _ in self.ask.headers}
-        return [pair for pair in found if pair[0] not in theirs]
+            pairs += [("x-session-affinity", name), ("x-correlation-id", name)]
+        names = {name.lower() for name, _ in self.ask.headers}
+        return [pair for pair in pairs if pair[0] not in names]
 
     def body(self, request: Request) -> bytes:
         """The JSON body. Ids are put in by msgspec: 100,000 of them hold others up for 3 ms, with `json` for 10."""
@@ -139,24 +139,24 @@ class Builder:
     def _around(self, request: Request, prompt: Mapping[str, object]) -> dict[str, object]:
         ask = self.ask
         model = (request.extra and request.extra.model) or ask.model
-        found: dict[str, object] = {"model": model} if model else {}
-        found |= prompt
-        found["stream"] = ask.stream
+        body: dict[str, object] = {"model": model} if model else {}
+        body |= prompt
+        body["stream"] = ask.stream
         if ask.stream and ask.include_usage:
-            found["stream_options"] = {"include_usage": True}
+            body["stream_options"] = {"include_usage": True}
             if ask.continuous_usage:
-                found["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
-        found[ask.length] = request.output_tokens
+                body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
+        body[ask.length] = request.output_tokens
         if ask.ignore_eos:
-            found["ignore_eos"] = True
+            body["ignore_eos"] = True
         if ask.min_tokens:
-            found["min_tokens"] = request.output_tokens
+            body["min_tokens"] = request.output_tokens
         if ask.generation_config:
             exact = {"min_new_tokens": request.output_tokens, "max_new_tokens": request.output_tokens}
-            found["generation_config"] = json.dumps(exact)
-        named = {"temperature": ask.temperature, "top_p": ask.top_p, "seed": ask.seed, "stop": list(ask.stop) or None}
-        found |= {name: value for name, value in named.items() if value is not None}
-        return _merged(found, ask.extra)
+            body["generation_config"] = json.dumps(exact)
+        params = {"temperature": ask.temperature, "top_p": ask.top_p, "seed": ask.seed, "stop": list(ask.stop) or None}
+        body |= {name: value for name, value in params.items() if value is not None}
+        return _merged(body, ask.extra)
 
     def _prompt(self, request: Request) -> Mapping[str, object]:
         if self._recorded is not None:
@@ -183,11 +183,11 @@ def _json(fields: Mapping[str, object]) -> bytes:
 
 def _merged(base: dict[str, object], extra: Mapping[str, object]) -> dict[str, object]:
     """`extra` over `base`, object within object."""
-    found = dict(base)
+    merged = dict(base)
     for name, value in extra.items():
-        under = found.get(name)
-        found[name] = _merged(under, value) if isinstance(under, dict) and isinstance(value, Mapping) else value
-    return found
+        under = merged.get(name)
+        merged[name] = _merged(under, value) if isinstance(under, dict) and isinstance(value, Mapping) else value
+    return merged
 
 
 def salted_ids(content: Content, request: Request, ask: RequestFormat) -> np.ndarray:
@@ -225,13 +225,13 @@ def salt_words(salt: str) -> str:
 
 def fixed_headers(key: str | None, *, stream: bool = True) -> list[tuple[str, str]]:
     """The headers of every request. `identity`: compression would join tokens."""
-    found = [
+    headers = [
         ("Content-Type", "application/json"),
         ("Accept", "text/event-stream" if stream else "application/json"),
         ("Accept-Encoding", "identity"),
         ("User-Agent", f"bench/{__version__}"),
     ]
-    return [("Authorization", f"Bearer {key}"), *found] if key else found
+    return [("Authorization", f"Bearer {key}"), *headers] if key else headers
 
 
 def host_header(parts: SplitResult) -> str:

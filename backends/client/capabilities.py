@@ -121,18 +121,18 @@ class Shared:
         if not self.path.exists():
             return ()
         try:
-            kept = json.loads(self.path.read_text(encoding="utf-8")).get(self._key, [])
-            found = msgspec.convert(kept, tuple[Capabilities, ...], strict=False)
+            entries = json.loads(self.path.read_text(encoding="utf-8")).get(self._key, [])
+            caps = msgspec.convert(entries, tuple[Capabilities, ...], strict=False)
         except (OSError, ValueError, AttributeError) as error:
             raise UsageError(
                 f"'{self.path}' is not what a probe has found ({type(error).__name__}); remove it."
             ) from None
-        own = self.wanted
+        form = self.wanted
         return tuple(
-            replace(one, ask=replace(one.ask, headers=own.headers, extra=own.extra, salt=own.salt)) for one in found
+            replace(cap, ask=replace(cap.ask, headers=form.headers, extra=form.extra, salt=form.salt)) for cap in caps
         )
 
     def write(self, found: Sequence[Capabilities]) -> None:
-        kept = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
-        plain = [replace(one, ask=replace(one.ask, headers=(), extra={}, salt=None)) for one in found]
-        write_json(self.path, {**kept, self._key: [asdict(one) for one in plain]})
+        stored = json.loads(self.path.read_text(encoding="utf-8")) if self.path.exists() else {}
+        plain = [replace(cap, ask=replace(cap.ask, headers=(), extra={}, salt=None)) for cap in found]
+        write_json(self.path, {**stored, self._key: [asdict(cap) for cap in plain]})

@@ -88,11 +88,11 @@ class ControlClient:
         """The pauses that were made because the server limits requests."""
         self._proxy, self._timeout_s = proxy, timeout_s
         self._redaction = redaction or Redaction((key,) if key else ())
-        ours = [key_header(url, key)] if key else []
-        named = {name.lower() for name, _ in headers}
-        self.has_key = bool(key) or not named.isdisjoint(("authorization", "api-key", "x-api-key"))
+        defaults = [key_header(url, key)] if key else []
+        overrides = {name.lower() for name, _ in headers}
+        self.has_key = bool(key) or not overrides.isdisjoint(("authorization", "api-key", "x-api-key"))
         self._session = aiohttp.ClientSession(
-            headers=[(n, v) for n, v in ours if n.lower() not in named] + list(headers),
+            headers=[(n, v) for n, v in defaults if n.lower() not in overrides] + list(headers),
             timeout=aiohttp.ClientTimeout(total=timeout_s, connect=10.0),
             connector=aiohttp.TCPConnector(ssl=ssl, force_close=True),
         )
@@ -135,11 +135,11 @@ class ControlClient:
                     method, url, json=value, proxy=self._proxy, allow_redirects=False
                 ) as answer:
                     self.sent.append(Sent(purpose, answer.status))
-                    found = _json(await _whole(answer))
+                    body = _json(await _whole(answer))
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 raise self._failed(error, f"{method} {urlsplit(url).path}") from None
             if not await self._limited(answer.status, answer.headers):
-                return answer.status, found
+                return answer.status, body
 
     async def ask(self, builder: Builder, request: Request, path: str, purpose: str) -> ProbeResponse:
         """Send a request as it is sent in the run; close the connection when far more tokens come than requested.
@@ -253,20 +253,20 @@ class ControlClient:
         return self._redaction.url(self.url)
 
     def _failed(self, error: BaseException, what: str) -> BackendError:
-        where = self.where
+        address = self.where
         if isinstance(error, TimeoutError) and not _refused(error):
-            return BackendError(f"The server at {where} gave no answer within {self._timeout_s:g} s to {what}.")
+            return BackendError(f"The server at {address} gave no answer within {self._timeout_s:g} s to {what}.")
         if isinstance(error, aiohttp.ClientConnectorSSLError) and "WRONG_VERSION_NUMBER" in str(error):
-            plain = where.replace("https://", "http://", 1)
-            return BackendError(f"No TLS at {where}: this port speaks http: use http://, as in url={plain}.")
+            plain = address.replace("https://", "http://", 1)
+            return BackendError(f"No TLS at {address}: this port speaks http: use http://, as in url={plain}.")
         if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
             why = self.shown(str(error))
-            return BackendError(f"No trusted connection to {where}: {why}; name its authority with ca=FILE.")
+            return BackendError(f"No trusted connection to {address}: {why}; name its authority with ca=FILE.")
         if isinstance(error, aiohttp.InvalidURL):
-            return BackendError(f"No server answers at {where}: {self.shown(_words(error))}.")
+            return BackendError(f"No server answers at {address}: {self.shown(_words(error))}.")
         if _refused(error):
-            return NotReady(f"No server answers at {where}: {self.shown(_words(error))}")
-        broke = f"{where} accepts connections, but {what} broke off: {self.quoted(_words(error))}"
+            return NotReady(f"No server answers at {address}: {self.shown(_words(error))}")
+        broke = f"{address} accepts connections, but {what} broke off: {self.quoted(_words(error))}"
         # a port that docker or a proxy has opened for a server that does not listen yet
         closed = isinstance(error, aiohttp.ServerDisconnectedError | ConnectionError)
         return NotReady(broke) if closed else BackendError(f"{broke}.")
@@ -310,7 +310,7 @@ def _arrival(arrivals: list[tuple[int, float]], end: int) -> float:
 
 def _json(data: bytes) -> object:
     try:
-        found: object = json.loads(data)
+        parsed: object = json.loads(data)
     except (ValueError, RecursionError):
         return None
-    return found
+    return parsed

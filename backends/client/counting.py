@@ -69,14 +69,14 @@ class Counted(NamedTuple):
 
 def count(stream: Stream, requested_tokens: int | None = None) -> Counted:
     """The token events of a stream and their tokens; with those unseen, the sum is that of the server if plausible."""
-    found, usage = _by_server(stream), stream.usage
-    counted_tokens = 0 if found.by == "events" else sum(found.token_n) + found.unseen - usage.beside
+    counted, usage = _by_server(stream), stream.usage
+    counted_tokens = 0 if counted.by == "events" else sum(counted.token_n) + counted.unseen - usage.beside
     if requested_tokens is None:
         most_tokens = (usage.reasoning or 0) + most(sum(map(len, stream.text)), stream.events)
     else:  # special tokens leave no text; a server may count the one that ends an answer, and be off by 1 %
         most_tokens = requested_tokens + 1 + requested_tokens // 100
     if max(counted_tokens, usage.claimed) <= most_tokens:
-        return found
+        return counted
     which = [i for i, text in enumerate(stream.text) if text]
     return Counted(which, [1] * len(which), "events", min(max(counted_tokens, usage.claimed), LARGEST))
 
@@ -92,9 +92,9 @@ def _by_server(stream: Stream) -> Counted:
     total = (stream.usage.completion or 0) + stream.usage.beside
     if is_continuous(stream):
         return _continuous(stream, total)
-    if each := _of_each(stream):
-        each[-1] += max(0, total - sum(each))
-        return Counted(which, each, "continuous usage")
+    if token_n := _of_each(stream):
+        token_n[-1] += max(0, total - sum(token_n))
+        return Counted(which, token_n, "continuous usage")
     if not total:  # a server that counts 0 tokens of some text has not counted
         return Counted(which, [1] * len(which), "events" if which or stream.usage.completion is None else "usage")
     unseen = _unseen(stream, which, total)
@@ -107,12 +107,12 @@ def is_continuous(stream: Stream) -> bool:
     counted = [n for n, text in zip(stream.counted, stream.text, strict=True) if text]
     if not counted:  # tokens that decode to nothing: growing usage alone tells them
         return any(n and i != stream.finish_at for i, n in enumerate(stream.counted))
-    known = [n for n in stream.counted if n is not None]
+    reported = [n for n in stream.counted if n is not None]
     return bool(
         None not in counted
         and counted[0]
         and stream.finish_at != 0
-        and all(a <= b for a, b in zip(known, known[1:], strict=False))
+        and all(a <= b for a, b in zip(reported, reported[1:], strict=False))
         and not _of_each(stream)
     )
 
@@ -123,11 +123,11 @@ def _of_each(stream: Stream) -> list[int]:
     A count of all tokens so far grows, and is not far below the number of events or of words.
     """
     texts = [text for text in stream.text if text]
-    each = [n for n, text in zip(stream.counted, stream.text, strict=True) if text and n]
-    grows = all(a < b for a, b in zip(each, each[1:], strict=False))
-    if len(each) < max(FEW_EVENTS, len(texts)) or grows:
+    counts = [n for n, text in zip(stream.counted, stream.text, strict=True) if text and n]
+    grows = all(a < b for a, b in zip(counts, counts[1:], strict=False))
+    if len(counts) < max(FEW_EVENTS, len(texts)) or grows:
         return []
-    return each if 2 * max(each) < max(len(texts), sum(map(_words, texts))) else []
+    return counts if 2 * max(counts) < max(len(texts), sum(map(_words, texts))) else []
 
 
 def _continuous(stream: Stream, total: int) -> Counted:
@@ -140,13 +140,13 @@ def _continuous(stream: Stream, total: int) -> Counted:
             before += grown
     if total > before and token_n:
         token_n[-1] += total - before  # what the last usage tells beyond the events came with or after the last
-    unseen = left = _hidden(stream, which, sum(token_n)) if token_n else 0
+    unseen = unseen_left = _hidden(stream, which, sum(token_n)) if token_n else 0
     if token_n and not unseen and token_n[0] > _room([stream.text[which[0]]]) + HIDDEN_TOKENS:
-        unseen = left = token_n[0] - max(1, _words(stream.text[which[0]]))
+        unseen = unseen_left = token_n[0] - max(1, _words(stream.text[which[0]]))
     for i, n in enumerate(token_n):  # tokens that were made unseen came before the event that counts them
-        cut = min(left, max(0, n - 1))
-        token_n[i], left = n - cut, left - cut
-    return Counted(which, token_n, "continuous usage", unseen=unseen - left)
+        cut = min(unseen_left, max(0, n - 1))
+        token_n[i], unseen_left = n - cut, unseen_left - cut
+    return Counted(which, token_n, "continuous usage", unseen=unseen - unseen_left)
 
 
 def _unseen(stream: Stream, which: Sequence[int], total: int) -> int:
@@ -161,28 +161,28 @@ def _unseen(stream: Stream, which: Sequence[int], total: int) -> int:
         return total
     unseen = _hidden(stream, which, total)
     texts = [stream.text[i] for i in which]
-    left, events = total - unseen - stream.silent, len(which)
-    if left <= HELD_BACK * events + END_MARKS or any(DATA in text for text in texts):
+    visible, events = total - unseen - stream.silent, len(which)
+    if visible <= HELD_BACK * events + END_MARKS or any(DATA in text for text in texts):
         return unseen
     words = [_words(text) for text in texts]
     single = events >= FEW_EVENTS and sum(n <= 1 for n in words) >= ONE_TOKEN_SHARE * events
-    if single or left > _room(texts) + HIDDEN_TOKENS:
-        return unseen + left - (events if single else max(events, sum(words)))
+    if single or visible > _room(texts) + HIDDEN_TOKENS:
+        return unseen + visible - (events if single else max(events, sum(words)))
     return unseen
 
 
 def _hidden(stream: Stream, which: Sequence[int], total: int) -> int:
     """The tokens that usage names and of which no text came; never more than the text leaves."""
     usage = stream.usage
-    named = usage.reasoning or usage.beside
+    reported = usage.reasoning or usage.beside
     if stream.thinking:
         streamed = max(len(stream.thinking), sum(map(_words, stream.thinking)))
-        named = named - streamed if named > _room(stream.thinking) else 0
+        reported = reported - streamed if reported > _room(stream.thinking) else 0
     if usage.wordless and not any(DATA in stream.text[i] for i in which):
-        named += usage.wordless
-    if not named:
+        reported += usage.wordless
+    if not reported:
         return 0
-    return max(0, min(named, total - max(len(which), sum(_words(stream.text[i]) for i in which))))
+    return max(0, min(reported, total - max(len(which), sum(_words(stream.text[i]) for i in which))))
 
 
 def _words(text: str) -> int:
@@ -201,10 +201,10 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
     """
     if len(weights) == total or not weights:
         return [1] * len(weights)
-    if not (whole := sum(weights)):
-        weights, whole = [1] * len(weights), len(weights)
-    shares = [total * weight // whole for weight in weights]
-    rest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % whole))
+    if not (weight_sum := sum(weights)):
+        weights, weight_sum = [1] * len(weights), len(weights)
+    shares = [total * weight // weight_sum for weight in weights]
+    rest = sorted(range(len(weights)), key=lambda i: -(total * weights[i] % weight_sum))
     for i in rest[: total - sum(shares)]:
         shares[i] += 1
     return shares
@@ -271,18 +271,18 @@ class Recount:
 
         A counter that fails is not used again: each answer would wait for the timeout of a server that is gone.
         """
-        gate, there = asyncio.Semaphore(AT_ONCE), list(counters)
+        gate, alive = asyncio.Semaphore(AT_ONCE), list(counters)
 
         async def one(request_id: int, texts: list[str]) -> tuple[int, tuple[CountedBy, Sequence[int]]] | None:
             async with gate:
-                counted = await _first(there, "".join(texts))
+                counted = await _first(alive, "".join(texts))
             if counted is None:
                 return None
             by, tokens = counted
             return request_id, (by, share(tokens, [len(text) for text in texts]))
 
-        found = await asyncio.gather(*(one(request_id, texts) for request_id, texts in self.texts.items()))
-        return dict(item for item in found if item is not None)
+        recounts = await asyncio.gather(*(one(request_id, texts) for request_id, texts in self.texts.items()))
+        return dict(item for item in recounts if item is not None)
 
 
 async def _first(counters: list[Counter], text: str) -> tuple[CountedBy, int] | None:

@@ -74,19 +74,19 @@ async def find(
     for one token or generates no text; UsageError where one of several models must be named.
     """
     others: list[str] = []
-    named = url if url is not None else environ.get("OPENAI_BASE_URL") or None
-    if named is not None:
-        found = base_url(named, {})[0]
+    given_url = url if url is not None else environ.get("OPENAI_BASE_URL") or None
+    if given_url is not None:
+        server_url = base_url(given_url, {})[0]
     else:
-        here = [f"http://127.0.0.1:{port.number}/v1" for port in ports]
-        listening = await asyncio.gather(*(_lists_models(address) for address in here))
-        answering = [address for address, answers in zip(here, listening, strict=True) if answers]
+        local_urls = [f"http://127.0.0.1:{port.number}/v1" for port in ports]
+        listening = await asyncio.gather(*(_lists_models(address) for address in local_urls))
+        answering = [address for address, answers in zip(local_urls, listening, strict=True) if answers]
         if not answering:
             return None
-        found, *others = answering
+        server_url, *others = answering
     key = load_key(environ=environ)
-    async with ControlClient(found, key=key, timeout_s=ANSWER_S) as control:
-        chosen = (await model_of(control, model or deployment(found))).model
+    async with ControlClient(server_url, key=key, timeout_s=ANSWER_S) as control:
+        chosen = (await model_of(control, model or deployment(server_url))).model
         return Found(control.url, chosen, await _api(control, chosen), tuple(others))
 
 
@@ -96,10 +96,10 @@ async def _lists_models(address: str) -> bool:
     """
     async with ControlClient(address, timeout_s=LISTEN_S) as control:
         try:
-            status, found = await control.get(control.at("/models"), "models")
+            status, body = await control.get(control.at("/models"), "models")
         except BackendError:
             return False
-    return status in (401, 403, 503) or (status == 200 and _entries(found) is not None)
+    return status in (401, 403, 503) or (status == 200 and _entries(body) is not None)
 
 
 class Chosen(NamedTuple):
@@ -121,17 +121,17 @@ async def model_of(control: ControlClient, named: str | None) -> Chosen:
     status, answer = await control.get(control.at("/models"), "models")
     if status == 404 and (root := without_version(control.url)) is not None:
         below, control.url = control.url, root
-        there, other = await control.get(control.at("/models"), "models")
-        if there == 200 and _entries(other) is not None:
-            status, answer = there, other
+        root_status, other = await control.get(control.at("/models"), "models")
+        if root_status == 200 and _entries(other) is not None:
+            status, answer = root_status, other
         else:
             control.url = below
-    known = {str(entry["id"]): entry for entry in (_entries(answer) if status == 200 else None) or ()}
-    only = next(iter(known)) if len(known) == 1 else None
+    models = {str(entry["id"]): entry for entry in (_entries(answer) if status == 200 else None) or ()}
+    only = next(iter(models)) if len(models) == 1 else None
     if model := named or only:
-        return Chosen(model, known.get(model, known.get(only or "", {})), tuple(sorted(known)))
-    if known:
-        names = control.brief(", ".join(sorted(known)))
+        return Chosen(model, models.get(model, models.get(only or "", {})), tuple(sorted(models)))
+    if models:
+        names = control.brief(", ".join(sorted(models)))
         raise UsageError(
             f"The server at {control.where} has several models; name one by {_NAME}. Known: {names.rstrip('.')}."
         )

@@ -174,31 +174,31 @@ class Framing:
 
     def _chunks(self, data: bytes) -> None:
         """Walk from chunk to chunk (RFC 9112, 7.1); the last one has no bytes, and trailers may follow it."""
-        at, size, left = self._left, len(data), 0
+        pos, size, chunk_bytes = self._left, len(data), 0
         if self.content is not None:
-            self.content.append(data[: max(0, at - 2)])
-        if at >= size:
-            self._left = at - size
+            self.content.append(data[: max(0, pos - 2)])
+        if pos >= size:
+            self._left = pos - size
             return
-        while at < size and not self.done:
-            end = data.find(b"\n", at)
+        while pos < size and not self.done:
+            end = data.find(b"\n", pos)
             if end < 0:
-                self._line += data[at:]
+                self._line += data[pos:]
                 if len(self._line) > self._head_bytes:
                     raise BadFraming("has a chunk that does not say its size")
                 break
-            line = data[at:end]
-            at = end + 1
+            line = data[pos:end]
+            pos = end + 1
             if self._line or self._trailer:
-                left = self._chunk_line(self._line + line)
+                chunk_bytes = self._chunk_line(self._line + line)
                 self._line = b""
             else:
-                left = self._chunk_line(line)
+                chunk_bytes = self._chunk_line(line)
             if self.content is not None:
-                self.content.append(data[at : at + max(0, left - 2)])
-            at += left
-        self._left = max(0, at - size) if left else 0
-        if at < size and self.done:
+                self.content.append(data[pos : pos + max(0, chunk_bytes - 2)])
+            pos += chunk_bytes
+        self._left = max(0, pos - size) if chunk_bytes else 0
+        if pos < size and self.done:
             self.keep = False
 
     def _chunk_line(self, line: bytes) -> int:
@@ -474,16 +474,16 @@ def _take_unknown(stream: Stream) -> None:
     for path, _, text in stream.unknown:
         strings.setdefault(path, set()).add(text)
     stream.unknown_text = tuple(path for path, different in strings.items() if len(different) > 1)
-    taken = dict(zip(stream.end, zip(stream.text, stream.counted, strict=True), strict=True))
+    by_end = dict(zip(stream.end, zip(stream.text, stream.counted, strict=True), strict=True))
     finish = None if stream.finish_at is None else stream.end[stream.finish_at]
     for path, end, text in stream.unknown:
-        before, counted = taken.get(end, ("", None))
+        before, counted = by_end.get(end, ("", None))
         if path in stream.unknown_text and not before:
             stream.thinking.append(text)
-            taken[end] = text, counted
-    stream.end = sorted(taken)
-    stream.text = [taken[end][0] for end in stream.end]
-    stream.counted = [taken[end][1] for end in stream.end]
+            by_end[end] = text, counted
+    stream.end = sorted(by_end)
+    stream.text = [by_end[end][0] for end in stream.end]
+    stream.counted = [by_end[end][1] for end in stream.end]
     stream.finish_at = None if finish is None else stream.end.index(finish)
 
 
@@ -499,10 +499,10 @@ def decoded(data: bytes) -> Json | None:
     """The JSON object in the data of an event, None if it holds none."""
     text = data.decode(errors="replace").strip(" \t\r\n")  # what JSON takes for space
     try:
-        found, end = _DECODER.raw_decode(text)
+        parsed, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    return found if end == len(text) and isinstance(found, dict) else None
+    return parsed if end == len(text) and isinstance(parsed, dict) else None
 
 
 def _place(stream: Stream, choice: Json | None) -> UsageForm:

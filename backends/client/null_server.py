@@ -170,7 +170,7 @@ class NullServer:
     def serve(self) -> None:
         """Serve until standard input ends (with `until_eof`), or forever."""
         _quiet_runtime()
-        epoll, at = self._epoll, [self._epoll.fileno()]
+        epoll, epoll_fds = self._epoll, [self._epoll.fileno()]
         while self._running:
             now_s = time.monotonic()
             due_s = min(self._write_due(self._firsts, now_s), self._write_due(self._nexts, now_s))
@@ -179,7 +179,7 @@ class NullServer:
                 self._retry()
                 wait_s = min(wait_s, 0.001)
             # Note: epoll's own wait is rounded up to milliseconds; select() on it is not.
-            if wait_s > 0 and not select.select(at, (), (), min(wait_s, 1.0))[0]:
+            if wait_s > 0 and not select.select(epoll_fds, (), (), min(wait_s, 1.0))[0]:
                 continue
             for fd, _ in epoll.poll(0):
                 self._ready(fd)
@@ -301,8 +301,8 @@ class NullServer:
 
     def _take(self, connection: _Connection, arrived_s: float) -> None:
         """Act on the next request of a connection, if all of it has come."""
-        head, found, rest = connection.inbox.partition(b"\r\n\r\n")
-        if not found:
+        head, separator, rest = connection.inbox.partition(b"\r\n\r\n")
+        if not separator:
             return
         length = LENGTH.search(head)
         body_bytes = int(length[1]) if length else 0
@@ -478,12 +478,12 @@ def main() -> None:
     options.add_argument("--port", type=int, default=0)
     options.add_argument("--cores", help="use these only, such as 0,1")
     options.add_argument("--until-eof", action="store_true", help="end with standard input")
-    given = options.parse_args()
-    if given.cores:
-        os.sched_setaffinity(0, [int(core) for core in given.cores.split(",")])
+    arguments = options.parse_args()
+    if arguments.cores:
+        os.sched_setaffinity(0, [int(core) for core in arguments.cores.split(",")])
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    server = NullServer(Timing(given.ttft, given.itl, given.tokens), given.port, given.until_eof)
+    server = NullServer(Timing(arguments.ttft, arguments.itl, arguments.tokens), arguments.port, arguments.until_eof)
     print(server.url, flush=True)  # noqa: T201  # read by the parent process
     with contextlib.suppress(KeyboardInterrupt):
         server.serve()

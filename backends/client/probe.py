@@ -156,11 +156,11 @@ class _Prober:
 
     async def _try_at(self, url: str) -> ProbeResponse | None:
         """The answer at another base URL, which is then that of the server; None where the route is missing too."""
-        named, self.control.url = self.control.url, url
+        old_url, self.control.url = self.control.url, url
         response = await self._try()
         if response.status not in (404, 405):
             return response
-        self.control.url = named
+        self.control.url = old_url
         return None
 
     def _choose_prompt(self, vocabularies: list[int]) -> None:
@@ -190,17 +190,17 @@ class _Prober:
         if response.status not in (400, 422, 500):
             return False
         sent = [name for name, optional in FIELDS.items() if optional.is_sent(self.ask)]
-        named = [name for name in sent if re.search(rf"\b{SPELLING.get(name, name)}\b", words)]
-        if "continuous_usage_stats" in sent and "include_usage" in named and "include_usage" not in words:
-            named = ["continuous_usage_stats"]  # the error names stream_options: perhaps only this part of it
+        refused = [name for name in sent if re.search(rf"\b{SPELLING.get(name, name)}\b", words)]
+        if "continuous_usage_stats" in sent and "include_usage" in refused and "include_usage" not in words:
+            refused = ["continuous_usage_stats"]  # the error names stream_options: perhaps only this part of it
         about_ids = self.ask.prompt == "ids" and re.search(_ABOUT_IDS, words)
-        if not named and about_ids and isinstance(self.content, TextContent) and self._to_text():
+        if not refused and about_ids and isinstance(self.content, TextContent) and self._to_text():
             return True
         if not sent and self.ask.prompt == "ids":
             return self._to_text()
-        if not named:
+        if not refused:
             return self._strip(response)
-        for name in named:
+        for name in refused:
             self._drop(name)
         return True
 

@@ -133,12 +133,12 @@ class _ParsedAnswer:
 
     def reads_at(self, places: list[int]) -> list[int]:
         """The same for places that never fall, in one walk."""
-        ends, reads, found, i = self.ends, self.head.reads, [], 0
+        ends, reads, place_reads, i = self.ends, self.head.reads, [], 0
         for place in places:
             while ends[i] < place:
                 i += 1
-            found.append(reads[i])
-        return found
+            place_reads.append(reads[i])
+        return place_reads
 
 
 def _no_head(answer: Answer, head: Message) -> str:

@@ -100,12 +100,12 @@ def sources(
     """
     if metrics == "none":
         return []
-    ours = {urlsplit(url)[:2] for url in base_urls}
+    hosts = {urlsplit(url)[:2] for url in base_urls}
     if metrics != "auto":
-        named = [url.strip() for url in metrics.split("|") if url.strip()]
-        if not named or not all(urlsplit(url).scheme in ("http", "https") for url in named):
+        urls = [url.strip() for url in metrics.split("|") if url.strip()]
+        if not urls or not all(urlsplit(url).scheme in ("http", "https") for url in urls):
             raise UsageError("metrics must be auto, none, or the address of a page such as http://HOST:8000/metrics.")
-        return [[MetricsPage(url, (headers or {}) if urlsplit(url)[:2] in ours else {}, tls, proxy)] for url in named]
+        return [[MetricsPage(url, (headers or {}) if urlsplit(url)[:2] in hosts else {}, tls, proxy)] for url in urls]
     roots = dict.fromkeys(urlunsplit((*urlsplit(url)[:2], "", "", "")) for url in base_urls)
     return [[MetricsPage(root + path, headers or {}, tls, proxy) for path in paths()] for root in roots]
 
@@ -115,23 +115,23 @@ def parsed(text: str) -> tuple[list[Sample], set[str]]:
     from prometheus_client.parser import text_string_to_metric_families
 
     samples: list[Sample] = []
-    known: set[str] = set()
+    on_page: set[str] = set()
     try:
         families = list(text_string_to_metric_families(text))
     except (ValueError, IndexError, KeyError):  # whatever the parser met; what it says quotes the page
         raise ValueError(NO_METRICS) from None
     for family in families:
-        known.add(family.name)
+        on_page.add(family.name)
         if family.type == "counter":
-            known.add(f"{family.name}_total")
+            on_page.add(f"{family.name}_total")
         for name, labels, value, *_ in family.samples:
             if not name.endswith("_created"):
                 text = ",".join(f'{key}="{_escaped(labels[key])}"' for key in sorted(labels))
                 samples.append(Sample(name, text, float(value)))
-                known.add(name)
-    if not known:
+                on_page.add(name)
+    if not on_page:
         raise ValueError(NO_METRICS)
-    return samples, known
+    return samples, on_page
 
 
 def _escaped(value: str) -> str:
@@ -140,18 +140,18 @@ def _escaped(value: str) -> str:
 
 def recognised(known: Iterable[str]) -> tuple[str | None, dict[str, str]]:
     """The kind of server with such metric names, and its names of the known quantities; None if unknown."""
-    found = set(known)
+    present = set(known)
     for kind, table in names().items():
         begins = str(table["begins"])
-        if any(name.startswith(begins) for name in found):
+        if any(name.startswith(begins) for name in present):
             words: dict[str, str] = {}
             for word, called in table.items():
                 for name in called if word != "begins" else ():
                     # a histogram is there by its family or its sum, others by family or sample
                     if all(
-                        part in found
-                        or part.removesuffix("_sum") in found
-                        or (word in TIMES and f"{part}_sum" in found)
+                        part in present
+                        or part.removesuffix("_sum") in present
+                        or (word in TIMES and f"{part}_sum" in present)
                         for part in name.split(PLUS)
                     ):
                         words[word] = name
@@ -244,16 +244,16 @@ class Scraper:
     def _scrape(self, source: MetricsPage) -> bool:
         requested_s = time.monotonic()
         try:
-            samples, known = parsed(_page(source))
+            samples, on_page = parsed(_page(source))
         except (OSError, HTTPException, ValueError) as error:
             self._failed += 1
             self._why = f"{source.shown}: {_reason(error)}"
-            samples, known, up = [], set(), 0.0
+            samples, on_page, up = [], set(), 0.0
         else:
             self._read += 1
             up = 1.0
         at_s = 0.5 * (requested_s + time.monotonic())
-        self._known |= known
+        self._known |= on_page
         if up or source in self._found:
             self._waiting.append((at_s, list(self._changed(source, samples, up))))
         return bool(up)

@@ -67,8 +67,8 @@ def load_key(key_env: str = DEFAULT_KEY_ENV, key_file: str | None = None, *, env
         return _sound(key, f"key_file '{key_file}'")
     key = environ.get(key_env, "").strip()
     if not key and key_env != DEFAULT_KEY_ENV:
-        shown = f" {key_env}" if _VARIABLE.fullmatch(key_env) else ""  # it may be the key itself
-        raise UsageError(f"The variable{shown}, named by key_env, is not set; export it or use key_file.")
+        variable = f" {key_env}" if _VARIABLE.fullmatch(key_env) else ""  # it may be the key itself
+        raise UsageError(f"The variable{variable}, named by key_env, is not set; export it or use key_file.")
     return _sound(key, f"The variable {key_env}") if key else None
 
 
@@ -87,15 +87,15 @@ def redaction(
     key: str | None, headers: Iterable[tuple[str, str]] = (), extra: object = None, urls: Iterable[str] = ()
 ) -> Redaction:
     """Holds every secret of a run by its value: the key, secret headers, secret fields of the body, parts of URLs."""
-    found = [key] if key else []
+    secrets = [key] if key else []
     for name, value in headers:
         if is_secret_name(name):
-            found += [value, *value.split()[1:]]
-    found += _secret_fields(extra)
+            secrets += [value, *value.split()[1:]]
+    secrets += _secret_fields(extra)
     for url in urls:
-        found += [part for part in re.split("[:@]", m[0].rstrip("@")) if part] if (m := _USER.search(url)) else []
-        found += [m[2] for m in _QUERY.finditer(url) if is_secret_name(m[1])]
-    return Redaction(tuple(sorted({s for s in found if len(s) >= _SHORTEST}, key=len, reverse=True)))
+        secrets += [part for part in re.split("[:@]", m[0].rstrip("@")) if part] if (m := _USER.search(url)) else []
+        secrets += [m[2] for m in _QUERY.finditer(url) if is_secret_name(m[1])]
+    return Redaction(tuple(sorted({s for s in secrets if len(s) >= _SHORTEST}, key=len, reverse=True)))
 
 
 def of_command(words: Sequence[str], environ: Mapping[str, str]) -> Redaction:
@@ -103,15 +103,15 @@ def of_command(words: Sequence[str], environ: Mapping[str, str]) -> Redaction:
     words = [*words, *_nested(words)]
     files = [_small_text(word) for word in words if word.endswith((".toml", ".json"))]
     text = "\n".join([*words, *files])
-    named = [environ.get(name, "") if kind == "env" else _small_text(name) for kind, name in _KEY_PLACE.findall(text)]
+    keys = [environ.get(name, "") if kind == "env" else _small_text(name) for kind, name in _KEY_PLACE.findall(text)]
     secret = [value for name, value in environ.items() if is_secret_name(name) and not value.startswith(("/", "~"))]
-    headers = [found["quoted"] or found["bare"] for found in _HEADER.finditer(text)]
+    headers = [match["quoted"] or match["bare"] for match in _HEADER.finditer(text)]
     headers += [header.partition(",")[0] for header in headers]  # in a spec, a comma ends it
     pairs = [header.partition(mark) for header in headers for mark in ":="]
-    known = redaction(
+    in_text = redaction(
         None, [(name.strip(), value.strip()) for name, _, value in pairs], [*_bodies(words, files)], text.split()
     ).known
-    values = {value.strip() for value in (*known, *named, *secret)}
+    values = {value.strip() for value in (*in_text, *keys, *secret)}
     return Redaction(tuple(sorted((value for value in values if len(value) >= _SHORTEST), key=len, reverse=True)))
 
 
@@ -125,9 +125,9 @@ def _nested(words: Iterable[str]) -> Iterator[str]:
 
 def _bodies(words: Iterable[str], files: Iterable[str]) -> Iterator[object]:
     """The JSON objects of a command line, and those that its files give as extra-body."""
-    found = [m[0] for word in words if (m := _BODY.search(word))]
-    found += [body.replace('\\"', '"') for file in files for body in _BODY_IN_FILE.findall(file)]
-    for body in found:
+    bodies = [m[0] for word in words if (m := _BODY.search(word))]
+    bodies += [body.replace('\\"', '"') for file in files for body in _BODY_IN_FILE.findall(file)]
+    for body in bodies:
         with suppress(ValueError, RecursionError):
             yield json.loads(body)
 
@@ -187,7 +187,7 @@ def _alike(one: Iterable[str], other: Iterable[str]) -> int:
 def _seeds(form: str) -> Iterator[_Seed]:
     least = max(_SHORTEST, min(_END, -(-3 * len(form) // 4)))
     parts = [(0, least), (len(form) - least, len(form))]
-    parts += [(at, at + _MIDDLE) for at in range(0, len(form) - _MIDDLE + 1, _STEP)]
+    parts += [(start, start + _MIDDLE) for start in range(0, len(form) - _MIDDLE + 1, _STEP)]
     yield from (_Seed(form[begin:end], form[:begin], form[end:]) for begin, end in parts)
 
 
@@ -247,8 +247,8 @@ class Redaction:
 
     def foreign(self, text: str, characters: int = FOREIGN_CHARACTERS) -> str:
         """Words of a server as they are shown: one line without control characters and secrets, and not too long."""
-        shown = text[:FOREIGN_MOST].encode(errors="replace").decode()
-        plain = "".join(c if c.isprintable() else " " for c in shown)
+        clipped = text[:FOREIGN_MOST].encode(errors="replace").decode()
+        plain = "".join(c if c.isprintable() else " " for c in clipped)
         line = self.text(" ".join(plain.split()))
         return line if len(line) <= characters else line[: characters - 3] + "..."
 
@@ -273,14 +273,14 @@ class Redaction:
 
     def argv(self, argv: Sequence[str]) -> list[str]:
         """A command line: headers (`--header 'Name: value'`, `--header=Name=value`) and everything that `text` sees."""
-        found, header = [], False
+        redacted, header = [], False
         for word in argv:
             option, _, value = word.partition("=") if word.startswith("--header=") else ("", "", word)
-            shown = self.text(value)
+            safe = self.text(value)
             if header or option:
                 name, mark, _ = value.partition(":") if ":" in value.partition("=")[0] else value.partition("=")
                 if mark and is_secret_name(name):
-                    shown = f"{name}{mark}{HIDDEN}"
-            found.append(f"{option}={shown}" if option else shown)
+                    safe = f"{name}{mark}{HIDDEN}"
+            redacted.append(f"{option}={safe}" if option else safe)
             header = word in ("--header", "-H")
-        return found
+        return redacted

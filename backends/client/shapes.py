@@ -223,9 +223,9 @@ def words(choice: Json, *, fresh: bool = True) -> Words:
     content = part.get("content")
     if len(part) == 1 and isinstance(content, str):
         return Words(content)  # nearly every event
-    found = Words()
-    found.add(part)
-    return found
+    collected = Words()
+    collected.add(part)
+    return collected
 
 
 @dataclass(slots=True)
@@ -298,10 +298,10 @@ def usage(chunk: Json, choice: Json | None) -> Usage | None:
         objects.append({name: chunk.get(name) for name in ("prompt_eval_count", "eval_count")})
     if not objects:
         return None
-    found = Usage()
+    merged = Usage()
     for counts in objects:
-        found.count(counts)
-    return None if found.completion is None and found.prompt is None and not found.claimed else found
+        merged.count(counts)
+    return None if merged.completion is None and merged.prompt is None and not merged.claimed else merged
 
 
 def first_choice(chunk: Json) -> Json | None:

@@ -128,15 +128,15 @@ class Place:
         """How to connect, in this process, and from which of its addresses of each family, in turn."""
         tunnel = None
         if self.proxy is not None and self.secure:
-            where = self.label.encode("idna" if not self.label.isascii() else "ascii")
-            tunnel = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (where, where, self.proxy_headers)
+            host = self.label.encode("idna" if not self.label.isascii() else "ascii")
+            tunnel = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (host, host, self.proxy_headers)
         return Peer(
             addresses=self.addresses,
             name=self.label,
             tls=trust.context() if self.secure else None,
             server_name=urlsplit(self.url).hostname if self.secure else None,
             tunnel=tunnel,
-            sources={family: cycle(own) for family, own in sources.items()},
+            sources={family: cycle(ips) for family, ips in sources.items()},
         )
 
 
@@ -147,15 +147,15 @@ async def find(url: str, proxy: str | None = None) -> Place:
     """
     parts = urlsplit(proxy or url)
     if proxy is not None and (parts.scheme != "http" or not parts.hostname):
-        shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-        raise UsageError(f"'{shown}' is not a supported proxy; expected http://HOST:PORT.")
+        redacted = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        raise UsageError(f"'{redacted}' is not a supported proxy; expected http://HOST:PORT.")
     loop = asyncio.get_running_loop()
     try:
-        found = await loop.getaddrinfo(parts.hostname, _port(parts), type=socket.SOCK_STREAM)
+        infos = await loop.getaddrinfo(parts.hostname, _port(parts), type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not a valid host name"
         raise NotReady(f"No address of the host '{parts.hostname}' can be found: {why}") from None
-    addresses = [(int(f), cast("SocketAddress", at)) for f, *_, at in found if f in (socket.AF_INET, socket.AF_INET6)]
+    addresses = [(int(f), cast("SocketAddress", at)) for f, *_, at in infos if f in (socket.AF_INET, socket.AF_INET6)]
     if len(addresses) > 1:
         addresses = await _reachable_first(addresses)
     return Place(url, tuple(addresses), proxy)
@@ -188,14 +188,14 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
 
     Raises UsageError when there is none, and for one that is no http or https address or holds a password.
     """
-    named = (url or environ.get("OPENAI_BASE_URL", "")).strip()
-    if not named:
+    address = (url or environ.get("OPENAI_BASE_URL", "")).strip()
+    if not address:
         raise UsageError(
             "The openai backend has no address; give the URL of a server, as in bench run http://HOST:PORT, or set "
             "OPENAI_BASE_URL."
         )
     try:
-        parts = urlsplit(named if "://" in named else f"http://{named}")
+        parts = urlsplit(address if "://" in address else f"http://{address}")
         sound = (
             parts.scheme in ("http", "https")
             and bool(parts.hostname)
@@ -205,9 +205,9 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
     except ValueError:  # a port that is none, half an IPv6 address
         sound = False
     if not sound:
-        shown = re.sub("//.*@", "//", named.partition("?")[0])
+        redacted = re.sub("//.*@", "//", address.partition("?")[0])
         raise UsageError(
-            f"'{shown}' is not the URL of a server; expected http://HOST:PORT/v1, with a port from 1 to 65535."
+            f"'{redacted}' is not the URL of a server; expected http://HOST:PORT/v1, with a port from 1 to 65535."
         )
     if parts.username is not None or parts.password is not None:
         raise UsageError(
@@ -223,8 +223,8 @@ def base_url(url: str | None, environ: Mapping[str, str]) -> tuple[str, bool]:
             path, parts = re.sub(native, base, path), parts._replace(query=re.sub("&?alt=sse&?", "", parts.query))
     below = re.sub(rf"/({_ROUTES})$", "", path)
     if below == path:  # behind the last version all from a known route on: `/v1/models/ID`
-        known = rf"({_VERSION})(/[^/]+/invocations|/({_ROUTES}|chat|rerank|score|audio|images)(/(?!.*{_VERSION}).*)?)$"
-        below = re.sub(known, r"\1", path)
+        routes = rf"({_VERSION})(/[^/]+/invocations|/({_ROUTES}|chat|rerank|score|audio|images)(/(?!.*{_VERSION}).*)?)$"
+        below = re.sub(routes, r"\1", path)
     if below == path and not re.search(rf"({_VERSION})(/|$)", path):
         below += "/v1"
     return parts._replace(path=below, fragment="").geturl(), not url
@@ -279,35 +279,35 @@ class Limits:
     @property
     def sweep_s(self) -> float:
         """How often to look whether one has passed: a quarter of the shortest, 10 ms to `SWEEP_S`."""
-        given = [s for s in (self.connect_s, self.total_s, self.first_token_s, self.idle_s) if s is not None]
-        return min(SWEEP_S, max(0.01, min(given) / 4))
+        limits_s = [s for s in (self.connect_s, self.total_s, self.first_token_s, self.idle_s) if s is not None]
+        return min(SWEEP_S, max(0.01, min(limits_s) / 4))
 
 
 def networks(source: str) -> list[IPv4Network | IPv6Network]:
     """Those named in `source`; an address is one of a single address. Raises UsageError."""
-    found = []
+    parsed = []
     for part in source.split("|"):
         try:
-            found.append(ip_network(part.strip(), strict=False))
+            parsed.append(ip_network(part.strip(), strict=False))
         except ValueError:
             raise UsageError(
                 f"source: '{part.strip()}' is neither an IP address nor a network such as 10.0.0.0/24."
             ) from None
-    return found
+    return parsed
 
 
 def own_addresses(source: str) -> dict[int, list[str]]:
     """By family the addresses of this machine among those of `source`. Raises UsageError where there is none."""
-    own: dict[int, list[str]] = {}
+    addresses: dict[int, list[str]] = {}
     for network in networks(source):
         family = socket.AF_INET if network.version == 4 else socket.AF_INET6
         for address in map(str, islice(network.hosts(), MOST_SOURCES)):
             with socket.socket(family) as sock, suppress(OSError):
                 sock.bind((address, 0))
-                own.setdefault(family, []).append(address)
-    if not own:
+                addresses.setdefault(family, []).append(address)
+    if not addresses:
         raise UsageError(f"This machine has no address of source={source}.")
-    return own
+    return addresses
 
 
 def ports_per_address() -> int:
@@ -332,9 +332,9 @@ def allow_open_files(needed: int) -> int:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return soft
-    wanted = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return wanted
+    limit = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+    return limit
 
 
 class NotSecureError(Exception):

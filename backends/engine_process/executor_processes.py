@@ -39,16 +39,16 @@ class ExecutorProcesses:
         self._inboxes: dict[int, Inbox] = {}
         self._processes: list[subprocess.Popen[bytes]] = []
         for index in range(len(messages)):
-            ours, theirs = socket.socketpair()
-            with theirs:
-                numbers = [theirs.fileno(), index, *memory]
+            parent, child = socket.socketpair()
+            with child:
+                numbers = [child.fileno(), index, *memory]
                 process = subprocess.Popen(  # noqa: S603  this very program
                     python("backends.engine_process.executor_worker", *map(str, numbers)),
-                    pass_fds=[theirs.fileno(), *memory], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                    pass_fds=[child.fileno(), *memory], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                     process_group=0,  # Ctrl-C and SIGTERM are for the command
                 )  # fmt: skip
             self._processes.append(process)
-            self._sockets[index], self._inboxes[index] = ours, Inbox(ours)
+            self._sockets[index], self._inboxes[index] = parent, Inbox(parent)
         for descriptor in memory:
             os.close(descriptor)
         for index, message in enumerate(messages):

@@ -204,12 +204,12 @@ class ExecutorWorker:
 def make_executor(text: str, given: Mapping[str, object]) -> Executor | Paced:
     """The executor of this spec. Raises UsageError for what it cannot do with what it is given."""
     spec = parse(text)
-    known = {field.name for field in fields(find("executors", spec.name)) if field.init}
-    without = next((name for name in given if name not in known | {"seed"}), None)  # chance has a seed as well
+    arguments = {field.name for field in fields(find("executors", spec.name)) if field.init}
+    without = next((name for name in given if name not in arguments | {"seed"}), None)  # chance has a seed as well
     if without is not None:
         raise UsageError(
             f"{without} does not apply to the executor '{spec.name}' of the engine; its arguments are: "
-            f"{', '.join(sorted(known))}."
+            f"{', '.join(sorted(arguments))}."
         )
     executor: Executor | Paced = make("executors", spec, **given)
     return executor

@@ -87,8 +87,8 @@ def execute(executor: Executor, host: dict[int, ListOf[object]], work: Work) -> 
         if leaves:
             host[request_id] = executor.copy_out(table)
         else:
-            kept = host.pop(request_id)
-            executor.copy_in(kept, table[: len(kept)])
+            blocks = host.pop(request_id)
+            executor.copy_in(blocks, table[: len(blocks)])
     return executor.execute(work.pieces)
 
 
@@ -296,10 +296,10 @@ def looked_up(tokens: np.ndarray, ngram: int, count: int) -> list[int]:
     if count < 1 or n <= ngram:
         return []
     windows = np.lib.stride_tricks.sliding_window_view(tokens[:-1], ngram)  # (n - ngram, ngram)
-    found = np.flatnonzero((windows == tokens[n - ngram :]).all(axis=1))
-    if not len(found):
+    matches = np.flatnonzero((windows == tokens[n - ngram :]).all(axis=1))
+    if not len(matches):
         return []
-    first = int(found[-1]) + ngram
+    first = int(matches[-1]) + ngram
     drafts: list[int] = tokens[first : first + count].tolist()
     return drafts
 
@@ -321,9 +321,9 @@ class Drafting:
             seq: looked_up(token_ids[Oracle.request(seq).id][: seq.prompt + seq.emitted], group.ngram, room)
             for seq, room in group.members.items()
         }
-        made = Drafting(drafts)
-        group.kept = made.right
-        return made
+        drafting = Drafting(drafts)
+        group.kept = drafting.right
+        return drafting
 
     def with_pieces(self, pieces: list[Piece], piece: Callable[[Sequence, int, int], Piece]) -> list[Piece]:
         """`pieces`, and behind them a row for each draft: `piece(sequence, number, token)`."""

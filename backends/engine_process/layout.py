@@ -39,10 +39,10 @@ class Layout:
 
 def layout(engine: Engine, given: Mapping[str, object]) -> Layout:
     """The replicas that these options ask for. Raises UsageError."""
-    apart = engine.prefill is not None or engine.decode is not None
+    disaggregated = engine.prefill is not None or engine.decode is not None
     acts = router_acts(engine.router)
     for name, off in (("handoff", "pull"), ("link", "none")):
-        if not apart and not (acts and name == "link") and (value := getattr(engine, name)) != off:
+        if not disaggregated and not (acts and name == "link") and (value := getattr(engine, name)) != off:
             raise UsageError(f"Without prefill and decode replicas there is no {name}; leave out {name}={value}.")
     if (engine.prefill is None) != (engine.decode is None):
         raise UsageError("The engine needs prefill and decode replicas; give both, or neither.")
@@ -72,8 +72,8 @@ def _part(engine: Engine, given: Mapping[str, object], role: Role, its: Side, po
     for name, value in (("dp", its.dp), ("ep", its.ep)):
         if value != 1:
             raise UsageError(f"The engine does not divide experts or attention by {name}; leave out {name}.")
-    own = {"tp": its.tp if its.tp != 1 else None, "hardware": its.hardware, "latency": its.latency}
+    options = {"tp": its.tp if its.tp != 1 else None, "hardware": its.hardware, "latency": its.latency}
     core = Core.of(
         policy, engine.kv, engine.admission, engine.seed, engine.prefix_cache, engine.speculate, engine.preempt
     )
-    return Part(role, its.count, policy, router, {**given, **{k: v for k, v in own.items() if v is not None}}, core)
+    return Part(role, its.count, policy, router, {**given, **{k: v for k, v in options.items() if v is not None}}, core)

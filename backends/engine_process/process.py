@@ -26,15 +26,15 @@ class EngineProcess:
 
     async def open(self, message: worker.Open) -> Mapping[str, object]:
         """Start the process and build the model; its facts. Raises UsageError or BackendError when it cannot."""
-        ours, theirs = socket.socketpair()
-        with theirs:
+        parent, child = socket.socketpair()
+        with child:
             self.process = await asyncio.create_subprocess_exec(
-                *python(worker.__name__, str(theirs.fileno())),
-                pass_fds=[theirs.fileno()],
+                *python(worker.__name__, str(child.fileno())),
+                pass_fds=[child.fileno()],
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL,
                 process_group=0,  # Ctrl-C and SIGTERM are for this process, which closes the socket
             )  # fmt: skip
-        reader, self._writer = await asyncio.open_unix_connection(sock=ours)
+        reader, self._writer = await asyncio.open_unix_connection(sock=parent)
         self.send(message)
         try:
             ready = await asyncio.wait_for(receive(reader), PATIENCE_S)

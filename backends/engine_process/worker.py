@@ -207,7 +207,7 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
                 f"Replicas of executor={message.executor} cannot copy KV from one another; give executor=llama or "
                 "paced, or replicas alike and a router that does not move requests."
             )
-        gpus = whole if isinstance(whole := its.get("gpus"), int) else 1
+        gpus = gpu_count if isinstance(gpu_count := its.get("gpus"), int) else 1
         nice = nice_of(message, computes=pacer is None)
         model = pacer.latency_model if pacer is not None else None
         for _ in range(part.count):
@@ -258,9 +258,9 @@ def _link(layout: Layout, facts: Mapping[str, object]) -> tuple[Link, Rate]:
         return link_of(layout.link, str(facts["model"]), gpus or {str(facts["hardware"])})
     if parse(layout.link).name in ("nvlink", "pcie"):
         raise UsageError(f"link={layout.link} is that of a GPU; give none, or a rate such as 25Gbps.")
-    given, per_token = rate(layout.link, hardware("a100-80g")), facts["kv_bytes_per_token"]
+    link_rate, per_token = rate(layout.link, hardware("a100-80g")), facts["kv_bytes_per_token"]
     assert isinstance(per_token, int)
-    return Link(per_token / given.bytes_per_s, given.latency_s), given
+    return Link(per_token / link_rate.bytes_per_s, link_rate.latency_s), link_rate
 
 
 def nice_of(message: Open, *, computes: bool) -> int:
@@ -276,14 +276,14 @@ def kv_memory(
     Raises UsageError where it cannot be.
     """
     memory = core.memory(token_bytes(facts))
-    given: int | None = memory.blocks or message.kv_blocks
+    requested: int | None = memory.blocks or message.kv_blocks
     if pacer is not None:
         if message.temperature:
             name = parse(message.executor).name
             raise UsageError(f"temperature does not apply to the executor '{name}': its tokens are arbitrary.")
         size = memory.block_tokens
-        return memory, given or pacer.blocks_that_fit(size), pacer.block_cost(size)
-    blocks = given or KV_BLOCKS
+        return memory, requested or pacer.blocks_that_fit(size), pacer.block_cost(size)
+    blocks = requested or KV_BLOCKS
     _check_room(facts, blocks * memory.block_tokens * replicas)
     kv_bytes = facts.get("kv_bytes_per_token")
     return memory, blocks, replace(FREE, bytes=kv_bytes * memory.block_tokens if isinstance(kv_bytes, int) else 1)
@@ -291,8 +291,8 @@ def kv_memory(
 
 def token_bytes(facts: Mapping[str, object]) -> int | None:
     """Bytes of the keys of one token in one layer, where the executor has the facts."""
-    if isinstance(own := facts.get("layer_token_bytes"), int):
-        return own
+    if isinstance(layer_bytes := facts.get("layer_token_bytes"), int):
+        return layer_bytes
     per_token, layers = facts.get("kv_bytes_per_token"), facts.get("layers")
     if not isinstance(per_token, int) or not isinstance(layers, int):
         return None

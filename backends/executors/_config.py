@@ -249,12 +249,12 @@ class _Source:
         self.fields = read_json(path)
 
     def family(self) -> str:
-        named = self.fields.get("architectures")
-        if not isinstance(named, list) or len(named) != 1 or not isinstance(named[0], str):
-            raise UsageError(f"'{self.path}': architectures must name one model class, got {named!r}.")
-        if named[0] not in FAMILIES:
-            raise no_such("architecture", named[0], FAMILIES, f"(in '{self.path}')")
-        return FAMILIES[named[0]]
+        architectures = self.fields.get("architectures")
+        if not isinstance(architectures, list) or len(architectures) != 1 or not isinstance(architectures[0], str):
+            raise UsageError(f"'{self.path}': architectures must name one model class, got {architectures!r}.")
+        if architectures[0] not in FAMILIES:
+            raise no_such("architecture", architectures[0], FAMILIES, f"(in '{self.path}')")
+        return FAMILIES[architectures[0]]
 
     def refuse(self) -> None:
         """What would change the arithmetic and is not built."""
@@ -283,21 +283,21 @@ class _Source:
 
     def rope(self) -> tuple[float, RopeScaling | None]:
         """Base and scaling; `rope_parameters` is how transformers 5 writes what 4 called `rope_scaling`."""
-        given = self.fields.get("rope_parameters") or self.fields.get("rope_scaling") or {}
-        if not isinstance(given, dict):
-            raise UsageError(f"'{self.path}': rope scaling must be a JSON object, got {given!r}.")
-        theta = self.number("rope_theta", self.number("rope_theta", 10000.0), given)
-        kind = given.get("rope_type", given.get("type", "default"))
+        scaling = self.fields.get("rope_parameters") or self.fields.get("rope_scaling") or {}
+        if not isinstance(scaling, dict):
+            raise UsageError(f"'{self.path}': rope scaling must be a JSON object, got {scaling!r}.")
+        theta = self.number("rope_theta", self.number("rope_theta", 10000.0), scaling)
+        kind = scaling.get("rope_type", scaling.get("type", "default"))
         if kind == "default":
             return theta, None
         if kind not in ("linear", "llama3"):
             raise no_such("rope scaling", str(kind), ("default", "linear", "llama3"), f"(in '{self.path}')")
         return theta, RopeScaling(
             kind=kind,
-            factor=self.number("factor", 1.0, given),
-            low_freq_factor=self.number("low_freq_factor", 1.0, given),
-            high_freq_factor=self.number("high_freq_factor", 4.0, given),
-            original_tokens=int(self.number("original_max_position_embeddings", 8192, given)),
+            factor=self.number("factor", 1.0, scaling),
+            low_freq_factor=self.number("low_freq_factor", 1.0, scaling),
+            high_freq_factor=self.number("high_freq_factor", 4.0, scaling),
+            original_tokens=int(self.number("original_max_position_embeddings", 8192, scaling)),
         )
 
     def windows(self, family: str) -> tuple[int | None, ...]:

@@ -162,8 +162,8 @@ def _keep_nucleus(weights: np.ndarray, top_p: float) -> None:
     """
     order = np.argsort(-weights, kind="stable")
     reached = np.cumsum(weights[order])
-    kept = int(np.searchsorted(reached, top_p * reached[-1])) + 1
-    weights[order[kept:]] = 0
+    nucleus = int(np.searchsorted(reached, top_p * reached[-1])) + 1
+    weights[order[nucleus:]] = 0
 
 
 _COLUMNS = 16  # products are at least this wide and deep, so that BLAS sums in one order whatever the batch

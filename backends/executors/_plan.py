@@ -145,7 +145,7 @@ def _tokens(ordered: Sequence[_Span], rows: int) -> tuple[np.ndarray, np.ndarray
     """Token ids and positions of all rows, padded with token 0 at position 0 to a multiple of `_ROWS`."""
     ids, positions = np.zeros((2, _padded(rows)), np.intp)
     ids[:rows] = [token for span in ordered for token in span.piece.token_ids]
-    positions[:rows] = [at for span in ordered for at in range(span.piece.position, span.end)]
+    positions[:rows] = [place for span in ordered for place in range(span.piece.position, span.end)]
     return ids, positions
 
 

@@ -29,17 +29,17 @@ def expected(config: Config) -> dict[str, tuple[int, ...]]:
     hidden, q, kv = config.hidden, config.heads * config.head_dim, config.kv_heads * config.head_dim
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab, hidden)}
     for layer in range(config.layers):
-        at = f"model.layers.{layer}."
-        shapes[at + "input_layernorm.weight"] = (hidden,)
+        prefix = f"model.layers.{layer}."
+        shapes[prefix + "input_layernorm.weight"] = (hidden,)
         for name, rows in (("q", q), ("k", kv), ("v", kv)):
-            shapes[f"{at}self_attn.{name}_proj.weight"] = (rows, hidden)
+            shapes[f"{prefix}self_attn.{name}_proj.weight"] = (rows, hidden)
             if config.qkv_bias:
-                shapes[f"{at}self_attn.{name}_proj.bias"] = (rows,)
-        shapes[at + "self_attn.o_proj.weight"] = (hidden, q)
-        shapes[at + "post_attention_layernorm.weight"] = (hidden,)
-        shapes[at + "mlp.gate_proj.weight"] = (config.intermediate, hidden)
-        shapes[at + "mlp.up_proj.weight"] = (config.intermediate, hidden)
-        shapes[at + "mlp.down_proj.weight"] = (hidden, config.intermediate)
+                shapes[f"{prefix}self_attn.{name}_proj.bias"] = (rows,)
+        shapes[prefix + "self_attn.o_proj.weight"] = (hidden, q)
+        shapes[prefix + "post_attention_layernorm.weight"] = (hidden,)
+        shapes[prefix + "mlp.gate_proj.weight"] = (config.intermediate, hidden)
+        shapes[prefix + "mlp.up_proj.weight"] = (config.intermediate, hidden)
+        shapes[prefix + "mlp.down_proj.weight"] = (hidden, config.intermediate)
     shapes["model.norm.weight"] = (hidden,)
     if not config.tied:
         shapes["lm_head.weight"] = (config.vocab, hidden)
@@ -49,15 +49,15 @@ def expected(config: Config) -> dict[str, tuple[int, ...]]:
 def seeded(config: Config, seed: int) -> Tensors:
     """Float32 weights drawn from `seed`: variance 1/inputs, so that every layer matters; norms are ones."""
     rng = np.random.default_rng(seed)
-    made: Tensors = {}
+    tensors: Tensors = {}
     for name, shape in expected(config).items():
         if name.endswith("norm.weight"):
-            made[name] = np.ones(shape, np.float32)
+            tensors[name] = np.ones(shape, np.float32)
             continue
-        made[name] = rng.standard_normal(shape, dtype=np.float32)
+        tensors[name] = rng.standard_normal(shape, dtype=np.float32)
         if name != "model.embed_tokens.weight":
-            made[name] *= np.float32(shape[-1] ** -0.5)
-    return made
+            tensors[name] *= np.float32(shape[-1] ** -0.5)
+    return tensors
 
 
 def of_model(model: str | None, config: Config, seed: int) -> Tensors:
@@ -68,16 +68,16 @@ def of_model(model: str | None, config: Config, seed: int) -> Tensors:
 def read(folder: Path, config: Config) -> Tensors:
     """All tensors of the model in float32. UsageError for one that is missing, unknown or misshapen."""
     shapes = expected(config)
-    found: Tensors = {}
+    tensors: Tensors = {}
     for name, tensor, path in _stored(folder):
         # old files carry tensors that are computed: rotary tables, a tied output head
         if name.endswith("rotary_emb.inv_freq") or (config.tied and name == "lm_head.weight"):
             continue
         if name not in shapes:
-            near = get_close_matches(name, shapes, n=1, cutoff=0.8)
-            hint = f" Did you mean '{near[0]}'?" if near else ""
+            matches = get_close_matches(name, shapes, n=1, cutoff=0.8)
+            hint = f" Did you mean '{matches[0]}'?" if matches else ""
             raise UsageError(f"'{path}' holds tensor '{name}', which this model does not use.{hint}")
-        if name in found:
+        if name in tensors:
             raise UsageError(f"'{path}' holds tensor '{name}' a second time.")
         if tensor.shape != shapes[name]:
             raise UsageError(
@@ -85,20 +85,20 @@ def read(folder: Path, config: Config) -> Tensors:
             )
         if not np.isfinite(tensor).all():
             raise UsageError(f"'{path}': tensor '{name}' holds numbers that are not finite; the file is damaged.")
-        found[name] = tensor
-    missing = [name for name in shapes if name not in found]
+        tensors[name] = tensor
+    missing = [name for name in shapes if name not in tensors]
     if missing:
         rest = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise UsageError(f"Model folder '{folder}' has no tensor '{missing[0]}'{rest}.")
-    return found
+    return tensors
 
 
 def _stored(folder: Path) -> Iterator[tuple[str, np.ndarray, Path]]:
     """(name, tensor, file) of everything stored; with an index, each tensor must be in the file of the index."""
     if (folder / _INDEX).exists():
-        wanted = _index(folder / _INDEX)
-        for file in sorted(set(wanted.values())):
-            names = {name for name, where in wanted.items() if where == file}
+        index = _index(folder / _INDEX)
+        for file in sorted(set(index.values())):
+            names = {name for name, holder in index.items() if holder == file}
             for name, tensor in _file(folder / file):
                 names.discard(name)
                 yield name, tensor, folder / file
@@ -114,13 +114,13 @@ def _stored(folder: Path) -> Iterator[tuple[str, np.ndarray, Path]]:
 
 
 def _index(path: Path) -> dict[str, str]:
-    wanted = read_json(path).get("weight_map")
-    if not isinstance(wanted, dict) or not all(isinstance(v, str) for v in wanted.values()):
+    weight_map = read_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
         raise UsageError(f"'{path}': weight_map must map tensor names to file names.")
-    for file in wanted.values():
+    for file in weight_map.values():
         if Path(file).name != file:
             raise UsageError(f"'{path}': weight_map names '{file}', which is not a file of this folder.")
-    return wanted
+    return weight_map
 
 
 def _file(path: Path) -> Iterator[tuple[str, np.ndarray]]:

@@ -64,9 +64,9 @@ class Llama(Transformer):
 
     def copy_from(self, memory: mmap, source_blocks: Sequence[int], blocks: Sequence[int]) -> None:
         """Copy these pages of another executor's `memory` into pages here."""
-        for ours, theirs in zip(self._pages, self._layers_in(memory), strict=True):
+        for pages, source_pages in zip(self._pages, self._layers_in(memory), strict=True):
             for block, source in zip(blocks, source_blocks, strict=True):
-                ours[block] = theirs[source]
+                pages[block] = source_pages[source]
 
     def copy_out_of(self, memory: mmap, source_blocks: Sequence[int]) -> Sequence[np.ndarray]:
         """What `copy_out` of the other executor gives."""

@@ -91,8 +91,8 @@ class Paced:
         """(tokens,) int64: an answer, of words of the built-in tokenizer where the vocabulary has any."""
         drawn = (seed + np.arange(1, tokens + 1, dtype=np.int64) * _GOLDEN) % 2**32
         words = (self.vocab_size - _BYTES) // 3
-        made: np.ndarray = _BYTES + drawn % words if words > 0 else drawn % self.vocab_size
-        return made
+        token_ids: np.ndarray = _BYTES + drawn % words if words > 0 else drawn % self.vocab_size
+        return token_ids
 
     def blocks_that_fit(self, block_tokens: int) -> int:
         """KV blocks beside the weights on its GPUs, as the simulator counts them."""

@@ -65,11 +65,11 @@ class Torch(Transformer):
         if self.device == "auto":
             self.device = "cuda" if torch.cuda.is_available() else "cpu"
         torch.set_num_threads(self._threads())
-        made = weights.fuse(weights.of_model(self.model, self.config, self.seed), self.config, self._exact)
-        self._parameters = made.parameters
-        self._embed, self._head = self._tensor(made.embed), self._tensor(made.head)
+        fused = weights.fuse(weights.of_model(self.model, self.config, self.seed), self.config, self._exact)
+        self._parameters = fused.parameters
+        self._embed, self._head = self._tensor(fused.embed), self._tensor(fused.head)
         self._layers = tuple(
-            Layer._make(None if array is None else self._tensor(array) for array in layer) for layer in made.layers
+            Layer._make(None if array is None else self._tensor(array) for array in layer) for layer in fused.layers
         )
         self._rotary = Rotary(self.config, self._exact)
 
@@ -107,12 +107,12 @@ class Torch(Transformer):
         return getattr(self._torch, self.dtype)
 
     def _tensor(self, array: np.ndarray) -> Tensor:
-        made: Tensor = self._torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self._kind)
-        return made
+        tensor: Tensor = self._torch.from_numpy(np.ascontiguousarray(array)).to(self.device, self._kind)
+        return tensor
 
     def _index(self, array: np.ndarray) -> Tensor:
-        made: Tensor = self._torch.from_numpy(np.asarray(array, np.int64)).to(self.device)
-        return made
+        tensor: Tensor = self._torch.from_numpy(np.asarray(array, np.int64)).to(self.device)
+        return tensor
 
     def _logits(self, step: Plan) -> np.ndarray:
         kind = self._torch.float64 if self.dtype == "float64" else self._torch.float32
@@ -123,7 +123,7 @@ class Torch(Transformer):
     def _groups(self, attention: Attention) -> list[_Group]:
         """What attends together, on the device; the same in every layer of one window."""
         decodes, prefills = attention
-        made = [
+        groups = [
             _Group(g.start, g.stop, self._index(g.pages), 0, self._tensor(g.mask)[:, None, None], decodes=True)
             for g in decodes
         ]
@@ -131,8 +131,8 @@ class Torch(Transformer):
             pages = self._index(prefill.pages)
             for tile in prefill.tiles:
                 mask = np.pad(tile.mask, ((0, 0), (tile.mask_from, 0)))  # (rows, keys)
-                made.append(_Group(tile.start, tile.stop, pages, tile.first_key, self._tensor(mask), decodes=False))
-        return made
+                groups.append(_Group(tile.start, tile.stop, pages, tile.first_key, self._tensor(mask), decodes=False))
+        return groups
 
     def _run(self, step: Plan) -> Tensor:
         """The logits (sampled pieces in row order, vocab)."""

@@ -33,14 +33,14 @@ def rows(folder: Path, system: str) -> dict[str, np.ndarray]:
         if (shipped := folder / "exchange.parquet").is_file():
             t = pq.read_table(shipped)
             t = t.filter(np.array(t["system"].to_pylist()) == system)
-            found = {name: t[name].to_numpy() for name in ("gpus", "tokens", "latency")}
+            columns = {name: t[name].to_numpy() for name in ("gpus", "tokens", "latency")}
         else:
-            found = _fastest(folder / system / "comm", system)
+            columns = _fastest(folder / system / "comm", system)
     except (OSError, pa.ArrowException, KeyError) as error:
         raise UsageError(f"'{folder}' cannot be read as times of exchanges: {error}.") from None
-    if not len(found["latency"]):
+    if not len(columns["latency"]):
         raise UsageError(f"'{folder}' has no times of exchanges on {system}.")
-    return found
+    return columns
 
 
 def _fastest(comm: Path, system: str) -> dict[str, np.ndarray]:
@@ -57,29 +57,29 @@ def _fastest(comm: Path, system: str) -> dict[str, np.ndarray]:
 def _deepep(comm: Path, system: str) -> list[pd.DataFrame]:
     import pandas as pd  # heavy
 
-    found = []
+    frames = []
     for file in sorted(comm.glob("*/*/wideep_deepep_ll_perf.parquet")):
         t = pd.read_parquet(file)
         t = t[(t["hidden_size"] == SHAPE.hidden) & (t["num_topk"] == SHAPE.chosen) & (t["num_experts"] == SHAPE.routed)]
-        found.append(pd.DataFrame({
+        frames.append(pd.DataFrame({
             "gpus": t["node_num"] * NODE_GPUS.get(system, 8), "tokens": t["num_token"],
             "latency": (t["dispatch_avg_t_us"] + t["combine_avg_t_us"]) / 1e3,
         }))  # fmt: skip
-    return found
+    return frames
 
 
 def _tensorrt(comm: Path) -> list[pd.DataFrame]:
     import pandas as pd  # heavy
 
-    found = []
+    frames = []
     for file in sorted(comm.glob("*/*/trtllm_alltoall_perf.parquet")):
         t = pd.read_parquet(file)
-        whole = t["moe_dtype"].isin(WIDE_TYPES) & (t["op_name"] != "alltoall_combine_low_precision")
+        wide = t["moe_dtype"].isin(WIDE_TYPES) & (t["op_name"] != "alltoall_combine_low_precision")
         names = ["kernel_source", "moe_dtype", "moe_ep_size", "num_tokens"]
-        steps = t[whole].groupby([*names, "op_name"])["latency"].min().groupby(names).sum().reset_index()
-        named = steps.rename(columns={"moe_ep_size": "gpus", "num_tokens": "tokens"})
-        found.append(named[["gpus", "tokens", "latency"]])
-    return found
+        steps = t[wide].groupby([*names, "op_name"])["latency"].min().groupby(names).sum().reset_index()
+        renamed = steps.rename(columns={"moe_ep_size": "gpus", "num_tokens": "tokens"})
+        frames.append(renamed[["gpus", "tokens", "latency"]])
+    return frames
 
 
 def measured(t: dict[str, np.ndarray]) -> tuple[list[Array], Array]:

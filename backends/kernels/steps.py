@@ -37,18 +37,18 @@ class Steps:
     def linear_s(self, tokens: Array) -> Array:
         """Projections of attention, and plain feed-forwards."""
         m, k, fmt = self.model, self.kernels, format_named(self.formats.attention)
-        own, heads = np.maximum(tokens / self.shape.dp, 1), m.heads // self.shape.tp
+        rows, heads = np.maximum(tokens / self.shape.dp, 1), m.heads // self.shape.tp
         if m.latent is None:
             queries, stored = heads * m.head_dim, -(-m.kv_heads // self.shape.tp) * m.head_dim
-            one = k.product_s(own, (2 if m.output_gate else 1) * queries + 2 * stored, m.hidden, fmt)
-            one = one + k.product_s(own, m.hidden, queries, fmt)
+            layer_s = k.product_s(rows, (2 if m.output_gate else 1) * queries + 2 * stored, m.hidden, fmt)
+            layer_s = layer_s + k.product_s(rows, m.hidden, queries, fmt)
         else:
             low = m.latent
-            one = k.product_s(own, low.query_rank + low.kept, m.hidden, fmt)
-            one = one + k.product_s(own, heads * (low.nope + low.rope), low.query_rank or m.hidden, fmt)
-            one = one + k.product_s(own, heads * (low.nope + low.value), low.rank, fmt)
-            one = one + k.product_s(own, m.hidden, heads * low.value, fmt)
-        return self._share * (m.layers * one + m.dense_layers * self._feed_forward(tokens, m.ffn))
+            layer_s = k.product_s(rows, low.query_rank + low.kept, m.hidden, fmt)
+            layer_s = layer_s + k.product_s(rows, heads * (low.nope + low.rope), low.query_rank or m.hidden, fmt)
+            layer_s = layer_s + k.product_s(rows, heads * (low.nope + low.value), low.rank, fmt)
+            layer_s = layer_s + k.product_s(rows, m.hidden, heads * low.value, fmt)
+        return self._share * (m.layers * layer_s + m.dense_layers * self._feed_forward(tokens, m.ffn))
 
     def experts_s(self, tokens: Array) -> Array:
         """Gates, routed experts and shared ones; 0 in a dense model."""
@@ -66,40 +66,40 @@ class Steps:
         scatter, or, in layers with experts, tokens go to their experts and back, if that is faster."""
         k, m, shape = self.kernels, self.model, self.shape
         elements = tokens * m.hidden
-        one = k.all_reduce_s(elements / shape.dp, shape.tp)
+        reduce_s = k.all_reduce_s(elements / shape.dp, shape.tp)
         if shape.dp == 1:
-            return self._share * m.layers * 2 * one
-        whole = 2 * k.gather_s(elements, shape.stage_gpus)
-        layers_s = m.layers * (one + whole)
+            return self._share * m.layers * 2 * reduce_s
+        gather_scatter_s = 2 * k.gather_s(elements, shape.stage_gpus)
+        layers_s = m.layers * (reduce_s + gather_scatter_s)
         if m.experts is not None and shape.ep == shape.stage_gpus:
-            own = np.maximum(tokens / shape.stage_gpus, 1)
+            gpu_tokens = np.maximum(tokens / shape.stage_gpus, 1)
             try:
-                sent = np.minimum(whole, k.exchange_s(own, self._expert_layer(m.experts)))
+                sent = np.minimum(gather_scatter_s, k.exchange_s(gpu_tokens, self._expert_layer(m.experts)))
             except UsageError:  # none were measured
                 return self._share * layers_s
-            layers_s = layers_s + m.routed_layers * (sent - whole)
+            layers_s = layers_s + m.routed_layers * (sent - gather_scatter_s)
         return self._share * layers_s
 
     def other_s(self, tokens: Array) -> Array:
         """Two norms with their residuals and a rotary embedding a layer."""
-        own, m = tokens / self.shape.dp, self.model
-        norm_s = self.kernels.moved_s(3 * own * m.hidden * ACTIVATION_BYTES)
-        rotary_s = self.kernels.moved_s(2 * own * (m.heads // self.shape.tp) * m.head_dim * ACTIVATION_BYTES)
+        group_tokens, m = tokens / self.shape.dp, self.model
+        norm_s = self.kernels.moved_s(3 * group_tokens * m.hidden * ACTIVATION_BYTES)
+        rotary_s = self.kernels.moved_s(2 * group_tokens * (m.heads // self.shape.tp) * m.head_dim * ACTIVATION_BYTES)
         return self._share * m.layers * (2 * norm_s + rotary_s)
 
     def head_s(self, seqs: Array) -> Array:
         """The head and sampling for so many sequences."""
         columns = -(-self.model.vocab // self.shape.tp)
-        one = self.kernels.product_s(seqs, columns, self.model.hidden, format_named(self.formats.head))
-        return one + self.kernels.moved_s(4 * seqs * self.model.vocab)
+        matrix_s = self.kernels.product_s(seqs, columns, self.model.hidden, format_named(self.formats.head))
+        return matrix_s + self.kernels.moved_s(4 * seqs * self.model.vocab)
 
     def decode_s(self, seqs: Array, context: Array) -> Array:
         """Attention of `seqs` decodes with `context` tokens each."""
-        own, kv = np.maximum(seqs / self.shape.dp, 1), format_named(self.formats.kv)
+        group_seqs, kv = np.maximum(seqs / self.shape.dp, 1), format_named(self.formats.kv)
         total = np.zeros(np.broadcast_shapes(seqs.shape, context.shape))
         for heads, layers in self._attention():
-            total = total + layers * self.kernels.decode_s(own, np.maximum(context, 1), heads, kv)
-        return self._share * (total + self._linear_attention_s(own))
+            total = total + layers * self.kernels.decode_s(group_seqs, np.maximum(context, 1), heads, kv)
+        return self._share * (total + self._linear_attention_s(group_seqs))
 
     def prefill_s(self, new: Array, stored: Array) -> Array:
         """Attention of one piece of prompt, `new` tokens after `stored` ones."""

@@ -75,15 +75,15 @@ class Surface:
                 for place, weight in corners
                 for step in (0, 1)
             ]
-        found: Array = np.exp(sum(weight * self.values[place] for place, weight in corners))
-        return found
+        efficiency: Array = np.exp(sum(weight * self.values[place] for place, weight in corners))
+        return efficiency
 
 
 def surface(sizes: Sequence[np.ndarray], efficiency: Array) -> Surface:
     """Through points that need not fill a grid: a gap is as its neighbour, along the last axis first."""
-    axes = [np.unique(one).astype(float) for one in sizes]
+    axes = [np.unique(points).astype(float) for points in sizes]
     grid = np.full([len(axis) for axis in axes], -np.inf)
-    places = tuple(np.searchsorted(axis, one) for axis, one in zip(axes, sizes, strict=True))
+    places = tuple(np.searchsorted(axis, points) for axis, points in zip(axes, sizes, strict=True))
     np.maximum.at(grid, places, np.log(efficiency))
     for i in reversed(range(grid.ndim)):
         lines = np.moveaxis(grid, i, -1)
@@ -115,51 +115,51 @@ class MeasuredKernels:
 
     def product_s(self, rows: Array, columns: int, inner: int, fmt: Format) -> Array:
         """(rows x inner) times (inner x columns) of weights in this format."""
-        found = self._surface(("product", fmt.name), lambda: self._products(fmt))
-        return Bounds(self.gpu).product_s(rows, columns, inner, fmt) / found.at(rows, columns, inner)
+        efficiency = self._surface(("product", fmt.name), lambda: self._products(fmt))
+        return Bounds(self.gpu).product_s(rows, columns, inner, fmt) / efficiency.at(rows, columns, inner)
 
     def prefill_s(self, new: Array, stored: Array, heads: Heads, kv: Format) -> Array:
         """Causal attention of `new` tokens of one prompt after `stored` ones, as efficient as that of all of them."""
-        found = self._surface(("prefill", heads, kv.bits), lambda: self._attention("context", "isl", heads, kv))
-        return Bounds(self.gpu).prefill_s(np.ones(1), new, stored, heads, kv.bits) / found.at(1.0, new + stored)
+        efficiency = self._surface(("prefill", heads, kv.bits), lambda: self._attention("context", "isl", heads, kv))
+        return Bounds(self.gpu).prefill_s(np.ones(1), new, stored, heads, kv.bits) / efficiency.at(1.0, new + stored)
 
     def decode_s(self, seqs: Array, context: Array, heads: Heads, kv: Format) -> Array:
         """Attention of one new token to `context` ones in each of `seqs` sequences."""
-        found = self._surface(("decode", heads, kv.bits), lambda: self._attention("generation", "step", heads, kv))
-        return Bounds(self.gpu).decode_s(seqs, context, heads, kv.bits) / found.at(seqs, context)
+        efficiency = self._surface(("decode", heads, kv.bits), lambda: self._attention("generation", "step", heads, kv))
+        return Bounds(self.gpu).decode_s(seqs, context, heads, kv.bits) / efficiency.at(seqs, context)
 
     def experts_s(self, tokens: Array, layer: ExpertLayer, fmt: Format) -> Array:
         """The routed experts of one layer, without their gate."""
-        found = self._surface(("experts", layer, fmt.name), lambda: self._experts(layer, fmt))
-        return Bounds(self.gpu).experts_s(tokens, layer, fmt) / found.at(tokens)
+        efficiency = self._surface(("experts", layer, fmt.name), lambda: self._experts(layer, fmt))
+        return Bounds(self.gpu).experts_s(tokens, layer, fmt) / efficiency.at(tokens)
 
     def all_reduce_s(self, elements: Array, gpus: int) -> Array:
         """An all-reduce in a CUDA graph: the faster of NCCL's and the engines' own."""
         if gpus == 1:
             return np.zeros_like(elements)
-        own = self._surface(("own", gpus), lambda: self._collective("custom_allreduce", "all_reduce", gpus))
+        custom = self._surface(("own", gpus), lambda: self._collective("custom_allreduce", "all_reduce", gpus))
         nccl = self._surface(("nccl", gpus), lambda: self._collective("nccl", "all_reduce", gpus))
-        best = np.maximum(own.at(elements), nccl.at(elements))
+        best = np.maximum(custom.at(elements), nccl.at(elements))
         return Bounds(self.gpu).all_reduce_s(elements, gpus) / best
 
     def gather_s(self, elements: Array, gpus: int) -> Array:
         """An all-gather or a reduce-scatter of so many elements in all."""
         if gpus == 1:
             return np.zeros_like(elements)
-        found = self._surface(("gather", gpus), lambda: self._collective("nccl", "all_gather", gpus))
-        return Bounds(self.gpu).gather_s(elements, gpus) / found.at(elements)
+        efficiency = self._surface(("gather", gpus), lambda: self._collective("nccl", "all_gather", gpus))
+        return Bounds(self.gpu).gather_s(elements, gpus) / efficiency.at(elements)
 
     def exchange_s(self, tokens: Array, layer: ExpertLayer) -> Array:
         """Dispatch and combine of so many tokens of each GPU, to experts on many GPUs and back."""
         if layer.ep * layer.tp == 1:
             return np.zeros_like(tokens)
         gpus, bounds = layer.ep * layer.tp, Bounds(self.gpu)
-        found = self._surface("exchange", self._exchanges)
-        widest = round(float(np.exp(found.axes[1][-1])))
+        efficiency = self._surface("exchange", self._exchanges)
+        widest = round(float(np.exp(efficiency.axes[1][-1])))
         node, between_s = self.gpu.link_gpus or gpus, np.zeros_like(tokens)
         if gpus > node and gpus > widest:  # only measured within nodes: the network at its peak beside
             between_s, layer = bounds.exchange_s(tokens, layer), replace(layer, ep=max(1, node // layer.tp))
-        return between_s + bounds.exchange_s(tokens, layer) / found.at(tokens, float(layer.ep * layer.tp))
+        return between_s + bounds.exchange_s(tokens, layer) / efficiency.at(tokens, float(layer.ep * layer.tp))
 
     def moved_s(self, moved_bytes: Array) -> Array:
         """A kernel that only moves memory: norms, activations, rotary embeddings."""
@@ -167,17 +167,17 @@ class MeasuredKernels:
 
     def _products(self, fmt: Format) -> Surface:
         """Those of the format, or of the next one that the GPU has a table of, not only shapes at the edge of it."""
-        every = len(self._rows("gemm", "gemm", {"gemm_dtype": "bfloat16"})["m"])
-        for near in (fmt, *map(format_named, _NEXT_FORMATS.get(fmt.name, ("bf16",)))):
+        bf16_rows = len(self._rows("gemm", "gemm", {"gemm_dtype": "bfloat16"})["m"])
+        for tabled in (fmt, *map(format_named, _NEXT_FORMATS.get(fmt.name, ("bf16",)))):
             try:
-                t = self._rows("gemm", "gemm", {"gemm_dtype": PRODUCTS.get(near.name, "")})
+                t = self._rows("gemm", "gemm", {"gemm_dtype": PRODUCTS.get(tabled.name, "")})
             except UsageError:
                 continue
-            if len(t["m"]) > every / 10:
+            if len(t["m"]) > bf16_rows / 10:
                 break
         m, n, k = (t[name].astype(float) for name in ("m", "n", "k"))
         bounds = Bounds(self.measured)
-        bound, streamed = bounds.product_s(m, n, k, near), bounds.moved_s(n * k * near.bits / 8)
+        bound, streamed = bounds.product_s(m, n, k, tabled), bounds.moved_s(n * k * tabled.bits / 8)
         efficiency = bound / _seconds(t)
         large = streamed >= np.quantile(streamed, 0.95)
         most = float(np.quantile(efficiency[large & (m <= ONE_BY_ONE)], 0.5))
@@ -185,19 +185,19 @@ class MeasuredKernels:
 
     def _experts(self, layer: ExpertLayer, fmt: Format) -> Surface:
         names = ("hidden_size", "inter_size", "num_experts", "topk", "moe_tp_size", "moe_ep_size")
-        every = self.rows_of("moe", "moe")
+        rows = self.rows_of("moe", "moe")
         if self.library:
-            if "kernel_source" not in every:
+            if "kernel_source" not in rows:
                 raise UsageError(
                     "These tables do not tell kernels of experts apart; name aiconfigurator's: data=FOLDER."
                 )
-            sources = [str(one) for one in every["kernel_source"]]
-            if not any(self.library in one for one in sources):
+            sources = [str(kernel) for kernel in rows["kernel_source"]]
+            if not any(self.library in kernel for kernel in sources):
                 raise no_such("kernels of experts in these tables", self.library, set(sources))
-            self._tables["moe", "moe"] = _only(every, np.array([self.library in one for one in sources]))
-        for near in (fmt, *map(format_named, _NEXT_FORMATS.get(fmt.name, ()))):
+            self._tables["moe", "moe"] = _only(rows, np.array([self.library in kernel for kernel in sources]))
+        for tabled in (fmt, *map(format_named, _NEXT_FORMATS.get(fmt.name, ()))):
             try:
-                t = self._rows("moe", "moe", {"moe_dtype": EXPERTS.get(near.name, "bfloat16")})
+                t = self._rows("moe", "moe", {"moe_dtype": EXPERTS.get(tabled.name, "bfloat16")})
                 break
             except UsageError as error:
                 missing = error
@@ -208,7 +208,7 @@ class MeasuredKernels:
             t = _only(t, usual)
         tokens = t["num_tokens"].astype(float)
         measured = ExpertLayer(*(int(t[name][0]) for name in names))
-        return surface([tokens], Bounds(self.measured).experts_s(tokens, measured, near) / _seconds(t))
+        return surface([tokens], Bounds(self.measured).experts_s(tokens, measured, tabled) / _seconds(t))
 
     def _attention(self, phase: str, size: str, heads: Heads, kv: Format) -> Surface:
         only = {"kv_cache_dtype": "bfloat16" if kv.bits > 8 else "fp8"}
@@ -239,7 +239,7 @@ class MeasuredKernels:
     def _collective(self, name: str, operation: str, gpus: int) -> Surface:
         t = _nearest(self._rows("comm", name, {"op_name": operation}), ("num_gpus",), (gpus,))
         if "backend" in t:
-            t = _only(t, np.array([str(one).endswith("graph") for one in t["backend"]]))
+            t = _only(t, np.array([str(backend).endswith("graph") for backend in t["backend"]]))
         if "nccl_dtype" in t:
             t = _only(t, t["nccl_dtype"] == "half")
         elements, number = t["message_size"].astype(float), int(t["num_gpus"][0])
@@ -273,10 +273,10 @@ class MeasuredKernels:
 
     def rows_of(self, kind: str, name: str) -> Columns:
         """The newest file of each engine, in the columns that all of them have."""
-        known = self._tables.get((kind, name))
-        if known is None:
-            known = self._tables[kind, name] = self._read(kind, name)
-        return known
+        columns = self._tables.get((kind, name))
+        if columns is None:
+            columns = self._tables[kind, name] = self._read(kind, name)
+        return columns
 
     def _read(self, kind: str, name: str) -> Columns:
         if (shipped := self.folder / f"{name}.parquet").is_file():
@@ -289,10 +289,10 @@ class MeasuredKernels:
             raise UsageError(f"'{self.folder / self.system / kind}' has no {name}_perf.parquet.")
         parts = [_columns(file) for file in newest.values()]
         names = set(parts[0]).intersection(*parts[1:])
-        found = {column: np.concatenate([part[column] for part in parts]) for column in names}
+        columns = {column: np.concatenate([part[column] for part in parts]) for column in names}
         if "head_dim" in names and "window_size" not in names:
-            found["window_size"] = np.zeros(len(found["latency"]), int)
-        return found
+            columns["window_size"] = np.zeros(len(columns["latency"]), int)
+        return columns
 
 
 _NEXT_FORMATS = {
@@ -310,7 +310,7 @@ def systems(folder: Path) -> list[str]:
     """The measured systems in a folder, sorted."""
     if (shipped := folder / "gemm.parquet").is_file():
         return sorted(set(_columns(shipped, names=["system", "latency"])["system"].tolist()))
-    return sorted(one.parent.name for one in folder.glob("*/gemm") if one.is_dir())
+    return sorted(gemm.parent.name for gemm in folder.glob("*/gemm") if gemm.is_dir())
 
 
 def _version(file: Path) -> list[int]:
@@ -361,13 +361,13 @@ def installed() -> Path:
 def measured_kernels(data: str | None, system: str | None, gpu: Hardware, library: str = "") -> MeasuredKernels:
     """Kernels of `gpu` from a folder, measured on `system`, else on its own or the nearest GPU. Raises UsageError."""
     folder = SHIPPED if data is None else installed() if data == INSTALLED else Path(data)
-    known = [one for one in systems(folder) if one in GPU_OF]
-    if not known:
+    measured = [name for name in systems(folder) if name in GPU_OF]
+    if not measured:
         raise UsageError(f"'{folder}' holds no tables of kernels in the layout SYSTEM/gemm/ENGINE/VERSION/*.parquet.")
     if system is None:
-        system = min(known, key=lambda one: (_apart(hardware(GPU_OF[one]), gpu), one))
-    elif system not in known:
-        raise no_such("measured system", system, known)
+        system = min(measured, key=lambda one: (_apart(hardware(GPU_OF[one]), gpu), one))
+    elif system not in measured:
+        raise no_such("measured system", system, measured)
     return replace(_kernels(folder.resolve(), system, library), gpu=gpu)
 
 

@@ -37,10 +37,10 @@ def names(file: str) -> list[str]:
 
 def named(file: str, name: str) -> Mapping[str, Any]:
     """The set of that name. Raises UsageError with the nearest known name."""
-    found = sets(file).get(name.lower())
-    if found is None:
+    constants = sets(file).get(name.lower())
+    if constants is None:
         raise no_such(f"set of constants of {file.removesuffix('.toml')}", name, names(file))
-    return found
+    return constants
 
 
 def measured_on(file: str, name: str) -> Mapping[str, object]:
@@ -101,6 +101,6 @@ def total(loads: StepLoads, of_pieces: np.ndarray) -> np.ndarray:
 
 def largest(loads: StepLoads, of_pieces: np.ndarray) -> np.ndarray:
     """(n,) the largest of the pieces of each step, 0 where it has none."""
-    found = np.zeros(len(loads.decode_seqs), of_pieces.dtype)
-    np.maximum.at(found, loads.step, of_pieces)
-    return found
+    maxima = np.zeros(len(loads.decode_seqs), of_pieces.dtype)
+    np.maximum.at(maxima, loads.step, of_pieces)
+    return maxima

@@ -25,10 +25,10 @@ _Constants = tuple[float, float, float]
 def _of_file(path: str) -> dict[str, list[float]]:
     """The constants of a file, in milliseconds as in `abc.toml`."""
     held = latency_file(path)
-    found = held.get("arguments", held)
+    table = held.get("arguments", held)
     try:
         fit = {
-            name: [1000 * float(x) for x in found[f"{name}_s"]] for name in ("prefill", "decode_small", "decode_large")
+            name: [1000 * float(x) for x in table[f"{name}_s"]] for name in ("prefill", "decode_small", "decode_large")
         }
     except (KeyError, TypeError, ValueError):
         fit = {}
@@ -84,10 +84,10 @@ class Abc:
             raise no_such("engine of abc constants", self.engine, engines)
         fit: dict[str, list[float]] | None = models.get(self.model.lower(), {}).get(f"tp{self.tp}")
         if fit is None or self.hardware.lower() != "a100-80g":
-            known = "; ".join(f"{m} with tp {', '.join(tp[2:] for tp in tps)}" for m, tps in models.items())
+            combinations = "; ".join(f"{m} with tp {', '.join(tp[2:] for tp in tps)}" for m, tps in models.items())
             requested = f"{self.engine}, {self.model}, tp={self.tp} on {self.hardware}"
             raise UsageError(
-                f"No abc constants for {requested}. Known: {' and '.join(engines)} on a100-80g, {known}; "
+                f"No abc constants for {requested}. Known: {' and '.join(engines)} on a100-80g, {combinations}; "
                 "for other models or GPUs use the latency model 'roofline'."
             )
         return fit

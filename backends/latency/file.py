@@ -55,15 +55,15 @@ class File:
         name = held.get("latency")
         if not isinstance(name, str) or name in ("file", "recorded"):
             raise UsageError(f"'{self.path}' must name its latency model: latency = \"mixed\", or linear, abc, ...")
-        given: dict[str, object] = {key: getattr(self, key) for key in ("model", "hardware", "tp", "pp")}
+        inherited: dict[str, object] = {key: getattr(self, key) for key in ("model", "hardware", "tp", "pp")}
         if name in ("table", "abc"):  # they read lists themselves
-            return registry.make("latency", Spec(name, {}, self.path), **given)
+            return registry.make("latency", Spec(name, {}, self.path), **inherited)
         arguments = held.get("arguments", {})
         if not isinstance(arguments, dict):
             raise UsageError(f"'{self.path}': arguments must be a table of the arguments of {name}.")
         try:
             spec = Spec(name, {key: _text(value) for key, value in arguments.items()})
-            return registry.make("latency", spec, **given)
+            return registry.make("latency", spec, **inherited)
         except UsageError as error:
             raise UsageError(f"In '{self.path}': {error}") from None
 

@@ -73,7 +73,7 @@ class Fit6:
         flop_s = 1 / (gpus * gpu.peak_flops(self.dtype_bytes) * values["flops_share"])
         routed = shape.experts.routed if shape.experts is not None else 0
         per_expert = shape.routed_layers * shape.expert_matrix
-        own: dict[str, object] = {
+        attributes: dict[str, object] = {
             "front_s": values["front_end_s"],
             "_plain_s": (parameters(shape) - routed * per_expert) * self.dtype_bytes * byte_s,
             "_expert_s": per_expert * self.dtype_bytes * byte_s,
@@ -86,7 +86,7 @@ class Fit6:
             "_link_s": values["token_s"] * 2 * (self.tp - 1) / self.tp / self.pp,
             "_squared_s": values["prefill_token_squared_s"] / self.pp,
         }
-        for name, value in own.items():
+        for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -111,10 +111,10 @@ class Fit6:
         experts = self._shape.experts
         if experts is None:
             return self._plain_s
-        known = self._weights.get(tokens)
-        if known is None:
-            known = self._weights[tokens] = self._plain_s + self._expert_s * experts.hit(tokens)
-        return known
+        weights_s = self._weights.get(tokens)
+        if weights_s is None:
+            weights_s = self._weights[tokens] = self._plain_s + self._expert_s * experts.hit(tokens)
+        return weights_s
 
     def _beside_s(self, tokens: float, decode_seqs: int) -> float:
         """Host, running sequences and communication."""

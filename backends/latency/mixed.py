@@ -48,8 +48,8 @@ class Mixed(DecodeLine):
         if not any(values.values()):
             raise ValueError("every constant is 0; name a set of constants or give floor, token, ...")
         object.__setattr__(self, "front_s", values.pop("front_end_s"))
-        own = ("_floor", "_base", "_token", "_squared", "_seq", "_context")
-        for name, value in zip(own, values.values(), strict=True):
+        names = ("_floor", "_base", "_token", "_squared", "_seq", "_context")
+        for name, value in zip(names, values.values(), strict=True):
             object.__setattr__(self, name, value / self.pp)
 
     @property

@@ -67,7 +67,7 @@ class _Line:
         beyond = np.maximum(slopes[-1:], 0.0)
         pieces = x, np.append(x[0], x), np.concatenate([y[:1], y]), np.concatenate([0 * beyond, slopes, beyond])
         self._arrays = pieces
-        self._places, self._starts, self._values, self._slopes = (one.tolist() for one in pieces)
+        self._places, self._starts, self._values, self._slopes = (part.tolist() for part in pieces)
 
     def at(self, place: float) -> float:
         """The value at one place."""
@@ -79,15 +79,15 @@ class _Line:
         """(m,) values of all polygons at one place."""
         _, starts, values, slopes = self._arrays
         i = bisect_right(self._places, place)
-        found: np.ndarray = values[i] + slopes[i] * (place - starts[i])
-        return found
+        interpolated: np.ndarray = values[i] + slopes[i] * (place - starts[i])
+        return interpolated
 
     def over(self, places: np.ndarray) -> np.ndarray:
         """(k,) values at (k,) places, the same to the last bit."""
         x, starts, values, slopes = self._arrays
         i = np.searchsorted(x, places, "right")
-        found: np.ndarray = values[i] + slopes[i] * (places - starts[i])
-        return found
+        interpolated: np.ndarray = values[i] + slopes[i] * (places - starts[i])
+        return interpolated
 
 
 class _Curve(NamedTuple):
@@ -263,45 +263,45 @@ class Operators:
             if len(alike) and (decoding := int(loads.decode_seqs[alike[0]])):
                 alone_s = self._curve(decoding).attention.over(loads.context_tokens[alike]) / self.scale
                 attention[alike] += np.where(seqs[alike] > decoding, self._mixed_decode, 1.0) * alone_s
-        of = self.scale * self.pp
+        factor = self.scale * self.pp
         host_s = (self.overhead_s + self._seq_s * -(-seqs // self.dp)) * self.pp
         measured = self.scale * (attention + linear + experts + sent)
         launched = np.where(tokens > self._graph_tokens, self._launched_s, 0.0)
         launches_s = np.maximum(self._prefill_scale * measured, launched) - measured  # beside kernels
         host_s[loads.step] += launches_s[loads.step] * self.pp
-        return StepParts(attention * of, linear * of, experts * of, sent * of, host_s)
+        return StepParts(attention * factor, linear * factor, experts * factor, sent * factor, host_s)
 
     def _curve(self, decode_seqs: int) -> _Curve:
-        known = self._curves.get(decode_seqs)
-        if known is None:
+        curve = self._curves.get(decode_seqs)
+        if curve is None:
             base_s = self.overhead_s + self._host_s(decode_seqs) + self.scale * self._dense_s(decode_seqs, decode_seqs)
             of_context = self.scale * self._over("decode_seqs", "decode_s").row(decode_seqs)
-            known = _Curve(base_s, _Line(self._tables["decode_context"] * decode_seqs, of_context))
-            self._curves[decode_seqs] = known
-        return known
+            curve = _Curve(base_s, _Line(self._tables["decode_context"] * decode_seqs, of_context))
+            self._curves[decode_seqs] = curve
+        return curve
 
     def _over(self, axis: str, name: str) -> _Line:
         """The table of this name over its axis."""
-        known = self._lines.get(name)
-        if known is None:
-            known = self._lines[name] = _Line(self._tables[axis], self._tables[name])
-        return known
+        line = self._lines.get(name)
+        if line is None:
+            line = self._lines[name] = _Line(self._tables[axis], self._tables[name])
+        return line
 
     def _dense_s(self, tokens: int, seqs: int) -> float:
         return self._over("tokens", "dense_s").at(tokens) + self._over("seqs", "head_s").at(seqs)
 
     def _piece_s(self, new: int, stored: int) -> float:
         """Measured seconds of the attention of a piece of a prompt."""
-        known = self._known.get((new, stored))
-        if known is None:
+        piece_s = self._known.get((new, stored))
+        if piece_s is None:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
-            known = self._known[new, stored] = self._between("prefill_s", ("chunk", "stored"), (new, stored))
-        return known
+            piece_s = self._known[new, stored] = self._between("prefill_s", ("chunk", "stored"), (new, stored))
+        return piece_s
 
     def _between(self, name: str, axes: Sequence[str], place: Sequence[float]) -> float:
         if name not in self._lists:
-            self._lists.update((one, self._tables[one].tolist()) for one in (name, *axes))
+            self._lists.update((key, self._tables[key].tolist()) for key in (name, *axes))
         return max(_grid(self._lists[name], [self._lists[axis] for axis in axes], place), 0.0)
 
     def _attention_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
@@ -322,14 +322,14 @@ class Operators:
 
 def _read(file: str) -> dict[str, np.ndarray]:
     try:
-        found: Any = untrusted.read_json(Path(file))
+        fields: Any = untrusted.read_json(Path(file))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"'{file}' cannot be read as JSON of operator times ({error}).") from None
-    missing = [key for key in KEYS if not isinstance(found, dict) or key not in found]
+    missing = [key for key in KEYS if not isinstance(fields, dict) or key not in fields]
     if missing:
         raise UsageError(f"'{file}' holds no {', '.join(missing)}; operators needs {', '.join(KEYS)}.")
     try:
-        tables = {key: np.array(value, float) for key, value in found.items() if key in (*KEYS, "mixed_s")}
+        tables = {key: np.array(value, float) for key, value in fields.items() if key in (*KEYS, "mixed_s")}
     except (TypeError, ValueError):
         raise UsageError(f"'{file}': every table of operator times must hold numbers, with equal rows.") from None
     _check_shapes(file, tables)
@@ -349,10 +349,10 @@ def _check_shapes(file: str, t: dict[str, np.ndarray]) -> None:
         if t[axis].ndim != 1 or len(t[axis]) < 2 or not (np.diff(t[axis]) > 0).all():
             raise UsageError(f"'{file}': {axis} must be two numbers or more that rise.")
     for name, over in axes.items():
-        wanted = tuple(len(t[axis]) for axis in over)
-        if name in t and t[name].shape != wanted:
+        expected = tuple(len(t[axis]) for axis in over)
+        if name in t and t[name].shape != expected:
             raise UsageError(
-                f"'{file}': {name} must have {wanted} values, over {', '.join(over)}; not {t[name].shape}."
+                f"'{file}': {name} must have {expected} values, over {', '.join(over)}; not {t[name].shape}."
             )
         if name in t and not (np.isfinite(t[name]).all() and (t[name] >= 0).all()):
             raise UsageError(f"'{file}': {name} must hold seconds of 0 or more.")
@@ -360,9 +360,9 @@ def _check_shapes(file: str, t: dict[str, np.ndarray]) -> None:
 
 def _grid(table: list[Any], axes: Sequence[list[float]], place: Sequence[float]) -> float:
     """The value of a table at a place between its points, linear along each axis; the edge piece goes on beyond it."""
-    axis, at = axes[0], place[0]
-    i = min(max(bisect_left(axis, at) - 1, 0), len(axis) - 2)
-    share = max((at - axis[i]) / (axis[i + 1] - axis[i]), 0.0)
+    axis, point = axes[0], place[0]
+    i = min(max(bisect_left(axis, point) - 1, 0), len(axis) - 2)
+    share = max((point - axis[i]) / (axis[i + 1] - axis[i]), 0.0)
     low, high = table[i : i + 2]
     if len(axes) > 1:
         low, high = (_grid(part, axes[1:], place[1:]) for part in (low, high))

@@ -151,10 +151,10 @@ class Roofline:
         )
         attention = tuple(self._kinds_of_attention())
         put(self, "_attention", attention)
-        put(self, "_bounded", m.linear is not None or any(one.window for one in attention))
+        put(self, "_bounded", m.linear is not None or any(kind.window for kind in attention))
         put(self, "_pair_s", attention[0].pair_s)
         put(self, "_stored_s", attention[0].stored_s)
-        put(self, "_context_s", sum(max(one.decode_s, one.stored_s) for one in attention if not one.window))
+        put(self, "_context_s", sum(max(kind.decode_s, kind.stored_s) for kind in attention if not kind.window))
         state_bits = 0 if m.linear is None else m.linear.layers * m.linear.state_elements * m.linear.state_bits
         put(self, "_state_s", 2 * state_bits / 8 / self.tp / self.pp * self._byte_s)
         host_s = self.layer_overhead_s * self._stage_layers if self.overhead_s is None else self.overhead_s
@@ -200,14 +200,14 @@ class Roofline:
         if low is not None and low.index_topk is not None:
             index = 2 * low.index_heads * low.index_dim * full * self._flop_s
             yield _Attention(index, index, low.index_dim * element_s * full * self._byte_s)
-        kept = m.kv_elements_per_gpu(self.tp) if low is None else low.kept
+        elements = m.kv_elements_per_gpu(self.tp) if low is None else low.kept
         for layers, window in (
             (full, 0 if low is None else low.index_topk or 0),
             (0, 0) if m.window is None else (m.window.layers / self.pp, m.window.tokens),
         ):
             if layers:
                 pair_s, decode_s = (2 * heads * wide * layers * self._flop_s for wide in (widths, decode_widths))
-                yield _Attention(pair_s, decode_s, kept * element_s * layers * self._byte_s, window)
+                yield _Attention(pair_s, decode_s, elements * element_s * layers * self._byte_s, window)
 
     def gemm_s(self, rows: int, inner: int, columns: int) -> float:
         """Seconds of (rows x inner) times (inner x columns): the longer of arithmetic and traffic."""
@@ -257,10 +257,10 @@ class Roofline:
         of_all = self._layers.get(tokens)
         if of_all is None:
             of_all = self._layers[tokens] = {}
-        known = of_all.get(own)
-        if known is None:
-            known = of_all[own] = self._all_layers(tokens, own)
-        return known
+        layers = of_all.get(own)
+        if layers is None:
+            layers = of_all[own] = self._all_layers(tokens, own)
+        return layers
 
     def _all_layers(self, tokens: float, own: float) -> _Layers:
         m, layers = self._model, self._stage_layers
@@ -278,30 +278,30 @@ class Roofline:
 
     def _projections_s(self, tokens: float) -> float:
         """Queries, keys, values and output of one layer; of layers of both kinds of attention the mean."""
-        m, tp, of = self._model, self.tp, self._parts["attention"]
+        m, tp, fmt = self._model, self.tp, self._parts["attention"]
         q = m.heads // tp * m.head_dim
         if m.linear is not None:
-            linear_s = self._product_s(tokens, m.hidden, -(-m.linear.matrix // (m.hidden * tp)), 1, of)
+            linear_s = self._product_s(tokens, m.hidden, -(-m.linear.matrix // (m.hidden * tp)), 1, fmt)
             share = m.linear.layers / m.layers
         if m.latent is None:
             wide, kv = 2 * q if m.output_gate else q, 2 * -(-m.kv_heads // tp) * m.head_dim
-            time_s = self._product_s(tokens, m.hidden, wide + kv, 1, of) + self._product_s(tokens, q, m.hidden, 1, of)
+            time_s = self._product_s(tokens, m.hidden, wide + kv, 1, fmt) + self._product_s(tokens, q, m.hidden, 1, fmt)
             return time_s if m.linear is None else share * linear_s + (1 - share) * time_s
         low, heads = m.latent, m.heads // tp
-        time_s = self._product_s(tokens, m.hidden, low.query_rank + low.kept, 1, of)
-        time_s += self._product_s(tokens, low.query_rank or m.hidden, heads * (low.nope + low.rope), 1, of)
-        time_s += self._product_s(tokens, low.rank, heads * (low.nope + low.value), 1, of)
-        return time_s + self._product_s(tokens, heads * low.value, m.hidden, 1, of)
+        time_s = self._product_s(tokens, m.hidden, low.query_rank + low.kept, 1, fmt)
+        time_s += self._product_s(tokens, low.query_rank or m.hidden, heads * (low.nope + low.rope), 1, fmt)
+        time_s += self._product_s(tokens, low.rank, heads * (low.nope + low.value), 1, fmt)
+        return time_s + self._product_s(tokens, heads * low.value, m.hidden, 1, fmt)
 
     def _ffn_s(self, tokens: float, width: int) -> float:
         """A feed-forward of `width` that all tokens pass."""
-        m, ffn, of = self._model, -(-width // self.tp), self._parts["linear"]
-        up_s = self._product_s(tokens, m.hidden, 2 * ffn if m.gated else ffn, 1, of)
-        return up_s + self._product_s(tokens, ffn, m.hidden, 1, of)
+        m, ffn, fmt = self._model, -(-width // self.tp), self._parts["linear"]
+        up_s = self._product_s(tokens, m.hidden, 2 * ffn if m.gated else ffn, 1, fmt)
+        return up_s + self._product_s(tokens, ffn, m.hidden, 1, fmt)
 
     def _experts_s(self, tokens: float, own: float) -> float:
         """The gate, the experts that `tokens` tokens meet and those that are shared."""
-        m, experts, of = self._model, self._model.experts, self._parts["experts"]
+        m, experts, fmt = self._model, self._model.experts, self._parts["experts"]
         assert experts is not None
         rows, hit = (
             (self.skew if self.ep > 1 else 1.0) * tokens * experts.per_token / self.ep,
@@ -309,8 +309,8 @@ class Roofline:
         )
         ffn = -(-experts.ffn // (self._shape.stage_gpus // self.ep))
         time_s = self._product_s(own, m.hidden, experts.routed, 1, self._parts["gate"])
-        time_s += self._product_s(rows, m.hidden, 2 * ffn, hit, of)
-        time_s += self._product_s(rows, ffn, m.hidden, hit, of)
+        time_s += self._product_s(rows, m.hidden, 2 * ffn, hit, fmt)
+        time_s += self._product_s(rows, ffn, m.hidden, hit, fmt)
         return time_s + (self._ffn_s(own, experts.shared_width) if experts.shared else 0.0)
 
     def attention_s(self, tokens: float, stored: float) -> float:
@@ -318,7 +318,7 @@ class Roofline:
         if not self._bounded:
             pairs = tokens * stored + tokens * (tokens + 1) // 2
             return self.paged_prefill * max(pairs * self._pair_s, (tokens + stored) * self._stored_s)
-        time_s = self.paged_prefill * sum(one.piece_s(tokens, stored) for one in self._attention)
+        time_s = self.paged_prefill * sum(kind.piece_s(tokens, stored) for kind in self._attention)
         return time_s + self._state_s * max(1.0, tokens / STATE_TOKENS)
 
     def _head_s(self, sampled: int) -> float:
@@ -339,21 +339,21 @@ class Roofline:
 
     def _line(self, decode_seqs: int) -> tuple[float, float]:
         """But for windows and states."""
-        known = self._decodes.get(decode_seqs)
-        if known is None:
-            own = -(-decode_seqs // self.dp)
-            dense_s = self._dense_s(decode_seqs, own, decode_seqs, own)
-            known = self._decodes[decode_seqs] = (dense_s + self._context_s * own, self._context_s / self.dp)
-        return known
+        line = self._decodes.get(decode_seqs)
+        if line is None:
+            group_seqs = -(-decode_seqs // self.dp)
+            dense_s = self._dense_s(decode_seqs, group_seqs, decode_seqs, group_seqs)
+            line = self._decodes[decode_seqs] = (dense_s + self._context_s * group_seqs, self._context_s / self.dp)
+        return line
 
     def _bounded_s(self, own_seqs: Any, context_tokens: Any) -> Any:
         """Seconds in which decodes of a group read windows and states, with so many tokens stored."""
         time_s = self._state_s * own_seqs
-        for one in self._attention:
-            if one.window:
-                seen, most = own_seqs + context_tokens, own_seqs * one.window
+        for kind in self._attention:
+            if kind.window:
+                seen, most = own_seqs + context_tokens, own_seqs * kind.window
                 seen = np.minimum(seen, most) if isinstance(seen, np.ndarray) else min(seen, most)
-                time_s = time_s + max(one.decode_s, one.stored_s) * seen
+                time_s = time_s + max(kind.decode_s, kind.stored_s) * seen
         return time_s
 
     def step_s(self, prefills: Sequence[tuple[float, float]], decode_seqs: int, context_tokens: float) -> float:
@@ -364,11 +364,11 @@ class Roofline:
         for new, stored in prefills:
             tokens += new
             attention_s += self.attention_s(new, stored)
-        own, own_seqs, context = tokens, decode_seqs, float(context_tokens)
+        fullest, own_seqs, context = tokens, decode_seqs, float(context_tokens)
         if self.dp > 1:
-            own, own_seqs, context = self._fullest(prefills, tokens), -(-decode_seqs // self.dp), context / self.dp
+            fullest, own_seqs, context = self._fullest(prefills, tokens), -(-decode_seqs // self.dp), context / self.dp
             attention_s = self._longest_s(prefills, attention_s)
-        time_s = self._dense_s(tokens, own, decode_seqs + len(prefills), own_seqs)
+        time_s = self._dense_s(tokens, fullest, decode_seqs + len(prefills), own_seqs)
         time_s = time_s + self._context_s * (own_seqs + context) + attention_s
         return float(time_s + self._bounded_s(own_seqs, context)) if self._bounded else time_s
 
@@ -405,25 +405,25 @@ class Roofline:
     def step_parts(self, loads: StepLoads) -> StepParts:
         """Of what the time of steps consists, over all stages."""
         new, dp, stages = loads.new_tokens, self.dp, self.pp
-        tokens = own = loads.decode_seqs + total(loads, new)
+        tokens = group_tokens = loads.decode_seqs + total(loads, new)
         sampled, own_seqs = loads.decode_seqs + total(loads, np.ones_like(new)), -(-loads.decode_seqs // dp)
         pieces_s = self._pieces_s(new, loads.stored_tokens)
         attention_s = total(loads, pieces_s)
         if dp > 1:
-            own = np.maximum(-(-tokens // dp), largest(loads, new))
+            group_tokens = np.maximum(-(-tokens // dp), largest(loads, new))
             attention_s = np.maximum(attention_s / dp, largest(loads, pieces_s))
         context = loads.context_tokens / dp
         attention_s += self._context_s * (own_seqs + context)
         if self._bounded:
             attention_s += self._bounded_s(own_seqs, context)
         sizes, first, of_size = np.unique(
-            (tokens << 42) + (own << 21) + sampled, return_index=True, return_inverse=True
+            (tokens << 42) + (group_tokens << 21) + sampled, return_index=True, return_inverse=True
         )
         linear_s, experts_s, sent_s = np.empty((3, len(sizes)))
-        for i, (every, fullest, last) in enumerate(
-            zip(*(x[first].tolist() for x in (tokens, own, sampled)), strict=True)
+        for i, (all_tokens, fullest, last) in enumerate(
+            zip(*(x[first].tolist() for x in (tokens, group_tokens, sampled)), strict=True)
         ):
-            of = self._layers_of(every, fullest)
+            of = self._layers_of(all_tokens, fullest)
             linear_s[i], experts_s[i], sent_s[i] = of.linear_s + self._head_s(last), of.experts_s, of.communication_s
         by_layers = (part[of_size] for part in (linear_s, experts_s, sent_s))
         host_s = self._host_s + self.seq_s * own_seqs

@@ -80,12 +80,12 @@ class Table(DecodeLine):
     def _after_s(self, new: int, stored: int) -> float:
         """What a new token of a chunk of `new` takes longer after `stored` tokens, between the measured chunks."""
         place = sum(size <= new for size, _ in self._chunks)
-        near = []
+        ends = []
         for size, points in self._chunks[max(0, place - 1) : place + 1]:
             last, last_s = points[-1]
             beyond = stored > last
-            near.append((size, last_s + 2 * self._squared_s * (stored - last) if beyond else _between(points, stored)))
-        (size, low_s), (other, high_s) = near[0], near[-1]
+            ends.append((size, last_s + 2 * self._squared_s * (stored - last) if beyond else _between(points, stored)))
+        (size, low_s), (other, high_s) = ends[0], ends[-1]
         share = (new - size) / (other - size) if other > size and new > size else 0.0
         return low_s + (high_s - low_s) * min(share, 1.0)
 
@@ -124,14 +124,14 @@ def _measured_chunks(table: Mapping[str, Any], prefill: _Points, squared_s: floa
         rows = sorted((float(n), float(p), float(s)) for n, p, s in table.get("chunks", ()))
     except (TypeError, ValueError):
         raise UsageError(f"'{name}': chunks must be [[new tokens, stored tokens, seconds], ...].") from None
-    found: dict[float, list[tuple[float, float]]] = {}
+    by_size: dict[float, list[tuple[float, float]]] = {}
     for new, stored, time_s in rows:
         whole_s = _between(prefill, new) + squared_s * new * new
-        points = found.setdefault(new, [(0.0, 0.0)])
+        points = by_size.setdefault(new, [(0.0, 0.0)])
         if new < 1 or stored <= points[-1][0]:
             raise UsageError(f"'{name}': chunks need a size and different numbers of stored tokens, all above 0.")
         points.append((stored, max(0.0, (time_s - whole_s) / new)))
-    return tuple((new, tuple(points)) for new, points in found.items())
+    return tuple((new, tuple(points)) for new, points in by_size.items())
 
 
 def _check(what: str, points: list[tuple[float, float]], name: str) -> None:

@@ -220,9 +220,9 @@ def _ends_of(folder: Path) -> frozenset[int]:
         if not path.is_file():
             continue
         try:
-            found = untrusted.read_json(path).get("eos_token_id")
+            eos_ids = untrusted.read_json(path).get("eos_token_id")
         except (ValueError, AttributeError):
             raise UsageError(f"'{path}' is not a JSON object.") from None
-        if found is not None:
-            return frozenset(found if isinstance(found, list) else [found])
+        if eos_ids is not None:
+            return frozenset(eos_ids if isinstance(eos_ids, list) else [eos_ids])
     return frozenset()

@@ -134,9 +134,9 @@ class Front:
     async def _tokens(self, request: web.Request, api: fields.Api) -> web.StreamResponse:
         """One request for tokens; its outcome is in the log."""
         received_s = time.monotonic()
-        given = _given_id(request)
+        client_id = _given_id(request)
         prefix = "chatcmpl-" if api == "chat" else "cmpl-"
-        record = AnswerRecord(prefix + (given or _new_id()), given, api, False, received_s)
+        record = AnswerRecord(prefix + (client_id or _new_id()), client_id, api, False, received_s)
         faults = self.faults.of_next()
         record.faults = tuple(fault.text for fault in faults)
         self.open += 1
@@ -358,8 +358,8 @@ async def _forever() -> NoReturn:
 
 def _given_id(request: web.Request) -> str | None:
     """The client's own name for its request, where it is one that can be repeated."""
-    given = request.headers.get("X-Request-Id", "")
-    return given if given and len(given) <= _ID_CHARACTERS and given.isascii() and given.isprintable() else None
+    name = request.headers.get("X-Request-Id", "")
+    return name if name and len(name) <= _ID_CHARACTERS and name.isascii() and name.isprintable() else None
 
 
 def _new_id() -> str:

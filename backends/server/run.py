@@ -146,10 +146,10 @@ async def _keep_house(front: Front, runner: web.AppRunner) -> None:
         now_s = time.monotonic()
         connections = runner.server.connections if runner.server is not None else []
         front.served.intersection_update(connections)
-        opened_s = {one: opened_s.get(one, now_s) for one in connections if one not in front.served}
-        for one, since_s in opened_s.items():
+        opened_s = {handler: opened_s.get(handler, now_s) for handler in connections if handler not in front.served}
+        for handler, since_s in opened_s.items():
             if now_s - since_s > KEEP_ALIVE_S:
-                one.force_close()
+                handler.force_close()
 
 
 def serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:
@@ -188,9 +188,9 @@ async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[
             await ended.wait()
             for other in others:
                 other.cancel()
-            left = running.front.open
-            if left:
-                say(f"Ending: {left} answers may finish within {options.grace_s:g} s; Ctrl-C again ends them now.")
+            pending = running.front.open
+            if pending:
+                say(f"Ending: {pending} answers may finish within {options.grace_s:g} s; Ctrl-C again ends them now.")
     except asyncio.CancelledError:
         if signals < 2:
             raise

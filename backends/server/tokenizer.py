@@ -49,9 +49,9 @@ def word(index: int) -> str:
     while index - first >= base**length:
         first += base**length
         length += 1
-    left, syllables = index - first, []
+    rest, syllables = index - first, []
     for _ in range(length):
-        left, last = divmod(left, base)
+        rest, last = divmod(rest, base)
         syllables.append(_SYLLABLES[last])
     return " " + "".join(reversed(syllables))
 
@@ -63,8 +63,8 @@ def _parts() -> Iterator[str]:
     common = [space + text for space in (" ", "") for text in frequent if len(text) > 3]
     yield from (text for text in dict.fromkeys(common) if not _WORD.fullmatch(text))
     for space, length in ((" ", 1), ("", 2), (" ", 2), (" ", 3), ("", 3)):
-        found = (space + "".join(letters) for letters in product(_LETTERS, repeat=length))
-        yield from (text for text in found if not _WORD.fullmatch(text))
+        candidates = (space + "".join(letters) for letters in product(_LETTERS, repeat=length))
+        yield from (text for text in candidates if not _WORD.fullmatch(text))
 
 
 def builtin(vocab_size: int) -> Builtin:
@@ -104,17 +104,17 @@ class Builtin:
     def encode(self, text: str, special: bool = True) -> list[int]:  # noqa: ARG002  it has no special tokens
         """Words and parts where they stand, bytes elsewhere. A byte beyond a small vocabulary becomes '?'."""
         ids: list[int] = []
-        data, known = text.encode("utf-8", "replace").translate(self._table), self._ids.get
+        data, lookup = text.encode("utf-8", "replace").translate(self._table), self._ids.get
         start = 0
         while start < len(data):  # parts, so that another thread gets its turn; a piece never goes on over a space
             end = data.find(b" ", start + _PART_BYTES)
             pieces = _PIECES.findall(data, start, len(data) if end < 0 else end)
-            found = list(map(known, pieces))
+            tokens = list(map(lookup, pieces))
             start = len(data) if end < 0 else end
-            if None not in found:
-                ids.extend(found)  # type: ignore[arg-type]  # all are known
+            if None not in tokens:
+                ids.extend(tokens)  # type: ignore[arg-type]  # all are known
                 continue
-            for piece, token in zip(pieces, found, strict=True):
+            for piece, token in zip(pieces, tokens, strict=True):
                 if token is not None:
                     ids.append(token)
                 elif len(piece) > 1 and (piece[0] == _SPACE or piece.islower()):
@@ -136,12 +136,12 @@ class Builtin:
 
     def _cut(self, letters: bytes) -> list[int]:
         """Letters that are no token together: the longest token that they begin with, and so on."""
-        ids, at = [], 0
-        while at < len(letters):
-            sizes = range(min(self._longest, len(letters) - at), 1, -1)
-            size = next((n for n in sizes if letters[at : at + n] in self._ids), 1)
-            ids.append(self._ids[letters[at : at + size]] if size > 1 else letters[at])
-            at += size
+        ids, start = [], 0
+        while start < len(letters):
+            sizes = range(min(self._longest, len(letters) - start), 1, -1)
+            size = next((n for n in sizes if letters[start : start + n] in self._ids), 1)
+            ids.append(self._ids[letters[start : start + size]] if size > 1 else letters[start])
+            start += size
         return ids
 
 
@@ -339,8 +339,8 @@ def _config(path: Path) -> Mapping[str, Any]:
 def _default(found: object) -> str | None:
     """One text, or a list of named ones of which `default` is taken."""
     if isinstance(found, list):
-        named = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
-        found = named.get("default")
+        templates = {entry.get("name"): entry.get("template") for entry in found if isinstance(entry, dict)}
+        found = templates.get("default")
     return found if isinstance(found, str) else None
 
 

@@ -81,10 +81,10 @@ class Actions(Generic[T]):
             loop.offer(seq, source)
         if action.role != "prefill":  # what was computed here and has not left decodes here: no cycle of full memories
             for other in cluster.replicas:
-                here = [seq for seq, source in other.inbox.offers if source is replica]
-                if here:
+                offered = [seq for seq, source in other.inbox.offers if source is replica]
+                if offered:
                     other.inbox.offers = deque(pair for pair in other.inbox.offers if pair[1] is not replica)
-                for seq in here:
+                for seq in offered:
                     replica.stay(seq, now_s)
         loop.free.add(replica.index)
         loop.touch(replica.index)

@@ -109,16 +109,16 @@ class Decodes:
         """All members produced a token at each of `end_s`. Returns the blocks that the ticks after the first took."""
         count = len(end_s)
         if count == 1:
-            taken = 0
+            blocks = 0
             self._end_s.append(end_s[0])
         else:
-            taken = self.blocks_after_first(count)
+            blocks = self.blocks_after_first(count)
             self._end_s.extend(end_s)
         self.tick += count
         self.context += count * len(self.members)
         if self.padded_rows:
             self.padded_context += count * self.padded_rows
-        return taken
+        return blocks
 
     def blocks_after_first(self, count: int) -> int:
         """Blocks that the next `count` ticks take but for the first of them."""

@@ -108,8 +108,8 @@ class Loop(Generic[T]):
         self._changes = 0  # in the heap
         self._cuts = (
             leap and self._decide is not None and all(
-                one.role == "mixed" and one.pipeline is None and one.cache is None and one.drafts is None
-                for one in cluster.replicas
+                r.role == "mixed" and r.pipeline is None and r.cache is None and r.drafts is None
+                for r in cluster.replicas
             )
         )  # fmt: skip  # leaps go on while the router sees them, and are cut where it changes something
         self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
@@ -482,11 +482,11 @@ class Loop(Generic[T]):
         if to.decode is not None and not 0 <= to.decode < len(cluster.replicas):
             raise UsageError(f"The router sent request {request.id} to decode on {to.decode}; there is none.")
         replica, seq = cluster.replicas[to.replica], self.returned.get(request.id)
-        whole = to.decode == to.replica
-        if not replica.alive or (replica.role == "decode" and not whole):
+        colocated = to.decode == to.replica
+        if not replica.alive or (replica.role == "decode" and not colocated):
             return Hold()
         self.settle(replica, now_s)
-        refusal = replica.refusal(request, whole=True) if whole else cluster.refusal_after(replica, request)
+        refusal = replica.refusal(request, whole=True) if colocated else cluster.refusal_after(replica, request)
         if refusal is None:
             refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
         if refusal is not None:
@@ -494,7 +494,7 @@ class Loop(Generic[T]):
         if seq is not None:
             del self.returned[request.id]
             replica.restart(seq, now_s)
-        if whole:
+        if colocated:
             replica.serve_whole(request.id, now_s)
         elif to.decode is not None:
             cluster.planned[request.id] = to.decode
@@ -546,8 +546,8 @@ class Loop(Generic[T]):
     def _view_of(self, replica: Replica, now_s: float) -> ReplicaView:
         member = self.cluster.members[replica.index]
         steps, early = self._progress(replica, now_s)
-        whole = bool(self._report_s)
-        return view_of(replica, member.gpus, member.model, now_s, whole=whole, steps=steps, early=early)
+        reported = bool(self._report_s)
+        return view_of(replica, member.gpus, member.model, now_s, whole=reported, steps=steps, early=early)
 
     def _progress(self, replica: Replica, now_s: float) -> tuple[int, int]:
         """Of a leap in flight: steps that have ended, and blocks that it has taken for those that have not begun."""
@@ -675,8 +675,8 @@ class Loop(Generic[T]):
             self._log(batch, ends, replica.decoding)
         if len(ends) > 1 and isinstance(replica.decoding, Decodes):
             # what a leap takes after its first step
-            self._prepaid[index] = taken = replica.decoding.blocks_after_first(len(ends))
-            replica.blocks.free -= taken
+            self._prepaid[index] = prepaid = replica.decoding.blocks_after_first(len(ends))
+            replica.blocks.free -= prepaid
         event = self._push(ends[-1], COMMIT, index, ends)
         if cuts:
             self._leaps[index] = event

@@ -48,14 +48,14 @@ class Migration:
     def possible(self) -> bool:
         """Whether the sequence still decodes at the source, without having lost its memory meanwhile."""
         seq, source = self.seq, self.source
-        here = seq.group is not None and any(seq.group is lane.decoding for lane in source.lanes)
-        return here and source.alive and self.target.alive and seq.preemptions == self._preemptions
+        decodes = seq.group is not None and any(seq.group is lane.decoding for lane in source.lanes)
+        return decodes and source.alive and self.target.alive and seq.preemptions == self._preemptions
 
     def next_stage(self, links: Links, now_s: float) -> float | Literal["stop", "abort"]:
         """When the next stage has been copied; or that the sequence must stop for the last one, or stays."""
         size = self.source.blocks.size
-        left = self.source.blocks.blocks_for(self.seq.computed - self.copied_tokens)
-        if not self.live or left <= self.last_blocks:
+        blocks_left = self.source.blocks.blocks_for(self.seq.computed - self.copied_tokens)
+        if not self.live or blocks_left <= self.last_blocks:
             return "stop"
         filled = self.seq.computed // size * size
         if self._stage == self.stages or not self._reserve(self.target.blocks.blocks_for(filled), now_s):

@@ -66,10 +66,10 @@ class Pipeline:
         if front.journal is not None:
             front.journal.call("schedule", now_s)
         for i in range(len(lanes)):
-            at = (self._turn + i) % len(lanes)
-            lane = lanes[at]
+            turn = (self._turn + i) % len(lanes)
+            lane = lanes[turn]
             if lane.in_flight is None and (batch := lane.schedule(now_s)) is not None:
-                self._turn = at + 1
+                self._turn = turn + 1
                 batch.steps = 1  # the other lanes come between
                 batch.running = front.running
                 self._flying.append((lane, batch))
@@ -137,10 +137,10 @@ class Stages:
     def enter(self, stage_s: float, now_s: float) -> float:
         """A batch that takes `stage_s` on each stage enters the first one now; when it leaves the last one."""
         pipeline = self._replica.pipeline
-        alone = pipeline is None or pipeline.in_flight == 1  # no batch is before it: idle stages were empty
+        only_batch = pipeline is None or pipeline.in_flight == 1  # no batch is before it: idle stages were empty
         for i, free_s in enumerate(self.free_s):
             start_s = max(now_s, free_s)
-            if not alone:
+            if not only_batch:
                 self.bubble_s += start_s - free_s
             self.free_s[i] = now_s = start_s + stage_s
         self.busy_s += self.count * stage_s

@@ -37,9 +37,9 @@ class Shelf:
 
     def put(self, keys: list[int], ids: list[int]) -> list[int]:
         """Numbers of new blocks with these keys, each held once; `ids` is empty where they are not used."""
-        at = max(0, len(self.spare) - len(keys))
-        numbers, new = self.spare[at:], len(keys) - (len(self.spare) - at)
-        del self.spare[at:]
+        cut = max(0, len(self.spare) - len(keys))
+        numbers, new = self.spare[cut:], len(keys) - (len(self.spare) - cut)
+        del self.spare[cut:]
         if new:
             numbers += range(len(self.keys), len(self.keys) + new)
             for column in (self.keys, self.refs):
@@ -102,11 +102,11 @@ def chain(request: VisibleRequest, size: int, output_tokens: int = 0, before: Li
     They are those of the prompt, and those that an answer of `output_tokens` fills. `before` saves work where the
     request continues its content.
     """
-    each, ids = request.prefix_block_tokens, request.prefix_ids
-    named = each * len(ids)
-    named_tokens = request.prompt_tokens + (output_tokens if named - request.prompt_tokens >= each else 0)
+    block_tokens, ids = request.prefix_block_tokens, request.prefix_ids
+    id_tokens = block_tokens * len(ids)
+    named_tokens = request.prompt_tokens + (output_tokens if id_tokens - request.prompt_tokens >= block_tokens else 0)
     model = 0 if request.model is None else int.from_bytes(request.model.encode())  # its adapter makes KV another
-    return linked(ids, each, min(named_tokens, named) // size, size, model, before)
+    return linked(ids, block_tokens, min(named_tokens, id_tokens) // size, size, model, before)
 
 
 def linked(ids: ListOf[int], each: int, full: int, size: int, model: int = 0, before: Linked | None = None) -> Linked:
@@ -178,32 +178,32 @@ class PrefixCache:
         index, size = self._index, self._blocks.size
         keys = self._hold(seq).keys[: (seq.prompt + seq._emitted - 1) // size]
         blocks: list[int | None] = [*map(index.get, keys), None]
-        found = cast("list[int]", blocks[: blocks.index(None)])
-        self._found = seq, found
-        seq._computed = len(found) * size
-        return len(found) - list(map(self._shelf.refs.__getitem__, found)).count(0)
+        stored = cast("list[int]", blocks[: blocks.index(None)])
+        self._found = seq, stored
+        seq._computed = len(stored) * size
+        return len(stored) - list(map(self._shelf.refs.__getitem__, stored)).count(0)
 
     def admit(self, seq: Sequence) -> int:
         """Hold what `look` found. Returns its blocks, which have been taken from those that are free."""
         assert self._found is not None
         assert self._found[0] is seq
-        found = self._found[1]
+        stored = self._found[1]
         refs, ids, before = self._shelf.refs, self._shelf.ids, len(self._list)
-        for block in found:
+        for block in stored:
             if not refs[block]:
                 del self._list[block]
             refs[block] += 1
-        taken = before - len(self._list)
-        self._listed -= taken
-        self._blocks.free -= taken
-        self._holds[seq].blocks = found
-        seq.table = [id_ for block in found if (id_ := ids[block]) is not None]
+        claimed = before - len(self._list)
+        self._listed -= claimed
+        self._blocks.free -= claimed
+        self._holds[seq].blocks = stored
+        seq.table = [id_ for block in stored if (id_ := ids[block]) is not None]
         if seq.cached_tokens is None:
             seq.cached_tokens = seq._computed
             self.queried_tokens += seq.prompt
             self.hit_tokens += seq._computed
         self._found = None
-        return len(found)
+        return len(stored)
 
     # ---- while it runs --------------------------------------------------------------------------------------
 
@@ -254,9 +254,9 @@ class PrefixCache:
             refs[block] -= 1
             if not refs[block]:
                 self._list[block] = None
-        given = len(self._list) - before
-        self._listed += given
-        self._blocks.free += given
+        freed = len(self._list) - before
+        self._listed += freed
+        self._blocks.free += freed
         table.clear()
         hold.blocks = []
 
@@ -284,7 +284,7 @@ class PrefixCache:
     def forget(self) -> None:
         """Forget every block that no sequence holds; the order of the list stays."""
         self._settle()
-        self._list = OrderedDict((self._forgotten(one), None) for one in self._list)
+        self._list = OrderedDict((self._forgotten(entry), None) for entry in self._list)
 
     # ---- inside ---------------------------------------------------------------------------------------------
 
@@ -293,10 +293,10 @@ class PrefixCache:
         if hold is None:
             session = seq._request.session
             before = None if session is None else self._chains.pop(session, None)
-            found = chain(seq.request, self._blocks.size, seq._output, before)
-            hold = self._holds[seq] = Hold(found.keys, found.link)
+            keyed = chain(seq.request, self._blocks.size, seq._output, before)
+            hold = self._holds[seq] = Hold(keyed.keys, keyed.link)
             if session is not None:
-                self._remember(session, found, 0 if before is None else before.full)
+                self._remember(session, keyed, 0 if before is None else before.full)
         return hold
 
     def _remember(self, session: int, found: Linked, before: int) -> None:
@@ -310,8 +310,8 @@ class PrefixCache:
     def _name_own(seq: Sequence, hold: Hold, full: int) -> None:
         """Name the full blocks of the sequence's own content, too: only the sequence itself finds them again."""
         if full > len(hold.keys):
-            own = hash((hold.link, 2 * seq.request.id))
-            hold.keys.extend(range(own + len(hold.keys), own + full))
+            base = hash((hold.link, 2 * seq.request.id))
+            hold.keys.extend(range(base + len(hold.keys), base + full))
 
     def _store(self, hold: Hold, full: int, table: list[int]) -> None:
         index, begin = self._index, len(hold.blocks)
@@ -401,18 +401,18 @@ class PrefixCache:
     def check(self) -> None:
         """Integrity: the list and what is held make up all blocks, references are right, no id is doubled."""
         self._settle()
-        shelf, plain = self._shelf, [one for one in self._list if isinstance(one, UnnamedBlocks)]
-        stored = [one for one in self._list if not isinstance(one, UnnamedBlocks)]
-        assert len(stored) + sum(one.count for one in plain) == self._listed == self._blocks.free
+        shelf, plain = self._shelf, [entry for entry in self._list if isinstance(entry, UnnamedBlocks)]
+        stored = [entry for entry in self._list if not isinstance(entry, UnnamedBlocks)]
+        assert len(stored) + sum(entry.count for entry in plain) == self._listed == self._blocks.free
         held = Counter(block for hold in self._holds.values() for block in hold.blocks)
         assert all(shelf.refs[block] == count for block, count in held.items())
         assert not any(shelf.refs[block] for block in stored)
-        known = [*self._index.values(), *(block for copies in self._copies.values() for block in copies)]
-        assert sorted(known) == sorted([*held, *stored])
+        indexed = [*self._index.values(), *(block for copies in self._copies.values() for block in copies)]
+        assert sorted(indexed) == sorted([*held, *stored])
         assert all(shelf.keys[block] == key for key, block in self._index.items())
-        assert sorted([*known, *shelf.spare]) == list(range(len(shelf.keys)))
-        ids = [id_ for block in known if (id_ := shelf.ids[block]) is not None]
-        ids += [i for one in plain for i in one.ids] + self._drawn.ids
+        assert sorted([*indexed, *shelf.spare]) == list(range(len(shelf.keys)))
+        ids = [id_ for block in indexed if (id_ := shelf.ids[block]) is not None]
+        ids += [i for entry in plain for i in entry.ids] + self._drawn.ids
         assert len(ids) == len(set(ids)) <= self._fresh <= self._blocks.total
 
     def __repr__(self) -> str:

@@ -80,7 +80,7 @@ class Replica:
         self._chance = chance
         self._fill = _with_clock(policy) if isinstance(policy, Clocked) else policy.fill
         self._pads = isinstance(policy, Padding) and policy.pads
-        self._limits = [one for one in (memory, policy) if isinstance(one, LengthLimit)]
+        self._limits = [limit for limit in (memory, policy) if isinstance(limit, LengthLimit)]
         self._on_step_end = policy.on_step_end if isinstance(policy, StepFeedback) else None
         self._on_finish = policy.on_finish if isinstance(policy, FinishFeedback) else None
         self.memory = memory
@@ -217,14 +217,14 @@ class Replica:
         else:
             self._fill(self, batch)
         if late:
-            left, again = list(self.waiting), 0
+            still_waiting, next_late = list(self.waiting), 0
             self.waiting.clear()
-            for seq in left:  # one that was preempted had no place, and goes where it is
-                while again < len(late) and place.get(seq, -1) > place[late[again]]:
-                    self.waiting.append(late[again])
-                    again += 1
+            for seq in still_waiting:  # one that was preempted had no place, and goes where it is
+                while next_late < len(late) and place.get(seq, -1) > place[late[next_late]]:
+                    self.waiting.append(late[next_late])
+                    next_late += 1
                 self.waiting.append(seq)
-            self.waiting.extend(late[again:])
+            self.waiting.extend(late[next_late:])
         batch.setup_s, batch.adapter_factor = adapters.load(self._with_adapters())
 
     def _with_adapters(self) -> Iterator[Sequence]:
@@ -255,9 +255,9 @@ class Replica:
             self._mapped = (batch.start_s, end_s[-1])  # a step that maps is never one of a leap
         done: list[Sequence] = []
         if batch.decode_seqs:
-            taken = self.decoding.advance(end_s)
-            if taken:
-                self.blocks.free -= taken
+            new_blocks = self.decoding.advance(end_s)
+            if new_blocks:
+                self.blocks.free -= new_blocks
             done = self.decoding.ended()
         if batch.prefills:
             done += self._commit_prefills(batch, end_s[-1])
@@ -403,8 +403,8 @@ class Replica:
         self.alive = False
         if self.adapters is not None:
             self.adapters.resident.clear()
-        here = dict.fromkeys(chain(*(lane.all_here() for lane in self.lanes), self.outbox.leaving))
-        for seq in here:
+        lost = dict.fromkeys(chain(*(lane.all_here() for lane in self.lanes), self.outbox.leaving))
+        for seq in lost:
             if seq.group is not None:
                 seq.group.leave(seq)
             elif seq.phase is Phase.SWAPPED:
@@ -426,7 +426,7 @@ class Replica:
             lane.decoding.padded_rows = lane.decoding.padded_context = 0
         if self.pipeline is not None:
             self.pipeline.share()
-        return list(here)
+        return list(lost)
 
     def drop(self, seq: Sequence, now_s: float) -> None:
         """The KV of a sequence that was on its way here will not arrive."""

@@ -130,8 +130,8 @@ def adapter_facts(lora: str | None, replicas: ListOf[Replica]) -> dict[str, obje
     slots = [replica.adapters for replica in replicas if replica.adapters is not None]
     if not slots:
         return {}
-    loads, load_s = sum(one.loads for one in slots), sum(one.loads * one.load_s for one in slots)
-    return {"lora": lora, "adapter_slots": sum(one.slots for one in slots), "adapter_loads": loads,
+    loads, load_s = sum(pool.loads for pool in slots), sum(pool.loads * pool.load_s for pool in slots)
+    return {"lora": lora, "adapter_slots": sum(pool.slots for pool in slots), "adapter_loads": loads,
             "adapter_load_s": load_s / loads if loads else slots[0].load_s}  # fmt: skip
 
 

@@ -38,8 +38,8 @@ class EndedSequence:
 
 
 def records(ended: Iterator[EndedSequence]) -> Iterator[RequestRecord]:
-    for one in ended:
-        yield one.record()
+    for sequence in ended:
+        yield sequence.record()
 
 
 def rejected(request: Request, reason: str, replica: int | None, now_s: float) -> EndedSequence:
@@ -49,7 +49,7 @@ def rejected(request: Request, reason: str, replica: int | None, now_s: float) -
 
 def columns(ended: list[EndedSequence]) -> dict[str, Column]:
     """The columns of the `requests` table of these sequences, in their order; those that are null are left out."""
-    sequences = [one.seq for one in ended]
+    sequences = [entry.seq for entry in ended]
     requests = [Oracle.request(seq) for seq in sequences]
     scheduled_s: Column = [request.scheduled_s for request in requests]
     return {
@@ -65,9 +65,9 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
         "cached_tokens": [seq.cached_tokens for seq in sequences],
         "output_tokens": [seq.emitted for seq in sequences],
         "output_tokens_asked": [request.output_tokens for request in requests],
-        "status": [one.status for one in ended],
-        "error": [one.error for one in ended],
-        "replica": [one.replica for one in ended],
+        "status": [entry.status for entry in ended],
+        "error": [entry.error for entry in ended],
+        "replica": [entry.replica for entry in ended],
         "preemptions": [seq.preemptions for seq in sequences],
         "prefill_start_s": [seq.prefill_start_s for seq in sequences],
         "prefill_end_s": [seq.prefill_end_s for seq in sequences],
@@ -76,7 +76,7 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
         "decode_start_s": [seq.decode_start_s for seq in sequences],
         "slo_ttft_s": [request.slo_ttft_s for request in requests],
         "slo_tpot_s": [request.slo_tpot_s for request in requests],
-        "arrived_s": [None if one.status == "rejected" else one.seq.arrived_s for one in ended],
-        "ended_s": [one.ended_s for one in ended],
+        "arrived_s": [None if entry.status == "rejected" else entry.seq.arrived_s for entry in ended],
+        "ended_s": [entry.ended_s for entry in ended],
         "slo_task_s": [request.slo_task_s for request in requests],
     }

@@ -72,11 +72,11 @@ def side(text: str, role: str) -> Side:
     spec = parse(text)
     if not re.fullmatch(r"\d+", spec.name):
         raise UsageError(f"{role} must be how many replicas and of what shape, such as 2 or 2:tp=2,pp=1, got '{text}'.")
-    found = build(Side, replace(spec, name=role, args={"count": spec.name, **spec.args}))
+    parsed = build(Side, replace(spec, name=role, args={"count": spec.name, **spec.args}))
     for name in ("count", "tp", "pp", "dp", "ep"):
-        if getattr(found, name) < 1:
-            raise UsageError(f"'{text}': {name} of {role} must be at least 1, got {getattr(found, name)}.")
-    return found
+        if getattr(parsed, name) < 1:
+            raise UsageError(f"'{text}': {name} of {role} must be at least 1, got {getattr(parsed, name)}.")
+    return parsed
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,11 +194,11 @@ def deciding(given: Side, role: Role, policy: str, router: str) -> tuple[str, st
 
 
 def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
-    given = side(text, role)
-    policy, router = deciding(given, role, sim.policy, sim.router)
+    parsed = side(text, role)
+    policy, router = deciding(parsed, role, sim.policy, sim.router)
     if role == "decode" and router_acts(router):
-        raise UsageError(f"decode={text}: a router that acts is that of the cluster; give --router {given.router}.")
-    return _group(sim, role, given, policy, router)
+        raise UsageError(f"decode={text}: a router that acts is that of the cluster; give --router {parsed.router}.")
+    return _group(sim, role, parsed, policy, router)
 
 
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
@@ -218,15 +218,15 @@ def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> Repli
 
 def _timed(latency: str, of: str, shape: Shape) -> LatencyModel | Recorded:
     """The latency model of that spec for the model named `of`. Raises UsageError where it knows no dp or ep."""
-    apart = {name: value for name in ("dp", "ep") if (value := getattr(shape, name)) > 1}
-    if apart:
+    splits = {name: value for name in ("dp", "ep") if (value := getattr(shape, name)) > 1}
+    if splits:
         shape.check(model(of))
     division = {name: getattr(shape, name) for name in DIVISIONS}
     built: LatencyModel | Recorded = make("latency", latency, model=of, hardware=shape.hardware, **division)
-    if unknown := apart.keys() - system_of(built):
-        name, given = min(unknown), ", ".join(f"{name}={apart[name]}" for name in sorted(unknown))
+    if unknown := splits.keys() - system_of(built):
+        name, args = min(unknown), ", ".join(f"{name}={splits[name]}" for name in sorted(unknown))
         raise UsageError(
-            f"latency={parse(latency).name} knows no {name}; leave out {given}, or take latency=roofline or operators."
+            f"latency={parse(latency).name} knows no {name}; leave out {args}, or take latency=roofline or operators."
         )
     return built
 
@@ -243,9 +243,9 @@ class Bounded(Protocol):
 
 def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
     """KV blocks of one replica: by its memory mode or `kv_blocks`, else as many as fit on its GPUs."""
-    given: int | None = memory.blocks or sim.kv_blocks
-    if given is not None:
-        return given
+    fixed: int | None = memory.blocks or sim.kv_blocks
+    if fixed is not None:
+        return fixed
     weight_bits, kv_bits = part.stored_bits
     policy = make("policies", part.core.policy)
     m = model(sim.model)
@@ -306,8 +306,8 @@ def link_of(text: str, model_name: str, gpus: Collection[str]) -> tuple[Link, Ra
     """The link between prefill and decode replicas on these kinds of GPU, and its rate. Raises UsageError."""
     if len(kinds := sorted({*gpus})) > 1 and parse(text).name in ("nvlink", "pcie"):
         raise UsageError(f"{' and '.join(kinds)} share no node; give the link between them, such as 400Gbps.")
-    given = rate(text, hardware(kinds[0]))
-    return Link(kv_bytes_per_token(model(model_name)) / given.bytes_per_s, given.latency_s), given
+    link_rate = rate(text, hardware(kinds[0]))
+    return Link(kv_bytes_per_token(model(model_name)) / link_rate.bytes_per_s, link_rate.latency_s), link_rate
 
 
 _FAIL = re.compile(r"(?:replica:)?(\d+)@(.+?)(?:\.\.(.+?))?(,requeue)?")
@@ -319,20 +319,20 @@ def failures(text: str, replicas: int) -> list[tuple[float, Fail | Up]]:
     With `requeue` its requests go back to the router, else they end with an error. Raises UsageError.
     """
     changes: list[tuple[float, Fail | Up]] = []
-    for one in text.split(";"):
-        match = _FAIL.fullmatch(one.strip())
+    for event in text.split(";"):
+        match = _FAIL.fullmatch(event.strip())
         if match is None:
-            raise UsageError(f"fail must be like replica:1@60s or replica:1@60s..90s,requeue, got '{one}'.")
+            raise UsageError(f"fail must be like replica:1@60s or replica:1@60s..90s,requeue, got '{event}'.")
         index = int(match[1])
         if index >= replicas:
-            raise UsageError(f"fail={one}: the cluster has the replicas 0 to {replicas - 1}.")
+            raise UsageError(f"fail={event}: the cluster has the replicas 0 to {replicas - 1}.")
         down_s, up_s = seconds(match[2]), None if match[3] is None else seconds(match[3])
         if down_s < 0:
-            raise UsageError(f"fail={one}: time begins at 0 s.")
+            raise UsageError(f"fail={event}: time begins at 0 s.")
         changes.append((down_s, Fail(index, requeue=match[4] is not None)))
         if up_s is not None:
             if up_s <= down_s:
-                raise UsageError(f"fail={one}: a replica comes up after it went down.")
+                raise UsageError(f"fail={event}: a replica comes up after it went down.")
             changes.append((up_s, Up(index)))
     return changes
 

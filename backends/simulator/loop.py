@@ -198,24 +198,24 @@ def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float)
         return [now_s + model.step_s(batch.loads, seqs, context) * longer]
     if batch.repeats_until_s < horizon_s:
         horizon_s = batch.repeats_until_s
-    left, line = batch.steps, model.decode_line(seqs)
+    steps_left, line = batch.steps, model.decode_line(seqs)
     ends: list[float] = []
     if line is None:
-        for _ in range(left if left < SHORT else SHORT):
+        for _ in range(steps_left if steps_left < SHORT else SHORT):
             now_s += model.decode_s(seqs, context) * longer
             ends.append(now_s)
             if now_s >= horizon_s:
                 return ends
             context += seqs
-        return _further_ends(model, batch, context, left - SHORT, now_s, horizon_s, ends)
+        return _further_ends(model, batch, context, steps_left - SHORT, now_s, horizon_s, ends)
     base_s, slope_s = line
-    for _ in range(left if left < LOOP else LOOP):
+    for _ in range(steps_left if steps_left < LOOP else LOOP):
         now_s += (base_s + slope_s * context) * longer
         ends.append(now_s)
         if now_s >= horizon_s:
             return ends
         context += seqs
-    return _further_ends(model, batch, context, left - LOOP, now_s, horizon_s, ends)
+    return _further_ends(model, batch, context, steps_left - LOOP, now_s, horizon_s, ends)
 
 
 def _further_ends(

@@ -124,7 +124,7 @@ class StepLog:
 
     def _taken(self, row: np.ndarray, nth: np.ndarray, first: np.ndarray) -> np.ndarray:
         """(steps,) blocks taken since the first step of the same leap."""
-        taken = np.zeros(len(row), np.int64)
+        blocks = np.zeros(len(row), np.int64)
         if self._leaps:
             phases = np.frombuffer(self._phases, np.int64).reshape(-1, self._size)
             entry, tick = np.frombuffer(self._leaps, np.int64).reshape(-1, 2).T
@@ -132,8 +132,8 @@ class StepLog:
             leap[entry] = np.arange(len(entry))
             inside = np.flatnonzero((nth > 0) & (leap[row] >= 0))
             which = leap[row[inside]]
-            taken[inside] = phases[which, (tick[which] + nth[inside]) % self._size]
-        total: np.ndarray = np.cumsum(taken)
+            blocks[inside] = phases[which, (tick[which] + nth[inside]) % self._size]
+        total: np.ndarray = np.cumsum(blocks)
         since: np.ndarray = total - total[first[row]]  # nothing is taken at a leap's own first step
         return since
 
@@ -143,29 +143,29 @@ def _columns_of_parts(replica: np.ndarray, every: StepLoads, members: Sequence[M
 
     Computed when the table is made, not while the run goes on.
     """
-    found = np.full((len(StepParts._fields), len(replica)), np.nan)
+    seconds = np.full((len(StepParts._fields), len(replica)), np.nan)
     models = [member.model for member in members]
-    for model in {id(one): one for one in models}.values():
+    for model in {id(other): other for other in models}.values():
         if not isinstance(model, PartsOfSteps):
             continue
-        if all(one is model for one in models):
-            mine, some = np.arange(len(every.decode_seqs)), every
+        if all(other is model for other in models):
+            rows, some = np.arange(len(every.decode_seqs)), every
         else:
-            mine = np.flatnonzero(np.array([one is model for one in models])[replica])
-            some = _only(every, mine)
-        if len(mine) and (parts := model.step_parts(some)) is not None:
-            found[:, mine] = parts
-    return dict(zip(StepParts._fields, found, strict=True))
+            rows = np.flatnonzero(np.array([other is model for other in models])[replica])
+            some = _only(every, rows)
+        if len(rows) and (parts := model.step_parts(some)) is not None:
+            seconds[:, rows] = parts
+    return dict(zip(StepParts._fields, seconds, strict=True))
 
 
 def _only(loads: StepLoads, steps: np.ndarray) -> StepLoads:
     place = np.full(len(loads.decode_seqs), -1)
     place[steps] = np.arange(len(steps))
-    kept = place[loads.step] >= 0
+    inside = place[loads.step] >= 0
     return StepLoads(
         loads.decode_seqs[steps],
         loads.context_tokens[steps],
-        place[loads.step][kept],
-        loads.new_tokens[kept],
-        loads.stored_tokens[kept],
+        place[loads.step][inside],
+        loads.new_tokens[inside],
+        loads.stored_tokens[inside],
     )

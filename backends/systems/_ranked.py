@@ -52,18 +52,18 @@ class Seats:
         preempted = len(batch.preempted)
         if replica.decoding.members:
             replica.decode(batch, self.budget)
-        left = self.budget - batch.decode_seqs
+        budget_left = self.budget - batch.decode_seqs
         for seq in replica.prefilling:
-            tokens = min(seq.need(), left)
+            tokens = min(seq.need(), budget_left)
             if tokens:
                 replica.run(batch, seq, tokens)
-                left -= tokens
+                budget_left -= tokens
         if len(batch.preempted) > preempted:
             return
-        while left and replica.waiting and self._free(replica) and replica.admissible():
-            tokens = min(replica.waiting[0].need(), left)
+        while budget_left and replica.waiting and self._free(replica) and replica.admissible():
+            tokens = min(replica.waiting[0].need(), budget_left)
             replica.admit(batch, tokens)
-            left -= tokens
+            budget_left -= tokens
         settled = not batch.preempted and not (replica.parked and self._free(replica))
         batch.repeats = self.interval - self.steps if settled else False
 

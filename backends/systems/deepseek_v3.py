@@ -212,23 +212,23 @@ class ExpertUnit:
         copies, GPUs that share the fewest experts come first: else one partner would take over all that a GPU serves.
         """
         share, gpus = load / copies, self.shape.gpus
-        where, loaded, room = np.zeros((gpus, len(load)), np.int64), np.zeros(gpus), np.full(gpus, self.per_gpu)
+        counts, loaded, room = np.zeros((gpus, len(load)), np.int64), np.zeros(gpus), np.full(gpus, self.per_gpu)
         for expert in np.argsort(-share, kind="stable").tolist():
             for _ in range(copies[expert]):
-                partners = where @ where[where[:, expert] > 0].sum(axis=0) if self.copies > 1 else np.zeros(gpus)
-                gpu = np.lexsort((loaded, partners, where[:, expert], room == 0))[0]
-                where[gpu, expert] += 1
+                partners = counts @ counts[counts[:, expert] > 0].sum(axis=0) if self.copies > 1 else np.zeros(gpus)
+                gpu = np.lexsort((loaded, partners, counts[:, expert], room == 0))[0]
+                counts[gpu, expert] += 1
                 loaded[gpu] += share[expert]
                 room[gpu] -= 1
-        return where
+        return counts
 
     def in_order(self) -> npt.NDArray[np.int64]:
         """The same with experts in their order, as many on each GPU as there are; without redundant ones."""
         gpus = self.shape.gpus
-        where = np.zeros((gpus, self.placed), np.int64)
+        placement = np.zeros((gpus, self.placed), np.int64)
         for expert in range(self.placed):
-            where[expert * gpus // self.placed, expert] = 1
-        return where
+            placement[expert * gpus // self.placed, expert] = 1
+        return placement
 
 
 def popularity(experts: Experts, tokens: int, skew: float, rng: np.random.Generator) -> Array:
@@ -258,8 +258,8 @@ def chosen(experts: Experts, wanted: Array, tokens: int, rng: np.random.Generato
             grouped = score.reshape(len(score), experts.groups, -1)  # (T, G, E / G)
             best = max(1, experts.per_token // experts.group_limit)
             of_group = np.sort(grouped, axis=2)[:, :, -best:].sum(axis=2)
-            left = np.argpartition(-of_group, experts.group_limit - 1, axis=1)[:, experts.group_limit :]
-            np.put_along_axis(grouped, left[:, :, None], -np.inf, axis=1)
+            excluded = np.argpartition(-of_group, experts.group_limit - 1, axis=1)[:, experts.group_limit :]
+            np.put_along_axis(grouped, excluded[:, :, None], -np.inf, axis=1)
         top = np.argpartition(-score, experts.per_token - 1, axis=1)[:, : experts.per_token]
         counts += np.bincount(top.ravel(), minlength=experts.routed)
     return counts
@@ -279,14 +279,14 @@ class Imbalance:
 def imbalance(unit: ExpertUnit, tokens: int, skew: float, seed: int) -> Imbalance:
     """Of a few steps of `tokens` tokens, placed by the counters of the step before them. Means over the steps."""
     rng, experts = np.random.default_rng(seed), unit.experts
-    wanted = popularity(experts, tokens, skew, rng)
+    weights = popularity(experts, tokens, skew, rng)
     shared = np.full(unit.placed - experts.routed, float(tokens))
-    counters, *steps = (np.append(chosen(experts, wanted, tokens, rng), shared) for _ in range(1 + STEPS))
+    counters, *steps = (np.append(chosen(experts, weights, tokens, rng), shared) for _ in range(1 + STEPS))
     copies = unit.replicas(counters)
-    of = {"in_order": unit.in_order(), "placed": unit.place(counters, copies) / copies}
+    placements = {"in_order": unit.in_order(), "placed": unit.place(counters, copies) / copies}
     ratio = {
-        name: float(np.mean([(loads := where @ step).max() / loads.mean() for step in steps]))
-        for name, where in of.items()
+        name: float(np.mean([(loads := placement @ step).max() / loads.mean() for step in steps]))
+        for name, placement in placements.items()
     }
     hottest = float(np.mean([step[: experts.routed].max() for step in steps]))
     return Imbalance(tokens * experts.per_token / experts.routed, hottest, ratio["in_order"], ratio["placed"])
@@ -309,15 +309,15 @@ def failure(unit: ExpertUnit, tokens: int, skew: float, seed: int) -> Failure:
     throughput before and after (Expert-as-a-Service, arXiv 2509.17863: clients choose among live replicas).
     """
     rng, experts = np.random.default_rng(seed), unit.experts
-    wanted = popularity(experts, tokens, skew, rng)
-    load = np.append(chosen(experts, wanted, tokens, rng), np.full(unit.placed - experts.routed, float(tokens)))
-    where = unit.place(load, unit.replicas(load)) > 0
-    whole, losses = least_most(where, load), []
-    for gpu in range(len(where)):
-        live = np.delete(where, gpu, axis=0)
+    weights = popularity(experts, tokens, skew, rng)
+    load = np.append(chosen(experts, weights, tokens, rng), np.full(unit.placed - experts.routed, float(tokens)))
+    placement = unit.place(load, unit.replicas(load)) > 0
+    intact, losses = least_most(placement, load), []
+    for gpu in range(len(placement)):
+        live = np.delete(placement, gpu, axis=0)
         if live.any(axis=0).all():
-            losses.append(1 - whole / least_most(live, load))
-    stops = 1 - len(losses) / len(where)
+            losses.append(1 - intact / least_most(live, load))
+    stops = 1 - len(losses) / len(placement)
     return Failure(stops, float(np.mean(losses)), max(losses)) if losses else Failure(stops, None, None)
 
 
@@ -330,8 +330,8 @@ def least_most(where: npt.NDArray[np.bool_], load: Array) -> float:
     number, gpus, scale = np.arange(len(gpu)), len(where), load.sum() / len(where)
     # minimise the last variable, which no GPU's sum exceeds; the others are the loads of copies
     least, most = np.zeros(len(gpu) + 1), np.zeros((gpus, len(gpu) + 1))
-    every = np.zeros((len(load), len(gpu) + 1))
-    least[-1], most[:, -1], most[gpu, number], every[expert, number] = 1.0, -1.0, 1.0, 1.0
-    split = linprog(least, A_ub=most, b_ub=np.zeros(gpus), A_eq=every, b_eq=load / scale, method="highs")
+    sums = np.zeros((len(load), len(gpu) + 1))
+    least[-1], most[:, -1], most[gpu, number], sums[expert, number] = 1.0, -1.0, 1.0, 1.0
+    split = linprog(least, A_ub=most, b_ub=np.zeros(gpus), A_eq=sums, b_eq=load / scale, method="highs")
     assert split.status == 0
     return float(split.fun * scale)

@@ -266,10 +266,10 @@ class ReplanRouter(Checked):
         count = len(prefills) + len(decodes)
         if self.most is not None:
             count = min(self.most, max(2, ceil(prefill_busy / self.busy) + ceil(decode_busy / self.busy)))
-        wanted = min(
+        prefill_count = min(
             range(1, count), key=lambda n: (max(prefill_busy / n, decode_busy / (count - n)), abs(2 * n - count))
         )
-        return _actions(prefills, decodes, wanted, count - wanted, self.reload_s)
+        return _actions(prefills, decodes, prefill_count, count - prefill_count, self.reload_s)
 
     def _work(self, window: Window, prefill: ReplicaView, decode: ReplicaView) -> tuple[float, float]:
         """Replicas that prompts, and that decodes at `tpot_s`, keep busy all the time."""
@@ -403,10 +403,10 @@ class _Stage:
         return lasts_s + (CALL_S + CONTEXT_TOKEN_S * context if self.is_first else 0.0)
 
     def _prompts(self) -> list[_Item]:
-        batch, left = [], self.prompt_tokens
-        while self.prompts and self.prompts[0][0].prompt <= left:
+        batch, tokens_left = [], self.prompt_tokens
+        while self.prompts and self.prompts[0][0].prompt <= tokens_left:
             batch += self.prompts.popleft()
-            left -= batch[-1].prompt
+            tokens_left -= batch[-1].prompt
         return batch
 
 
@@ -518,7 +518,7 @@ def simulated(
         raise UsageError("DistServe's simulator needs mixed, prefill or decode replicas.")
     items = [_Item(i, at_s, prompt, output, prompt) for i, (at_s, prompt, output) in enumerate(requests)]
     _Simulator(cluster, name, engine or ("vllm" if "mixed" in cluster else "distserve"), fitted=fitted).run(items)
-    first, last = (np.array([getattr(item, at) for item in items]) for at in ("first_s", "last_s"))
+    first, last = (np.array([getattr(item, attribute) for item in items]) for attribute in ("first_s", "last_s"))
     outputs = np.array([output for _, _, output in requests])
     with np.errstate(invalid="ignore"):  # infinite less infinite
         tpot_s = np.where(np.isfinite(last), (last - first) / outputs, inf)
@@ -548,10 +548,10 @@ def rate_per_gpu(
 
     def holds(rate_rps: float) -> bool:
         at_s = (unit_s / (rate_rps * gpus)).tolist()
-        requests = [(at, prompt, output) for at, (prompt, output) in zip(at_s, lengths, strict=True)]
+        requests = [(arrival_s, prompt, output) for arrival_s, (prompt, output) in zip(at_s, lengths, strict=True)]
         times = simulated(requests, cluster, name, engine, fitted=fitted)
         met = [values <= bound_s for values, bound_s in zip(times, bounds_s, strict=True)]
-        return bool(min([np.mean(met[0] & met[1])] if joint else [np.mean(each) for each in met]) >= goal - 1e-9)
+        return bool(min([np.mean(met[0] & met[1])] if joint else [np.mean(flags) for flags in met]) >= goal - 1e-9)
 
     low_rps, high_rps = 0.0, top_rps
     for _ in range(DOUBLINGS):

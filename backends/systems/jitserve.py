@@ -195,8 +195,8 @@ class GmaxPolicy:
             return candidates
         candidates.sort(key=lambda seq: (seq.prompt + seq.emitted, seq.order))
         densities = [-ranks[seq][0] for seq in candidates]
-        at = max(range(len(candidates) - seats + 1), key=lambda i: sum(densities[i : i + seats]))
-        return sorted(candidates[at : at + seats], key=ranks.__getitem__)
+        start = max(range(len(candidates) - seats + 1), key=lambda i: sum(densities[i : i + seats]))
+        return sorted(candidates[start : start + seats], key=ranks.__getitem__)
 
     def _with_demands(self, ranks: Ranks, chosen: list[Sequence]) -> list[Sequence]:
         """Calls of programs that run too slowly to be in time take the seats of the last in rank of no program.

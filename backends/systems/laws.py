@@ -128,11 +128,11 @@ def wait_cdf(rho: float, wait: float) -> float:
     if rho <= 0:
         return 1.0
     queue, k = _queue(rho), int(wait) + 1
-    left = rho * (k - wait)
-    term, total = exp(-left), 0.0
+    mean = rho * (k - wait)
+    term, total = exp(-mean), 0.0
     for j in range(k):
         total += queue.waiting(k - 1 - j) * term
-        term *= left / (j + 1)
+        term *= mean / (j + 1)
         if term < NEGLIGIBLE:
             break
     return min(1.0, total)

@@ -205,5 +205,5 @@ class LoadRouter:
 
 def _wanted(replica: Replica) -> tuple[float, int]:
     blocks = replica.blocks
-    wanted = blocks.total - blocks.free + sum([blocks.blocks_for(seq.prompt) for seq in replica.waiting])
-    return wanted / blocks.total, len(replica.waiting) + replica.running
+    needed = blocks.total - blocks.free + sum([blocks.blocks_for(seq.prompt) for seq in replica.waiting])
+    return needed / blocks.total, len(replica.waiting) + replica.running

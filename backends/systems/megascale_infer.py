@@ -78,7 +78,7 @@ class AfLatency:
         kinds = [catalog.hardware(self.hardware), catalog.hardware(self.expert_kind)]
         if m.experts is None:
             raise UsageError(f"latency=af parts attention from experts, and {self.model} has none; leave it out.")
-        network = self.network_bytes_per_s or min(one.network_bytes_per_s or 0.0 for one in kinds)
+        network = self.network_bytes_per_s or min(gpu.network_bytes_per_s or 0.0 for gpu in kinds)
         if not network > 0:
             raise UsageError("latency=af needs the rate of the network of a GPU; give network_bytes_per_s=25e9.")
         put, parts = object.__setattr__, self.experts
@@ -87,11 +87,11 @@ class AfLatency:
         put(self, "_network", network)
         put(self, "_layers", m.layers)
         put(self, "_known", {})
-        needed, there = catalog.expert_bytes(m, parts), kinds[1].memory_bytes
-        if needed > 0.95 * there:
+        needed, available = catalog.expert_bytes(m, parts), kinds[1].memory_bytes
+        if needed > 0.95 * available:
             raise UsageError(
                 f"The experts of {self.model} take {needed / 1e9:.0f} GB on each of {parts} GPUs, and a "
-                f"{self.expert_kind} has {there / 1e9:.0f} GB; give more, such as experts={2 * parts}."
+                f"{self.expert_kind} has {available / 1e9:.0f} GB; give more, such as experts={2 * parts}."
             )
 
     @property
@@ -119,10 +119,10 @@ class AfLatency:
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of decode steps with these (k,) cached tokens."""
-        found: np.ndarray = self._step_s(
+        times_s: np.ndarray = self._step_s(
             decode_seqs, decode_seqs, self._attention.kv_s((), decode_seqs, context_tokens)
         )
-        return found
+        return times_s
 
     def _step_s(self, tokens: int, seqs: int, kv_s: Any) -> Any:
         """`kv_s`: seconds of the attention over KV of all micro-batches, a number or several.
@@ -130,26 +130,26 @@ class AfLatency:
         One pass of a micro-batch through a layer, then in each further layer the longer of such a pass and of the
         slower side serving all micro-batches, and the others' turns at the end.
         """
-        one = self._micro(-(-tokens // self.micro))
-        attention_s, experts_s = (one.plain_s + kv_s / self.micro) / self._layers, one.experts_s / self._layers
+        batch = self._micro(-(-tokens // self.micro))
+        attention_s, experts_s = (batch.plain_s + kv_s / self.micro) / self._layers, batch.experts_s / self._layers
         slower_s = np.maximum(attention_s, experts_s)
-        pass_s = attention_s + experts_s + 2 * one.sent_s / self._layers
+        pass_s = attention_s + experts_s + 2 * batch.sent_s / self._layers
         turns_s = (self._layers - 1) * np.maximum(self.micro * slower_s, pass_s) + (self.micro - 1) * slower_s
         return self._attention.ends_s(seqs) + pass_s + turns_s
 
     def _micro(self, tokens: int) -> _Micro:
-        known = self._known.get(tokens)
-        if known is None:
-            m, own = self._attention.description, -(-tokens // self.dp)
+        times = self._known.get(tokens)
+        if times is None:
+            m, group_tokens = self._attention.description, -(-tokens // self.dp)
             assert m.experts is not None
             gpus = min(self.tp * self.dp, self.experts)
             sent_bytes = tokens * m.experts.per_token * m.hidden * 2 / gpus
-            known = self._known[tokens] = _Micro(
-                self._attention.beside_experts_s(own),
+            times = self._known[tokens] = _Micro(
+                self._attention.beside_experts_s(group_tokens),
                 self._experts.experts_s(tokens, -(-tokens // self.experts)),
                 m.routed_layers * sent_bytes / self._network,
             )
-        return known
+        return times
 
 
 def ping_pong(

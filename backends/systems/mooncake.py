@@ -101,11 +101,11 @@ class EarlyRejectRouter(Checked):
         """The load with this request in so many seconds, in equal shares."""
         count, total_s = self._ended
         lasts_s = total_s / count if total_s else inf
-        left, at_s = max(0.0, 1 - seconds / lasts_s), now_s + seconds
+        share, at_s = max(0.0, 1 - seconds / lasts_s), now_s + seconds
         now = [self._sent.decodes(replica) for replica in decodes]
         joins = [tokens for from_s, tokens in self._prompts.values() if at_s - lasts_s < from_s <= at_s]
-        seqs = left * sum(seqs for seqs, _ in now) + len(joins) + 1
-        context = left * sum(context for _, context in now) + sum(joins) + request.prompt_tokens
+        seqs = share * sum(seqs for seqs, _ in now) + len(joins) + 1
+        context = share * sum(context for _, context in now) + sum(joins) + request.prompt_tokens
         return self._load_of(decodes[0], ceil(seqs / len(decodes)), round(context / len(decodes)))
 
 

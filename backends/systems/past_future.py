@@ -81,10 +81,10 @@ class PastFutureAdmission(Checked):
 
     def _kept(self, running: list[Sequence], chance: Callable[[], float]) -> list[tuple[int, int]]:
         """The futures of all under the guess that each keeps until it has outlived it."""
-        kept = self._guessed
+        previous = self._guessed
         self._guessed = guessed = {}
         for seq in running:
-            length = kept.get(seq, 0)
+            length = previous.get(seq, 0)
             guessed[seq] = length if length > seq.emitted else self._length(seq.emitted, chance)
         return [(held_tokens(s), max(1, length - s.emitted)) for s, length in guessed.items()]
 
@@ -203,8 +203,8 @@ def peak_tokens(futures: Iterable[tuple[int, int]], rounding: int = 0) -> int:
     documentation of LightLLM (ModelTC/lightllm), Past-Future scheduler.
     """
     held = peak = 0
-    for count, (own, rest) in enumerate(sorted(futures, key=_rest, reverse=True), 1):
-        held += own
+    for count, (tokens, rest) in enumerate(sorted(futures, key=_rest, reverse=True), 1):
+        held += tokens
         peak = max(peak, held + count * (rest + rounding))
     return peak
 

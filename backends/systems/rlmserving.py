@@ -23,8 +23,8 @@ def kv_swing(steps: pa.Table, blocks: int) -> Floats:
     minute = number(steps, "start_s") // WINDOW_S
     free = steps.append_column("minute", pa.array(minute)).group_by(["minute", "replica"])
     ends = free.aggregate([("free_blocks", "max"), ("free_blocks", "min")]).sort_by("minute")
-    whole = ends["minute"].to_numpy() < max(1, minute.max(initial=0.0))
-    swing: Floats = (number(ends, "free_blocks_max") - number(ends, "free_blocks_min"))[whole] / blocks
+    complete = ends["minute"].to_numpy() < max(1, minute.max(initial=0.0))
+    swing: Floats = (number(ends, "free_blocks_max") - number(ends, "free_blocks_min"))[complete] / blocks
     return swing
 
 

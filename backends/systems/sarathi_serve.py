@@ -56,19 +56,19 @@ class ChunkOnlyPolicy(Checked):
         batch.repeats = not batch.preempted and (tried or not (replica.prefilling or replica.waiting))
 
     def _prompts(self, replica: Replica, batch: Batch) -> bool:
-        left = self.budget
+        budget_left = self.budget
         for seq in replica.prefilling:
-            if left == 0:
+            if budget_left == 0:
                 break
-            tokens = min(seq.need(), left)
+            tokens = min(seq.need(), budget_left)
             replica.run(batch, seq, tokens)
-            left -= tokens
+            budget_left -= tokens
         if batch.prefills:
             return True
-        while left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
-            tokens = min(replica.waiting[0].need(), left)
+        while budget_left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
+            tokens = min(replica.waiting[0].need(), budget_left)
             replica.admit(batch, tokens)
-            left -= tokens
+            budget_left -= tokens
         return bool(batch.prefills)
 
 

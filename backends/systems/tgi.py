@@ -54,11 +54,11 @@ class TgiPolicy(Checked):
 
     def _fit(self, replica: Replica) -> int:
         """How many requests from the head of the queue fit the memory and the prompt tokens of a step."""
-        count, left, free = 0, self.max_batch_prefill_tokens, replica.blocks.free
+        count, tokens_left, free = 0, self.max_batch_prefill_tokens, replica.blocks.free
         for seq in replica.waiting:
-            left -= seq.need()
+            tokens_left -= seq.need()
             free -= max(replica.blocks_to_hold(seq), replica.blocks.blocks_for(seq.need()))
-            if free < 0 or (left < 0 and count):
+            if free < 0 or (tokens_left < 0 and count):
                 break
             count += 1
         return count

@@ -134,12 +134,12 @@ class Traffic:
 
         sigma = float(np.sqrt(np.log(1 + self.variation**2)))
         shape = np.exp(sigma * np.random.default_rng(self.seed).standard_normal((2 * self.requests, 2)))
-        wanted = np.array([self.prompt_tokens, self.output_tokens])
-        scale, lengths = wanted.copy(), np.empty((0, 2), np.int64)
+        means = np.array([self.prompt_tokens, self.output_tokens])
+        scale, lengths = means.copy(), np.empty((0, 2), np.int64)
         for _ in range(ROUNDS):  # what is left out would lower the means
             lengths = np.maximum(1, np.rint(scale * shape)).astype(np.int64)
             lengths = lengths[lengths.sum(axis=1) <= LONGEST_TOKENS][: self.requests]
-            scale *= wanted / lengths.mean(axis=0)
+            scale *= means / lengths.mean(axis=0)
         return lengths
 
 
@@ -183,5 +183,5 @@ def filled(mode: str, slots: int, traffic: Traffic, **system: object) -> Filled:
         raise UsageError(f"{traffic.requests} requests never filled {slots:,} slots; give more requests.")
     stored = (steps["context_tokens"] + steps["decode_seqs"] + steps["prefill_tokens"])[counted].sum()
     allocated = ((simulator.cluster.replicas[0].blocks.total - steps["free_blocks"]) * size)[counted].sum()
-    whole = len(counted) * simulator.cluster.replicas[0].blocks.total * size
-    return Filled(float(stored / allocated), float(stored / whole), float(steps["running"][counted].mean()))
+    capacity = len(counted) * simulator.cluster.replicas[0].blocks.total * size
+    return Filled(float(stored / allocated), float(stored / capacity), float(steps["running"][counted].mean()))

@@ -168,10 +168,10 @@ class OocPolicy:
         for seq in [seq for seq in replica.parked if not offline(seq)]:
             replica.unpark(seq)
         self._choose(replica)
-        left = self._base.run(replica, batch)
+        budget_left = self._base.run(replica, batch)
         if not batch.preempted:
-            alone = not replica.running
-            self._base.admit(replica, batch, left, lambda seq: alone or not offline(seq))
+            idle = not replica.running
+            self._base.admit(replica, batch, budget_left, lambda seq: idle or not offline(seq))
             batch.repeats = self._holds_for(replica)
 
     def _choose(self, replica: Replica) -> None:
@@ -223,9 +223,9 @@ class OocPolicy:
         if self._online(replica):
             self._online_step(replica, batch)
         else:
-            left = self._chunks.run(replica, batch)
+            budget_left = self._chunks.run(replica, batch)
             if not batch.preempted:
-                self._chunks.admit(replica, batch, left, lambda seq: self._may_start(replica, batch, seq))
+                self._chunks.admit(replica, batch, budget_left, lambda seq: self._may_start(replica, batch, seq))
         batch.repeats = not (batch.preempted or replica.parked)
 
     @staticmethod
@@ -246,9 +246,9 @@ class OocPolicy:
                 break
         evicted = len(batch.preempted)
         decodes = not replica.decoding.members or not all(map(offline, replica.decoding))
-        left = self._base.run(replica, batch, decodes=decodes)
+        budget_left = self._base.run(replica, batch, decodes=decodes)
         if len(batch.preempted) == evicted:
-            self._base.admit(replica, batch, left, lambda seq: not offline(seq))
+            self._base.admit(replica, batch, budget_left, lambda seq: not offline(seq))
         if not batch.prefills and not batch.decode_seqs and replica.decoding.members:
             replica.decode(batch)  # memory admits no online prompt, and what decodes is all there is
 
@@ -356,7 +356,7 @@ class OocRouter(Checked):
                     break
                 if candidates is None:
                     candidates = [
-                        (seq, one.index) for one in relaxed for seq in one.decodes()
+                        (seq, source.index) for source in relaxed for seq in source.decodes()
                         if seq.request_id in self._offline and seq.request_id not in view.migrating
                     ]  # fmt: skip
                 if not candidates:
@@ -390,7 +390,7 @@ class OocRouter(Checked):
     @staticmethod
     def _best(candidates: list[tuple[SequenceView, int]], most_tokens: int) -> tuple[SequenceView, int]:
         """The longest up to `most_tokens`, else the shortest."""
-        fits = [one for one in candidates if one[0].stored_tokens <= most_tokens]
+        fits = [candidate for candidate in candidates if candidate[0].stored_tokens <= most_tokens]
         return max(fits, key=_stored) if fits else min(candidates, key=_stored)
 
     def _least(self, replicas: list[ReplicaView]) -> int:
@@ -536,6 +536,6 @@ class ZeroEvictAdmission(Checked):
         futures = [(s.prompt + s.emitted, max(1, self.max_decode_tokens - s.emitted)) for s in sequences]
         blocks = replica.blocks
         return all(
-            sum([blocks.blocks_for(held + rest) for held, own in futures if own >= rest]) <= blocks.total
-            for rest in {own for _, own in futures}
+            sum([blocks.blocks_for(held + rest) for held, to_come in futures if to_come >= rest]) <= blocks.total
+            for rest in {to_come for _, to_come in futures}
         )

@@ -78,10 +78,10 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed
             if holds:
                 raise UsageError(f"A policy of bench cannot schedule {reason}")
         super().__init__(vllm_config, kv_cache_config, *args, **options)
-        given = {key: value for key, value in vllm_config.additional_config.items() if key.startswith("bench_")}
-        if unknown := sorted(given.keys() - OPTIONS.keys()):
+        overrides = {key: value for key, value in vllm_config.additional_config.items() if key.startswith("bench_")}
+        if unknown := sorted(overrides.keys() - OPTIONS.keys()):
             raise no_such("key of --additional-config", unknown[0], OPTIONS)
-        policy_text, kv, admission = map(str, (OPTIONS | given).values())
+        policy_text, kv, admission = map(str, (OPTIONS | overrides).values())
         core = Core.of(policy_text, kv, admission)
         memory = make("kv", core.kv, block_tokens=self.block_size)
         policy = make("policies", core.policy)
@@ -141,9 +141,9 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed
         running: list[Any] = []
         for seq, count in batch.items(iter(self.replica.decoding)):
             request = self._mirrored[seq.request.id]
-            found = self.kv_cache_manager.allocate_slots(request, count, has_scheduled_reqs=False)  # no watermark
-            assert found is not None, "the replica never gives out more blocks than vLLM has"
-            tokens[request.request_id], blocks[request.request_id] = count, found
+            allocated = self.kv_cache_manager.allocate_slots(request, count, has_scheduled_reqs=False)  # no watermark
+            assert allocated is not None, "the replica never gives out more blocks than vLLM has"
+            tokens[request.request_id], blocks[request.request_id] = count, allocated
             if request.status == RequestStatus.RUNNING:
                 running.append(request)
                 continue

@@ -103,15 +103,15 @@ class _Config:
 
 def model_of(config: Mapping[str, Any], quantised: Mapping[str, Any] | None, name: str, where: str) -> Model:
     """The model of a configuration; `quantised` is its hf_quant_config.json. Raises UsageError for what is unknown."""
-    named = config.get("architectures")
-    if not isinstance(named, list) or not named:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
         raise UsageError(
             f"'{where}' names no architecture: it is neither a config.json of Hugging Face nor a run.json "
             "with the figures of a model."
         )
-    known = ARCHITECTURES.get(str(named[0]))
-    if known is None:
-        raise UsageError(f"'{where}': architecture {named[0]} is not understood. Known: {', '.join(ARCHITECTURES)}.")
+    arch = ARCHITECTURES.get(str(names[0]))
+    if arch is None:
+        raise UsageError(f"'{where}': architecture {names[0]} is not understood. Known: {', '.join(ARCHITECTURES)}.")
     inner = config.get("text_config")
     text = {**config, **inner} if isinstance(inner, dict) else dict(config)
     c = _Config(text, where)
@@ -123,9 +123,9 @@ def model_of(config: Mapping[str, Any], quantised: Mapping[str, Any] | None, nam
     if not kv_heads or heads % kv_heads:
         raise UsageError(f"'{where}': {kv_heads} KV heads do not divide the {heads} attention heads.")
     latent = _latent(c)
-    experts, linear = _experts(c, known), _linear(c, hidden, layers)
-    family = known.family
-    if family == "qwen3" and named[0] == "Glm4MoeForCausalLM":  # GLM-4.5 has norms and biases, GLM-4.5-Air biases alone
+    experts, linear = _experts(c, arch), _linear(c, hidden, layers)
+    family = arch.family
+    if family == "qwen3" and names[0] == "Glm4MoeForCausalLM":  # GLM-4.5 has norms and biases, GLM-4.5-Air biases alone
         norms, biases = c.says("use_qk_norm"), c.says("attention_bias")
         family = ("glm4" if biases else "qwen3") if norms else ("qwen2" if biases else "llama")
     elif family == "llama" and latent is None and c.says("attention_bias"):
@@ -139,17 +139,17 @@ def model_of(config: Mapping[str, Any], quantised: Mapping[str, Any] | None, nam
         heads=heads,
         kv_heads=heads if latent is not None else kv_heads,
         head_dim=c.count("head_dim", default=hidden // heads) if latent is None else latent.value,
-        ffn=_ffn(c, known, experts),
-        vocab=c.count("vocab_size", default=known.vocab),
+        ffn=_ffn(c, arch, experts),
+        vocab=c.count("vocab_size", default=arch.vocab),
         positions=c.count("max_position_embeddings") + 2 if family == "opt" else 0,
         max_tokens=c.count("max_position_embeddings", default=2048 if family == "falcon" else 131_072),
-        gated=known.gated,
-        tied=c.says("tie_word_embeddings", default=known.tied),
+        gated=arch.gated,
+        tied=c.says("tie_word_embeddings", default=arch.tied),
         experts=experts,
         latent=latent,
-        window=_window(c, known, layers - (0 if linear is None else linear.layers)),
+        window=_window(c, arch, layers - (0 if linear is None else linear.layers)),
         linear=linear,
-        output_gate=c.says("attn_output_gate", default=named[0] == "Qwen3NextForCausalLM"),
+        output_gate=c.says("attn_output_gate", default=names[0] == "Qwen3NextForCausalLM"),
         drafts=c.count("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules", default=0),
         formats=_formats(c, quantised, layers),
     )
@@ -228,8 +228,8 @@ def _window(c: _Config, known: Architecture, layers: int) -> Window | None:
     ):  # Llama 4: 0 is full attention
         inside = sum(map(bool, c.values["no_rope_layers"]))
     else:
-        every = c.count("sliding_window_pattern", "no_rope_layer_interval", default=known.full_every)
-        inside = layers - (layers // every if every > 1 else 0)
+        interval = c.count("sliding_window_pattern", "no_rope_layer_interval", default=known.full_every)
+        inside = layers - (layers // interval if interval > 1 else 0)
     return Window(tokens, min(inside, layers)) if inside > 0 else None
 
 
@@ -241,8 +241,8 @@ def _linear(c: _Config, hidden: int, layers: int) -> Linear | None:
     if c.values.get("linear_num_value_heads") is None:
         return None
     kinds = c.values.get("layer_types")
-    every = c.count("full_attention_interval", default=4)
-    inside = sum(kind == "linear_attention" for kind in kinds) if isinstance(kinds, list) else layers - layers // every
+    period = c.count("full_attention_interval", default=4)
+    inside = sum(kind == "linear_attention" for kind in kinds) if isinstance(kinds, list) else layers - layers // period
     if not inside:
         return None
     value_heads, key_heads = c.count("linear_num_value_heads"), c.count("linear_num_key_heads")
@@ -265,37 +265,37 @@ def _formats(c: _Config, quantised: Mapping[str, Any] | None, layers: int) -> Fo
     if plain is None:
         raise UsageError(f"'{c.where}': dtype {dtype} is not understood. Known: {', '.join(_DTYPES)}.")
     unquantised = Formats(plain, plain, plain, plain, plain)
-    given = c.values.get("quantization_config")
+    config = c.values.get("quantization_config")
     if quantised is not None and isinstance(quantised.get("quantization"), dict):
-        given = quantised["quantization"]
-    if not isinstance(given, dict):
+        config = quantised["quantization"]
+    if not isinstance(config, dict):
         return unquantised
-    q = _Config(given, c.where)
+    q = _Config(config, c.where)
     stored = _stored(q)
-    kv = given.get("kv_cache_quant_algo") or given.get("kv_cache_scheme")
+    kv = config.get("kv_cache_quant_algo") or config.get("kv_cache_scheme")
     kv_format = "fp8" if kv == "FP8" or (isinstance(kv, dict) and kv.get("num_bits") == 8) else plain
-    excluded = [str(one) for key in ("modules_to_not_convert", "exclude_modules", "ignore", "ignored_layers")
-                for one in given.get(key) or ()]  # fmt: skip
-    if stored == "mxfp4" and given.get("quant_method") == "mxfp4":  # transformers: the experts alone
+    excluded = [str(module) for key in ("modules_to_not_convert", "exclude_modules", "ignore", "ignored_layers")
+                for module in config.get(key) or ()]  # fmt: skip
+    if stored == "mxfp4" and config.get("quant_method") == "mxfp4":  # transformers: the experts alone
         return replace(unquantised, experts=stored, kv=kv_format)
     last = f"model.layers.{layers - 1}"
-    of = {
+    parts = {
         "attention": (f"{last}.self_attn.q_proj", f"{last}.self_attn.q_b_proj"),
         "experts": (f"{last}.mlp.experts.0.up_proj", f"{last}.block_sparse_moe.experts.0.w1"),
         "linear": (f"{last}.mlp.up_proj", f"{last}.mlp.shared_experts.up_proj"),
     }
-    named = {part: plain if _excluded(modules, excluded) else stored for part, modules in of.items()}
-    return Formats(**named, head=plain, kv=kv_format)
+    formats = {part: plain if _excluded(modules, excluded) else stored for part, modules in parts.items()}
+    return Formats(**formats, head=plain, kv=kv_format)
 
 
 def _stored(q: _Config) -> str:
     """Name of the format of matrices. Raises UsageError for a way to quantise that is not known."""
     method, algorithm = q.values.get("quant_method"), q.values.get("quant_algo")
     if algorithm is not None and (method in (None, "modelopt")):
-        found = _ALGORITHMS.get(str(algorithm))
-        if found is None:
+        stored = _ALGORITHMS.get(str(algorithm))
+        if stored is None:
             raise UsageError(f"'{q.where}': quant_algo {algorithm} is not understood. Known: {', '.join(_ALGORITHMS)}.")
-        return found
+        return stored
     if method == "mxfp4":
         return "mxfp4"
     if method == "fp8":
@@ -320,15 +320,15 @@ def _stored(q: _Config) -> str:
 
 
 def _integers(bits: int, group: int, q: _Config) -> str:
-    known = {(4, 128): "int4-g128", (4, 32): "int4-g32"}
+    names = {(4, 128): "int4-g128", (4, 32): "int4-g32"}
     if bits == 8:
         return "int8-weights"
-    found = known.get((bits, group))
-    if found is None:
+    name = names.get((bits, group))
+    if name is None:
         raise UsageError(
             f"'{q.where}': integers of {bits} bits in groups of {group} are not understood (4 in 128 or 32)."
         )
-    return found
+    return name
 
 
 def _excluded(modules: Sequence[str], patterns: Sequence[str]) -> bool:

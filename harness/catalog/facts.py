@@ -184,7 +184,7 @@ class Hardware:
     def peak_or_wider(self, compute: Compute) -> float:
         """The same, or the peak of the next wider type where the GPU has none of this one."""
         wider: Mapping[Compute, tuple[Compute, ...]] = {"fp4": ("fp4", "fp8"), "fp8": ("fp8",), "int8": ("int8",)}
-        return next((peak for one in wider.get(compute, ()) if (peak := self.peak(one)) is not None), self.bf16_flops)
+        return next((peak for kind in wider.get(compute, ()) if (peak := self.peak(kind)) is not None), self.bf16_flops)
 
     @property
     def link_bytes_per_s(self) -> float:

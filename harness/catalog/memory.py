@@ -160,11 +160,11 @@ def weight_bytes(
         matrices += linear * -(-m.linear.matrix // cut) * bits.linear
         vectors += linear * (m.linear.vector + 2 * m.norm_vector)
     if m.experts is not None:
-        whole = -(-m.experts.routed // shape.ep)  # experts of one part
+        local_experts = -(-m.experts.routed // shape.ep)  # experts of one part
         part_gpus = shape.stage_gpus // shape.ep
-        matrices += routed * -(-whole * m.expert_matrix // part_gpus) * bits.experts
+        matrices += routed * -(-local_experts * m.expert_matrix // part_gpus) * bits.experts
         matrices += routed * (-(-m.shared_matrix // cut) * bits.linear + m.gate * bits.gate)
-        vectors += routed * -(-whole * m.expert_vector // (m.experts.routed * part_gpus))
+        vectors += routed * -(-local_experts * m.expert_vector // (m.experts.routed * part_gpus))
     head = -(-m.embedding // cut)
     first, last = (
         head * bits.head + m.positions * m.hidden * bits.vector,
@@ -184,9 +184,9 @@ def expert_bytes(m: Model, parts: int) -> int:
     if m.experts is None:
         return 0
     bits = _bits(m, None, None)
-    whole = -(-m.experts.routed // parts)
-    each = whole * m.expert_matrix * bits.experts + m.shared_matrix * bits.linear + m.gate * bits.gate
-    return math.ceil(m.routed_layers * each / 8)
+    local_experts = -(-m.experts.routed // parts)
+    layer_bits = local_experts * m.expert_matrix * bits.experts + m.shared_matrix * bits.linear + m.gate * bits.gate
+    return math.ceil(m.routed_layers * layer_bits / 8)
 
 
 def block_bytes(
@@ -246,18 +246,18 @@ def kv_capacity_blocks(
     gpu = hardware(gpu) if isinstance(gpu, str) else gpu
     shape = _shape(tp, 1)
     weights = weight_bytes(m, shape, weight_bits=weight_bits) + further_bytes
-    left = gpu.memory_bytes * utilisation - gpu.memory_bytes * RESERVE - weights
-    bits, own = bits_of_kv(m, kv_bits=kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
+    kv_bytes = gpu.memory_bytes * utilisation - gpu.memory_bytes * RESERVE - weights
+    bits, dp_seqs = bits_of_kv(m, kv_bits=kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
     if m.linear is not None:
         held = -(-m.linear.layers // shape.pp) * -(-m.linear.state_elements // shape.tp)
-        left -= own * held * m.linear.state_bits / 8
-    blocks = math.floor(left / _block_bytes(m, shape, m.kv_layers, block_tokens, bits)) if m.kv_layers else 0
+        kv_bytes -= dp_seqs * held * m.linear.state_bits / 8
+    blocks = math.floor(kv_bytes / _block_bytes(m, shape, m.kv_layers, block_tokens, bits)) if m.kv_layers else 0
     if m.window is not None and m.full_layers:
-        inside = own * -(-m.window.tokens // block_tokens)  # blocks that are in windows
+        inside = dp_seqs * -(-m.window.tokens // block_tokens)  # blocks that are in windows
         if blocks > inside:
             windows = _block_bytes(m, shape, m.window.layers, block_tokens, bits)
             full = _block_bytes(m, shape, m.full_layers, block_tokens, bits)
-            blocks = math.floor((left - inside * windows) / full)
+            blocks = math.floor((kv_bytes - inside * windows) / full)
     if blocks < 1:
         share = utilisation - RESERVE
         raise UsageError(

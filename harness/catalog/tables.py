@@ -55,16 +55,16 @@ def formats() -> list[str]:
 @cache
 def format_named(name: str) -> Format:
     """The format of that name. Raises UsageError with the nearest known name."""
-    found = _table("formats.toml").get(name)
-    if found is None:
+    entry = _table("formats.toml").get(name)
+    if entry is None:
         raise no_such("format", name, formats())
-    return Format(name, **found)
+    return Format(name, **entry)
 
 
 def is_file(text: str) -> bool:
     """Whether a text means a file and not a name: it has a path separator, or ends in .json or .toml."""
     separators = [os.sep, *([os.altsep] if os.altsep else [])]
-    return any(one in text for one in separators) or text.endswith((".json", ".toml"))
+    return any(separator in text for separator in separators) or text.endswith((".json", ".toml"))
 
 
 def model(name: str) -> Model:
@@ -79,14 +79,14 @@ def hardware(name: str) -> Hardware:
 
 def facts_of_files(model_name: str, hardware_names: tuple[str, ...]) -> dict[str, object]:
     """What run.json says of a model and of GPUs that are files: their figures, and the SHA-256 of what was read."""
-    found: dict[str, object] = {}
+    facts: dict[str, object] = {}
     if is_file(model_name):
         m = model(model_name)
-        own = {key: value for key, value in asdict(m).items() if value is not None}
-        found["model_file"] = {"sha256": _read(model_name).sha256, "figures": own}
-    named = {name: hardware(name) for name in hardware_names if is_file(name)}
-    if named:
-        found["hardware_files"] = {
+        figures = {key: value for key, value in asdict(m).items() if value is not None}
+        facts["model_file"] = {"sha256": _read(model_name).sha256, "figures": figures}
+    hardware_files = {name: hardware(name) for name in hardware_names if is_file(name)}
+    if hardware_files:
+        facts["hardware_files"] = {
             name: {
                 "sha256": _read(name).sha256,
                 "figures": {
@@ -95,9 +95,9 @@ def facts_of_files(model_name: str, hardware_names: tuple[str, ...]) -> dict[str
                     if (value := getattr(gpu, f.name)) is not None
                 },
             }
-            for name, gpu in named.items()
+            for name, gpu in hardware_files.items()
         }
-    return found
+    return facts
 
 
 def comparisons(latency: str) -> list[Mapping[str, Any]]:
@@ -107,18 +107,18 @@ def comparisons(latency: str) -> list[Mapping[str, Any]]:
 
 @cache
 def _model_named(name: str) -> Model:
-    found = _table("models.toml").get(name)
-    if found is None:
+    entry = _table("models.toml").get(name)
+    if entry is None:
         raise _unknown("model", name, models())
-    return _convert({"name": name, **found}, Model, name)
+    return _convert({"name": name, **entry}, Model, name)
 
 
 @cache
 def _hardware_named(name: str) -> Hardware:
-    found = _table("hardware.toml").get(name)
-    if found is None:
+    entry = _table("hardware.toml").get(name)
+    if entry is None:
         raise _unknown("hardware", name, gpus())
-    return _gpu({"name": name, **found}, name)
+    return _gpu({"name": name, **entry}, name)
 
 
 def _unknown(what: str, name: str, known: list[str]) -> UsageError:
@@ -126,7 +126,7 @@ def _unknown(what: str, name: str, known: list[str]) -> UsageError:
     longer = [k for k in known if k.startswith(name.lower())] if name else []
     if not 1 <= len(longer) <= 2:
         return no_such(what, name, known)
-    meant = " or ".join(f"'{one}'" for one in longer)
+    meant = " or ".join(f"'{candidate}'" for candidate in longer)
     return UsageError(f"No {what} named '{name}'. Did you mean {meant}? Known: {', '.join(known)}.")
 
 
@@ -170,48 +170,48 @@ def _read(given: str) -> _File:
 
 @lru_cache(maxsize=256)
 def _model_of(file: _File) -> Model:
-    found = _decoded(file, "model")
-    if isinstance(found.get("model_file"), dict):
-        return _convert(found["model_file"]["figures"], Model, file.given)
+    decoded = _decoded(file, "model")
+    if isinstance(decoded.get("model_file"), dict):
+        return _convert(decoded["model_file"]["figures"], Model, file.given)
     if file.path.endswith(".toml"):
-        return _convert({"name": file.stem, "source": f"'{file.given}'", **found}, Model, file.given)
+        return _convert({"name": file.stem, "source": f"'{file.given}'", **decoded}, Model, file.given)
     quantised = None if file.quantised is None else _json(file.quantised, file.given)
-    return config_json.model_of(found, quantised, file.stem, file.given)
+    return config_json.model_of(decoded, quantised, file.stem, file.given)
 
 
 @lru_cache(maxsize=256)
 def _hardware_of(file: _File) -> Hardware:
-    found = _decoded(file, "hardware")
-    if isinstance(found.get("hardware_files"), dict):
-        if len(found["hardware_files"]) > 1:
+    decoded = _decoded(file, "hardware")
+    if isinstance(decoded.get("hardware_files"), dict):
+        if len(decoded["hardware_files"]) > 1:
             raise UsageError(
-                f"'{file.given}' holds the figures of {len(found['hardware_files'])} kinds of GPU, not one."
+                f"'{file.given}' holds the figures of {len(decoded['hardware_files'])} kinds of GPU, not one."
             )
-        (stored,) = found["hardware_files"].values()
+        (stored,) = decoded["hardware_files"].values()
         return _gpu(stored["figures"], file.given)
     if not file.path.endswith(".toml"):
         raise UsageError(
             f"'{file.given}' is not known as hardware: give a TOML file of the keys of 'bench explain h100', or a "
             "run.json whose hardware was a file."
         )
-    return _gpu({"name": file.stem, "title": file.stem, **found}, file.given)
+    return _gpu({"name": file.stem, "title": file.stem, **decoded}, file.given)
 
 
 def _decoded(file: _File, what: Literal["model", "hardware"]) -> dict[str, Any]:
     """The figures of a file as a mapping, those of a backend where it is a run.json."""
     if file.path.endswith(".toml"):
         try:
-            found = untrusted.parse_toml(file.text, f"'{file.given}'")
+            parsed = untrusted.parse_toml(file.text, f"'{file.given}'")
         except tomllib.TOMLDecodeError as error:
             raise UsageError(f"'{file.given}' is not TOML: {error}.") from None
-        inner = [value for value in found.values() if isinstance(value, dict)]
-        if len(found) == 1 and inner and "value" not in inner[0]:  # one table, as in the catalogue
-            return {"name": next(iter(found)), **inner[0]}
-        return found
-    found = _json(file.text, file.given)
-    backend = found.get("backend")
+        inner = [value for value in parsed.values() if isinstance(value, dict)]
+        if len(parsed) == 1 and inner and "value" not in inner[0]:  # one table, as in the catalogue
+            return {"name": next(iter(parsed)), **inner[0]}
+        return parsed
+    parsed = _json(file.text, file.given)
+    backend = parsed.get("backend")
     if not isinstance(backend, dict):
-        return found
+        return parsed
     if f"{what}_file" not in backend and f"{what}_files" not in backend:
         raise UsageError(
             f"'{file.given}' holds no figures of {what}: that run named "
@@ -222,47 +222,47 @@ def _decoded(file: _File, what: Literal["model", "hardware"]) -> dict[str, Any]:
 
 def _json(text: str, given: str) -> dict[str, Any]:
     try:
-        found = untrusted.parse_json(text, f"'{given}'")
+        parsed = untrusted.parse_json(text, f"'{given}'")
     except ValueError as error:
         raise UsageError(f"'{given}' is not JSON: {error}.") from None
-    if not isinstance(found, dict):
+    if not isinstance(parsed, dict):
         raise UsageError(f"'{given}' holds no object of names and values.")
-    return found
+    return parsed
 
 
 def _gpu(entry: Mapping[str, Any], where: str) -> Hardware:
     """Each figure may stand with its source, `{ value = ..., source = "..." }`, or alone."""
-    given = {key: value for key, value in entry.items() if key != "sources"}
-    sourced = {key: value for key, value in given.items() if isinstance(value, dict) and "value" in value}
-    plain = {key: value["value"] if key in sourced else value for key, value in given.items()}
+    figures = {key: value for key, value in entry.items() if key != "sources"}
+    sourced = {key: value for key, value in figures.items() if isinstance(value, dict) and "value" in value}
+    plain = {key: value["value"] if key in sourced else value for key, value in figures.items()}
     plain = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in plain.items()}  # 48e9 bytes
     sources = {key: str(value.get("source", f"'{where}'")) for key, value in sourced.items()}
     sources |= {key: f"'{where}'" for key, value in plain.items() if key not in sourced and not isinstance(value, str)}
-    made = _convert(plain, Hardware, where)
-    for field in fields(made):
-        value = getattr(made, field.name)
+    gpu = _convert(plain, Hardware, where)
+    for field in fields(gpu):
+        value = getattr(gpu, field.name)
         if isinstance(value, int | float) and value <= 0:
             raise UsageError(f"'{where}': {field.name} must be above 0, got {value}.")
-    return replace(made, sources=MappingProxyType({**sources, **dict(entry.get("sources", {}))}))
+    return replace(gpu, sources=MappingProxyType({**sources, **dict(entry.get("sources", {}))}))
 
 
 def _convert(entry: Mapping[str, Any], kind: type[T], where: str) -> T:
     """An object of a dataclass. Raises UsageError for a key that is missing, unknown, or of another type."""
-    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # kind is a dataclass
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # kind is a dataclass
     for key, value in entry.items():
         if kind is Model and key in _PARTS and isinstance(value, dict):
             _convert(value, _PARTS[key], where)
-        if key not in known:
+        if key not in names:
             raise UsageError(
-                f"'{where}': no figure is called '{key}'.{nearest(key, known)} Known: {', '.join(sorted(known))}."
+                f"'{where}': no figure is called '{key}'.{nearest(key, names)} Known: {', '.join(sorted(names))}."
             )
     try:
-        made = msgspec.convert(dict(entry), kind)
+        converted = msgspec.convert(dict(entry), kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"'{where}': {_sentence(str(error))}") from None
-    if isinstance(made, Model):
-        _check(made, where)
-    return made
+    if isinstance(converted, Model):
+        _check(converted, where)
+    return converted
 
 
 def _sentence(text: str) -> str:

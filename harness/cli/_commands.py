@@ -85,9 +85,9 @@ class Commands(click.Group):
             with formatter.section(heading):
                 formatter.write_dl(
                     [
-                        (name.ljust(width), known.get_short_help_str(100))
-                        for name, known in commands
-                        if known is not None
+                        (name.ljust(width), command.get_short_help_str(100))
+                        for name, command in commands
+                        if command is not None
                     ]
                 )
 
@@ -95,9 +95,9 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """As click does, but an unknown name is answered with the nearest known one."""
-        known = self.list_commands(ctx)
-        if args and args[0] not in known and not args[0].startswith("-"):
-            raise no_such(self._what, args[0], known, self._hint)
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            raise no_such(self._what, args[0], names, self._hint)
         return super().resolve_command(ctx, args)
 
 
@@ -210,15 +210,15 @@ def _sentence(error: click.UsageError) -> str:
     path = error.ctx.command_path if error.ctx is not None else "bench"
     if isinstance(error, click.NoSuchOption):
         params = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
-        known = [option for param in params for option in param.opts]
+        options = [option for param in params for option in param.opts]
         removed = ((f"option of {path}", error.option_name), ("option", error.option_name))
         if (instead := next((REMOVED[key] for key in removed if key in REMOVED), None)) is not None:
             return f"The option '{error.option_name}' was removed: {instead}."
         if error.option_name in SERVER and (
-            place := next((SERVER_AT[name] for name in SERVER_AT if name in known), None)
+            place := next((SERVER_AT[name] for name in SERVER_AT if name in options), None)
         ):
             return f"No option '{error.option_name}': give the server's URL as '{path} {place}'."
         hint = f" {HINTS[path]}" if path in HINTS else ""
-        return f"No option '{error.option_name}'.{nearest(error.option_name, known)}{hint} See '{path} --help'."
+        return f"No option '{error.option_name}'.{nearest(error.option_name, options)}{hint} See '{path} --help'."
     message = error.format_message().rstrip(".")
     return f"{message[:1].upper()}{message[1:]}; see '{path} --help'."

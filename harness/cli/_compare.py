@@ -113,15 +113,15 @@ def made(
 
 
 def _commands(options: Mapping[str, Any], query: Given, file: Given | None) -> tuple[Command, Command]:
-    given = options["run"]
+    texts = options["run"]
     if options.get("base") or options.get("head"):
         raise UsageError("--run and --base/--head exclude each other: --run brings whole commands.")
-    if len(given) != 2:
-        raise UsageError(f"--run is given twice, first for the baseline and then for the candidate; got {len(given)}.")
+    if len(texts) != 2:
+        raise UsageError(f"--run is given twice, first for the baseline and then for the candidate; got {len(texts)}.")
     if query.values or file is not None or options["wait"] is not None:
         option = next(iter(query.values), "wait" if file is None else "config")
         raise UsageError(f"--{option} belongs into the commands of --run, which stand for themselves.")
-    base, head = (pair_log.parse(text) for text in given)
+    base, head = (pair_log.parse(text) for text in texts)
     return base, head
 
 
@@ -150,18 +150,18 @@ def _spec(options: Mapping[str, Any], side: str, query: Given, file: Given | Non
 
 def _virtual(base: RunSpec, head: RunSpec) -> bool:
     """Whether the clock of both is virtual. Raises NotValid where that of one is."""
-    one, other = (isinstance(make_backend(spec), Simulator) for spec in (base, head))
-    if one != other:
-        clocks = ("a virtual clock", "the wall's") if one else ("the wall's clock", "a virtual one")
+    base_virtual, head_virtual = (isinstance(make_backend(spec), Simulator) for spec in (base, head))
+    if base_virtual != head_virtual:
+        clocks = ("a virtual clock", "the wall's") if base_virtual else ("the wall's clock", "a virtual one")
         raise NotValid(f"base has {clocks[0]} and head {clocks[1]}, so their times cannot be compared.")
-    return one
+    return base_virtual
 
 
 def same_sides(made: Made, gates: Sequence[GateRow]) -> list[str]:
     """The noise from run to run, by metric, where a set-up is compared with itself."""
     losses = {gate.label: [loss for loss in gate.losses if loss is not None] for gate in gates if gate.scale == "ratio"}
-    several = {label: known for label, known in losses.items() if len(known) > 1}
+    several = {label: sample for label, sample in losses.items() if len(sample) > 1}
     if not made.same or not several:
         return []
-    noises = [f"{100 * statistics.stdev(known) / 2**0.5:.2g}% ({label})" for label, known in several.items()]
+    noises = [f"{100 * statistics.stdev(sample) / 2**0.5:.2g}% ({label})" for label, sample in several.items()]
     return [f"base is compared with itself: the noise of a run is {', '.join(noises)}, from {len(made.folders)} pairs."]

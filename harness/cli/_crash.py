@@ -38,8 +38,8 @@ def _what(error: BaseException, hide: Callable[[str], str]) -> str:
     if isinstance(error, BenchError):
         return message
     place = traceback.extract_tb(error.__traceback__)[-1:]
-    at = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
-    described = f"{type(error).__name__}{at}{f': {message}' if message else ''}"
+    location = f" in {Path(place[0].filename).name}, line {place[0].lineno}" if place else ""
+    described = f"{type(error).__name__}{location}{f': {message}' if message else ''}"
     no_memory = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if no_memory or _NO_MEMORY in message:
         return f"memory was exhausted ({described})"

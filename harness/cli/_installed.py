@@ -36,10 +36,10 @@ def others() -> Iterator[tuple[str, str]]:
     """Other distributions, by name and version, that have files in a package of bench, with the package."""
     from importlib import metadata  # heavy
 
-    for each in metadata.distributions():
-        if each.name != DISTRIBUTION:
-            for name in sorted({file.parts[0] for file in each.files or ()} & FIRST_LINES.keys()):
-                yield f"{each.name} {each.version}", name
+    for distribution in metadata.distributions():
+        if distribution.name != DISTRIBUTION:
+            for name in sorted({file.parts[0] for file in distribution.files or ()} & FIRST_LINES.keys()):
+                yield f"{distribution.name} {distribution.version}", name
 
 
 def _refused(name: str, what: str) -> UsageError:

@@ -142,12 +142,12 @@ def run_options(
 
     def add(function: F) -> F:
         in_order = sorted(run.OPTIONS.items(), key=lambda item: run.GROUPS.index(item[1].group))
-        for name, known in reversed(in_order):  # the last decorator comes first
+        for name, common in reversed(in_order):  # the last decorator comes first
             if name in only and name not in without:
-                here = replace(known, **changed.get(name.replace("-", "_"), {}))
+                opt = replace(common, **changed.get(name.replace("-", "_"), {}))
                 function = option(
-                    f"--{name}", group=here.group, metavar=here.metavar, multiple=here.repeated, help=here.help,
-                    type=BOUNDS if name == "slo" else Value(here.check),
+                    f"--{name}", group=opt.group, metavar=opt.metavar, multiple=opt.repeated, help=opt.help,
+                    type=BOUNDS if name == "slo" else Value(opt.check),
                 )(function)  # fmt: skip
         return function
 

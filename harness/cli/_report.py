@@ -95,7 +95,7 @@ def report_options(
     paged = not forms or not {"html", *PICTURES}.isdisjoint(forms)
     if not paged and (sections or bundle or plain):
         raise UsageError("--sections, --plotly-bundle and --plain are about the page; they go with --format html.")
-    named = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
+    names = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
     if any(_name(form) in PICTURES for form in forms):
         from reports import _pictures
 
@@ -105,18 +105,18 @@ def report_options(
         several = _wants_folder(forms, out, figure)
         _check(out, folder=several)
         folder = Path(out) if several else Path(out).parent
-    return ReportOptions(forms, out, show, Look(named, () if figure is None else (figure,), bundle, plain, folder))
+    return ReportOptions(forms, out, show, Look(names, () if figure is None else (figure,), bundle, plain, folder))
 
 
 def _forms(given: Sequence[str]) -> tuple[str, ...]:
     """The forms by their names, each once; `perfetto:requests=5,window=1s` stays whole."""
-    found: list[str] = []
+    forms: list[str] = []
     for piece in (piece.strip() for text in given for piece in text.split(",")):
-        if "=" in piece and ":" not in piece and found:
-            found[-1] = f"{found[-1]},{piece}"
+        if "=" in piece and ":" not in piece and forms:
+            forms[-1] = f"{forms[-1]},{piece}"
         else:
-            found.append(_known(piece))
-    return tuple(dict.fromkeys(found))
+            forms.append(_known(piece))
+    return tuple(dict.fromkeys(forms))
 
 
 def _ending(out: str | None) -> str:
@@ -130,9 +130,9 @@ def _known(form: str) -> str:
     """The form under its full name. Raises UsageError, with the nearest name, for an unknown one."""
     name, colon, options = form.partition(":")
     name = _SHORT.get(name.lower(), name)
-    known = {*answers.FORMS, *registry.names("reports"), *PICTURES}
-    if name not in known:
-        raise no_such("format", name, known)
+    forms = {*answers.FORMS, *registry.names("reports"), *PICTURES}
+    if name not in forms:
+        raise no_such("format", name, forms)
     return f"{name}{colon}{options}"
 
 
@@ -241,9 +241,9 @@ class OneRun:
         if look.figures:
             document = run.document(completed(self.load()))
             return rendered.draw(document, name, Path(), None, **look.drawn)
-        given = {"plotly_bundle": look.bundle, "plain": look.plain, "sections": look.sections}
-        found: Content = rendered.render_run(name, completed(self.load()), **given)
-        return found
+        options = {"plotly_bundle": look.bundle, "plain": look.plain, "sections": look.sections}
+        content: Content = rendered.render_run(name, completed(self.load()), **options)
+        return content
 
     def show(self, form: str) -> None:
         """Print it, in colours where they can be seen."""
@@ -316,10 +316,10 @@ class Several:
         from reports.document import rendered
 
         if name in ("html", *PICTURES):
-            found = [(answer.info, answer.path) for answer in self.answers]
+            stored = [(answer.info, answer.path) for answer in self.answers]
             runs = (completed(run.load()) for run in self.runs)
             home = self.beside("html").parent
-            document = reported.together(found, runs, home)
+            document = reported.together(stored, runs, home)
             return rendered.draw(document, name, home, look.folder, **look.drawn)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
@@ -351,43 +351,43 @@ class Several:
 def of(paths: Sequence[str]) -> Subject:
     """What these RUNs are, each once. Raises UsageError where there is none, or where some cannot stand on one page."""
     paths = list({Path(path).resolve(): path for path in paths}.values())
-    found = [part for path in paths for part in _parts(path, alone=len(paths) == 1)]
-    if len(found) == 1:
-        return found[0]
-    several = tuple(part for part in found if isinstance(part, OneAnswer))
+    parts = [part for path in paths for part in _parts(path, alone=len(paths) == 1)]
+    if len(parts) == 1:
+        return parts[0]
+    several = tuple(part for part in parts if isinstance(part, OneAnswer))
     for part in several:
         if answers.kind_of(part.info) not in SHARED:
             raise UsageError(
                 f"'{part.path}' is an answer of {answers.command(part.info)}, a page of its own; report it alone."
             )
-    runs = tuple(part for part in found if isinstance(part, OneRun))
+    runs = tuple(part for part in parts if isinstance(part, OneRun))
     return Several(several, runs, Path(paths[0]) if len(paths) == 1 else None)
 
 
 def _parts(path: str, *, alone: bool) -> list[OneAnswer | OneRun]:
     """The answer at a path, or its runs; of a folder of folders all of these, of nightly runs `alone` a trend."""
-    given = Path(path)
-    if (answer := answers.of(given)) is not None:
-        return [OneAnswer(answer, given)]
-    if given.is_dir() and not (given / "run.json").exists():
-        if alone and history.is_series(given):
-            return [OneAnswer(trend(given), given)]
-        foreign = (OneRun(partial(_same, run)) for run in imports.foreign_below(given))
-        if inner := [*_below(given), *foreign]:
+    source = Path(path)
+    if (answer := answers.of(source)) is not None:
+        return [OneAnswer(answer, source)]
+    if source.is_dir() and not (source / "run.json").exists():
+        if alone and history.is_series(source):
+            return [OneAnswer(trend(source), source)]
+        foreign = (OneRun(partial(_same, run)) for run in imports.foreign_below(source))
+        if inner := [*_below(source), *foreign]:
             return inner
-    return [OneRun(partial(_same, run)) for run in imports.open(given, thin=True)]
+    return [OneRun(partial(_same, run)) for run in imports.open(source, thin=True)]
 
 
 def _below(folder: Path) -> Iterator[OneAnswer | OneRun]:
     """The answers and run folders below a folder; nothing is looked for inside one of these."""
-    inner = (each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
-    for each in sorted(inner, key=lambda found: imports.in_order(found.name)):
-        if (each / "run.json").exists():
-            yield OneRun(partial(load, each))
-        elif (answer := answers.of(each)) is not None:
-            yield OneAnswer(answer, each)
+    inner = (child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+    for child in sorted(inner, key=lambda found: imports.in_order(found.name)):
+        if (child / "run.json").exists():
+            yield OneRun(partial(load, child))
+        elif (answer := answers.of(child)) is not None:
+            yield OneAnswer(answer, child)
         else:
-            yield from _below(each)
+            yield from _below(child)
 
 
 def _same(run: Run) -> Run:

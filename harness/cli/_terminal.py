@@ -85,9 +85,9 @@ def display(
     """What shows runs on standard error and, at the address of --metrics-port, to Prometheus. Raises UsageError."""
     from harness.runner.progress import Display
 
-    shown = Display(quiet, terminal_only)
+    terminal = Display(quiet, terminal_only)
     if address is None:
-        yield shown
+        yield terminal
         return
     if virtual:
         raise UsageError("--metrics-port is for runs in real time, and this search is simulated; leave it out.")
@@ -97,7 +97,7 @@ def display(
         if not quiet:
             host = f"[{address[0]}]" if ":" in address[0] else address[0]
             note(f"metrics at http://{host}:{port}/metrics")
-        yield replace(shown, exporter=exporter)
+        yield replace(terminal, exporter=exporter)
 
 
 def stored_in(path: Path | None, *, quiet: bool) -> None:

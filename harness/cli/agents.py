@@ -114,8 +114,8 @@ def command(
 
     file = configs.read(config) if config is not None else None
     line = given(options)
-    named = {*line.values, *(file.given.values if file else ())}
-    if not named & {"workload", "trace"}:
+    option_names = {*line.values, *(file.given.values if file else ())}
+    if not option_names & {"workload", "trace"}:
         line = replace(line, values={**line.values, "workload": WORKLOAD})
     spec = run_spec(line, file.given if file else None)
     horizon_s, budget_s = (

@@ -142,10 +142,10 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     files = _compare.checked(options)
     of_a_run = {name.replace("-", "_") for name in run.OPTIONS} - {*PAIRED}
     query = given({name: value for name, value in options.items() if name in of_a_run})
-    alone = next((name for name, other in (("accept", "trend"), ("reason", "accept")) if options[name] is not None
+    stray = next((name for name, other in (("accept", "trend"), ("reason", "accept")) if options[name] is not None
                   and options[other] is None), None)  # fmt: skip
-    if alone is not None:
-        raise UsageError(f"--{alone} goes with --trend FOLDER --accept RUN.")
+    if stray is not None:
+        raise UsageError(f"--{stray} goes with --trend FOLDER --accept RUN.")
     info: CompareAnswer | TrendAnswer
     page: Path | None = None
     if options["trend"] is not None:
@@ -231,16 +231,16 @@ def _made(
     settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
     file = configs.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
-    made = _compare.made(options, query, file, _judge(settings), say, settings.alpha)
-    base, head = map(shown, options["run"]) if commands else _redacted(made.folders[0])
-    compared = _answered(made.folders, replace(settings, alpha=made.alpha))
-    info = compared(base=base, head=head, attempts=made.attempts, interim=made.interim, notes=made.notes)
+    pairs = _compare.made(options, query, file, _judge(settings), say, settings.alpha)
+    base, head = map(shown, options["run"]) if commands else _redacted(pairs.folders[0])
+    compared = _answered(pairs.folders, replace(settings, alpha=pairs.alpha))
+    info = compared(base=base, head=head, attempts=pairs.attempts, interim=pairs.interim, notes=pairs.notes)
     info = info.change(
-        notes=[*info.notes, *_compare.same_sides(made, info.gates)],
-        exit_code=first_of(made.exit_code or 0, info.exit_code),
+        notes=[*info.notes, *_compare.same_sides(pairs, info.gates)],
+        exit_code=first_of(pairs.exit_code or 0, info.exit_code),
     )
-    write_json(made.out / "compare.json", encode(info))
-    return info, None if options["no_html"] else rendered.write_answer_page(info, made.out, say)
+    write_json(pairs.out / "compare.json", encode(info))
+    return info, None if options["no_html"] else rendered.write_answer_page(info, pairs.out, say)
 
 
 def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:

@@ -181,14 +181,14 @@ def command(no_engine: bool, form: str) -> int:
     for check in ALL:
         if no_engine and check is engine:
             continue
-        found = check()
-        failed += found.state == "FAIL"
-        rows.append(asdict(found))
+        finding = check()
+        failed += finding.state == "FAIL"
+        rows.append(asdict(finding))
         if form != "text":
             continue
-        _terminal.say(f"{found.state:<5} {found.name:<17} {found.value}")
-        if found.remedy:
-            _terminal.say(f"      {'':<17} -> {found.remedy}")
+        _terminal.say(f"{finding.state:<5} {finding.name:<17} {finding.value}")
+        if finding.remedy:
+            _terminal.say(f"      {'':<17} -> {finding.remedy}")
     if form != "text":
         from reports.document.rendered import table_report
 

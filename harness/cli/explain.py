@@ -44,35 +44,35 @@ def command(name: str, form: str) -> int:
     kind, dot, short = name.partition(".")
     if not dot or kind not in OPTION:
         kind, short = "", name
-    wanted = short.split(":")[0].lower().replace("_", "-")
+    slug = short.split(":")[0].lower().replace("_", "-")
     if kind in ("models", "hardware") and catalog.is_file(short):
-        kinds, found = [kind], [_about(kind, short)]
+        kinds, texts = [kind], [_about(kind, short)]
     elif short.partition(":")[0].endswith(".toml"):  # a preset of the user
-        kinds, found = ["presets"], [workloads.explain(short)]
+        kinds, texts = ["presets"], [workloads.explain(short)]
     elif not kind and catalog.is_file(name):
-        kinds, found = ["models"], [_about("models", name)]
+        kinds, texts = ["models"], [_about("models", name)]
     else:
-        kinds = [k for k in OPTION if kind in ("", k) and wanted in names(k)]
-        found = [_about(k, wanted) for k in kinds]
+        kinds = [k for k in OPTION if kind in ("", k) and slug in names(k)]
+        texts = [_about(k, slug) for k in kinds]
     terms, aliases = glossary()
-    term = aliases.get(wanted, wanted)
-    if not kind and term in terms and (term == wanted or {*kinds} <= {"theory"}):
-        found.insert(0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}")
-    if not found and wanted in OPTION:
-        members = listed(wanted)
+    term = aliases.get(slug, slug)
+    if not kind and term in terms and (term == slug or {*kinds} <= {"theory"}):
+        texts.insert(0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}")
+    if not texts and slug in OPTION:
+        members = listed(slug)
         width = max(len(member) for member, _ in members)
-        lines = [f"{wanted} ({OPTION[wanted]})", *(f"  {member:<{width}}  {text}" for member, text in members)]
-        found = ["\n".join(lines)]
-    if not found:
-        known = {n for k in OPTION for n in names(k)} | set(terms)
-        error = no_such("term or plug-in", name, known)  # all names at once would fill the screen
+        lines = [f"{slug} ({OPTION[slug]})", *(f"  {member:<{width}}  {text}" for member, text in members)]
+        texts = ["\n".join(lines)]
+    if not texts:
+        candidates = {n for k in OPTION for n in names(k)} | set(terms)
+        error = no_such("term or plug-in", name, candidates)  # all names at once would fill the screen
         raise type(error)(f"{str(error).split(' Known: ')[0]} 'bench list' shows all names.")
     if form == "text":
-        _terminal.say("\n\n".join(found))
+        _terminal.say("\n\n".join(texts))
     else:  # each text begins with a line such as 'tpot (term)'
         from reports.document.rendered import table_report
 
-        parts = [text.partition("\n") for text in found]
+        parts = [text.partition("\n") for text in texts]
         rows = [{"name": head, "explanation": textwrap.dedent(text).strip()} for head, _, text in parts]
         _terminal.show(form, table_report(name, rows))
     return 0
@@ -95,8 +95,8 @@ def _about(kind: str, name: str) -> str:
 def _of_file(kind: str, file: str) -> dict[str, Any]:
     """The figures that a file of a model or a GPU holds, as they are understood."""
     read: Any = catalog.model(file) if kind == "models" else catalog.hardware(file)
-    given = {f.name: getattr(read, f.name) for f in dataclasses.fields(read) if f.name != "sources"}
-    parts = {key: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for key, v in given.items()}  # type: ignore[arg-type]  # an instance
+    figures = {f.name: getattr(read, f.name) for f in dataclasses.fields(read) if f.name != "sources"}
+    parts = {key: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for key, v in figures.items()}  # type: ignore[arg-type]  # an instance
     return {key: value for key, value in parts.items() if value is not None}
 
 
@@ -115,10 +115,10 @@ def _entry(entry: dict[str, Any]) -> str:
     lines = []
     for key, value in entry.items():
         source = f"   [{value['source']}]" if isinstance(value, dict) and "source" in value else ""
-        shown = value.get("value", value) if isinstance(value, dict) else value
-        if isinstance(shown, dict):
-            shown = ", ".join(f"{part} {number}" for part, number in shown.items() if number is not None)
-        lines.append(f"  {key:<{width}}  {_quantity(key, shown)}{source}")
+        figure = value.get("value", value) if isinstance(value, dict) else value
+        if isinstance(figure, dict):
+            figure = ", ".join(f"{part} {number}" for part, number in figure.items() if number is not None)
+        lines.append(f"  {key:<{width}}  {_quantity(key, figure)}{source}")
     return "\n".join(lines)
 
 
@@ -137,16 +137,16 @@ def _system(name: str) -> str:
     """A published system: its text, its plug-ins, and its rows where a TOML file beside it has some."""
     from harness.experiments.reproduce import order, system
 
-    found = system(name)
-    lines = [textwrap.indent(found.about, "  ")]
-    if found.plugins:
-        width = max(len(f"{kind} {of}") for kind, of in found.plugins)
+    entry = system(name)
+    lines = [textwrap.indent(entry.about, "  ")]
+    if entry.plugins:
+        width = max(len(f"{kind} {short}") for kind, short in entry.plugins)
         lines += ["", "  plug-ins"]
-        lines += [f"    {f'{kind} {of}':<{width}}  {registry.summary(kind, of)}" for kind, of in found.plugins]
-    if found.rows:
-        width = max(len(row.id) for row in found.rows)
+        lines += [f"    {f'{kind} {short}':<{width}}  {registry.summary(kind, short)}" for kind, short in entry.plugins]
+    if entry.rows:
+        width = max(len(row.id) for row in entry.rows)
         lines += ["", f"  rows: bench reproduce {name}"]
-        by_source = sorted(found.rows, key=lambda row: (row.source, order(row)))
+        by_source = sorted(entry.rows, key=lambda row: (row.source, order(row)))
         for source, rows in itertools.groupby(by_source, key=lambda row: row.source):
             lines += [f"    {source}"]
             lines += [
@@ -159,19 +159,19 @@ def _system(name: str) -> str:
 def _plugin(kind: str, name: str) -> str:
     if kind == "systems":
         return _system(name)
-    found = registry.find(kind, name)
-    lines = [textwrap.indent(registry.about(found), "  ")]
+    plugin = registry.find(kind, name)
+    lines = [textwrap.indent(registry.about(plugin), "  ")]
     if kind in ("metrics", "run_metrics"):  # they take no arguments
         from harness.api import Metric, RunMetric
         from harness.metrics.measure import row
 
-        made = registry.make(kind, name)
-        metric = row(made, Metric) if kind == "metrics" else row(made, RunMetric)
+        instance = registry.make(kind, name)
+        metric = row(instance, Metric) if kind == "metrics" else row(instance, RunMetric)
         lines += ["", f"  unit: {metric.unit}", f"  better: {metric.better}"]
-    elif arguments := _arguments(found):
+    elif arguments := _arguments(plugin):
         width = max(len(name) for name, _ in arguments)
         lines += ["", "  arguments", *(f"    {name:<{width}}  {text}" for name, text in arguments)]
-    if usual := getattr(found, "mapped", None):  # of a plain table
+    if usual := getattr(plugin, "mapped", None):  # of a plain table
         lines += ["", "  columns, recognised in any spelling (Prompt Tokens, promptTokens, usage.prompt_tokens)"]
         lines += [
             textwrap.fill(", ".join(columns), 98, initial_indent=f"    {name:<10}  ", subsequent_indent=" " * 16)
@@ -185,8 +185,8 @@ def _arguments(plugin: Any) -> list[tuple[str, str]]:
     if not (inspect.isfunction(plugin) or (isinstance(plugin, type) and dataclasses.is_dataclass(plugin))):
         return []
     hints = types_of(plugin)
-    shown = {name: default for name, default in defaults(plugin).items() if not name.startswith("_")}
-    return [(name, _argument(name, default, hints[name])) for name, default in shown.items()]
+    public = {name: default for name, default in defaults(plugin).items() if not name.startswith("_")}
+    return [(name, _argument(name, default, hints[name])) for name, default in public.items()]
 
 
 def _kind(hint: Any) -> str:
@@ -203,7 +203,7 @@ def _kind(hint: Any) -> str:
 def _argument(name: str, default: object, hint: Any) -> str:
     unit = next((text for end, text in _UNITS.items() if name.endswith(end)), "")
     if default is dataclasses.MISSING:
-        shown = "must be given"
+        default_text = "must be given"
     else:  # as a spec has it: none, true, 0.5
-        shown = f"default {str(default).lower() if default is None or isinstance(default, bool) else default}"
-    return ", ".join(part for part in (_kind(hint), unit, shown) if part)
+        default_text = f"default {str(default).lower() if default is None or isinstance(default, bool) else default}"
+    return ", ".join(part for part in (_kind(hint), unit, default_text) if part)

@@ -96,7 +96,7 @@ def _answer(
     path = None if out is None else Path(out)
     if path is not None and path.suffix != ".toml":
         raise UsageError(f"--out must name a .toml file, got '{out}'.")
-    sources = [name for name, given in (("--steps", steps), ("--requests", requests), ("--url", url)) if given]
+    sources = [name for name, source in (("--steps", steps), ("--requests", requests), ("--url", url)) if source]
     if len(sources) != 1:
         what = f"{' and '.join(sources)} are given at once" if sources else "Nothing to fit"
         raise UsageError(f"{what}: name measurements with one of --steps, --requests and --url.")
@@ -116,22 +116,22 @@ def _answer(
 
 def _refuse_what_would_be_ignored(source: str, latency: str) -> None:
     context = click.get_current_context()
-    for where, names in OWN.items():
-        if where in (source, f"--latency {latency}"):
+    for owner, names in OWN.items():
+        if owner in (source, f"--latency {latency}"):
             continue
         for name in names:
             if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
-                raise UsageError(f"--{name.replace('_', '-')} belongs to {where}; leave it out.")
+                raise UsageError(f"--{name.replace('_', '-')} belongs to {owner}; leave it out.")
 
 
 def _fixed(given: tuple[str, ...]) -> dict[str, float]:
-    found = {}
+    fixed = {}
     for text in given:
         name, equals, value = text.partition("=")
         try:
-            found[name.strip()] = float(value)
+            fixed[name.strip()] = float(value)
         except ValueError:
             raise UsageError(f"--fix must be NAME=VALUE with a number, such as seq_s=0, got '{text}'.") from None
-        if not equals or not 0 <= found[name.strip()] < float("inf"):
+        if not equals or not 0 <= fixed[name.strip()] < float("inf"):
             raise UsageError(f"--fix must be NAME=VALUE with a finite number that is not negative, got '{text}'.")
-    return found
+    return fixed

@@ -99,13 +99,13 @@ def command(kind: str | None, form: str) -> int:
         raise no_such("kind", kind, OPTION)
     kinds = [kind] if kind is not None else [*OPTION]
     if form != "text":
-        found = [{"kind": one, "name": name, "about": about} for one in kinds for name, about in listed(one)]
-        _terminal.show(form, table_report("Names", found))
+        rows = [{"kind": group, "name": name, "about": about} for group in kinds for name, about in listed(group)]
+        _terminal.show(form, table_report("Names", rows))
         return 0
     lines: list[str] = []
-    for shown in kinds:
-        members = listed(shown)
-        lines.append(f"{shown} ({OPTION[shown]})" if kind is None else f"{shown}: {OPTION[shown]}")
+    for group in kinds:
+        members = listed(group)
+        lines.append(f"{group} ({OPTION[group]})" if kind is None else f"{group}: {OPTION[group]}")
         width = max((len(name) for name, _ in members), default=0)
         room = 96 - width if sys.stdout.isatty() else None
         for name, text in members:

@@ -131,8 +131,8 @@ def command(
     from harness.experiments.place.settings import place_options
     from harness.experiments.place.store import Store
 
-    own = {name: options.pop(name) for name in OWN}
-    search = place_options(given(options), config, own)
+    place_values = {name: options.pop(name) for name in OWN}
+    search = place_options(given(options), config, place_values)
     store = Store(None if out is None else Path(out))
     with pool.of(workers, pool_name, cuts=True) as processes:
         info = run_placement(search, store, processes, _terminal.nothing if quiet else _terminal.note)

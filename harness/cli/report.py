@@ -71,11 +71,11 @@ def command(
     )  # fmt: skip
     subject = _report.of(runs)
     for form in options.forms or subject.default:
-        for each in subject.split(form):
+        for part in subject.split(form):
             if options.prints(form):
-                each.show(form)
+                part.show(form)
                 continue
-            for path in _report.write(each.form(form, options.look), each, form, options):
+            for path in _report.write(part.form(form, options.look), part, form, options):
                 _terminal.say(str(path))
                 if options.show and form == "html":
                     webbrowser.open(path.resolve().as_uri())

@@ -95,9 +95,9 @@ def _query(options: dict[str, Any]) -> RescoreOptions:
     from harness.experiments.rescore.answer import RescoreOptions, numbers
     from harness.experiments.rescore.groups import check
 
-    by = (check(name) for given in options["by"] for name in given.split(","))
+    by = (check(name) for text in options["by"] for name in text.split(","))
     return RescoreOptions(
-        objectives=tuple(dict.fromkeys(objectives.read(given) for given in options["slo"])),
+        objectives=tuple(dict.fromkeys(objectives.read(text) for text in options["slo"])),
         goals=options["goal"] or (),
         conditions=options["conditions"],
         factors=() if options["scale"] is None else tuple(numbers(options["scale"], "--scale")),

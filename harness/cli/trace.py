@@ -320,8 +320,8 @@ def download(name: str | None, folder: str, force: bool, timeout: float, quiet: 
     from workloads.trace_tools import download as traces
 
     if name is None:
-        known = [*traces.sources().values()]
-        _show(form, "sources", known, facts=[asdict(one) for one in known])
+        catalogue = [*traces.sources().values()]
+        _show(form, "sources", catalogue, facts=[asdict(entry) for entry in catalogue])
         return 0
     source = traces.find(name)
     note = _terminal.nothing if quiet else _terminal.note

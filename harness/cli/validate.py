@@ -53,10 +53,10 @@ def command(
         raise UsageError("--leave-out belongs to --fit; name the latency model to fit, such as --fit linear.")
     if out is not None:
         _terminal.check(out)
-    given = [("--backend", backend), *(("--against", one) for one in against), ("--slo", slo), ("--fit", latency)]
+    options = [("--backend", backend), *(("--against", path) for path in against), ("--slo", slo), ("--fit", latency)]
     if latency is not None and by != "run":
-        given.append(("--leave-out", by))
-    info = answer.answer([*_compared(against, backend, slo, latency, by)], _terminal.command("bench validate", given))
+        options.append(("--leave-out", by))
+    info = answer.answer([*_compared(against, backend, slo, latency, by)], _terminal.command("bench validate", options))
     if out is None:
         _terminal.show(form, info)
     else:
@@ -69,12 +69,12 @@ def _compared(
     against: Sequence[str], backend: str | None, slo: str | None, latency: str | None, by: Literal["run", "curve"]
 ) -> Iterator["Validation"]:
     """Each file of measurements by itself, then all stored runs together."""
-    files = [one for one in dict.fromkeys(against) if one.endswith((".toml", ".csv", ".parquet"))]
-    runs = [one for one in dict.fromkeys(against) if one not in files]
-    for one in [*files, *runs]:
-        if not Path(one).exists():
+    files = [path for path in dict.fromkeys(against) if path.endswith((".toml", ".csv", ".parquet"))]
+    runs = [path for path in dict.fromkeys(against) if path not in files]
+    for path in [*files, *runs]:
+        if not Path(path).exists():
             raise UsageError(
-                f"'{one}' does not exist; --against takes a stored run, a table of requests or a TOML file of them."
+                f"'{path}' does not exist; --against takes a stored run, a table of requests or a TOML file of them."
             )
     if runs and latency is not None:
         raise UsageError("--fit needs tables of requests or a TOML file; fit stored runs with bench fit --requests.")
@@ -85,8 +85,8 @@ def _compared(
         from harness.experiments.validate import measured_runs  # heavy, and only for tables
 
         left_out = None if latency is None else measured_runs.LeftOut(latency, by)
-        for one in files:
-            yield measured_runs.validate(Path(one), backend, slo, left_out)
+        for path in files:
+            yield measured_runs.validate(Path(path), backend, slo, left_out)
     if runs:
         from harness.experiments.validate import replay  # heavy, and only for stored runs
 

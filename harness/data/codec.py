@@ -57,14 +57,14 @@ def from_facts(kind: type[P], facts: Mapping[str, object]) -> P:
 
 def inner(facts: Mapping[str, object], name: str) -> Mapping[str, Any]:
     """A nested object of free-form facts; empty where it is missing or is no object."""
-    found = facts.get(name)
-    return found if isinstance(found, Mapping) else {}
+    nested = facts.get(name)
+    return nested if isinstance(nested, Mapping) else {}
 
 
 def alike(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """What is there and equal in all of them; nothing of none."""
     first = facts[0] if facts else {}
-    return {name: value for name, value in first.items() if all(name in one and one[name] == value for one in facts)}
+    return {name: value for name, value in first.items() if all(name in row and row[name] == value for row in facts)}
 
 
 D = TypeVar("D", bound=Document)
@@ -88,8 +88,8 @@ def of(kind: type[D], facts: Mapping[str, object]) -> D:
 
 def encode(part: Part) -> dict[str, Any]:
     """The JSON object: fields in their order, after those of the file it was read from, which keeps its own."""
-    found: dict[str, Any] = _plain(part, part.as_read if isinstance(part, Document) else None)
-    return found
+    encoded: dict[str, Any] = _plain(part, part.as_read if isinstance(part, Document) else None)
+    return encoded
 
 
 def _plain(value: object, read: object) -> Any:
@@ -107,13 +107,13 @@ def _plain(value: object, read: object) -> Any:
 def _object(part: Struct, read: Facts | None) -> Facts:
     before = {} if read is None else read
     lean = read is not None or part.__struct_config__.omit_defaults
-    known: Facts = {}
+    encoded: Facts = {}
     for name, key, default in _fields(type(part)):
         value = getattr(part, name)
         absent = key not in before and lean and (value is default or (default in ({}, []) and value == default))
         if value is not UNSET and not absent and name != "as_read":
-            known[key] = _plain(value, before.get(key))
-    return {name: known.get(name, value) for name, value in before.items()} | known
+            encoded[key] = _plain(value, before.get(key))
+    return {name: encoded.get(name, value) for name, value in before.items()} | encoded
 
 
 @cache

@@ -45,10 +45,10 @@ class Releases:
         due: list[Request] = []
         ended = [record]  # and what is dropped because of it: a stack, because a session may be long
         while ended:
-            one = ended.pop()
-            first, last = self._of.pop(one.request_id, (0, 0))
+            parent = ended.pop()
+            first, last = self._of.pop(parent.request_id, (0, 0))
             for row in self._children[first:last].tolist():
-                request = self._answered(row, one, ended)
+                request = self._answered(row, parent, ended)
                 if request is not None:
                     due.append(request)
         return due

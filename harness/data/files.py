@@ -25,9 +25,9 @@ def refused(path: str | os.PathLike[str], error: OSError) -> BenchError:
 
 def shortage(path: Path, needed_bytes: float) -> str | None:
     """What is needed and what is free, where the disk that `path` is on, or would be on, has less room."""
-    there = next((p for p in (path, *path.absolute().parents) if p.exists()), Path.cwd())
+    existing = next((p for p in (path, *path.absolute().parents) if p.exists()), Path.cwd())
     try:
-        free_bytes = shutil.disk_usage(there).free
+        free_bytes = shutil.disk_usage(existing).free
     except OSError:  # a system that does not say
         return None
     if free_bytes >= needed_bytes:

@@ -303,14 +303,14 @@ def new_folder(path: Path) -> Path:
     """Make a folder of that name, with a number behind it where it exists; safe against other processes."""
     _make(path.parent)
     for n in count(1):
-        found = path if n == 1 else path.with_name(f"{path.name}-{n}")
+        candidate = path if n == 1 else path.with_name(f"{path.name}-{n}")
         try:
-            found.mkdir()
+            candidate.mkdir()
         except FileExistsError:
             continue
         except OSError as error:
-            raise UsageError(f"'{found}' cannot be made: {error.strerror}.") from None
-        return found
+            raise UsageError(f"'{candidate}' cannot be made: {error.strerror}.") from None
+        return candidate
     raise AssertionError("numbers have no end")
 
 
@@ -345,19 +345,19 @@ def read_info(path: Path) -> RunInfo:
     """The run.json of a run folder. Raises UsageError where there is none that can be read."""
     file = path / "run.json"
     try:
-        found = untrusted.parse_json(untrusted.read_text(file), f"'{file}'", msgspec.json.decode)
+        parsed = untrusted.parse_json(untrusted.read_text(file), f"'{file}'", msgspec.json.decode)
     except (FileNotFoundError, NotADirectoryError):
         what = "has no run.json" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
         raise UsageError(f"No run in '{path}': it {what}; name the folder that 'bench run' wrote.") from None
     except (ValueError, OSError) as error:
         raise UsageError(f"No run in '{path}': its run.json cannot be read ({error}).") from None
-    schema = found.get("schema") if isinstance(found, dict) else None
+    schema = parsed.get("schema") if isinstance(parsed, dict) else None
     if not isinstance(schema, int):
         raise UsageError(f"No run in '{path}': its run.json was not written by bench (it names no schema).")
     if schema > VERSION:
         raise UsageError(f"'{path}' has schema {schema}, this bench reads up to {VERSION}; use a newer bench.")
     try:
-        return run_json.decode(found)
+        return run_json.decode(parsed)
     except UsageError as error:
         raise UsageError(f"No run in '{path}': {error}.") from None
 
@@ -373,18 +373,18 @@ def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_firs
             return completed(pa.Table.from_batches(rows), schema) if rows else schema.empty_table()
         if file == parquet and file.exists():
             with readable(file):
-                found = untrusted.read_parquet(file)
-                return found if schema is None else completed(found, schema)
+                loaded = untrusted.read_parquet(file)
+                return loaded if schema is None else completed(loaded, schema)
     return None
 
 
 def _check_usable(path: Path) -> None:
     if path.exists() and not path.is_dir():
         raise UsageError(f"'{path}' is a file; --out names a folder.")
-    found = {p.name.removesuffix(".part") for p in path.iterdir()} if path.is_dir() else set()
-    if found <= {"requests.arrows", "run.json"} and not (path / "run.json").exists():
+    names = {p.name.removesuffix(".part") for p in path.iterdir()} if path.is_dir() else set()
+    if names <= {"requests.arrows", "run.json"} and not (path / "run.json").exists():
         return  # empty, or killed while the first run.json was being written
-    foreign = sorted(name for name in found.difference(OURS) if not _REPORT.fullmatch(name))
+    foreign = sorted(name for name in names.difference(OURS) if not _REPORT.fullmatch(name))
     if foreign:
         raise UsageError(f"'{path}' holds '{foreign[0]}', which is no part of a run; name an empty folder.")
     try:

@@ -51,8 +51,8 @@ def with_held_back(requests: pa.Table, http: pa.Table | None, late_s: float) -> 
     events = requests["events"] if "events" in requests.column_names else pc.list_value_length(requests["token_s"])
     events_n = events.to_numpy().astype(np.float64)
     together, silence_s = number(http, "held_events"), number(http, "held_s")
-    whole = (events_n == 1) & (together == 1)
-    many: Mask = (events_n >= EVENTS) | whole
+    single = (events_n == 1) & (together == 1)
+    many: Mask = (events_n >= EVENTS) | single
     groups = np.maximum(events_n - together, 1)
     held: Mask = (
         many & (together >= FEW_PIECES * events_n) & (silence_s > HELD_S) & (silence_s > LATE * late_s * groups)

@@ -78,9 +78,9 @@ def thinned(table: pa.Table, without: Sequence[str] = ("token_n", "error")) -> p
     values = np.empty(ends[-1])
     values[ends[:-1][events > 0]] = rows.values[rows.offsets[:-1][events > 0]]
     values[ends[1:][events > 1] - 1] = rows.values[rows.offsets[1:][events > 1] - 1]
-    both = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values), type=REQUESTS.field("token_s").type)
+    times = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values), type=REQUESTS.field("token_s").type)
     table = table.drop_columns([c for c in without if c in table.column_names])
-    table = table.set_column(table.schema.get_field_index("token_s"), "token_s", both)
+    table = table.set_column(table.schema.get_field_index("token_s"), "token_s", times)
     return table.append_column("events", pa.array(events, pa.int32())).append_column(
         "second_s", pa.array(second_s, from_pandas=True)
     )
@@ -95,22 +95,22 @@ def read(file: Path, since_s: float | None = None, without: Sequence[str] = ("to
     groups = opened(file).metadata.num_row_groups
 
     def one(group: int) -> pa.Table:
-        found = [thinned(since(part, since_s), without) for part in parts(file, group, REQUESTS, columns)]
-        return pa.concat_tables([_empty(without), *found])
+        thin = [thinned(since(part, since_s), without) for part in parts(file, group, REQUESTS, columns)]
+        return pa.concat_tables([_empty(without), *thin])
 
     with ThreadPoolExecutor(max(1, min(groups, os.cpu_count() or 1))) as pool:
-        found = compact(pa.concat_tables([_empty(without), *pool.map(one, range(groups))]))
+        requests = compact(pa.concat_tables([_empty(without), *pool.map(one, range(groups))]))
     pa.default_memory_pool().release_unused()  # what the threads had is more than the table
-    return found
+    return requests
 
 
 def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of a group, a few at a time: their memory can be used again, which costs less than new memory."""
-    wanted = pa.schema([schema.field(name) for name in columns])
+    projected = pa.schema([schema.field(name) for name in columns])
     rows = PART if schema is REQUESTS else 32 * PART
     with readable(file), opened(file) as source:
         for batch in source.iter_batches(rows, [group], columns, use_threads=False):
-            yield completed(untrusted.decoded(pa.Table.from_batches([batch]), file), wanted)
+            yield completed(untrusted.decoded(pa.Table.from_batches([batch]), file), projected)
 
 
 def opened(file: Path) -> pq.ParquetFile:
@@ -125,13 +125,13 @@ def measured(run: Run) -> Run:
     if since_s is None:
         return run
     parts = () if run.whole is None else run.whole.requests
-    whole = run.whole and replace(run.whole, requests=tuple(partial(_since, part, since_s) for part in parts))
-    return replace(run, requests=run.measured, whole=whole)
+    trimmed = run.whole and replace(run.whole, requests=tuple(partial(_since, part, since_s) for part in parts))
+    return replace(run, requests=run.measured, whole=trimmed)
 
 
 def _since(part: folder.Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    wanted = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
-    return (since(piece, since_s) for piece in part(wanted))
+    needed = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
+    return (since(piece, since_s) for piece in part(needed))
 
 
 def _groups(file: Path, schema: pa.Schema) -> tuple[folder.Part, ...]:

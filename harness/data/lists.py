@@ -51,9 +51,9 @@ def streamed_tokens(table: pa.Table) -> Floats:
 
 def ratio(above: Floats, below: Floats) -> Floats:
     """above / below, NaN where `below` is not positive."""
-    found = np.full(len(above), np.nan)
-    np.divide(above, below, out=found, where=below > 0)
-    return found
+    ratios = np.full(len(above), np.nan)
+    np.divide(above, below, out=ratios, where=below > 0)
+    return ratios
 
 
 def first(rows: Lists) -> Floats:
@@ -67,10 +67,10 @@ def last(rows: Lists) -> Floats:
 
 
 def _pick(rows: Lists, index: Ints) -> Floats:
-    found = np.full(len(index), np.nan)
+    picked = np.full(len(index), np.nan)
     filled = np.diff(rows.offsets) > 0
-    found[filled] = rows.values[index[filled]]
-    return found
+    picked[filled] = rows.values[index[filled]]
+    return picked
 
 
 def gap_lists(rows: Lists) -> Lists:
@@ -80,23 +80,23 @@ def gap_lists(rows: Lists) -> Lists:
     inside[(rows.offsets[1:] - 1)[filled]] = False
     offsets = rows.offsets.copy()
     offsets[1:] -= np.cumsum(filled)
-    found = np.empty(offsets[-1])
+    gaps = np.empty(offsets[-1])
     end = 0
-    for at in range(0, len(rows.values) - 1, BLOCK):
-        after = rows.values[at + 1 : at + 1 + BLOCK]
-        steps = (after - rows.values[at : at + len(after)])[inside[at : at + len(after)]]
-        found[end : end + len(steps)] = steps
+    for start in range(0, len(rows.values) - 1, BLOCK):
+        after = rows.values[start + 1 : start + 1 + BLOCK]
+        steps = (after - rows.values[start : start + len(after)])[inside[start : start + len(after)]]
+        gaps[end : end + len(steps)] = steps
         end += len(steps)
-    return Lists(offsets, found)
+    return Lists(offsets, gaps)
 
 
 def row_max(rows: Lists) -> Floats:
     """Largest item of each row, (requests,), NaN for an empty row."""
-    found = np.full(len(rows.offsets) - 1, np.nan)
+    maxima = np.full(len(rows.offsets) - 1, np.nan)
     filled = np.diff(rows.offsets) > 0
     if filled.any():
-        found[filled] = np.maximum.reduceat(rows.values, rows.offsets[:-1][filled])
-    return found
+        maxima[filled] = np.maximum.reduceat(rows.values, rows.offsets[:-1][filled])
+    return maxima
 
 
 def row_quantile(rows: Lists, q: float) -> Floats:
@@ -105,14 +105,14 @@ def row_quantile(rows: Lists, q: float) -> Floats:
     Rows are sorted together with others of about their length, padded with infinity.
     """
     lengths = np.diff(rows.offsets)
-    found = np.full(len(lengths), np.nan)
+    quantiles = np.full(len(lengths), np.nan)
     order = np.argsort(lengths, kind="stable")
     order = order[lengths[order] > 0]
     while len(order):  # longest rows first, so that the first row of a block tells its width
         width = int(lengths[order[-1]])
         block, order = order[-max(1, BLOCK // width) :], order[: -max(1, BLOCK // width)]
-        found[block] = _block_quantile(rows, block, width, q)
-    return found
+        quantiles[block] = _block_quantile(rows, block, width, q)
+    return quantiles
 
 
 def _block_quantile(rows: Lists, block: Ints, width: int, q: float) -> Floats:
@@ -126,8 +126,8 @@ def _block_quantile(rows: Lists, block: Ints, width: int, q: float) -> Floats:
     row = np.arange(len(block))
     below, above = padded[row, low], padded[row, np.minimum(low + 1, lengths - 1)]
     share, step = place - low, above - below
-    found: Floats = np.where(share < 0.5, below + step * share, above - step * (1 - share))
-    return found
+    quantiles: Floats = np.where(share < 0.5, below + step * share, above - step * (1 - share))
+    return quantiles
 
 
 def pieces(table: pa.Table) -> Iterator[pa.Table]:
@@ -139,5 +139,5 @@ def pieces(table: pa.Table) -> Iterator[pa.Table]:
 def kept(table: pa.Table, mask: Mask) -> Iterator[pa.Table]:
     """The rows in `mask` (requests,), in pieces that copy nothing where nothing is left out."""
     for i, piece in enumerate(pieces(table)):
-        wanted = mask[i * CHUNK : (i + 1) * CHUNK]
-        yield piece if wanted.all() else piece.filter(pa.array(wanted))
+        piece_mask = mask[i * CHUNK : (i + 1) * CHUNK]
+        yield piece if piece_mask.all() else piece.filter(pa.array(piece_mask))

@@ -286,8 +286,8 @@ def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
         same = len({*pc.min_max(column).as_py().values()}) == 1
     if not same or rows <= SHARED:
         return column.combine_chunks()
-    one = pa.concat_arrays(column[:SHARED].chunks)
-    return pa.chunked_array([*[one] * (rows // SHARED), one[: rows % SHARED]], kind)
+    shared = pa.concat_arrays(column[:SHARED].chunks)
+    return pa.chunked_array([*[shared] * (rows // SHARED), shared[: rows % SHARED]], kind)
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
@@ -305,8 +305,8 @@ def listed(counts: np.ndarray, values: Any, kind: pa.DataType = INTS) -> pa.List
 def places(counts: np.ndarray) -> np.ndarray:
     """The place of each value in its list, from 0, where so many are in each list."""
     ends = np.cumsum(counts)
-    found: np.ndarray = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
-    return found
+    positions: np.ndarray = np.arange(ends[-1] if len(ends) else 0) - np.repeat(ends - counts, counts)
+    return positions
 
 
 def ragged(lists: Sequence[Any], typecode: str, kind: pa.DataType) -> pa.Array:
@@ -374,7 +374,7 @@ def _http(batch: pa.RecordBatch, recounted: Recounts) -> pa.RecordBatch:
 
 
 def _with(batch: pa.RecordBatch, name: str, values: Sequence[object]) -> pa.RecordBatch:
-    at = batch.schema.get_field_index(name)
-    field = batch.schema.field(at)
-    arrays = [pa.array(values, field.type) if i == at else batch.column(i) for i in range(batch.num_columns)]
+    index = batch.schema.get_field_index(name)
+    field = batch.schema.field(index)
+    arrays = [pa.array(values, field.type) if i == index else batch.column(i) for i in range(batch.num_columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)

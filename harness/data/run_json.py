@@ -143,8 +143,8 @@ class Floor(Part, frozen=True, kw_only=True):
 
     def error(self, name: str) -> FloorError:
         """That of stamps of this kind; empty where it was not measured."""
-        found: FloorError | None = getattr(self, name)
-        return found or FloorError()
+        measured: FloorError | None = getattr(self, name)
+        return measured or FloorError()
 
 
 _Optional: TypeAlias = Number | UnsetType | None
@@ -231,9 +231,9 @@ class Described(Part, frozen=True):
 
     def at(self, statistic: str) -> Number | None:
         """The mean, a percentile ('p95'), ...; None where it is not known."""
-        own = {"mean": self.mean, "std": self.std, "p50": self.p50, "p90": self.p90, "p99": self.p99, "max": self.max}
-        named = {} if self.percentiles is UNSET else self.percentiles
-        return (own | named | {"n": self.n}).get(statistic)
+        stats = {"mean": self.mean, "std": self.std, "p50": self.p50, "p90": self.p90, "p99": self.p99, "max": self.max}
+        quantiles = {} if self.percentiles is UNSET else self.percentiles
+        return (stats | quantiles | {"n": self.n}).get(statistic)
 
 
 class ScoredBound(Part, frozen=True, kw_only=True):
@@ -563,10 +563,10 @@ class RunInfo(_Begun, frozen=True, kw_only=True, omit_defaults=True):
 
 def decode(read: object) -> RunInfo:
     """The run.json in a JSON object. Raises UsageError, with the place of the first value that is of another kind."""
-    known = {key: value for key, value in read.items() if value is not None} if isinstance(read, dict) else read
-    if isinstance(known, dict) and isinstance(known.get("spec"), dict):
-        known["spec"] = respelled(known["spec"])
+    present = {key: value for key, value in read.items() if value is not None} if isinstance(read, dict) else read
+    if isinstance(present, dict) and isinstance(present.get("spec"), dict):
+        present["spec"] = respelled(present["spec"])
     try:
-        return codec.decode(RunInfo, known).change(as_read=read)
+        return codec.decode(RunInfo, present).change(as_read=read)
     except Damaged as error:
         raise UsageError(f"its run.json is damaged at '{error}'") from None

@@ -92,20 +92,20 @@ class Schedule:
             raise UsageError(f"No schedule '{path}'.") from None
         except (ValueError, OSError) as error:  # pa.ArrowInvalid among them
             raise UsageError(f"'{path}' is not a schedule: {str(error).splitlines()[0]}") from None
-        found = digest(table)
-        if stored and stored != found:
+        sha256 = digest(table)
+        if stored and stored != sha256:
             raise UsageError(
                 f"'{path}' was changed after it was drawn: its rows no longer give its hash {stored[:12]}."
             )
-        return cls(table, found)
+        return cls(table, sha256)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a Parquet file that contains its hash; an existing file is replaced in one step."""
         path = Path(path)
         part = path.with_name(path.name + ".part")
         metadata = {**self.table.schema.metadata, b"bench.sha256": self.sha256.encode()}
-        named = pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0)
-        sizes = self.table["prefix_block_tokens"].filter(named).unique()
+        prefixed = pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0)
+        sizes = self.table["prefix_block_tokens"].filter(prefixed).unique()
         if len(sizes) == 1:  # for reading the file as a trace
             metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
         table = self.table if has_extra(self.table) else self.table.drop_columns(["extra"])
@@ -150,9 +150,9 @@ def _rest_of_tasks(begun: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Tab
     last_s = pc.max(pc.add(tasks["scheduled_s"], tasks["slo_task_s"])).as_py()
     for chunk in rest:
         count = int(np.searchsorted(chunk["scheduled_s"].to_numpy(), last_s, side="right"))
-        ours = chunk[:count].filter(pc.is_in(chunk[:count]["session"], tasks["session"].combine_chunks()))
-        if len(ours):
-            yield ours
+        stages = chunk[:count].filter(pc.is_in(chunk[:count]["session"], tasks["session"].combine_chunks()))
+        if len(stages):
+            yield stages
         if count < len(chunk):
             return
 
@@ -199,12 +199,12 @@ def links(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     if isinstance(after, pa.ChunkedArray):  # an empty table has no chunk to combine
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     child = np.repeat(np.arange(len(table)), after.value_lengths().to_numpy())
-    wanted, ids = after.flatten().to_numpy(), table["id"].to_numpy()
-    if not len(wanted):
-        return child, wanted
+    parent_ids, ids = after.flatten().to_numpy(), table["id"].to_numpy()
+    if not len(parent_ids):
+        return child, parent_ids
     order = np.argsort(ids, kind="stable")
-    found = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-    return child, np.where(ids[found] == wanted, found, len(ids))
+    parent = order[np.minimum(np.searchsorted(ids, parent_ids, sorter=order), len(ids) - 1)]
+    return child, np.where(ids[parent] == parent_ids, parent, len(ids))
 
 
 def requests_of(table: pa.Table) -> Iterator[Request]:
@@ -245,12 +245,12 @@ def _reader(values: pa.Array) -> Callable[[int], object]:
         return lambda _: None
     if pa.types.is_struct(values.type):
         return lambda row: extra_of(values[row].as_py())
-    there = values.is_valid().to_numpy(zero_copy_only=False)
+    valid = values.is_valid().to_numpy(zero_copy_only=False)
     plain = values.fill_null(0).to_numpy()
-    if there.all() and (plain == plain[0]).all():
+    if valid.all() and (plain == plain[0]).all():
         same = plain[0].item()
         return lambda _: same
-    return lambda row: plain[row].item() if there[row] else None
+    return lambda row: plain[row].item() if valid[row] else None
 
 
 def _python(values: pa.Array) -> Iterator[object] | list[object]:
@@ -264,14 +264,14 @@ def _python(values: pa.Array) -> Iterator[object] | list[object]:
 
 def digest(table: pa.Table) -> str:
     """SHA-256 of the rows as little-endian columns in the schema's order, whatever chunks they came in."""
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for field in SCHEDULE:
         if field.name == "extra" and not has_extra(table):
             continue
-        whole.update(f"{field.name}:{len(table)};".encode())
+        hasher.update(f"{field.name}:{len(table)};".encode())
         for part in _column_digests(table[field.name]):
-            whole.update(part)
-    return whole.hexdigest()
+            hasher.update(part)
+    return hasher.hexdigest()
 
 
 def _column_digests(values: pa.ChunkedArray) -> tuple[bytes, bytes, bytes]:

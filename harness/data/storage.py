@@ -53,13 +53,13 @@ class Stream:
 
     def _append(self) -> None:
         """Bring a message to the file whole or not at all: behind a torn one nothing could be read."""
-        handle, left = self._file.fileno(), memoryview(self._bytes.getvalue())
+        handle, unwritten = self._file.fileno(), memoryview(self._bytes.getvalue())
         size = os.fstat(handle).st_size
         self._bytes.seek(0)
         self._bytes.truncate()
         try:
-            while left:
-                left = left[os.write(handle, left) :]
+            while unwritten:
+                unwritten = unwritten[os.write(handle, unwritten) :]
         except BaseException:
             os.ftruncate(handle, size)
             raise

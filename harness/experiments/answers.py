@@ -58,15 +58,15 @@ def of(path: str | Path) -> Answer | None:
     Of a sweep that was killed or still goes on it is made now, of the runs that have ended. Raises UsageError for one
     that cannot be read, or that a newer bench wrote.
     """
-    given = Path(path)
-    files = [given / f"{kind}.json" for kind in TYPES] if given.is_dir() else [given]
+    source = Path(path)
+    files = [source / f"{kind}.json" for kind in TYPES] if source.is_dir() else [source]
     file = next((f for f in files if f.is_file() and f.suffix == ".json"), None)
     if file is None:
         return None
     try:
         read = untrusted.read_json(file)
     except (OSError, ValueError) as error:
-        if given.is_dir():
+        if source.is_dir():
             raise UsageError(f"'{file}' cannot be read ({error}).") from None
         return None
     if not isinstance(read, dict) or read.get("kind") not in TYPES:

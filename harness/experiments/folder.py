@@ -37,9 +37,9 @@ class ExperimentFolder:
         if self.path.exists() and not self.path.is_dir():
             raise UsageError(f"'{self.path}' is a file; --out names a folder.")
         if not self.file.exists():
-            there = {file.name for file in self.path.iterdir()} if self.path.is_dir() else set()
+            names = {file.name for file in self.path.iterdir()} if self.path.is_dir() else set()
             # a kill in the first write leaves a part, and `bench report` may have been there
-            foreign = sorted(name for name in there - {f"{self.file.name}.part"} if not name.startswith("report"))
+            foreign = sorted(name for name in names - {f"{self.file.name}.part"} if not name.startswith("report"))
             if foreign:
                 raise UsageError(
                     f"'{self.path}' holds '{foreign[0]}', which is no part of a {self.noun}; name an empty folder."

@@ -91,10 +91,10 @@ class Processes:
         self, call: Callable[[Item], Answer], items: Iterable[Item], ends_s: float = math.inf
     ) -> Iterator[tuple[Item, Answer]]:
         waiting: dict[Future[Answer], Item] = {}
-        left = iter(items)
+        remaining = iter(items)
         try:
             while True:
-                while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
+                while len(waiting) < self.workers and (item := next(remaining, _END)) is not _END:
                     with _signals_later(), without_main():  # it may start a worker, which would not be known
                         future = self._executor.submit(call, item)  # type: ignore[arg-type]  # not _END
                     waiting[future] = item  # type: ignore[assignment]  # as above
@@ -144,10 +144,10 @@ class Ray:
     def _begin(self, address: str | None, workers: int | None) -> None:
         quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
         paths = os.pathsep.join(path for path in sys.path if path)  # workers find bench where this process does
-        here = {"num_cpus": workers, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}, **quiet}
-        elsewhere = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
+        local = {"num_cpus": workers, "runtime_env": {"env_vars": {"PYTHONPATH": paths}}, **quiet}
+        cluster = {"address": address, "log_to_driver": False, "logging_level": "ERROR"}
         try:
-            self._ray.init(**(here if address is None else elsewhere))
+            self._ray.init(**(local if address is None else cluster))
         except (ConnectionError, OSError, RuntimeError, ValueError) as error:
             message = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else type(error).__name__
             raise BackendError(f"Ray at '{address or 'this machine'}' does not answer: {message}.") from None
@@ -157,10 +157,10 @@ class Ray:
     ) -> Iterator[tuple[Item, Answer]]:
         remote = self._ray.remote(num_cpus=1, max_retries=1)(_called)
         waiting: dict[Any, Item] = {}
-        left = iter(items)
+        remaining = iter(items)
         try:
             while True:
-                while len(waiting) < self.workers and (item := next(left, _END)) is not _END:
+                while len(waiting) < self.workers and (item := next(remaining, _END)) is not _END:
                     waiting[remote.remote(call, item)] = item  # type: ignore[assignment]  # not _END
                 if not waiting:
                     return
@@ -209,12 +209,12 @@ def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = Tru
     It is this process alone under a wall clock, and where there is one core or one is requested, unless it `cuts` calls
     that take too long. Raises UsageError.
     """
-    known, _, address = name.partition(":")
-    if known not in (PROCESSES, "ray") or (address and known != "ray"):
+    kind, _, address = name.partition(":")
+    if kind not in (PROCESSES, "ray") or (address and kind != "ray"):
         raise no_such("pool", name, (PROCESSES, "ray"), "Or ray:ADDRESS for a cluster that runs.")
-    if known == "ray" and not virtual:
+    if kind == "ray" and not virtual:
         raise UsageError(f"--pool {name} is for simulated trials, and these run on a wall clock; leave it out.")
-    if known == "ray":
+    if kind == "ray":
         return Ray(address or None, workers if address else workers or cores())
     count = workers or cores()
     return Here() if not virtual or (count == 1 and not cuts) else Processes(count)

@@ -86,8 +86,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         commands = [shlex.split(command) for command in self.run]
         if wrong := [command for command, words in zip(self.run, commands, strict=True) if words[:1] != ["bench"]]:
             raise ValueError(f"{self.id}: '{wrong[0]}' does not begin with bench")
-        named = {Path(words[at]).stem for words in commands if (at := _output_at(words)) is not None}
-        if missing := (outputs(self.value) if self.value else set()) - named:
+        stems = {Path(words[place]).stem for words in commands if (place := _output_at(words)) is not None}
+        if missing := (outputs(self.value) if self.value else set()) - stems:
             raise ValueError(f"{self.id}: no command has --out {min(missing)}, which its value names")
 
 
@@ -127,8 +127,8 @@ def chosen(names: Sequence[str]) -> list[tuple[System, Row]]:
         if not any(_is_of(name, *pair) for pair in rows):
             if name in registry.names("systems"):
                 raise UsageError(f"'{name}' has no published results here; 'bench explain {name}' shows its plug-ins.")
-            known = {published.name for published, _ in rows} | {row.id for _, row in rows}
-            sentence = str(no_such("published system or row", name, known)).split(" Known: ")[0]  # hundreds of ids
+            ids = {published.name for published, _ in rows} | {row.id for _, row in rows}
+            sentence = str(no_such("published system or row", name, ids)).split(" Known: ")[0]  # hundreds of ids
             raise UsageError(f"{sentence} 'bench list systems' shows the systems, 'bench explain SYSTEM' its rows.")
     return [pair for pair in rows if not names or any(_is_of(name, *pair) for name in names)]
 
@@ -295,16 +295,16 @@ def _calls(row: Row, seed: int, home: Path, options_of: OptionsOf) -> list[Call]
         read = [name for name in written if any(f"./{name}" in word for word in words)]
         for name in read:
             words = [re.sub(rf"\./{re.escape(name)}(?![\w.-])", str(written[name]), word) for word in words]
-        at = _output_at(words)
-        identity = json.dumps([__version__, *(word for number, word in enumerate(words) if number != at)])
+        place = _output_at(words)
+        identity = json.dumps([__version__, *(word for number, word in enumerate(words) if number != place)])
         folder = home / hashlib.sha256(identity.encode()).hexdigest()[:16]
         output = None
-        if at is not None:  # equal commands share what they write, however each row names it
-            output = Path(words[at]).stem
-            written[words[at]] = folder / f"out{Path(words[at]).suffix}"
-            words[at] = str(written[words[at]])
-            if words[at - 1] == ">":  # what it prints is read anyway
-                del words[at - 1 : at + 1]
+        if place is not None:  # equal commands share what they write, however each row names it
+            output = Path(words[place]).stem
+            written[words[place]] = folder / f"out{Path(words[place]).suffix}"
+            words[place] = str(written[words[place]])
+            if words[place - 1] == ">":  # what it prints is read anyway
+                del words[place - 1 : place + 1]
         words += [option for option in _QUIETLY if option in options and option not in words]
         if words[0] == "run":  # what a command left that was stopped
             words += ["--force"]
@@ -317,7 +317,7 @@ def _calls(row: Row, seed: int, home: Path, options_of: OptionsOf) -> list[Call]
 
 def _output_at(words: Sequence[str]) -> int | None:
     """Return where in a command the name of its output stands, after --out, -o or >."""
-    return next((at for at in range(1, len(words)) if words[at - 1] in ("--out", "-o", ">")), None)
+    return next((place for place in range(1, len(words)) if words[place - 1] in ("--out", "-o", ">")), None)
 
 
 def _result(published: System, row: Row, plan: Sequence[Sequence[Call]], outputs: Mapping[Path, Output]) -> RowResult:
@@ -443,27 +443,25 @@ def _cells(node: ast.Attribute, answers: Mapping[str, Sequence[Cells]]) -> list[
     """Return the cells of a column in the rows that hold the cells in brackets; at least one."""
     match node.value:
         case ast.Name(id=output):
-            wanted: tuple[Any, ...] = ()
+            sought: tuple[Any, ...] = ()
         case ast.Subscript(value=ast.Name(id=output), slice=in_brackets):
             cells = ast.literal_eval(in_brackets)
-            wanted = cells if isinstance(cells, tuple) else (cells,)
+            sought = cells if isinstance(cells, tuple) else (cells,)
         case _:
             raise UsageError(f"'{ast.unparse(node)}' has no value; {ALLOWED}.")
     if output not in answers:
         raise no_such("output of its commands", output, answers)
     rows = answers[output]
     # a number may stand in a column of results, too: the rows count that have the cells furthest left
-    columns = {
-        at: [[*row.values()].index(cell) for cell in wanted] for at, row in enumerate(rows) if _holds(row, wanted)
-    }
+    columns = {i: [[*row.values()].index(cell) for cell in sought] for i, row in enumerate(rows) if _holds(row, sought)}
     leftmost = min(columns.values(), default=[])
-    chosen = [rows[at] for at, places in columns.items() if places == leftmost]
-    if not wanted and rows and "class" not in rows[0] and all("class" in row for row in rows[1:]):
+    chosen = [rows[i] for i, places in columns.items() if places == leftmost]
+    if not sought and rows and "class" not in rows[0] and all("class" in row for row in rows[1:]):
         chosen = [rows[0]]  # all requests of a run, before those of each class
     values = [row[node.attr] for row in chosen if node.attr in row]
     if not values:
-        if wanted and not chosen:
-            raise UsageError(f"No row of '{output}' holds {', '.join(map(str, wanted))}.")
+        if sought and not chosen:
+            raise UsageError(f"No row of '{output}' holds {', '.join(map(str, sought))}.")
         raise no_such(f"column of '{output}' with a value", node.attr, {name for row in chosen for name in row})
     if texts := [value for value in values if isinstance(value, str)]:
         raise UsageError(f"'{ast.unparse(node)}' is the text '{texts[0]}'; name a column of numbers.")

@@ -61,29 +61,29 @@ def evaluate(text: str, over: Sequence[str] = ()) -> TheoryAnswer:
     spec = parse(text)
     form = registry.find("theory", spec.name)
     usual = defaults(form)
-    given: list[dict[str, Any]] = []
+    calls: list[dict[str, Any]] = []
     results: list[list[Row]] = []
     for point in points([Axis(name, values(texts, f"--over {name}")) for name, texts in map(named, over)]):
-        at = replace(spec, args={**spec.args, **dict(point)})
-        given.append(usual | arguments(form, at))
-        _check(at, given[-1], usual)
+        case = replace(spec, args={**spec.args, **dict(point)})
+        calls.append(usual | arguments(form, case))
+        _check(case, calls[-1], usual)
         try:
-            results.append(form(**given[-1]))
+            results.append(form(**calls[-1]))
         except (ValueError, ArithmeticError) as error:
-            raise UsageError(f"'{at}': {error if isinstance(error, ValueError) else NO_RESULT}") from None
+            raise UsageError(f"'{case}': {error if isinstance(error, ValueError) else NO_RESULT}") from None
         if any(isinstance(value, float) and not isfinite(value) for row in results[-1] for value in row.values()):
-            raise UsageError(f"'{at}': {NO_RESULT}")
-    varied = [name for name in usual if any(at[name] != given[0][name] for at in given)]
+            raise UsageError(f"'{case}': {NO_RESULT}")
+    varied = [name for name in usual if any(case[name] != calls[0][name] for case in calls)]
     rows = [
-        {name: at[name] for name in varied} | row for at, found in zip(given, results, strict=True) for row in found
+        {name: case[name] for name in varied} | row for case, part in zip(calls, results, strict=True) for row in part
     ]
     columns = {name: [row.get(name) for row in rows] for row in rows for name in row}
     first, *notes = (" ".join(paragraph.split()) for paragraph in registry.about(form).split("\n\n"))
-    fixed = {name: value for name, value in given[0].items() if name not in varied}
+    fixed = {name: value for name, value in calls[0].items() if name not in varied}
     heads = tuple(Column(name, _unit(name, cells)) for name, cells in columns.items())
-    shown = Table(spec.name, heads, tuple(zip(*columns.values(), strict=True)))
+    table = Table(spec.name, heads, tuple(zip(*columns.values(), strict=True)))
     return TheoryAnswer(
-        versions=dict(versions()), form=spec.name, given=fixed, sentences=[first], tables=[shown], notes=notes
+        versions=dict(versions()), form=spec.name, given=fixed, sentences=[first], tables=[table], notes=notes
     )
 
 

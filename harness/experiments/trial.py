@@ -83,8 +83,8 @@ def run(planned: Plan, stop: Callable[[RequestRecord], bool] | None = None) -> S
     simulator = cast("Simulator", planned.backend)
     follow_ups = planned.follow_ups(records.append)
     if stop is None and follow_ups is None:
-        made = [to_table([]), *tables(simulator, planned.schedule.planned(), None)]
-        return SimulatedTrial(planned, pa.concat_tables(made).combine_chunks(), complete=True)
+        parts = [to_table([]), *tables(simulator, planned.schedule.planned(), None)]
+        return SimulatedTrial(planned, pa.concat_tables(parts).combine_chunks(), complete=True)
     for record in simulator.simulate(planned.schedule.planned(), follow_ups):
         records.append(record)
         if stop is not None and stop(record):

@@ -32,23 +32,23 @@ _KEY = b"bench.missing"
 @cache
 def metrics() -> Mapping[str, Metric]:
     """Every metric of the registry by its `name`, built from defaults."""
-    found = [row(registry.make("metrics", name), Metric) for name in registry.names("metrics")]
-    return MappingProxyType({metric.name: metric for metric in found})
+    plugins = [row(registry.make("metrics", name), Metric) for name in registry.names("metrics")]
+    return MappingProxyType({metric.name: metric for metric in plugins})
 
 
 @cache
 def run_metrics() -> Mapping[str, RunMetric]:
     """Every metric of a whole run by its `name`, in their order."""
-    found = [row(registry.make("run_metrics", name), RunMetric) for name in registry.names("run_metrics")]
-    return MappingProxyType({metric.name: metric for metric in sorted(found, key=lambda metric: metric.place)})
+    plugins = [row(registry.make("run_metrics", name), RunMetric) for name in registry.names("run_metrics")]
+    return MappingProxyType({metric.name: metric for metric in sorted(plugins, key=lambda metric: metric.place)})
 
 
 def row(plugin: Any, kind: type[Row]) -> Row:
     """A plug-in as a row: a class of another package has the members that it needs."""
     if isinstance(plugin, kind):
         return plugin
-    given = {f.name: getattr(plugin, f.name) for f in fields(kind) if hasattr(plugin, f.name)}
-    return kind(**{"about": registry.about(type(plugin)), **given})
+    members = {f.name: getattr(plugin, f.name) for f in fields(kind) if hasattr(plugin, f.name)}
+    return kind(**{"about": registry.about(type(plugin)), **members})
 
 
 def in_summary() -> list[Metric]:
@@ -68,14 +68,14 @@ def placed() -> list[Metric]:
 
 def succeeded(table: pa.Table) -> Mask:
     """(requests,) bool: the request ended well."""
-    found: Mask = pc.equal(table["status"], "ok").to_numpy()
-    return found
+    mask: Mask = pc.equal(table["status"], "ok").to_numpy()
+    return mask
 
 
 def ended_well(table: pa.Table) -> Mask:
     """(requests,) bool: the request did not fail, although its answer may be empty."""
-    found: Mask = pc.is_in(table["status"], pa.array(ENDED_WELL)).to_numpy()
-    return found
+    mask: Mask = pc.is_in(table["status"], pa.array(ENDED_WELL)).to_numpy()
+    return mask
 
 
 def cached_share(table: pa.Table) -> float | None:
@@ -97,8 +97,8 @@ def per_request(metric: Metric, table: pa.Table) -> Floats:
     _check_whole(metric, table)
     if metric.name in missing(table):
         return np.full(len(table), np.nan)
-    one: Callable[[pa.Table], np.ndarray] = metric.worst or metric.of
-    values = one(table) if metric.whole else joined(map(one, pieces(table)), len(table))
+    measure: Callable[[pa.Table], np.ndarray] = metric.worst or metric.of
+    values = measure(table) if metric.whole else joined(map(measure, pieces(table)), len(table))
     if (unknown := held_back(metric, table)) is not None:
         values[unknown] = np.nan
     return values
@@ -136,9 +136,9 @@ def _check_whole(metric: Metric, table: pa.Table) -> None:
 
 def first_last(table: pa.Table) -> tuple[Floats, Floats]:
     """First and last token time of each request, both (requests,) seconds, NaN for a request without a token."""
-    both = (np.stack([first(s), last(s)], axis=1) for s in (lists(p, "token_s") for p in pieces(table)))
-    found = joined((pair.ravel() for pair in both), 2 * len(table)).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    pairs = (np.stack([first(s), last(s)], axis=1) for s in (lists(p, "token_s") for p in pieces(table)))
+    ends_s = joined((pair.ravel() for pair in pairs), 2 * len(table)).reshape(-1, 2)
+    return ends_s[:, 0], ends_s[:, 1]
 
 
 def joined(parts: Iterable[np.ndarray], most: int) -> Floats:
@@ -146,16 +146,16 @@ def joined(parts: Iterable[np.ndarray], most: int) -> Floats:
 
     Note: np.concatenate would hold all parts beside the result, twice the memory of a large run.
     """
-    left = iter(parts)
-    head, after = next(left, np.empty(0)), next(left, None)
+    rest = iter(parts)
+    head, after = next(rest, np.empty(0)), next(rest, None)
     if after is None:
         return head
-    found = np.empty(most)
+    values = np.empty(most)
     end = 0
-    for part in chain((head, after), left):
-        found[end : end + len(part)] = part
+    for part in chain((head, after), rest):
+        values[end : end + len(part)] = part
         end += len(part)
-    return found[:end]
+    return values[:end]
 
 
 def marked(table: pa.Table, names: Iterable[str]) -> pa.Table:

@@ -66,14 +66,14 @@ class BoundScore:
         if self.bound.percentile is None or not metric.pooled:
             return self.met & self.applies, self.applies
         ok = self.applies & succeeded(table)
-        within, of, left = np.zeros(len(table), np.int64), (self.applies & ~ok).astype(np.int64), np.flatnonzero(ok)
+        within, total, rest = np.zeros(len(table), np.int64), (self.applies & ~ok).astype(np.int64), np.flatnonzero(ok)
         for piece in kept(table, ok):  # the gaps of all would be as large as the table
-            rows, left = left[: len(piece)], left[len(piece) :]
-            of[rows] = gaps = np.maximum(0, pc.list_value_length(piece["token_s"]).to_numpy() - 1)
+            rows, rest = rest[: len(piece)], rest[len(piece) :]
+            total[rows] = gaps = np.maximum(0, pc.list_value_length(piece["token_s"]).to_numpy() - 1)
             late = np.flatnonzero(metric.of(piece) > self.bound.limit)  # few, so that only they are looked up
             late_row = np.searchsorted(np.cumsum(gaps), late, side="right")
             within[rows] = gaps - np.bincount(late_row, minlength=len(piece))
-        return within, of
+        return within, total
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,12 +94,12 @@ class Score:
     @property
     def by_request(self) -> bool:
         """Whether single requests are scored: not where every bound is on a percentile of the run."""
-        return not self.bounds or any(each.bound.percentile is None for each in self.bounds)
+        return not self.bounds or any(scored.bound.percentile is None for scored in self.bounds)
 
     @property
     def binding(self) -> BoundScore | None:
         """The bound with the least room."""
-        return min((each for each in self.bounds if each.room == each.room), key=lambda each: each.room, default=None)
+        return min((row for row in self.bounds if row.room == row.room), key=lambda each: each.room, default=None)
 
     @property
     def passed(self) -> bool:
@@ -109,14 +109,14 @@ class Score:
     @property
     def percentiles_hold(self) -> bool:
         """Whether every bound on a percentile holds."""
-        return all(each.passed for each in self.bounds if each.bound.percentile is not None)
+        return all(scored.passed for scored in self.bounds if scored.bound.percentile is not None)
 
     def limits_s(self, metric: str) -> Floats:
         """(requests,) the tightest bound that each request has on a metric, infinite where it has none."""
         limits_s = np.full(len(self.met), np.inf)
-        for each in self.bounds:
-            if each.bound.metric == metric and each.bound.percentile is None:
-                limits_s = np.where(each.applies, np.minimum(each.limit_s, limits_s), limits_s)
+        for scored in self.bounds:
+            if scored.bound.metric == metric and scored.bound.percentile is None:
+                limits_s = np.where(scored.applies, np.minimum(scored.limit_s, limits_s), limits_s)
         return limits_s
 
     def reaches(self, goal: float) -> bool:
@@ -146,8 +146,8 @@ class ObjectiveCounts:
         """Count the requests of a table, each in its part (requests,); those of a part below 0 are left out."""
         scored = score(table, self._slo)
         self._add(JOINT, part, scored.met, np.ones(len(part), bool))
-        for each in scored.bounds:
-            self._add(each.bound, part, *each.counts(table))
+        for row in scored.bounds:
+            self._add(row.bound, part, *row.counts(table))
 
     def _add(self, key: ShareKey, part: Counts, met: Counts | Mask, of: Counts | Mask) -> None:
         inside = part >= 0
@@ -157,10 +157,10 @@ class ObjectiveCounts:
 
 def added(counts: Counts, more: npt.NDArray[np.generic]) -> Counts:
     """Counts by part (parts,) and more of them, as long as the longer of both."""
-    both = np.zeros(max(len(counts), len(more)), np.int64)
-    both[: len(counts)] = counts
-    both[: len(more)] += more.astype(np.int64)
-    return both
+    total = np.zeros(max(len(counts), len(more)), np.int64)
+    total[: len(counts)] = counts
+    total[: len(more)] += more.astype(np.int64)
+    return total
 
 
 class Seen:
@@ -181,9 +181,9 @@ class Seen:
 
     def of(self, table: pa.Table) -> Seen:
         """The same requests in a table that differs in the bounds that they bring along."""
-        found = Seen(table, self._whole)
-        found._values = self._values
-        return found
+        seen = Seen(table, self._whole)
+        seen._values = self._values
+        return seen
 
     @property
     def is_thin(self) -> bool:
@@ -193,9 +193,9 @@ class Seen:
     def values(self, metric: str) -> Floats:
         """(requests,) values of a metric, NaN where undefined, infinite where unknown: no bound is shown to be met."""
         if metric not in self._values:
-            found = metrics()[metric]
-            thin = self._whole is None or not found.gaps
-            parts = [per_request(found, self.table)] if thin else [per_request(found, p) for p in self.pieces()]
+            plugin = metrics()[metric]
+            thin = self._whole is None or not plugin.gaps
+            parts = [per_request(plugin, self.table)] if thin else [per_request(plugin, p) for p in self.pieces()]
             values = np.concatenate([np.empty(0), *parts]) if len(parts) != 1 else parts[0]
             if (unknown := self.unknown(metric)) is not None:  # pieces of a large run do not tell it
                 values[unknown] = np.inf
@@ -217,12 +217,12 @@ class Seen:
         return selected(lambda: self._sampled(metrics()[metric], wanted), qs)
 
     def _sampled(self, metric: Metric, wanted: Mask) -> Iterator[Floats]:
-        at = 0
+        start = 0
         if (unknown := self.unknown(metric.name)) is not None:
             wanted = wanted & ~unknown
         for piece in self.pieces():
-            yield sample(metric, piece, wanted[at : at + len(piece)])
-            at += len(piece)
+            yield sample(metric, piece, wanted[start : start + len(piece)])
+            start += len(piece)
 
     def pieces(self) -> Iterator[pa.Table]:
         """The requests with all their token times, in pieces."""
@@ -266,15 +266,15 @@ def score(table: pa.Table, slo: Slo, seen: Seen | None = None, *, unknown_meets:
     """
     check_bounds(table, (bound.metric for bound in slo.bounds))
     run = _Run(Seen(table) if seen is None else seen, slo, unknown_meets=unknown_meets)
-    each = [run.score_each(b) for b in slo.bounds if b.percentile is None] + run.score_own()
-    whole = [run.score_percentile(b) for b in slo.bounds if b.percentile is not None]
+    singles = [run.score_each(b) for b in slo.bounds if b.percentile is None] + run.score_own()
+    percentiles = [run.score_percentile(b) for b in slo.bounds if b.percentile is not None]
     met = run.seen.ok.copy()
-    for one in each:
-        met &= one.met
-    unknown = any(run.nothing_known(one.bound) for one in each + whole)
-    if (whole and not each) or unknown:  # a percentile binds no single request: `met` is then merely `ok`
-        return Score(met, float("nan"), slo.goal, (*each, *whole), {}, unknown)
-    return Score(met, share(met), slo.goal, (*each, *whole), _by_class(run.seen, met))
+    for scored in singles:
+        met &= scored.met
+    unknown = any(run.nothing_known(scored.bound) for scored in singles + percentiles)
+    if (percentiles and not singles) or unknown:  # a percentile binds no single request: `met` is then merely `ok`
+        return Score(met, float("nan"), slo.goal, (*singles, *percentiles), {}, unknown)
+    return Score(met, share(met), slo.goal, (*singles, *percentiles), _by_class(run.seen, met))
 
 
 def stored_slo(slo: Slo) -> StoredSlo:
@@ -308,9 +308,9 @@ def meets(attainment: float | None, percentiles: Iterable[bool | None], least: f
 
     Where every bound is on a percentile there is no such share (None), and the percentiles decide alone.
     """
-    whole = list(percentiles)
-    enough = bool(whole) if attainment is None else attainment >= least
-    return enough and False not in whole
+    passed = list(percentiles)
+    enough = bool(passed) if attainment is None else attainment >= least
+    return enough and False not in passed
 
 
 def met_bounds(values: Mapping[str, Floats], bounds: Iterable[Bound]) -> Mask:
@@ -347,30 +347,30 @@ class _Run:
         """(requests,) which requests a bound applies to: its class, or all that have no bound of their class."""
         if bound.tag is not None:
             return self.seen.tagged(bound.tag)
-        found = np.ones(len(self.seen.ok), bool)
+        mask = np.ones(len(self.seen.ok), bool)
         for other in self.slo.bounds:
             if other.tag is not None and (other.metric, other.percentile) == (bound.metric, bound.percentile):
-                found &= ~self.seen.tagged(other.tag)
-        return found
+                mask &= ~self.seen.tagged(other.tag)
+        return mask
 
     def score_each(self, bound: Bound) -> BoundScore:
         """A bound that every request of its class must meet."""
-        own = self.seen.own(bound.metric)
-        limit_s = bound.limit if own is None else np.where(np.isnan(own), bound.limit, own)
+        brought_s = self.seen.own(bound.metric)
+        limit_s = bound.limit if brought_s is None else np.where(np.isnan(brought_s), bound.limit, brought_s)
         return self._scored(bound, self.applies(bound), limit_s)
 
     def score_own(self) -> list[BoundScore]:
         """The bounds that requests bring along where the SLO has none for them: no bound on the metric, or no class."""
         scored = []
         for metric in BROUGHT:
-            if (own := self.seen.own(metric)) is None:
+            if (brought_s := self.seen.own(metric)) is None:
                 continue
-            applies = ~np.isnan(own)
+            applies = ~np.isnan(brought_s)
             for bound in self.slo.bounds:
                 if bound.metric == metric and bound.percentile is None:
                     applies &= ~self.applies(bound)
             if applies.any():
-                scored.append(self._scored(Bound(metric, float("inf")), applies, own))
+                scored.append(self._scored(Bound(metric, float("inf")), applies, brought_s))
         return scored
 
     def _scored(self, bound: Bound, applies: Mask, limit_s: Floats | float) -> BoundScore:
@@ -414,10 +414,10 @@ class _Run:
 
 def _by_class(seen: Seen, met: Mask) -> dict[str, float]:
     """Joint attainment of each class of traffic; empty where no request has a tag."""
-    found = seen.classes()
-    if found is None:
+    coded = seen.classes()
+    if coded is None:
         return {}
-    codes, names = found
+    codes, names = coded
     met_of = np.bincount(codes, met) / np.bincount(codes)
     return dict(sorted(zip(names, met_of.tolist(), strict=True)))
 
@@ -442,8 +442,8 @@ def parse_slo(text: str, *, goal: float = 0.9) -> Slo:
 def _bound(part: str, whole: str) -> Bound:
     match = _BOUND.fullmatch(part)
     if not part or match is None:
-        where = f"'{part}'" if part == whole.strip() else f"'{whole}': '{part}'"
-        raise UsageError(f"{where} is no bound; write metric=seconds, such as ttft=0.25,tpot=100ms.")
+        quoted = f"'{part}'" if part == whole.strip() else f"'{whole}': '{part}'"
+        raise UsageError(f"{quoted} is no bound; write metric=seconds, such as ttft=0.25,tpot=100ms.")
     name, limit, tag = match["metric"].strip(), match["limit"], match["tag"]
     metric = _metric(name)
     if limit is None or not limit.strip():
@@ -459,11 +459,11 @@ def _bound(part: str, whole: str) -> Bound:
 
 
 def _metric(name: str) -> Metric:
-    known = {n: m for n, m in metrics().items() if m.unit == "s"}
+    latencies = {n: m for n, m in metrics().items() if m.unit == "s"}
     plain = name.lower().replace("-", "_")
-    if plain not in known:
-        raise no_such("latency metric", name, known)
-    return known[plain]
+    if plain not in latencies:
+        raise no_such("latency metric", name, latencies)
+    return latencies[plain]
 
 
 def _percentile(given: str | None, whole: str) -> float | None:

@@ -61,17 +61,17 @@ def selected(blocks: Callable[[], Iterable[Floats]], qs: Sequence[float]) -> Sel
         if not len(block):
             continue
         counts += np.bincount((_ordered(block) >> digit) + half, minlength=2 * half)
-        here, apart = float(block.mean()), n + len(block)
-        squares += float(np.square(block - here).sum()) + (here - mean) ** 2 * n * len(block) / apart
-        mean += (here - mean) * len(block) / apart
-        n, largest = apart, max(largest, float(block.max()))
+        block_mean, total = float(block.mean()), n + len(block)
+        squares += float(np.square(block - block_mean).sum()) + (block_mean - mean) ** 2 * n * len(block) / total
+        mean += (block_mean - mean) * len(block) / total
+        n, largest = total, max(largest, float(block.max()))
     if not n:
         return Selected(0, math.nan, math.nan, math.nan, [math.nan] * len(qs))
     places = [(n - 1) * q for q in qs]
     ranks = sorted({rank for place in places for rank in (math.floor(place), math.ceil(place))})
-    found = _at_ranks(blocks, ranks, np.cumsum(counts), half)
-    of = [_between(found[math.floor(place)], found[math.ceil(place)], place - math.floor(place)) for place in places]
-    return Selected(n, mean, math.sqrt(squares / n), largest, of)
+    order = _at_ranks(blocks, ranks, np.cumsum(counts), half)
+    at_qs = [_between(order[math.floor(place)], order[math.ceil(place)], place - math.floor(place)) for place in places]
+    return Selected(n, mean, math.sqrt(squares / n), largest, at_qs)
 
 
 def _at_ranks(blocks: Callable[[], Iterable[Floats]], ranks: Sequence[int], upto: Ints, half: int) -> dict[int, float]:
@@ -94,22 +94,22 @@ def _at_ranks(blocks: Callable[[], Iterable[Floats]], ranks: Sequence[int], upto
             ends = begins[bits] + np.cumsum(counted)
             for rank in ranks:
                 if begins[bits] <= rank < ends[-1]:
-                    at = int(np.searchsorted(ends, rank, side="right"))
-                    key = (bits << (above - below)) + at
-                    narrower[key], sizes[key] = int(ends[at] - counted[at]), int(counted[at])
+                    slot = int(np.searchsorted(ends, rank, side="right"))
+                    key = (bits << (above - below)) + slot
+                    narrower[key], sizes[key] = int(ends[slot] - counted[slot]), int(counted[slot])
         begins, above = narrower, below
     held: dict[int, list[Ints]] = {bits: [] for bits in begins}
     if above:
         for keys, leading in _keys(blocks, above):
             for bits, parts in held.items():
                 parts.append(keys[leading == bits])
-    found: dict[int, float] = {}
+    by_rank: dict[int, float] = {}
     for bits, parts in held.items():
         inside = np.sort(np.concatenate(parts)) if above else np.full(sizes[bits], bits)
         for rank in ranks:
             if begins[bits] <= rank < begins[bits] + len(inside):
-                found[rank] = _value(int(inside[rank - begins[bits]]))
-    return found
+                by_rank[rank] = _value(int(inside[rank - begins[bits]]))
+    return by_rank
 
 
 def _keys(blocks: Callable[[], Iterable[Floats]], above: int) -> Iterable[tuple[Ints, Ints]]:
@@ -138,13 +138,13 @@ def _between(low: float, high: float, share: float) -> float:
 
 def with_failures(values: Floats, failed: int, q: float) -> float:
     """Quantile `q` of `values` and of `failed` infinite ones: a request that failed took for ever."""
-    known = values[~np.isnan(values)]
-    place = (len(known) + failed - 1) * q
-    if len(known) + failed == 0:
+    defined = values[~np.isnan(values)]
+    place = (len(defined) + failed - 1) * q
+    if len(defined) + failed == 0:
         return float("nan")
-    if place > len(known) - 1 + 1e-9:  # 1e-9: (n - 1) * q may miss a whole number by rounding
+    if place > len(defined) - 1 + 1e-9:  # 1e-9: (n - 1) * q may miss a whole number by rounding
         return float("inf")
-    return quantile(known, min(1.0, place / (len(known) - 1)) if len(known) > 1 else 0.0)
+    return quantile(defined, min(1.0, place / (len(defined) - 1)) if len(defined) > 1 else 0.0)
 
 
 def spearman(one: npt.ArrayLike, other: npt.ArrayLike) -> float:

@@ -26,12 +26,12 @@ class Limits(NamedTuple):
 def resources(backend: Mapping[str, Any]) -> Resources:
     """Those of a backend, from what it describes."""
     gpus, watts, usd = (backend.get(name) for name in ("gpus", "watts", "usd_per_hour"))
-    known = gpus if isinstance(gpus, int) and gpus > 0 else None
-    if watts is None and known is not None:
-        found = [limits_w(side) for side in sides_of(backend)]
-        watts = None if None in found else sum(sum(limits) for limits in found if limits is not None)
+    gpu_count = gpus if isinstance(gpus, int) and gpus > 0 else None
+    if watts is None and gpu_count is not None:
+        side_limits = [limits_w(side) for side in sides_of(backend)]
+        watts = None if None in side_limits else sum(sum(limits) for limits in side_limits if limits is not None)
     return Resources(
-        known,
+        gpu_count,
         watts / 1000 if isinstance(watts, int | float) and watts > 0 else None,
         float(usd) if isinstance(usd, int | float) and usd > 0 else None,
     )

@@ -65,14 +65,14 @@ class Stages:
 
     def of_known(self) -> Floats:
         """(stages, known requests) seconds, not copied where all are known."""
-        known = self.known
-        return self.seconds if known.all() else self.seconds[:, known]
+        mask = self.known
+        return self.seconds if mask.all() else self.seconds[:, mask]
 
 
 def margins(seen: Seen, scored: Score) -> list[Margin]:
     """Per request-level bound of the score, how far each request is from it; bounds on a percentile are left out, and
     those on what answers that were all held back hide."""
-    return [_margin(seen, each) for each in scored.bounds if each.bound.percentile is None and each.room == each.room]
+    return [_margin(seen, row) for row in scored.bounds if row.bound.percentile is None and row.room == row.room]
 
 
 def _margin(seen: Seen, scored: BoundScore) -> Margin:
@@ -124,15 +124,15 @@ def _in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tupl
     answered = seen.ok if (unknown := seen.unknown("ttft")) is None else seen.ok & ~unknown
     first_s, last_s = seen.values("ttft"), seen.values("e2e")  # both from the scheduled time
     begun, done = (np.isfinite(number(run.requests, name)) for name in ("prefill_start_s", "prefill_end_s"))
-    apart = bool(np.any(begun & done & answered))
-    shares = None if apart else queue_shares(run)
-    keys = APART if apart else TOGETHER if shares is None else DIVIDED
-    alone = prompts_alone(run) if apart else {}
+    stamped = bool(np.any(begun & done & answered))
+    shares = None if stamped else queue_shares(run)
+    keys = APART if stamped else TOGETHER if shares is None else DIVIDED
+    prompt_steps = prompts_alone(run) if stamped else {}
     for start in range(0, max(1, run.requests.num_rows), _ROWS):
         rows = slice(start, min(start + _ROWS, run.requests.num_rows))
         ends_s = (np.where(answered[rows], value_s[rows], np.nan) for value_s in (first_s, last_s))
         part = _Rows(run.requests[rows], *ends_s)
-        yield rows, Stages(keys, _apart(part, alone) if apart else _together(part, shares, rows))
+        yield rows, Stages(keys, _apart(part, prompt_steps) if stamped else _together(part, shares, rows))
 
 
 class _Rows(NamedTuple):
@@ -169,13 +169,13 @@ def prompts_alone(run: Run) -> dict[int, tuple[Floats, Floats]]:
     """Per replica the steps in which nothing decoded: (steps,) starts and ends in seconds, in order."""
     parts = [np.empty((3, 0))]
     for steps in run.step_pieces(("replica", "start_s", "end_s", "decode_seqs", "prefill_tokens")):
-        alone = (steps["decode_seqs"].to_numpy() == 0) & (steps["prefill_tokens"].to_numpy() > 0)
-        parts.append(np.stack([number(steps, name)[alone] for name in ("replica", "start_s", "end_s")]))
+        prefill_only = (steps["decode_seqs"].to_numpy() == 0) & (steps["prefill_tokens"].to_numpy() > 0)
+        parts.append(np.stack([number(steps, name)[prefill_only] for name in ("replica", "start_s", "end_s")]))
     replica, start_s, end_s = np.concatenate(parts, axis=1)
     order = np.lexsort((start_s, replica))
-    names, at = np.unique(replica[order], return_index=True)
-    each = zip(names, np.split(order, at[1:]), strict=False)  # no names without such steps, but one empty split
-    return {int(name): (start_s[steps], end_s[steps]) for name, steps in each}
+    names, begins = np.unique(replica[order], return_index=True)
+    groups = zip(names, np.split(order, begins[1:]), strict=False)  # no names without such steps, but one empty split
+    return {int(name): (start_s[steps], end_s[steps]) for name, steps in groups}
 
 
 def _alone(part: _Rows, decodes: Floats, alone: Mapping[int, tuple[Floats, Floats]]) -> Floats:
@@ -183,9 +183,9 @@ def _alone(part: _Rows, decodes: Floats, alone: Mapping[int, tuple[Floats, Float
     replica, due = number(part.table, "replica"), number(part.table, "scheduled_s")
     spent_s = np.zeros(len(due))
     for name, (start, end) in alone.items():
-        there = replica == name
-        since, until = (due + decodes)[there], (due + part.last)[there]
-        spent_s[there] = _so_far(start, end, until) - _so_far(start, end, since)
+        on_replica = replica == name
+        since, until = (due + decodes)[on_replica], (due + part.last)[on_replica]
+        spent_s[on_replica] = _so_far(start, end, until) - _so_far(start, end, since)
     return np.maximum(np.nan_to_num(spent_s), 0.0)
 
 
@@ -223,12 +223,12 @@ def _of_bound(requests: pa.Table, stages: Stages, margin: Margin, rows: npt.NDAr
     waited, worked = (np.sum([seconds[key] for key in keys] or [0.0 * total], axis=0) for keys in (waits, work))
     with np.errstate(invalid="ignore"):  # what took for ever, without work
         enough = (margin.ratio[rows] * worked / total > 1.0) | (waited <= 0.0)
-    named = np.where(enough, _longest(seconds, work or waits), _longest(seconds, waits or work))
+    cause = np.where(enough, _longest(seconds, work or waits), _longest(seconds, waits or work))
     if DECODE in spans and "preemptions" in requests.column_names:
-        again = number(requests, "preemptions")[rows] > 0
-        late = np.isin(named, (HANDOFF, STALL, DECODE))
-        named = np.where(again & late, PREEMPTED, named)
-    causes: np.ndarray = named.astype(object)
+        preempted = number(requests, "preemptions")[rows] > 0
+        late = np.isin(cause, (HANDOFF, STALL, DECODE))
+        cause = np.where(preempted & late, PREEMPTED, cause)
+    causes: np.ndarray = cause.astype(object)
     return causes
 
 

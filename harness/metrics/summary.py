@@ -61,8 +61,8 @@ def summarize(
     per_second = per_second_of(table)
     good = per_second if scored.by_request and not scored.unknown else lambda _: math.nan
     bounded = {bound.metric for bound in slo.bounds}
-    wanted = {name: m for name, m in metrics().items() if name in bounded or not m.on_request}
-    measured = {name: _measured(m, seen, percentiles) for name, m in wanted.items()}
+    chosen = {name: m for name, m in metrics().items() if name in bounded or not m.on_request}
+    measured = {name: _measured(m, seen, percentiles) for name, m in chosen.items()}
     ends = {row["values"]: row["counts"] for row in pc.value_counts(table["status"]).to_pylist()}
     return Summary(
         requests=len(table),
@@ -88,8 +88,8 @@ def summarize(
 
 def of_run(tables: RunTables) -> dict[str, Described]:
     """The metrics of the run as a whole, those that it can tell."""
-    found = {metric: metric.of(tables) for metric in run_metrics().values()}
-    return {metric.name: describe(values, metric.unit) for metric, values in found.items() if len(values)}
+    by_metric = {metric: metric.of(tables) for metric in run_metrics().values()}
+    return {metric.name: describe(values, metric.unit) for metric, values in by_metric.items() if len(values)}
 
 
 def _measured(metric: Metric, seen: Seen, percentiles: Sequence[float]) -> Described:
@@ -99,11 +99,11 @@ def _measured(metric: Metric, seen: Seen, percentiles: Sequence[float]) -> Descr
     if not metric.pooled:
         values = seen.values(metric.name)[seen.ok]
         return describe(values[np.isfinite(values)], metric.unit, percentiles)
-    at = sorted({*PERCENTILES, *percentiles})
-    found = seen.selected(metric.name, seen.ok, [p / 100 for p in at])
-    named = dict(zip(at, map(known, found.quantiles), strict=True))
-    mean, std, largest = map(known, (found.mean, found.std, found.largest))
-    return _described(found.n, mean, std, named, largest, metric.unit, percentiles)
+    levels = sorted({*PERCENTILES, *percentiles})
+    ranked = seen.selected(metric.name, seen.ok, [p / 100 for p in levels])
+    by_level = dict(zip(levels, map(known, ranked.quantiles), strict=True))
+    mean, std, largest = map(known, (ranked.mean, ranked.std, ranked.largest))
+    return _described(ranked.n, mean, std, by_level, largest, metric.unit, percentiles)
 
 
 def _described(
@@ -112,8 +112,8 @@ def _described(
 ) -> Described:  # fmt: skip
     """The numbers of a metric, the requested percentiles by name only where they are not those of every run."""
     p50, p90, p99 = (at[percentile] for percentile in PERCENTILES)
-    named = UNSET if tuple(percentiles) == PERCENTILES else {f"p{p:g}": at[p] for p in percentiles}
-    return Described(n=n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=unit, percentiles=named)
+    extra = UNSET if tuple(percentiles) == PERCENTILES else {f"p{p:g}": at[p] for p in percentiles}
+    return Described(n=n, mean=mean, std=std, p50=p50, p90=p90, p99=p99, max=largest, unit=unit, percentiles=extra)
 
 
 def window_of(table: pa.Table) -> float:
@@ -163,8 +163,8 @@ def describe(values: Floats, unit: str | None = None, percentiles: Sequence[floa
         squares = (np.square(values[at : at + BLOCK] - mean).sum() for at in range(0, n, BLOCK))
         std = math.sqrt(float(sum(squares)) / n)
     at = sorted({*PERCENTILES, *percentiles})
-    named = dict(zip(at, map(known, quantiles(values, [p / 100 for p in at])), strict=True))
-    return _described(n, known(mean), known(std), named, known(largest), unit, percentiles)
+    by_level = dict(zip(at, map(known, quantiles(values, [p / 100 for p in at])), strict=True))
+    return _described(n, known(mean), known(std), by_level, known(largest), unit, percentiles)
 
 
 def _tokens(table: pa.Table, mask: Mask) -> int:
@@ -249,40 +249,40 @@ def vllm_keys(
 
 
 def _statistics(name: str, values: Floats) -> dict[str, float | None]:
-    known = values[~np.isnan(values)]
-    if not len(known):
+    defined = values[~np.isnan(values)]
+    if not len(defined):
         return _in_ms(name, Described())
-    p50, p90, p99 = quantiles(known, [0.5, 0.9, 0.99])
-    return _in_ms(name, Described(mean=known.mean(), std=known.std(), p50=p50, p90=p90, p99=p99))
+    p50, p90, p99 = quantiles(defined, [0.5, 0.9, 0.99])
+    return _in_ms(name, Described(mean=defined.mean(), std=defined.std(), p50=p50, p90=p90, p99=p99))
 
 
 def _in_ms(name: str, of: Described) -> dict[str, float | None]:
-    found = {"mean": of.mean, "median": of.p50, "std": of.std, "p50": of.p50, "p90": of.p90, "p99": of.p99}
-    return {f"{key}_{name}_ms": None if value is None else 1000 * float(value) for key, value in found.items()}
+    values_s = {"mean": of.mean, "median": of.p50, "std": of.std, "p50": of.p50, "p90": of.p90, "p99": of.p99}
+    return {f"{key}_{name}_ms": None if value is None else 1000 * float(value) for key, value in values_s.items()}
 
 
 def _peak_events(seen: Seen, sent_s: Floats) -> float:
     """Most token events in one second, seconds counted from the first sending."""
-    known = sent_s[~np.isnan(sent_s)]
-    if not len(known):
+    finite_s = sent_s[~np.isnan(sent_s)]
+    if not len(finite_s):
         return 0.0
-    start = known.min()
+    start = finite_s.min()
     counts = np.zeros(1, np.int64)
     for piece in seen.pieces():
         ok = pc.equal(piece["status"], "ok")
         event_s = lists(piece if pc.all(ok).as_py() else piece.filter(ok), "token_s").values
-        for at in range(0, len(event_s), BLOCK):
-            seconds = np.maximum((event_s[at : at + BLOCK] - start).astype(np.int64), 0)
-            found = np.bincount(seconds, minlength=len(counts))
-            found[: len(counts)] += counts
-            counts = found
+        for begin in range(0, len(event_s), BLOCK):
+            seconds = np.maximum((event_s[begin : begin + BLOCK] - start).astype(np.int64), 0)
+            summed = np.bincount(seconds, minlength=len(counts))
+            summed[: len(counts)] += counts
+            counts = summed
     return float(counts.max())
 
 
 def peak_in_flight(sent_s: Floats, end_s: Floats) -> int:
     """Most requests between sending and last token; at one instant those that end go first."""
-    there = ~(np.isnan(sent_s) | np.isnan(end_s))
-    times = np.concatenate([sent_s[there], end_s[there]])
-    steps = np.repeat([1, -1], int(there.sum()))
+    valid = ~(np.isnan(sent_s) | np.isnan(end_s))
+    times = np.concatenate([sent_s[valid], end_s[valid]])
+    steps = np.repeat([1, -1], int(valid.sum()))
     order = np.lexsort((steps, times))
     return int(np.cumsum(steps[order]).max(initial=0))

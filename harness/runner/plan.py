@@ -122,8 +122,8 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     if objective.bounds != parse_slo(loaded.slo_text).bounds:
         _check_classes(objective, schedule)
     if spec.fail_under is not None:
-        own = (schedule.table[name] for name in BROUGHT.values())
-        if not objective.bounds and all(column.null_count == len(column) for column in own):
+        columns = (schedule.table[name] for name in BROUGHT.values())
+        if not objective.bounds and all(column.null_count == len(column) for column in columns):
             raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
     if repeats is not None and schedule.sha256 != repeats:
         raise NotValid(
@@ -147,33 +147,33 @@ def _measurable(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> 
 
 def _anywhere(spec: RunSpec) -> RunSpec:
     """The spec with whole paths of files, so that its run.json repeats the run from any folder."""
-    given = {option: getattr(spec, option) for option in ("arrivals", "lengths", "sessions", "content", "workload")}
-    whole: dict[str, Any] = {o: _with_whole_paths(o, text) for o, text in given.items() if text is not None}
+    texts = {option: getattr(spec, option) for option in ("arrivals", "lengths", "sessions", "content", "workload")}
+    resolved: dict[str, Any] = {o: _with_whole_paths(o, text) for o, text in texts.items() if text is not None}
     trace = None if spec.trace is None else str(Path(spec.trace).absolute())
-    return replace(spec, trace=trace, **whole)
+    return replace(spec, trace=trace, **resolved)
 
 
 def _spelled(text: str, backend: Backend | Simulator) -> str:
     """The spec of a backend with what it took from the environment, so that it means the same on another day."""
-    taken = backend.from_environment if isinstance(backend, Remote) else {}
-    if not taken:
+    from_env = backend.from_environment if isinstance(backend, Remote) else {}
+    if not from_env:
         return text
-    given = parse(text)
-    return str(replace(given, args={**given.args, **taken}))
+    spec = parse(text)
+    return str(replace(spec, args={**spec.args, **from_env}))
 
 
 def _with_whole_paths(option: str, text: str) -> str:
-    kind, given = "lengths" if option == "workload" else option, parse(text)
-    if given.name.endswith(".toml"):
-        return str(replace(given, name=str(Path(given.name).absolute())))
-    if given.name not in registry.names(kind):  # a preset
+    kind, spec = "lengths" if option == "workload" else option, parse(text)
+    if spec.name.endswith(".toml"):
+        return str(replace(spec, name=str(Path(spec.name).absolute())))
+    if spec.name not in registry.names(kind):  # a preset
         return text
-    fields = [f.name for f in dataclasses.fields(registry.find(kind, given.name)) if f.init]
-    args = {k: str(Path(v).absolute()) if k in FILES and Path(v).exists() else v for k, v in given.args.items()}
-    first = given.first
+    fields = [f.name for f in dataclasses.fields(registry.find(kind, spec.name)) if f.init]
+    args = {k: str(Path(v).absolute()) if k in FILES and Path(v).exists() else v for k, v in spec.args.items()}
+    first = spec.first
     if first is not None and fields[0] in FILES and Path(first).exists():
         first = str(Path(first).absolute())
-    return text if (args, first) == (given.args, given.first) else str(replace(given, args=args, first=first))
+    return text if (args, first) == (spec.args, spec.first) else str(replace(spec, args=args, first=first))
 
 
 def _check_size(spec: RunSpec, loaded: Loaded) -> None:
@@ -191,13 +191,11 @@ def _check_size(spec: RunSpec, loaded: Loaded) -> None:
 
 def _check_classes(objective: Slo, schedule: Schedule) -> None:
     """A bound for a class that has no request would hold whatever happens."""
-    there = sorted(tag for tag in schedule.table["tag"].unique().to_pylist() if tag is not None)
+    tags = sorted(tag for tag in schedule.table["tag"].unique().to_pylist() if tag is not None)
     for bound in objective.bounds:
-        if bound.tag is not None and bound.tag not in there:
-            known = (
-                f"classes there: {', '.join(there)}" if there else "the workload has no classes, so leave out the '@'"
-            )
-            raise UsageError(f"--slo '{bound!s}': no request to send is of class '{bound.tag}'; {known}.")
+        if bound.tag is not None and bound.tag not in tags:
+            hint = f"classes there: {', '.join(tags)}" if tags else "the workload has no classes, so leave out the '@'"
+            raise UsageError(f"--slo '{bound!s}': no request to send is of class '{bound.tag}'; {hint}.")
 
 
 def load_workload(spec: RunSpec, *, exact: bool = False) -> Loaded:
@@ -227,16 +225,16 @@ def make_backend(spec: RunSpec) -> Backend | Simulator:
     name = backend.name
     cls = registry.find("backends", name)
     hints = typing.get_type_hints(cls)
-    known = {f.name for f in dataclasses.fields(cls) if f.init}
-    given: dict[str, object] = {}
+    arguments = {f.name for f in dataclasses.fields(cls) if f.init}
+    filled: dict[str, object] = {}
     for part, value in spec.parts().items():
         option = f"--{part.replace('_', '-')}"
-        if part not in known:
-            others = ", ".join(sorted(known)) or "none"
+        if part not in arguments:
+            others = ", ".join(sorted(arguments)) or "none"
             raise UsageError(f"{option} does not apply to the backend '{name}'; its arguments are: {others}.")
-        given[part] = convert(str(value), hints[part], part, option)
-    made: Any = registry.make("backends", backend, **given)
-    return made  # type: ignore[no-any-return]  # the registry cannot know
+        filled[part] = convert(str(value), hints[part], part, option)
+    built: Any = registry.make("backends", backend, **filled)
+    return built  # type: ignore[no-any-return]  # the registry cannot know
 
 
 def _with_limits(spec: RunSpec, loaded: Loaded, *, virtual: bool) -> RunSpec:

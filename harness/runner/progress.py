@@ -55,8 +55,8 @@ def facts(live: Live) -> dict[str, str]:
 
 def line(live: Live) -> str:
     """The facts in one line."""
-    named = ("TTFT", "TPOT", "SLO")
-    return _joined(f"{name} {text}" if name in named and text else text for name, text in facts(live).items())
+    labels = ("TTFT", "TPOT", "SLO")
+    return _joined(f"{name} {text}" if name in labels and text else text for name, text in facts(live).items())
 
 
 def screen(live: Live) -> Table:

@@ -349,7 +349,7 @@ class _Start:
     def _elsewhere(self, folder: RunFolder, why: str) -> BenchError:
         """Copy the run to the folder for temporary files, with the records that its own folder did not take."""
         text = f"'{folder.path}' cannot be written: {why}"
-        here, both = folder.written, folder.written + folder.waiting
+        stored, total = folder.written, folder.written + folder.waiting
         try:
             path = Path(tempfile.mkdtemp(prefix="bench-run-"))
             try:
@@ -360,17 +360,17 @@ class _Start:
         except OSError as error:
             return BenchError(
                 f"{text}; {folder.waiting:,} records that were in memory are lost, because temporary files cannot be "
-                f"written either ({error.strerror}), and {here:,} are in that folder."
+                f"written either ({error.strerror}), and {stored:,} are in that folder."
             )
         quoted = shlex.quote(str(path))
         return BenchError(
-            f"{text}; all {both:,} records are in '{path}' now, {folder.waiting:,} of them only there; "
+            f"{text}; all {total:,} records are in '{path}' now, {folder.waiting:,} of them only there; "
             f"'bench report {quoted}' shows them."
         )
 
     def _info(self, expected: str | None) -> RunInfo:
         p = self.planned
-        known = {} if expected is None else {"expected": expected}
+        extra = {} if expected is None else {"expected": expected}
         return RunInfo(
             schema=VERSION,
             spec=p.spec.options(),
@@ -379,7 +379,7 @@ class _Start:
             host=host(),
             clock="virtual" if p.virtual else "wall",
             started=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            workload=replace(p.traffic, provenance={**p.traffic.provenance, **known}),
+            workload=replace(p.traffic, provenance={**p.traffic.provenance, **extra}),
             backend=dict(p.backend.describe()),
             slo=stored_slo(p.slo),
             schedule=Schedule(sha256=p.schedule.sha256, requests=len(p.schedule), span_s=p.schedule.span_s),

@@ -46,9 +46,9 @@ class Counts:
 
     def filled(self) -> npt.NDArray[np.int64]:
         """(bins,) all bins, the empty ones as well."""
-        every = np.zeros(self.bins, np.int64)
-        every[self.index] = self.number
-        return every
+        dense = np.zeros(self.bins, np.int64)
+        dense[self.index] = self.number
+        return dense
 
     @property
     def mean(self) -> float:
@@ -80,38 +80,38 @@ def dispersion(times_s: Floats, width_s: float) -> float | None:
 
 def spread(per_bin: Counts | npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> float | None:
     """Variance by mean of counts; None with fewer than 10 of them, or where nothing was counted."""
-    known = per_bin if isinstance(per_bin, Counts) else Counts.of(per_bin)
-    if known.bins < MIN_BINS or not len(known.index):
+    counts = per_bin if isinstance(per_bin, Counts) else Counts.of(per_bin)
+    if counts.bins < MIN_BINS or not len(counts.index):
         return None
-    return known.squares / (known.bins - 1) / known.mean
+    return counts.squares / (counts.bins - 1) / counts.mean
 
 
 def dispersion_curve(times_s: Floats, widths_s: Sequence[float] = WIDTHS_S) -> Floats:
     """(widths,) indices of dispersion; NaN where there are fewer than 10 bins."""
-    found = (dispersion(times_s, width_s) for width_s in widths_s)
-    return np.array([math.nan if value is None else value for value in found])
+    indices = (dispersion(times_s, width_s) for width_s in widths_s)
+    return np.array([math.nan if value is None else value for value in indices])
 
 
 def curve_distance(found: Floats, wanted: Floats) -> float:
     """Root mean square of log2(found / wanted) over the widths at which both are known; NaN if there is none."""
-    known = np.isfinite(found) & np.isfinite(wanted) & (found > 0) & (wanted > 0)
-    if not known.any():
+    valid = np.isfinite(found) & np.isfinite(wanted) & (found > 0) & (wanted > 0)
+    if not valid.any():
         return math.nan
-    return float(np.sqrt(np.mean(np.log2(found[known] / wanted[known]) ** 2)))
+    return float(np.sqrt(np.mean(np.log2(found[valid] / wanted[valid]) ** 2)))
 
 
 def autocorrelation(values: Counts | npt.NDArray[np.float64] | npt.NDArray[np.int64], lag: int = 1) -> float | None:
     """Correlation of a series with itself `lag` steps later (biased estimator); None if it is constant or short."""
-    known = values if isinstance(values, Counts) else Counts.of(values)
-    index, more, mean, pairs = known.index, known.number - known.mean, known.mean, known.bins - lag
-    if pairs < MIN_BINS or known.squares == 0:
+    counts = values if isinstance(values, Counts) else Counts.of(values)
+    index, more, mean, pairs = counts.index, counts.number - counts.mean, counts.mean, counts.bins - lag
+    if pairs < MIN_BINS or counts.squares == 0:
         return None
     # a pair of bins adds (a - mean)(b - mean): of two empty ones mean**2, of one that has some -mean (a - mean)
     _, first, later = np.intersect1d(index + lag, index, assume_unique=True, return_indices=True)
     begins, ends = more[index < pairs], more[index >= lag]
     single = begins.sum() + ends.sum() - more[first].sum() - more[later].sum()
     empty = pairs - len(begins) - len(ends) + len(first)
-    return float((more[first] @ more[later] - mean * single + empty * mean**2) / known.squares)
+    return float((more[first] @ more[later] - mean * single + empty * mean**2) / counts.squares)
 
 
 def gap_cv(times_s: Floats) -> float | None:
@@ -132,14 +132,14 @@ def window_cvs(times_s: Floats, width_s: float) -> Floats:
         return np.zeros(0)
     window = ((times_s - times_s[0]) // width_s).astype(np.int64)
     parts = np.split(times_s, np.flatnonzero(np.diff(window)) + 1)
-    found = [gap_cv(part) for part in parts if len(part) > LEAST_GAPS]
-    return np.array([value for value in found if value is not None])
+    cvs = [gap_cv(part) for part in parts if len(part) > LEAST_GAPS]
+    return np.array([value for value in cvs if value is not None])
 
 
 def distance(one: Floats, other: Floats) -> float:
     """Two-sample Kolmogorov-Smirnov distance of two sorted series: the largest between their shares at or below."""
-    both = np.concatenate([one, other])
-    below = [np.searchsorted(values, both, side="right") / len(values) for values in (one, other)]
+    pooled = np.concatenate([one, other])
+    below = [np.searchsorted(values, pooled, side="right") / len(values) for values in (one, other)]
     return float(np.abs(below[0] - below[1]).max())
 
 
@@ -227,9 +227,9 @@ class Law:
 
 def judged(planned_s: Floats, law: Law) -> Fidelity:
     """How the drawn times (s, sorted) agree with the law; the sending plays no part."""
-    found = Fidelity(law=_kind(law))
+    fidelity = Fidelity(law=_kind(law))
     if len(planned_s) < 2 or planned_s[-1] <= planned_s[0]:
-        return found
+        return fidelity
     along = None if law.operational_time is None else np.asarray(law.operational_time(planned_s), np.float64)
     changes = _against(planned_s, along, law.gap_cdf)
     span_s = float(planned_s[-1] - planned_s[0])
@@ -242,7 +242,7 @@ def judged(planned_s: Floats, law: Law) -> Fidelity:
         }
     if law.known and expected and len(planned_s) >= MIN_ARRIVALS and span_s >= law.settles_s:
         changes["rate_z"] = (len(planned_s) - 1 - expected) / math.sqrt(_dispersion_of_all(planned_s) * expected)
-    return msgspec.structs.replace(found, **changes)
+    return msgspec.structs.replace(fidelity, **changes)
 
 
 def kolmogorov_smirnov(values: Floats, cdf: GapCdf, *, least: float = 0.0) -> tuple[float, float]:
@@ -254,10 +254,10 @@ def kolmogorov_smirnov(values: Floats, cdf: GapCdf, *, least: float = 0.0) -> tu
     and closer where it is small.
     """
     n = len(values)
-    shown = np.maximum(np.sort(values), least)  # those below stand at `least`, where both functions are compared
-    at = np.asarray(cdf(shown), np.float64)
-    above, below = np.arange(1, n + 1) / n - at, at - np.arange(n) / n
-    distance = float(max(above.max(), below[shown > least].max(initial=0.0)))
+    clipped = np.maximum(np.sort(values), least)  # those below stand at `least`, where both functions are compared
+    expected = np.asarray(cdf(clipped), np.float64)
+    above, below = np.arange(1, n + 1) / n - expected, expected - np.arange(n) / n
+    distance = float(max(above.max(), below[clipped > least].max(initial=0.0)))
     root = math.sqrt(n)
     return distance, _kolmogorov((root + 0.12 + 0.11 / root) * distance)
 
@@ -310,11 +310,11 @@ def _dispersion_of_all(times_s: Floats) -> float:
     """
     places = (times_s - times_s[0]) / (times_s[-1] - times_s[0])
     bins = (20, 40, 80, 160)
-    found = [spread(np.bincount(np.minimum((places * n).astype(np.int64), n - 1), minlength=n)) for n in bins]
-    known = [(n, value) for n, value in zip(bins, found, strict=True) if value]
-    if len(known) < len(bins):
+    spreads = [spread(np.bincount(np.minimum((places * n).astype(np.int64), n - 1), minlength=n)) for n in bins]
+    defined = [(n, value) for n, value in zip(bins, spreads, strict=True) if value]
+    if len(defined) < len(bins):
         return 1.0
-    logs = np.log([value for _, value in known])
+    logs = np.log([value for _, value in defined])
     slope = float(np.polyfit(-np.log(bins), logs, 1)[0])
-    whole: float = np.exp(logs[0]) * bins[0] ** min(max(slope, 0.0), 1.0)
-    return max(1.0, float(whole))
+    extrapolated: float = np.exp(logs[0]) * bins[0] ** min(max(slope, 0.0), 1.0)
+    return max(1.0, float(extrapolated))

@@ -144,10 +144,10 @@ def near(runs: Shares, goal: float, center: float, width: float) -> Line | None:
     line = None
     for _ in range(WINDOWS):
         inside = np.abs(runs.x - center) <= width + 1e-9
-        found = _controlled(runs.part(inside), goal) if inside.sum() > FEWEST_SEEDS else None
-        if found is None:
+        fitted = _controlled(runs.part(inside), goal) if inside.sum() > FEWEST_SEEDS else None
+        if fitted is None:
             break
-        line = replace(found, near=inside)
+        line = replace(fitted, near=inside)
         before = center, width
         x = runs.x[inside]
         center = min(max(line.crossing, float(x.min())), float(x.max()))
@@ -170,11 +170,11 @@ def _controlled(runs: Shares, goal: float) -> Line | None:
         beta = np.zeros(runs.controls.shape[1])
         beta[varies] = np.linalg.lstsq(runs.controls[:, varies], residual, rcond=None)[0]
         explained = runs.controls @ beta
-        again = _fitted(runs, share - explained, goal, 2 + k)
-        if again is None:
+        refit = _fitted(runs, share - explained, goal, 2 + k)
+        if refit is None:
             break
-        line = replace(again, beta=beta, clumps=line.clumps)
-        residual = again._residual + explained  # noqa: SLF001
+        line = replace(refit, beta=beta, clumps=line.clumps)
+        residual = refit._residual + explained  # noqa: SLF001
     return line
 
 
@@ -299,14 +299,14 @@ def crossing(
     keeps = np.asarray(fitted) >= goal - 1e-12
     if keeps.all() or not keeps.any():
         return Crossing(None, None, "above" if keeps.all() else "below")
-    left = int(np.flatnonzero(keeps[:-1] != keeps[1:])[0])
-    ends = slice(left, left + 2)
+    before = int(np.flatnonzero(keeps[:-1] != keeps[1:])[0])
+    ends = slice(before, before + 2)
     x = np.log(np.asarray(at, np.float64)[ends])
     y = _logit(np.asarray(fitted)[ends], weights[ends])
     goal_y = _logit(np.array([goal]), weights[ends].max(keepdims=True))[0]
     share = (goal_y - y[0]) / (y[1] - y[0]) if y[0] != y[1] else 0.0
-    found = float(np.exp(x[0] + min(max(share, 0.0), 1.0) * (x[1] - x[0])))
-    return Crossing(found, (float(at[left]), float(at[left + 1])))
+    crossed_at = float(np.exp(x[0] + min(max(share, 0.0), 1.0) * (x[1] - x[0])))
+    return Crossing(crossed_at, (float(at[before]), float(at[before + 1])))
 
 
 def _logit(share: Floats, requests: Floats) -> Floats:

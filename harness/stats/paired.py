@@ -135,8 +135,8 @@ def decide_all(
     What the adjustment takes back from `regressed` is `equivalent` where the loss is surely below `must_detect`, else
     `inconclusive`.
     """
-    found = {name: decide(values, limits[name], alpha, (steady or {}).get(name, ())) for name, values in losses.items()}
-    adjusted = closed({name: d.p for name, d in found.items() if d.p is not None and any(losses[name])})
+    raw = {name: decide(values, limits[name], alpha, (steady or {}).get(name, ())) for name, values in losses.items()}
+    adjusted = closed({name: d.p for name, d in raw.items() if d.p is not None and any(losses[name])})
     return {
         name: replace(
             decision,
@@ -147,7 +147,7 @@ def decide_all(
         )
         if (p := adjusted.get(name)) is not None
         else decision
-        for name, decision in found.items()
+        for name, decision in raw.items()
     }
 
 
@@ -159,9 +159,9 @@ def closed(p: Mapping[str, float]) -> dict[str, float]:
     Source: D. J. Wilson, "The harmonic mean p-value for combining dependent tests", PNAS 2019.
     """
     adjusted = {}
-    for name, own in p.items():
+    for name, p_raw in p.items():
         others = sorted((1 / max(q, LEAST_P) for other, q in p.items() if other != name))
-        sums = np.cumsum([1 / max(own, LEAST_P), *others])  # the worst set of a size has the largest of the others
+        sums = np.cumsum([1 / max(p_raw, LEAST_P), *others])  # the worst set of a size has the largest of the others
         adjusted[name] = min(1.0, max(float(size / total) for size, total in enumerate(sums, 1)))
     return adjusted
 
@@ -243,14 +243,14 @@ def steady_loss(base: Floats, head: Floats) -> tuple[float, float] | None:
 def _test(values: Floats, alpha: float, trimmed: int = 0) -> TTest:
     """Student's t; with `trimmed` values left out at either end that of Yuen (Biometrika 1974)."""
     ordered = np.sort(values)
-    left = ordered[trimmed : len(values) - trimmed]
-    mean = float(left.mean())
+    core = ordered[trimmed : len(values) - trimmed]
+    mean = float(core.mean())
     # equal values have sd 0; the formula would give the rounding error of their mean
-    winsorized = np.clip(values, left[0], left[-1])
-    sd = 0.0 if left[0] == left[-1] else float(winsorized.std(ddof=1))
-    error = sd * math.sqrt((len(values) - 1) / (len(left) * (len(left) - 1)))
-    reach = float(_quantile(len(left) - 1, alpha)) * error
-    return TTest(mean, error * math.sqrt(len(values)), mean - reach, mean + reach, _p(mean, error, len(left) - 1))
+    winsorized = np.clip(values, core[0], core[-1])
+    sd = 0.0 if core[0] == core[-1] else float(winsorized.std(ddof=1))
+    error = sd * math.sqrt((len(values) - 1) / (len(core) * (len(core) - 1)))
+    reach = float(_quantile(len(core) - 1, alpha)) * error
+    return TTest(mean, error * math.sqrt(len(values)), mean - reach, mean + reach, _p(mean, error, len(core) - 1))
 
 
 def _either(plain: float, steady: float | None) -> float:

@@ -40,12 +40,12 @@ def spread(values: Sequence[float | None], *, most: float | None = None) -> Spre
     mean at 95%, taken on the scale of logarithms, or of log odds below `most`: None below 5 seeds, and where all seeds
     have the same value, which says nothing about its spread. A seed without a value is None.
     """
-    known = [value for value in values if value is not None]
-    if not known:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    n, mean = len(known), math.fsum(known) / len(known)
-    low, high = _interval(known, mean, most)
-    return Spread(n, mean, low, high, min(known), max(known))
+    n, mean = len(present), math.fsum(present) / len(present)
+    low, high = _interval(present, mean, most)
+    return Spread(n, mean, low, high, min(present), max(present))
 
 
 def half_width(values: Sequence[float], least: int = LEAST_SEEDS) -> float | None:
@@ -71,12 +71,12 @@ def jackknife(estimate: Callable[[Seed | None], float | None], seeds: Sequence[S
     Student's t on the pseudo-values (Tukey, "Bias and confidence in not-quite large samples", 1958); None where an
     estimate is None, and where `half_width` is.
     """
-    whole, without = estimate(None), [estimate(seed) for seed in seeds]
-    known, n = [value for value in without if value is not None], len(seeds)
-    if whole is None or len(known) < n:
+    overall, without = estimate(None), [estimate(seed) for seed in seeds]
+    present, n = [value for value in without if value is not None], len(seeds)
+    if overall is None or len(present) < n:
         return None
-    half = half_width([n * whole - (n - 1) * value for value in known])
-    return None if half is None else (whole - half, whole + half)
+    half = half_width([n * overall - (n - 1) * value for value in present])
+    return None if half is None else (overall - half, overall + half)
 
 
 def _interval(values: Sequence[float], mean: float, most: float | None) -> tuple[float | None, float | None]:

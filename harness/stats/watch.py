@@ -146,8 +146,8 @@ class Watch:
                 first = self._split(side, abs(week), self._start, beyond=True)
                 self.open = Change(side, self.level, abs(week), first, last)
                 self.changes.append(self.open)
-        alone = max(rule.least, sds * self._share(self.scatter.sd))
-        state: State = "suspect" if abs(self.loss(value, self.level)) > alone else "steady"
+        single_limit = max(rule.least, sds * self._share(self.scatter.sd))
+        state: State = "suspect" if abs(self.loss(value, self.level)) > single_limit else "steady"
         self.judged.append(Judged(state if self.open is None else self.open.side, self.level, threshold))
         if -weeks > allowed:
             self._ratchet()
@@ -208,13 +208,13 @@ class Watch:
     def _split(self, side: Side, size: float, start: int, *, beyond: bool) -> int:
         """The place from `start` on after which values are beyond half of a change, or not, with fewest exceptions."""
         sign = 1 if side == "worse" else -1
-        wanted = [(sign * self.loss(value, self.level) >= size / 2) is beyond for value in self.values[start:]]
+        matches = [(sign * self.loss(value, self.level) >= size / 2) is beyond for value in self.values[start:]]
         best, after, balance = 0, 0, 0
-        for place, each in enumerate(wanted):  # the balance of what is wanted falls before the best place, then rises
-            balance += -1 if each else 1
+        for place, match in enumerate(matches):  # the balance of what is wanted falls before the best place, then rises
+            balance += -1 if match else 1
             if balance >= best:
                 best, after = balance, place + 1
-        return start + min(after, len(wanted) - 1)
+        return start + min(after, len(matches) - 1)
 
 
 def watch(values: Sequence[float], rule: Rule, *, higher: bool) -> Watch:
@@ -228,13 +228,13 @@ def watch(values: Sequence[float], rule: Rule, *, higher: bool) -> Watch:
 def scatter(values: Sequence[float]) -> Scatter:
     """Return the noise of a series, whatever steps and drift it has."""
     recent = values[-_SCATTER_OF:]
-    near = _difference_variance(recent, 1)
-    if not near or len(recent) < _FEWEST_FOR_CORRELATION:
-        return Scatter(math.sqrt(near / 2))
-    far = statistics.fmean(_difference_variance(recent, lag) for lag in _FAR)
-    rho = 1 - near / far - 1 / math.sqrt(len(recent)) if far else 0.0  # less what chance alone may give
+    near_var = _difference_variance(recent, 1)
+    if not near_var or len(recent) < _FEWEST_FOR_CORRELATION:
+        return Scatter(math.sqrt(near_var / 2))
+    far_var = statistics.fmean(_difference_variance(recent, lag) for lag in _FAR)
+    rho = 1 - near_var / far_var - 1 / math.sqrt(len(recent)) if far_var else 0.0  # less what chance alone may give
     rho = min(max(rho, 0.0), _LARGEST_CORRELATION)
-    return Scatter(math.sqrt(near / 2 / (1 - rho)), rho)
+    return Scatter(math.sqrt(near_var / 2 / (1 - rho)), rho)
 
 
 def _difference_variance(values: Sequence[float], lag: int) -> float:
@@ -244,4 +244,4 @@ def _difference_variance(values: Sequence[float], lag: int) -> float:
     if not differences:
         return 0.0
     middle = statistics.median(differences)
-    return (_ROBUST * statistics.median(abs(each - middle) for each in differences)) ** 2
+    return (_ROBUST * statistics.median(abs(difference - middle) for difference in differences)) ** 2

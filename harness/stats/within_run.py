@@ -78,10 +78,10 @@ class Blocks:
         """(RESAMPLES,) sums of `values` (n,) over each resample, whose last block is cut so that it has n values."""
         up_to = np.concatenate([[0.0], np.cumsum(values)])
         last = self.n - (self.starts.shape[1] - 1) * self.size
-        whole = up_to[self.size :] - up_to[: -self.size]
+        block_sums = up_to[self.size :] - up_to[: -self.size]
         cut = self.starts[:, -1]
-        found: Floats = whole[self.starts[:, :-1]].sum(axis=1) + up_to[cut + last] - up_to[cut]
-        return found
+        resampled: Floats = block_sums[self.starts[:, :-1]].sum(axis=1) + up_to[cut + last] - up_to[cut]
+        return resampled
 
     @property
     def count(self) -> float:
@@ -98,10 +98,10 @@ class Sessions:
     @classmethod
     def draw(cls, session: Floats) -> Sessions | None:
         """Resamples of the sessions (n,); a request without one is one by itself. None where each has one request."""
-        alone = np.isnan(session)
-        if alone.all():
+        sessionless = np.isnan(session)
+        if sessionless.all():
             return None
-        names = np.where(alone, -1.0 - np.arange(len(session)), session)  # numbers of sessions are 0 and above
+        names = np.where(sessionless, -1.0 - np.arange(len(session)), session)  # numbers of sessions are 0 and above
         group = np.unique(names, return_inverse=True)[1]
         count = int(group.max(initial=-1)) + 1
         if count == len(session):
@@ -112,8 +112,8 @@ class Sessions:
 
     def sums(self, values: Floats) -> Floats:
         """(RESAMPLES,) sums of `values` (n,) over each resample."""
-        found: Floats = np.bincount(self.group, values, self.drawn.shape[1])[self.drawn].sum(axis=1)
-        return found
+        resampled: Floats = np.bincount(self.group, values, self.drawn.shape[1])[self.drawn].sum(axis=1)
+        return resampled
 
     @property
     def count(self) -> float:
@@ -147,20 +147,20 @@ class Resampled:
         odds = met_share / (1 - met_share)
 
         def moved(end: float, wider: float) -> float:
-            found = odds * (end / (1 - end) / odds) ** wider if end < 1 else math.inf
-            return found / (1 + found) if found < math.inf else 1.0
+            moved_odds = odds * (end / (1 - end) / odds) ** wider if end < 1 else math.inf
+            return moved_odds / (1 + moved_odds) if moved_odds < math.inf else 1.0
 
         return _widest([(moved(low, wider), moved(high, wider)) for low, high, wider in self._ends(met)])
 
     def percentile(self, values: Floats, q: float) -> tuple[float, float]:
         """Interval of quantile `q` of the values (n,) that are not NaN: that of the share at or below it, turned into
         values (Woodruff, Journal of the American Statistical Association 47, 1952)."""
-        known = values[~np.isnan(values)]
+        defined = values[~np.isnan(values)]
         at_or_below = np.where(np.isnan(values), np.nan, values <= quantile(values, q))
         share = float(np.nanmean(at_or_below))
         low, high = _widest([(q - wider * (high - share), q + wider * (share - low))
                              for low, high, wider in self._ends(at_or_below)])  # fmt: skip
-        return quantile(known, max(0.0, low)), quantile(known, min(1.0, high))
+        return quantile(defined, max(0.0, low)), quantile(defined, min(1.0, high))
 
     def _ends(self, values: Floats) -> Iterator[tuple[float, float, float]]:
         """Ends of the mean of the values (n,) that are not NaN over the resamples, and how much to move these out.
@@ -170,10 +170,10 @@ class Resampled:
         """
         from scipy.special import stdtrit  # heavy: only where a run ends
 
-        known, tail = ~np.isnan(values), (1 + CONFIDENCE) / 2
+        defined, tail = ~np.isnan(values), (1 + CONFIDENCE) / 2
         for unit in self.units:
             with np.errstate(invalid="ignore", divide="ignore"):
-                means = unit.sums(np.where(known, values, 0.0)) / unit.sums(known.astype(float))
+                means = unit.sums(np.where(defined, values, 0.0)) / unit.sums(defined.astype(float))
             k = unit.count
             wider = math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, tail) / NORMAL)
             yield quantile(means, 1 - tail), quantile(means, tail), wider
@@ -212,10 +212,10 @@ def within(
     met = scored.met[order].astype(float) if slo.bounds and scored.by_request else np.zeros(0)
     independent = not bursts and sessions is None and alike is not None and abs(alike) <= NOISE / math.sqrt(len(table))
     least = at_least(len(met)) if len(met) and met.all() and valid and not overloaded and independent else None
-    found = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not,
+    partial = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not,
                    sessions=sessions)  # fmt: skip
     if why_not is not None:
-        return found
+        return partial
     blocks, share = Blocks.draw(len(table)), None
     drawn = Resampled([blocks] if by_sessions is None else [blocks, by_sessions])
     if len(met) and FEWEST_MISSES <= met.mean() <= 1 - FEWEST_MISSES:
@@ -223,7 +223,7 @@ def within(
         share = Interval(low=low, high=high)
     rare = sessions is None or sessions >= SESSIONS_FOR_P99
     intervals = {name: _of(drawn, values, rare=rare) for name, values in series.items()}
-    return msgspec.structs.replace(found, block=blocks.size, attainment=share, metrics=intervals)
+    return msgspec.structs.replace(partial, block=blocks.size, attainment=share, metrics=intervals)
 
 
 def at_least(n: int) -> float:
@@ -233,13 +233,13 @@ def at_least(n: int) -> float:
 
 def autocorrelation(values: Floats) -> float | None:
     """Lag-1 autocorrelation of the values that are not NaN; None of fewer than two, 0 of equal ones."""
-    known = values[~np.isnan(values)]
-    if len(known) < 2:
+    defined = values[~np.isnan(values)]
+    if len(defined) < 2:
         return None
-    apart = known - known.mean()
-    if np.abs(apart).max() <= ROUNDING * np.abs(known).max():
+    deviations = defined - defined.mean()
+    if np.abs(deviations).max() <= ROUNDING * np.abs(defined).max():
         return 0.0
-    return float((apart[1:] * apart[:-1]).sum() / (apart**2).sum())
+    return float((deviations[1:] * deviations[:-1]).sum() / (deviations**2).sum())
 
 
 def _why_not(
@@ -264,8 +264,8 @@ def _why_not(
 
 
 def _of(drawn: Resampled, values: Floats, *, rare: bool) -> Intervals:
-    known = int((~np.isnan(values)).sum())
+    count = int((~np.isnan(values)).sum())
     return Intervals(
-        mean=drawn.mean(values) if known >= FEWEST else None,
-        p99=drawn.percentile(values, 0.99) if rare and known >= FEWEST_FOR_P99 else None,
+        mean=drawn.mean(values) if count >= FEWEST else None,
+        p99=drawn.percentile(values, 0.99) if rare and count >= FEWEST_FOR_P99 else None,
     )

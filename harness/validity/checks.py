@@ -223,8 +223,8 @@ def _first_error(requests: pa.Table) -> str:
 def _remedy_of_empty(requests: pa.Table) -> str:
     """Thinking that is not streamed takes all tokens of a short answer; else the model ends at once."""
     table = requests.filter(pc.equal(requests["status"], EMPTY))
-    whole = number(table, "output_tokens") >= number(table, "output_tokens_asked")
-    if whole.sum() > 0.5 * len(table):
+    full = number(table, "output_tokens") >= number(table, "output_tokens_asked")
+    if full.sum() > 0.5 * len(table):
         return "its tokens are not streamed (hidden reasoning): request more of them (--lengths), or let it reason less"
     return "give it prompts that have an answer (--content recorded), or let it ignore its end token (ignore_eos)"
 
@@ -255,9 +255,9 @@ def checks(run: Run, verdict: Verdict, sent: Fidelity, lengths: OutputLengths) -
 def _check(name: str, text: str, state: State, verdict: Verdict) -> Check:
     failed: Sequence[RunWarning] = [r for r in verdict.reasons if r.code == name]
     warned: Sequence[RunWarning] = [w for w in verdict.warnings if w.code in WARNED.get(name, ())]
-    for worse, found in (("failed", failed), ("warning", warned)):
-        if found:
-            return Check(name, worse, " ".join(w.message for w in found), found[0].remedy)
+    for worse, findings in (("failed", failed), ("warning", warned)):
+        if findings:
+            return Check(name, worse, " ".join(w.message for w in findings), findings[0].remedy)
     return Check(name, state, text)
 
 

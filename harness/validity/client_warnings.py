@@ -142,13 +142,13 @@ def _sending(run: Run, objective: Slo, fidelity: Fidelity, remedy: str) -> Itera
     tightest = min(bounds, key=lambda bound: bound.limit, default=Bound("ttft", np.inf))
     p99_s = quantile(_late_s(run.requests), 0.99)
     drawn, sent = fidelity.drawn_rps or 0.0, fidelity.achieved_rps
-    whole = fidelity.scheduled == fidelity.sent and sent is not None
+    complete = fidelity.scheduled == fidelity.sent and sent is not None
     return iter([
         Rule(LATE_BOUND_SHARE * tightest.limit < p99_s <= LATE_S,  # above LATE_S the warning `late-client` covers it
              "late-for-bound",
              f"lateness p99 is {ms(p99_s)}, {p99_s / tightest.limit:.0%} of the bound {tightest}, which counts from "
              "the time a request was due", remedy),
-        Rule(whole and (sent or 0.0) < LEAST_RATE * drawn, "achieved-rate",
+        Rule(complete and (sent or 0.0) < LEAST_RATE * drawn, "achieved-rate",
              f"{digits(sent or 0.0, 4)} req/s left of {digits(drawn, 4)} in the schedule ({ratio(sent, drawn):.1%})",
              remedy),
     ])  # fmt: skip
@@ -244,14 +244,14 @@ def _floor(info: RunInfo, objective: Slo, remedy: str, *, held: bool) -> Iterato
 
 def answer_warnings(run: Run) -> Iterator[RunWarning]:
     """Warnings from the answers, and from the capabilities that the server reported before the run."""
-    whole, held = not_streamed(run.info), of_held_back(run)
+    unstreamed, held = not_streamed(run.info), of_held_back(run)
     rules = [*_counted(run), *_unseen(run)]
     if held is not None:
         rules.append(_held_back(run, held))
-    elif not whole:
+    elif not unstreamed:
         rules += _first(run)
     rules.append(Rule(
-        whole and held is None, "not-streamed",
+        unstreamed and held is None, "not-streamed",
         "answers were not streamed on request (stream=false), so TTFT is the time to the whole answer, and TPOT and "
         "ITL are unknown", "leave out stream=false to measure TTFT, TPOT and ITL",
     ))  # fmt: skip
@@ -312,8 +312,8 @@ def _unseen(run: Run) -> Iterator[Rule]:
     unseen = float((output - streamed).sum())
     if unseen <= UNSEEN_SHARE * float(output.sum()):
         return
-    named = 0.0 if run.http is None else float(np.nansum(number(run.http, "reasoning_tokens")))
-    how = "such as hidden reasoning" if named >= unseen else "which it does not name: its events hold fewer"
+    reasoning = 0.0 if run.http is None else float(np.nansum(number(run.http, "reasoning_tokens")))
+    how = "such as hidden reasoning" if reasoning >= unseen else "which it does not name: its events hold fewer"
     yield Rule(
         True, "unseen-tokens",
         f"{tokens_text(output.mean(), streamed.mean())} (mean of an answer): the server counts tokens that it does not "
@@ -344,9 +344,9 @@ def first_gaps_s(run: Run) -> tuple[float, float]:
     ids = run.requests["request_id"].to_numpy()
     order = np.argsort(ids, kind="stable")
     place = np.searchsorted(ids, run.http["request_id"].to_numpy(), sorter=order)
-    known = place < len(ids)
+    matched = place < len(ids)
     first_s = np.full(len(run.http), np.nan)
-    first_s[known] = first_last(run.requests)[0][order[place[known]]]
+    first_s[matched] = first_last(run.requests)[0][order[place[matched]]]
     event_s, content_s = number(run.http, "first_event_s"), number(run.http, "first_content_s")
     return quantile(first_s - event_s, 0.5), quantile(content_s - first_s, 0.5)
 
@@ -368,14 +368,14 @@ def _first(run: Run) -> Iterator[Rule]:
 def _lengths(run: Run) -> Iterator[Rule]:
     """Prompts and answers that are longer or shorter than requested."""
     counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
-    known = ~np.isnan(counted)
-    apart = float(counted[known].sum() / sent - 1) if known.any() and (sent := planned[known].sum()) > 0 else 0.0
+    valid = ~np.isnan(counted)
+    delta = float(counted[valid].sum() / sent - 1) if valid.any() and (sent := planned[valid].sum()) > 0 else 0.0
     remedy = "send token ids (api=completions) where the server takes them"
     if recorded_prompts(run.info):
         remedy = "the server's count holds for recorded prompts; give the trace's --reader the model's tokenizer"
     yield Rule(
-        abs(apart) > LENGTH_SHARE, "prompt-lengths",
-        f"the prompts that the server counted are {abs(apart):.1%} {'longer' if apart > 0 else 'shorter'} than those "
+        abs(delta) > LENGTH_SHARE, "prompt-lengths",
+        f"the prompts that the server counted are {abs(delta):.1%} {'longer' if delta > 0 else 'shorter'} than those "
         "of the schedule", remedy,
     )  # fmt: skip
     short = short_answers(run.requests)

@@ -91,26 +91,26 @@ def _tables(measured: Run, run: Run) -> RunTables:
         sent_s, numbers = number(run.requests, "sent_s"), run.requests["request_id"].to_numpy()
         tokens = run.requests["prompt_tokens"].to_numpy()
         counted = np.isin(numbers, measured.requests["request_id"].to_numpy())
-        named, sizes = run.schedule["prefix_ids"].combine_chunks(), run.schedule["prefix_block_tokens"].to_numpy()
-        starts, ids = named.offsets.to_numpy(), named.values.to_numpy()
+        prefix_ids, sizes = run.schedule["prefix_ids"].combine_chunks(), run.schedule["prefix_block_tokens"].to_numpy()
+        starts, ids = prefix_ids.offsets.to_numpy(), prefix_ids.values.to_numpy()
         for row in np.argsort(sent_s, kind="stable").tolist():
             if np.isfinite(sent_s[row]):
-                one = numbers[row]
-                blocks = ids[starts[one] : starts[one + 1]]
-                yield SentPrompt(float(sent_s[row]), blocks, int(sizes[one]), int(tokens[row]), bool(counted[row]))
+                index = numbers[row]
+                blocks = ids[starts[index] : starts[index + 1]]
+                yield SentPrompt(float(sent_s[row]), blocks, int(sizes[index]), int(tokens[row]), bool(counted[row]))
 
     return RunTables(measured.requests, steps, measured.http, since_s, _step_w(backend), prompts)
 
 
 def _step_w(backend: Mapping[str, Any]) -> list[float]:
     """Limits of the power of the GPUs that a step keeps busy, by replica: one stage of a pipeline at a time."""
-    found: list[float] = []
+    step_w: list[float] = []
     for side in sides_of(backend):
         limits, replicas, stages = limits_w(side), side.get("replicas"), side.get("pp")
         if limits is None or not isinstance(replicas, int) or not isinstance(stages, int) or min(replicas, stages) < 1:
             return []
-        found += [(limits.own / stages + limits.experts) / replicas] * replicas
-    return found
+        step_w += [(limits.own / stages + limits.experts) / replicas] * replicas
+    return step_w
 
 
 def warned(warnings: Iterable[RunWarning]) -> list[Warned]:
@@ -142,7 +142,7 @@ def _judged(
     """The verdict with all reasons and warnings, and the requests that failed because of the backend."""
     spec: dict[str, Any] = run.info.spec  # as RunSpec has checked it
     workload, remote = run.info.workload, is_remote(run)
-    found = judge(
+    judged = judge(
         run.requests,
         run.schedule,
         clock="virtual" if run.info.virtual else "wall",
@@ -155,12 +155,12 @@ def _judged(
         met=met,
         whole=run.pieces(),
     )
-    failed = failures(run.requests, overloaded=found.queue_grew, at_most=spec.get("max-failed"))
+    failed = failures(run.requests, overloaded=judged.queue_grew, at_most=spec.get("max-failed"))
     error = None if outcome is None else outcome.error
-    ours = outcome is not None and (outcome.crash is not None or outcome.ended == "stopped")
+    internal = outcome is not None and (outcome.crash is not None or outcome.ended == "stopped")
     reasons = [
-        *([] if error is None else [RunWarning("backend", error if ours else f"The backend failed: {error}")]),
-        *found.reasons,
+        *([] if error is None else [RunWarning("backend", error if internal else f"The backend failed: {error}")]),
+        *judged.reasons,
         *work_done.too_long(
             run.requests,
             "output_tokens_asked",
@@ -181,19 +181,19 @@ def _judged(
         *fidelity.short_of(sent, None if workload.recorded else workload.rate_rps),
         *work_done.warnings(lengths),
         *([RunWarning("max-failed", failed.text)] if failed.text is not None else []),
-        *(warning for warning in found.warnings if failed.text is None or warning.code != FAILED),
+        *(warning for warning in judged.warnings if failed.text is None or warning.code != FAILED),
     ]
     return Verdict(not reasons, reasons, warnings), failed
 
 
 def _remote(run: Run, seen: Seen, objective: Slo) -> dict[str, Any]:
     """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
-    found: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if is_remote(run):
-        found["server"] = msgspec.structs.replace(run.info.server, compared=server_metrics.compared(run))
+        facts["server"] = msgspec.structs.replace(run.info.server, compared=server_metrics.compared(run))
     if (resolved := resolution(seen, objective, run.info.floor)) is not None:
-        found["resolution"] = resolved
-    return found
+        facts["resolution"] = resolved
+    return facts
 
 
 def completed(run: Run) -> Run:

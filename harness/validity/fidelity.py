@@ -58,12 +58,12 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
     follow_ups = _follow_ups(schedule, requests, first)
     if follow_ups is not None and follow_ups.closed:
         law = Law(None, known=law.known)
-    whole = None
+    all_sent = None
     if follow_ups is not None:
         all_s = number(requests, "sent_s")
         all_s = np.sort(all_s[~np.isnan(all_s)])
         spread = _burstiness(all_s, None)
-        whole = AllSent(
+        all_sent = AllSent(
             sent=len(all_s),
             rps=_rate(all_s),
             gap_cv=spread.gap_cv,
@@ -84,7 +84,7 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
         drawn=_burstiness(planned_s, tick_s),
         tick_s=tick_s,
         follow_ups=follow_ups,
-        all=whole,
+        all=all_sent,
         **_lateness(lateness_s),
     )
 
@@ -142,19 +142,19 @@ def by_itself(schedule: pa.Table) -> np.ndarray:
 
 def _sent(ids: Floats, requests: pa.Table) -> tuple[Floats, Floats]:
     """Sorted sending times of the requests with these ids that left, and how late each was, in no order."""
-    ours = np.isin(number(requests, "request_id"), ids)
+    among = np.isin(number(requests, "request_id"), ids)
     sent_s, due_s = number(requests, "sent_s"), number(requests, "scheduled_s")
-    left = ours & ~np.isnan(sent_s)
-    return np.sort(sent_s[left]), (sent_s - due_s)[left]
+    sent = among & ~np.isnan(sent_s)
+    return np.sort(sent_s[sent]), (sent_s - due_s)[sent]
 
 
 def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> FollowUps | None:
     """How many there were and what became of them; None without any."""
     if first.all():
         return None
-    ours = np.isin(number(requests, "request_id"), number(schedule, "id")[~first])
-    sent = int((ours & ~np.isnan(number(requests, "sent_s"))).sum())
-    dropped = int((ours & (requests["status"].to_numpy() == "dropped")).sum())
+    is_follow_up = np.isin(number(requests, "request_id"), number(schedule, "id")[~first])
+    sent = int((is_follow_up & ~np.isnan(number(requests, "sent_s"))).sum())
+    dropped = int((is_follow_up & (requests["status"].to_numpy() == "dropped")).sum())
     planned = int((~first).sum())
     return FollowUps(planned=planned, sent=sent, dropped=dropped, not_sent=planned - sent - dropped,
                      closed=_of_users(schedule))  # fmt: skip
@@ -166,8 +166,8 @@ def _of_users(schedule: pa.Table) -> bool:
         return True
     session = schedule["session"].fill_null(-1).to_numpy()
     child, parent = links(schedule)
-    there = parent < len(session)
-    return bool((session[child[there]] != session[parent[there]]).any())
+    present = parent < len(session)
+    return bool((session[child[present]] != session[parent[present]]).any())
 
 
 def _burstiness(times_s: Floats, tick_s: float | None) -> Burstiness:
@@ -187,8 +187,8 @@ def _counts(times_s: Floats, tick_s: float | None) -> Iterator[tuple[str, arriva
         else:
             ticks = arrivals.per_tick(times_s, tick_s)
             per = max(1, round(scale_s / tick_s))
-            whole = len(ticks) // per * per
-            yield f"{per * tick_s:.3g}", ticks[:whole].reshape(-1, per).sum(axis=1)
+            usable = len(ticks) // per * per
+            yield f"{per * tick_s:.3g}", ticks[:usable].reshape(-1, per).sum(axis=1)
 
 
 def _lateness(lateness_s: Floats) -> dict[str, float | None]:

@@ -60,11 +60,11 @@ def broken(
     same requests with all their tokens, in pieces, where `table` has only the first and the last of each.
     """
     laws = [law for law in _LAWS if as_requested or law.breaks is not _not_as_requested]
-    found: list[list[Mask]] = [[] for _ in laws]
+    by_law: list[list[Mask]] = [[] for _ in laws]
     for piece in pieces(table) if whole is None else whole:
-        for law, masks in zip(laws, found, strict=True):
+        for law, masks in zip(laws, by_law, strict=True):
             masks.append(law.breaks(piece))
-    for law, masks in zip(laws, found, strict=True):
+    for law, masks in zip(laws, by_law, strict=True):
         bad = np.concatenate([np.zeros(0, bool), *masks])
         if bad.any():
             yield RunWarning(law.check, f"{law.text}: not so for {which(table, bad)}.", _REMEDIES[law.check])
@@ -80,8 +80,8 @@ def broken(
 
 def which(table: pa.Table, bad: Mask) -> str:
     """'request 7', or '3 of 1,000 requests, first request 7': those of the table that are `bad` (requests,)."""
-    count, one = int(bad.sum()), table["request_id"][int(np.argmax(bad))].as_py()
-    return f"request {one}" if count == 1 else f"{count:,} of {len(bad):,} requests, first request {one}"
+    count, first_id = int(bad.sum()), table["request_id"][int(np.argmax(bad))].as_py()
+    return f"request {first_id}" if count == 1 else f"{count:,} of {len(bad):,} requests, first request {first_id}"
 
 
 def little(table: pa.Table) -> tuple[float, float] | None:
@@ -91,8 +91,8 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     the mean of E2E; the horizon runs from the first arrival to the last departure. None without such a horizon.
     """
     arrive_s, leave_s = number(table, "scheduled_s"), first_last(table)[1]
-    known = np.isfinite(leave_s)
-    arrive_s, leave_s = arrive_s[known], leave_s[known]
+    departed = np.isfinite(leave_s)
+    arrive_s, leave_s = arrive_s[departed], leave_s[departed]
     if not len(arrive_s) or leave_s.max() <= arrive_s.min():
         return None
     horizon_s = leave_s.max() - arrive_s.min()
@@ -107,8 +107,8 @@ def little(table: pa.Table) -> tuple[float, float] | None:
 def _tokens_lost(table: pa.Table) -> Mask:
     counts = lists(table, "token_n")
     total = np.concatenate(([0], np.cumsum(counts.values, dtype=np.int64)))
-    found: Mask = total[counts.offsets[1:]] - total[counts.offsets[:-1]] != streamed_tokens(table)
-    return found
+    lost: Mask = total[counts.offsets[1:]] - total[counts.offsets[:-1]] != streamed_tokens(table)
+    return lost
 
 
 def _not_as_requested(table: pa.Table) -> Mask:
@@ -132,8 +132,8 @@ def _token_before_sending(table: pa.Table) -> Mask:
 def _not_as_ended(table: pa.Table) -> Mask:
     sent, status = ~np.isnan(number(table, "sent_s")), table["status"]
     unknown = ~pc.is_in(status, pa.array(get_args(Status))).to_numpy()
-    found: Mask = unknown | (succeeded(table) & ~sent) | (pc.equal(status, "dropped").to_numpy() & sent)
-    return found
+    bad: Mask = unknown | (succeeded(table) & ~sent) | (pc.equal(status, "dropped").to_numpy() & sent)
+    return bad
 
 
 def _token_after_end(table: pa.Table) -> Mask:
@@ -149,9 +149,9 @@ def _stamps_fall(table: pa.Table) -> Mask:
 
 def _any(rows: Lists, marked: Mask) -> Mask:
     """(requests,) whether any item of each row is marked."""
-    found = np.zeros(len(rows.offsets) - 1, bool)
-    found[np.searchsorted(rows.offsets, np.flatnonzero(marked), side="right") - 1] = True
-    return found
+    any_marked = np.zeros(len(rows.offsets) - 1, bool)
+    any_marked[np.searchsorted(rows.offsets, np.flatnonzero(marked), side="right") - 1] = True
+    return any_marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +209,8 @@ def impossible(
 
 def without_record(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
     """Return the ids of scheduled requests that have no record."""
-    found: npt.NDArray[np.int64] = np.setdiff1d(schedule["id"].to_numpy(), requests["request_id"].to_numpy())
-    return found
+    missing: npt.NDArray[np.int64] = np.setdiff1d(schedule["id"].to_numpy(), requests["request_id"].to_numpy())
+    return missing
 
 
 def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> Iterator[RunWarning]:
@@ -228,19 +228,19 @@ def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> I
 
 def rows_of(requests: pa.Table, schedule: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """(requests,) the row of each request in the schedule, and whether it is there at all."""
-    ids, wanted = schedule["id"].to_numpy(), requests["request_id"].to_numpy()
+    ids, request_ids = schedule["id"].to_numpy(), requests["request_id"].to_numpy()
     order = np.argsort(ids, kind="stable")
-    row = order[np.minimum(np.searchsorted(ids, wanted, sorter=order), len(ids) - 1)]
-    return row, ids[row] == wanted
+    row = order[np.minimum(np.searchsorted(ids, request_ids, sorter=order), len(ids) - 1)]
+    return row, ids[row] == request_ids
 
 
 def due_times_s(requests: pa.Table, schedule: pa.Table) -> Floats:
     """(rows,) when each request of the schedule was due; never, where an answer that it waits for has no record."""
     last_s, ended_s = first_last(requests)[1], number(requests, "ended_s")
     end_s = np.where(np.isnan(ended_s), np.where(np.isnan(last_s), number(requests, "scheduled_s"), last_s), ended_s)
-    row, known = rows_of(requests, schedule)
+    row, matched = rows_of(requests, schedule)
     end_of = np.full(len(schedule) + 1, np.inf)  # of a row that is not there too
-    end_of[row[known]] = end_s[known]
+    end_of[row[matched]] = end_s[matched]
     due_s = number(schedule, "scheduled_s").copy()
     child, parent = links(schedule)
     np.maximum.at(due_s, child, end_of[parent] + number(schedule, "delay_s")[child])
@@ -255,8 +255,8 @@ def _after_given_up(requests: pa.Table, schedule: pa.Table, missing: npt.NDArray
     for child, parent in zip(*links(schedule), strict=True):  # a parent stands above its follow-ups
         if lost[child] and parent < len(ids) and given_up[parent]:
             given_up[child] = True
-    found: npt.NDArray[np.int64] = ids[given_up & lost]
-    return found
+    dropped: npt.NDArray[np.int64] = ids[given_up & lost]
+    return dropped
 
 
 def rechecked(run: Run) -> Run:
@@ -266,34 +266,34 @@ def rechecked(run: Run) -> Run:
     """
     if _MEMO not in run.memo:
         run.memo[_MEMO] = _found(run)
-    info, found = run.info, run.memo[_MEMO]
-    new = [each for each in found if not any(text.startswith(each.message) for text in info.verdict.reasons)]
+    info, flaws = run.info, run.memo[_MEMO]
+    new = [flaw for flaw in flaws if not any(text.startswith(flaw.message) for text in info.verdict.reasons)]
     if not new:
         return run
     reasons = [*info.verdict.reasons, *sentences(new)]
     verdict = structs.replace(info.verdict, valid=False, reasons=reasons, text=f"not valid: {' '.join(reasons)}")
     checks = info.checks if info.checks is UNSET else [
-        structs.replace(check, state="failed", text=each.message, remedy=_REMEDY)
-        if (each := next((each for each in new if each.code == check.check), None)) is not None
+        structs.replace(check, state="failed", text=flaw.message, remedy=_REMEDY)
+        if (flaw := next((flaw for flaw in new if flaw.code == check.check), None)) is not None
         else check
         for check in info.checks
     ]  # fmt: skip
-    made = replace(run, info=info.change(verdict=verdict, checks=checks))
-    made.memo[_MEMO] = found
-    return made
+    updated = replace(run, info=info.change(verdict=verdict, checks=checks))
+    updated.memo[_MEMO] = flaws
+    return updated
 
 
 def _found(run: Run) -> list[RunWarning]:
     """What is impossible, with the remedy for files that were sound when they were written."""
     info, schedule = run.info, run.schedule
-    found: list[RunWarning] = []
+    flaws: list[RunWarning] = []
     if schedule is not None and info.schedule.sha256 not in (None, sha256 := digest(schedule)):
         text = f"its hash is {sha256[:12]}, and {info.schedule.sha256[:12]} in run.json"
-        found.append(RunWarning(RECORDS, f"schedule.parquet is not what the run was to send: {text}."))
+        flaws.append(RunWarning(RECORDS, f"schedule.parquet is not what the run was to send: {text}."))
         schedule = None
     ended = info.outcome.ended if isinstance(info.outcome, Ending) else None
     window_s = info.spec.get("duration")
-    found += impossible(
+    flaws += impossible(
         run.requests,
         schedule,
         interrupted=not run.complete or ended not in (None, "finished"),
@@ -302,19 +302,19 @@ def _found(run: Run) -> list[RunWarning]:
         whole=run.pieces(),
     )
     if schedule is not None:
-        found += _not_as_scheduled(run.requests, schedule)
-    return [replace(each, remedy=_REMEDY) for each in [*found, *_not_as_counted(run)]]
+        flaws += _not_as_scheduled(run.requests, schedule)
+    return [replace(flaw, remedy=_REMEDY) for flaw in [*flaws, *_not_as_counted(run)]]
 
 
 def _not_as_scheduled(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWarning]:
-    row, known = rows_of(requests, schedule)
+    row, matched = rows_of(requests, schedule)
     scheduled_s, planned_s = number(requests, "scheduled_s"), number(schedule, "scheduled_s")[row]
     waits = pc.list_value_length(schedule["after"]).to_numpy()[row] > 0  # for an answer, which may come later
     sent = ~np.isnan(number(requests, "sent_s"))
     early = scheduled_s < np.where(waits & sent, due_times_s(requests, schedule)[row] - CLOCK_S, planned_s)
-    bad = ~known | early | (~waits & (scheduled_s > planned_s))
-    for ours, theirs in (("prompt_tokens", "prompt_tokens"), ("output_tokens_asked", "output_tokens")):
-        bad |= number(requests, ours) != number(schedule, theirs)[row]
+    bad = ~matched | early | (~waits & (scheduled_s > planned_s))
+    for column, planned_column in (("prompt_tokens", "prompt_tokens"), ("output_tokens_asked", "output_tokens")):
+        bad |= number(requests, column) != number(schedule, planned_column)[row]
     if bad.any():
         text = "Each record is that of a scheduled request (id, time, tokens of prompt and output)"
         yield RunWarning(RECORDS, f"{text}: not so for {which(requests, bad)}.")
@@ -324,9 +324,9 @@ def _not_as_counted(run: Run) -> Iterator[RunWarning]:
     counted = {status: count for status, count in run.info.summary.status.items() if count}
     measured = since(run.requests.select(["scheduled_s", "status"]), run.info.warmup.since_s)
     ends = measured["status"].value_counts().to_pylist()
-    there = {row["values"]: row["counts"] for row in ends}
-    if counted and counted != there:
+    recorded = {row["values"]: row["counts"] for row in ends}
+    if counted and counted != recorded:
         text, other = (
-            ", ".join(f"{count:,} {status}" for status, count in sorted(each.items())) for each in (counted, there)
+            ", ".join(f"{count:,} {status}" for status, count in sorted(side.items())) for side in (counted, recorded)
         )
         yield RunWarning(RECORDS, f"run.json counts {text}, and requests.parquet has {other or 'no request'}.")

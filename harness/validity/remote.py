@@ -58,8 +58,8 @@ def column(table: pa.Table | None, name: str) -> Floats:
 def stamps_of(info: RunInfo) -> str | None:
     """What stamped the tokens: "kernel" or "process"; the worse one where senders differ, None where it is unknown."""
     stamps = [info.client.stamps, *(sender.stamps for sender in info.client.per_sender)]
-    found = {word for word in stamps if word} or {str(info.backend.get("stamps") or "")}
-    return "process" if "process" in found else "kernel" if "kernel" in found else None
+    words = {word for word in stamps if word} or {str(info.backend.get("stamps") or "")}
+    return "process" if "process" in words else "kernel" if "kernel" in words else None
 
 
 def shared_share(run: Run) -> float | None:
@@ -69,8 +69,8 @@ def shared_share(run: Run) -> float | None:
         return None
     table, http = run.requests, run.http
     if (held := of_held_back(run)) is not None:
-        known = table["request_id"].to_numpy()[~held]
-        table, http = table.filter(pa.array(~held)), http.filter(pc.is_in(http["request_id"], pa.array(known)))
+        ids = table["request_id"].to_numpy()[~held]
+        table, http = table.filter(pa.array(~held)), http.filter(pc.is_in(http["request_id"], pa.array(ids)))
     of_each = table["events"] if "events" in table.column_names else pc.list_value_length(table["token_s"])
     events = int(pc.sum(of_each).as_py() or 0)
     return float(column(http, "shared_events").sum()) / events if events else None if held is not None else 0.0
@@ -131,7 +131,7 @@ def undecided(found: Resolution | None, fail_under: float) -> bool:
     if not found:
         return False
     shares = found.attainment or (1.0, 1.0)  # percentiles alone decide
-    cases = {share >= fail_under and kept for share, kept in zip(shares, found.kept, strict=True)}
+    cases = {share >= fail_under and passed for share, passed in zip(shares, found.kept, strict=True)}
     return len(cases) > 1
 
 

@@ -88,8 +88,8 @@ class View:
 
     def total(self, word: str) -> float | None:
         """The increase of a counter over the run."""
-        found = self._of(word)
-        return sum(series.increase for series in found) if found else None
+        matching = self._of(word)
+        return sum(series.increase for series in matching) if matching else None
 
     def mean_s(self, word: str) -> float | None:
         """The mean of a histogram over what it took in during the run."""
@@ -111,10 +111,10 @@ class View:
 
     def gauge(self, word: str, time_s: Floats, *, mean: bool = False) -> Floats | None:
         """The sum (or mean) of a gauge over all engines at these times; None where the server has none."""
-        found = [series.at(time_s) for series in self._of(word)]
-        if not found:
+        per_engine = [series.at(time_s) for series in self._of(word)]
+        if not per_engine:
             return None
-        together: Floats = np.mean(found, axis=0) if mean else np.sum(found, axis=0)
+        together: Floats = np.mean(per_engine, axis=0) if mean else np.sum(per_engine, axis=0)
         return together
 
     def _of(self, word: str, end: str = "") -> list[Series]:
@@ -144,25 +144,25 @@ def queue_shares(run: Run) -> Floats | None:
     beside TTFT of a server that has no prefill. NaN where a request has no token.
     """
     first_s, last_s = first_last(run.requests)
-    found = np.full(len(first_s), np.nan)
+    queue_share = np.full(len(first_s), np.nan)
     server = view(run)
     rest = "ttft" if server is None or not server.knows("prefill") else "prefill"
     if server is not None and (mean_s := server.mean_s("queue")) is not None and server.knows(rest):
         queue_s, rest_s = server.means_s("queue"), server.means_s(rest)
         overall = _share(np.array([mean_s]), np.array([server.mean_s(rest) or np.nan]), rest)[0]
         shares = np.append(_share(queue_s, rest_s, rest), np.nan)  # behind the last reading nothing is known
-        own = shares[np.searchsorted(server.read_s, last_s)]
-        found = np.where(np.isfinite(first_s), np.where(np.isfinite(own), own, overall), np.nan)
+        measured = shares[np.searchsorted(server.read_s, last_s)]
+        queue_share = np.where(np.isfinite(first_s), np.where(np.isfinite(measured), measured, overall), np.nan)
     if run.http is not None and run.http.num_rows:
         rows = pc.index_in(run.requests.column("request_id"), run.http.column("request_id"))
-        at, there = rows.fill_null(0).to_numpy(), rows.is_valid().to_numpy()
-        queue_s, ttft_s, prefill_s = (number(run.http, f"server_{of}_s")[at] for of in ("queue", "ttft", "prefill"))
+        row, matched = rows.fill_null(0).to_numpy(), rows.is_valid().to_numpy()
+        queue_s, ttft_s, prefill_s = (number(run.http, f"server_{key}_s")[row] for key in ("queue", "ttft", "prefill"))
         before_s = first_s - number(run.requests, "sent_s")
-        own = np.where(
+        measured = np.where(
             np.isfinite(queue_s), _share(queue_s, ttft_s, "ttft"), _share(before_s - prefill_s, before_s, "ttft")
         )
-        found = np.where(there & np.isfinite(own), own, found)
-    return found if np.isfinite(found).any() else None
+        queue_share = np.where(matched & np.isfinite(measured), measured, queue_share)
+    return queue_share if np.isfinite(queue_share).any() else None
 
 
 def _share(queue_s: Floats, rest_s: Floats, rest: str) -> Floats:
@@ -180,8 +180,8 @@ def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
     end_s = np.where(np.isnan(ended_s), last_s, ended_s)
     begun = np.sort(sent_s[~np.isnan(sent_s)])
     over = np.sort(end_s[~np.isnan(sent_s) & ~np.isnan(end_s)])
-    both = np.searchsorted(begun, time_s, side="right") - np.searchsorted(over, time_s, side="right")
-    return both.astype(np.float64)
+    under_way = np.searchsorted(begun, time_s, side="right") - np.searchsorted(over, time_s, side="right")
+    return under_way.astype(np.float64)
 
 
 def compared(run: Run) -> list[Compared]:
@@ -217,17 +217,17 @@ def warnings(rows: Sequence[Compared]) -> Iterator[RunWarning]:
             "limit, not what it serves",
             "give 'bench serve' a machine of its own, or lower the rate",
         )
-    apart = {str(row.name): row for row in rows if row.within is False}
-    counted = apart.get("requests")
-    if counted is not None and (there := counted.server or 0) > (here := counted.client or 0):
+    bad = {str(row.name): row for row in rows if row.within is False}
+    counted = bad.get("requests")
+    if counted is not None and (server_n := counted.server or 0) > (client_n := counted.client or 0):
         yield RunWarning(
             "shared-server",
-            f"the server counted {there:,.0f} ended request{'' if there == 1 else 's'}, and "
-            f"{here:,.0f} of this run ended well: it handled other requests during the run",
+            f"the server counted {server_n:,.0f} ended request{'' if server_n == 1 else 's'}, and "
+            f"{client_n:,.0f} of this run ended well: it handled other requests during the run",
             "use a dedicated server for the run",
         )
         return
-    differ = [f"{name} {_text(row, row.client)} here and {_text(row, row.server)} there" for name, row in apart.items()]
+    differ = [f"{name} {_text(row, row.client)} here and {_text(row, row.server)} there" for name, row in bad.items()]
     if differ:
         yield RunWarning(
             "server-disagrees",
@@ -249,18 +249,18 @@ def _latencies(run: Run, server: View) -> Iterator[Compared]:
     ttft_s, e2e_s = first_s - sent_s, (last_s - sent_s)[ok]
     tpot_s = per_request(metrics()["tpot"], run.requests)[ok]
     failed = _failed(run.requests)
-    whole = failed <= NEAR * float(np.isfinite(sent_s).sum())
+    nearly_all = failed <= NEAR * float(np.isfinite(sent_s).sum())
     for word, name, values in (("ttft", "TTFT", ttft_s), ("tpot", "TPOT", tpot_s), ("e2e", "E2E", e2e_s)):
         if not server.knows(word):
             continue
-        kept = values[np.isfinite(values)]
-        client = float(kept.mean()) if len(kept) else None
+        finite = values[np.isfinite(values)]
+        client = float(finite.mean()) if len(finite) else None
         floor_s = run.info.floor.error(word).p99_s if run.info.floor else None
         row = _compared(f"mean {name}", "s", client, server.mean_s(word), NEAR_S if floor_s is None else floor_s)
         if word != "e2e" and not_streamed(run.info):
             yield _open(row, "answers were not streamed")
         else:
-            yield row if whole or word == "ttft" else _open(row, f"{failed:,} failed")
+            yield row if nearly_all or word == "ttft" else _open(row, f"{failed:,} failed")
 
 
 def _failed(requests: pa.Table) -> int:
@@ -274,9 +274,9 @@ def _in_answers(run: Run) -> Iterator[Compared]:
         return
     for column, name in _TIMINGS.items():
         values = number(run.http, column)
-        kept = values[np.isfinite(values)]
-        if len(kept):
-            yield Compared(f"mean {name}, in its answers", "s", None, float(kept.mean()))
+        finite = values[np.isfinite(values)]
+        if len(finite):
+            yield Compared(f"mean {name}, in its answers", "s", None, float(finite.mean()))
 
 
 def _counts(run: Run, server: View) -> Iterator[Compared]:
@@ -287,15 +287,15 @@ def _counts(run: Run, server: View) -> Iterator[Compared]:
     yield from _between("requests", "requests", float(ok.sum()), ended, float(sent.sum()), 1.0, failed)
     counted, planned = number(run.requests, "prompt_tokens_server"), number(run.requests, "prompt_tokens")
     prompt = np.where(np.isnan(counted), planned, counted)
-    here, most, total = float(prompt[ok].sum()), float(prompt[sent].sum()), server.total("prompt_tokens")
-    yield from _between("prompt tokens", "tokens", here, total, most, 0.5, failed)
+    seen, most, total = float(prompt[ok].sum()), float(prompt[sent].sum()), server.total("prompt_tokens")
+    yield from _between("prompt tokens", "tokens", seen, total, most, 0.5, failed)
     output = float(number(run.requests, "output_tokens").sum())
     for row in _between("output tokens", "tokens", output, server.total("output_tokens"), output, 0.5, failed):
         yield _open(row, f"{failed:,} failed") if failed > NEAR * float(sent.sum()) else row
     cached = number(run.requests, "cached_tokens")
-    here, there = float(np.nansum(cached)), server.total("cached_tokens")
-    if here or there:
-        yield Compared("prompt tokens from the cache", "tokens", here if np.isfinite(cached).any() else None, there)
+    seen, by_server = float(np.nansum(cached)), server.total("cached_tokens")
+    if seen or by_server:
+        yield Compared("prompt tokens from the cache", "tokens", seen if np.isfinite(cached).any() else None, by_server)
 
 
 def _between(
@@ -303,10 +303,10 @@ def _between(
 ) -> Iterator[Compared]:
     """A sum of which the server may have counted any part of what lies between `client` and `most`."""
     if server is not None:
-        apart = min(max(server, client), most) - server
+        difference = min(max(server, client), most) - server
         allowed = max(NEAR * most, least)
-        why = f"{failed:,} failed" if failed and apart != client - server else None
-        yield Compared(name, unit, client, server, apart, allowed, abs(apart) <= allowed, why)
+        why = f"{failed:,} failed" if failed and difference != client - server else None
+        yield Compared(name, unit, client, server, difference, allowed, abs(difference) <= allowed, why)
 
 
 def _flight(run: Run, server: View) -> Iterator[Compared]:
@@ -320,12 +320,12 @@ def _flight(run: Run, server: View) -> Iterator[Compared]:
     running, waiting = server.gauge("running", at_s), server.gauge("waiting", at_s)
     if running is None or len(at_s) < 3:
         return
-    there = float((running if waiting is None else running + waiting).mean())
-    here = float(in_flight(run.requests, at_s).mean())
-    allowed = max(0.5, FLIGHT_NEAR * max(there, here))
-    row = Compared("requests in flight, mean", "requests", here, there, here - there, allowed)
+    server_mean = float((running if waiting is None else running + waiting).mean())
+    client_mean = float(in_flight(run.requests, at_s).mean())
+    allowed = max(0.5, FLIGHT_NEAR * max(server_mean, client_mean))
+    row = Compared("requests in flight, mean", "requests", client_mean, server_mean, client_mean - server_mean, allowed)
     few = len(at_s) < FEW
-    yield _open(row, f"{len(at_s)} readings") if few else replace(row, within=abs(here - there) <= allowed)
+    yield _open(row, f"{len(at_s)} readings") if few else replace(row, within=abs(client_mean - server_mean) <= allowed)
 
 
 def _own(server: View) -> Iterator[Compared]:
@@ -371,14 +371,14 @@ def _series(table: pa.Table, model: str | None) -> dict[str, list[Series]]:
         times, values = rows.setdefault((name, labels), ([], []))
         times.append(time_s)
         values.append(value)
-    ours = {key for key in rows if model is not None and model in (_label(key[1], label) for label in _MODEL)}
-    found: dict[str, list[Series]] = defaultdict(list)
+    of_model = {key for key in rows if model is not None and model in (_label(key[1], label) for label in _MODEL)}
+    by_name: dict[str, list[Series]] = defaultdict(list)
     for (name, labels), (times, values) in rows.items():
-        if ours and (name, labels) not in ours and any(_label(labels, label) for label in _MODEL):
+        if of_model and (name, labels) not in of_model and any(_label(labels, label) for label in _MODEL):
             continue
         since_start = times[0] <= starts[_label(labels, "instance")]
-        found[name].append(Series(np.array(times), np.array(values), since_start))
-    return found
+        by_name[name].append(Series(np.array(times), np.array(values), since_start))
+    return by_name
 
 
 def _label(labels: str, wanted: str) -> str:

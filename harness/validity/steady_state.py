@@ -60,13 +60,13 @@ def check_leaves(rule: str | None, schedule: Schedule) -> None:
     if rule is None or rule in ("none", "mser5"):
         return
     if rule.isdecimal() and int(rule) >= len(schedule):
-        there = f"{len(schedule):,} requests that are sent"
+        amount = f"{len(schedule):,} requests that are sent"
     elif not rule.isdecimal() and not schedule.has_follow_ups and float(rule.removesuffix("s")) > _last_s(schedule):
-        there = f"{_last_s(schedule):.3g} s of sending"
+        amount = f"{_last_s(schedule):.3g} s of sending"
     else:
         return
     raise UsageError(
-        f"--warmup {rule} leaves nothing of the {there} to measure; cut less, or send more (--requests, --duration)."
+        f"--warmup {rule} leaves nothing of the {amount} to measure; cut less, or send more (--requests, --duration)."
     )
 
 
@@ -100,9 +100,9 @@ def find(table: pa.Table, rule: str | None) -> Cut:
 def _mser5(table: pa.Table, due_s: Floats) -> Cut:
     """The cut that makes the mean E2E of what is left most certain; of requests that ended well."""
     end_s = np.where(succeeded(table), first_last(table)[1], np.nan)
-    known = np.isfinite(end_s)
-    order = np.argsort(due_s[known], kind="stable")
-    started_s, e2e_s = due_s[known][order], (end_s - due_s)[known][order]
+    ended = np.isfinite(end_s)
+    order = np.argsort(due_s[ended], kind="stable")
+    started_s, e2e_s = due_s[ended][order], (end_s - due_s)[ended][order]
     batches = len(e2e_s) // BATCH
     if batches < 4:
         return Cut("mser5", 0.0, 0)
@@ -117,10 +117,10 @@ def _mser5(table: pa.Table, due_s: Floats) -> Cut:
 def _least_error(means: Floats) -> int:
     """The d in 0..m/2 that minimises sum over i >= d of (y_i - mean)^2 / (m - d)^2."""
     m = len(means)
-    left = m - np.arange(m // 2 + 1)
-    total = np.cumsum(means[::-1])[::-1][: len(left)]
-    squares = np.cumsum(means[::-1] ** 2)[::-1][: len(left)]
-    return int(np.argmin((squares - total**2 / left) / left.astype(float) ** 2))
+    remaining = m - np.arange(m // 2 + 1)
+    total = np.cumsum(means[::-1])[::-1][: len(remaining)]
+    squares = np.cumsum(means[::-1] ** 2)[::-1][: len(remaining)]
+    return int(np.argmin((squares - total**2 / remaining) / remaining.astype(float) ** 2))
 
 
 def _at(rule: str, at_s: float, due_s: Floats) -> Cut:
@@ -163,8 +163,8 @@ def started(table: pa.Table) -> Floats:
 def _started(piece: pa.Table) -> Floats:
     rows = lists(piece, "token_s")
     at_s = first(rows)
-    known = np.diff(rows.offsets) > 2  # of two times the second may be the last token of many
-    at_s[known] = rows.values[rows.offsets[:-1][known] + 1]
+    several = np.diff(rows.offsets) > 2  # of two times the second may be the last token of many
+    at_s[several] = rows.values[rows.offsets[:-1][several] + 1]
     return at_s
 
 

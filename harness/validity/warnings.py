@@ -114,13 +114,13 @@ def _cut_tasks(run: Run, objective: Slo) -> Rule:
 
 def _not_shared(run: Run) -> Rule:
     """Prompts that share their beginnings, on a system that computes each whole."""
-    named = prompts = 0
+    sharing = prompts = 0
     if run.schedule is not None and run.info.backend.get("prefix_cache") is False:
         prompts = len(run.schedule)
-        named = int(pc.sum(pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)).as_py() or 0)
+        sharing = int(pc.sum(pc.greater(pc.list_value_length(run.schedule["prefix_ids"]), 0)).as_py() or 0)
     return Rule(
-        named, "no-prefix-cache",
-        f"{named:,} of {prompts:,} prompts begin with blocks that others may share, and this system computes each "
+        sharing, "no-prefix-cache",
+        f"{sharing:,} of {prompts:,} prompts begin with blocks that others may share, and this system computes each "
         "whole",
         "read TTFT as that of a system without a prefix cache",
     )  # fmt: skip

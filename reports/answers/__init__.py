@@ -29,18 +29,18 @@ def document(info: Readable, path: Path | None = None) -> Document:
     Without it there are no figures, and no run is read. Raises UsageError for a damaged answer.
     """
     try:
-        found: Document = _module(info).document(answers.decode(info), path)
+        report: Document = _module(info).document(answers.decode(info), path)
     except answers.WRONG as error:
         if path is None:  # the caller knows where it came from
             raise
         raise answers.damaged(info, path, error) from error
-    return found
+    return report
 
 
 def rows(info: Readable) -> Iterator[dict[str, Any]]:
     """The values of an answer, a row each."""
-    found: Iterator[dict[str, Any]] = _module(info).rows(answers.decode(info))
-    return found
+    values: Iterator[dict[str, Any]] = _module(info).rows(answers.decode(info))
+    return values
 
 
 def _module(info: Readable) -> Any:

@@ -88,8 +88,8 @@ def of_run(run: ScoredRun, info: SloAnswer, place: int) -> Iterator[Block]:
         yield from _tokens(slo, unknown=run.failed if run.source else 0)
     yield from map(_groups, run.groups)
     yield from _profiles(run)
-    if not info.curves and place == 0 and (found := run.slos[0].scale) is not None:
-        points = [(x, y) for x, y in zip(found.factors, found.attainment, strict=True) if y is not None]
+    if not info.curves and place == 0 and (scaled := run.slos[0].scale) is not None:
+        points = [(x, y) for x, y in zip(scaled.factors, scaled.attainment, strict=True) if y is not None]
         yield Curve(points, run.goals, f"{clean(run.slos[0].text)} over the SLO scale", "x", log=True)
 
 
@@ -107,10 +107,10 @@ def opening(run: ScoredRun) -> str:
 
 def _measured(run: ScoredRun, info: SloAnswer) -> Table:
     timed = {
-        f"{metric.label} {at}": value
+        f"{metric.label} {statistic}": value
         for metric in headline()
         if (latency := run.latencies.get(metric.name)) is not None
-        for at, value in (("p50", latency.p50), ("p99", latency.p99))
+        for statistic, value in (("p50", latency.p50), ("p99", latency.p99))
     }
     heads = ("throughput (req/s)", "output (tokens/s)", "failed", *timed)
     values = (number(run.throughput_rps), number(run.output_tps), f"{run.failed:,}")
@@ -170,21 +170,21 @@ def _facts_of_slos(run: ScoredRun) -> Iterator[Table]:
         if (task := slo.tasks) is not None:
             rates = (number(task.goodput_tasks_rps), number(task.goodput_users_rps))
             rows["tasks"].append((text, f"{task.tasks:,}", share(task.attainment), *rates))
-    for name, (caption, heads, left) in FACTS.items():
+    for name, (caption, heads, left_aligned) in FACTS.items():
         if rows[name]:
-            yield Table(caption, heads, tuple(rows[name]), left)
+            yield Table(caption, heads, tuple(rows[name]), left_aligned)
 
 
 def _scale(slo: SloScore) -> Iterator[Table]:
     """Attainment at each factor."""
-    found = slo.scale
-    if found is None or not found.factors:
+    curve = slo.scale
+    if curve is None or not curve.factors:
         return
-    names = list(found.bounds) if len(found.bounds) > 1 else []
+    names = list(curve.bounds) if len(curve.bounds) > 1 else []
     rows = tuple(
-        (number(factor), share(found.attainment[i]), number(found.goodput_rps[i]),
-         *(share(found.bounds[name][i]) for name in names))
-        for i, factor in enumerate(found.factors)
+        (number(factor), share(curve.attainment[i]), number(curve.goodput_rps[i]),
+         *(share(curve.bounds[name][i]) for name in names))
+        for i, factor in enumerate(curve.factors)
     )  # fmt: skip
     heads = ("SLO scale", "attainment", "goodput (req/s)", *(f"{clean(name, 30)} alone" for name in names))
     yield Table(f"{clean(slo.text)}, every bound times the scale", heads, rows)
@@ -192,21 +192,21 @@ def _scale(slo: SloScore) -> Iterator[Table]:
 
 def _tokens(slo: SloScore, unknown: int) -> Iterator[Block]:
     """Goodput in tokens, per class where there are several; `unknown`: failed requests of unknown output length."""
-    found = slo.tokens
-    if found is None:
+    score = slo.tokens
+    if score is None:
         return
     heads = ("", "tokens in time", "token goodput (tokens/s)", "service 1:8", "service 0:1")
     rows = tuple(
         (clean(name, 40), share(part.share), number(part.token_goodput_tps),
          *(number(part.service[weights]) for weights in ("1:8", "0:1")))
-        for name, part in (("all", found), *((f"class {name}", part) for name, part in found.classes.items()))
+        for name, part in (("all", score), *((f"class {name}", part) for name, part in score.classes.items()))
     )  # fmt: skip
     yield Table(f"{clean(slo.text)}, token by token", heads, rows)
-    whole = found.whole_answers_tps
+    whole_tps = score.whole_answers_tps
     yield (
         "Token k is due at the bound on TTFT + k times that on TPOT; other bounds hold for all tokens of a request. "
         "Service a:b is a x good prompt tokens + b x good output tokens per second."
-        + ("" if whole is None else f" Requests that met every bound have {number(whole)} tokens/s.")
+        + ("" if whole_tps is None else f" Requests that met every bound have {number(whole_tps)} tokens/s.")
     )
     if unknown:
         yield "The file does not hold how many tokens the failed requests were to have: none are missing."
@@ -214,8 +214,8 @@ def _tokens(slo: SloScore, unknown: int) -> Iterator[Block]:
 
 def _groups(found: Groups) -> Table:
     """A row per group, a column per SLO."""
-    one, unit = len(found.slos) == 1, UNITS.get(found.by)
-    names = list(found.groups[0].bounds[0]) if one and found.groups else []
+    single, unit = len(found.slos) == 1, UNITS.get(found.by)
+    names = list(found.groups[0].bounds[0]) if single and found.groups else []
     names = names if len(names) > 1 else []
     rows = tuple(
         (clean(group.name.removesuffix(f" {unit}"), 40), f"{group.requests:,}", *map(share, group.attainment),
@@ -224,7 +224,7 @@ def _groups(found: Groups) -> Table:
         for group in found.groups for ttft, tpot in [(group.latencies["ttft"], group.latencies["tpot"])]
     )  # fmt: skip
     head = found.by if unit is None else f"{found.by} ({unit})"
-    heads = (head, "requests", *(["attainment"] if one else [clean(slo, 30) for slo in found.slos]),
+    heads = (head, "requests", *(["attainment"] if single else [clean(slo, 30) for slo in found.slos]),
              *(clean(name, 24) for name in names), "goodput (req/s)", "TTFT p50", "TTFT p99", "TPOT p99")  # fmt: skip
     note = ONE_GROUP.get(found.by) if len(rows) == 1 else None
     caption = f"by {found.by}; {note or 'goodput is the part of each group in that of the run'}"
@@ -233,35 +233,35 @@ def _groups(found: Groups) -> Table:
 
 def _profiles(run: ScoredRun) -> Iterator[Block]:
     """The same tokens by the definitions of other tools: a row per quantity, a few tools beside ours in each table."""
-    found = run.profiles
-    if found is None:
+    compared = run.profiles
+    if compared is None:
         return
-    ours, *others = found.columns
-    for at in range(0, max(1, len(others)), TOOLS):
-        columns, last = [ours, *others[at : at + TOOLS]], at + TOOLS >= len(others)
+    bench_column, *others = compared.columns
+    for begin in range(0, max(1, len(others)), TOOLS):
+        columns, last = [bench_column, *others[begin : begin + TOOLS]], begin + TOOLS >= len(others)
         heads = ("", *(clean(column.name, 20) for column in columns), *(["apart"] if last else []))
         rows = []
         for key, name in QUANTITIES.items():
             values = [column.values.get(key) for column in columns]
             if any(value is not None for value in values):
-                apart = [_relative(found.apart.get(key))] if last else []
-                rows.append((name, *(_quantity(key, value, values) for value in values), *apart))
+                gap = [_relative(compared.apart.get(key))] if last else []
+                rows.append((name, *(_quantity(key, value, values) for value in values), *gap))
         for name in dict.fromkeys(name for column in columns for name in column.more):
-            of = [column.more.get(name) for column in columns]
-            cells = ("" if v is None else ("yes" if v else "no") if "within" in name else share(v) for v in of)
+            extras = [column.more.get(name) for column in columns]
+            cells = ("" if v is None else ("yes" if v else "no") if "within" in name else share(v) for v in extras)
             rows.append((name, *cells, *([""] if last else [])))
         yield Table("definitions of other tools, from the same tokens", heads, tuple(rows))
     notes = tuple(
         (clean(column.name, 20), clean(column.tool, 40), "; ".join(column.notes))
-        for column in found.columns
+        for column in compared.columns
         if column.notes
     )
     if notes:
         yield Table("what each definition differs in", ("definition", "tool", "notes"), notes, left=3)
-    if found.left_out:
-        names = clean(", ".join(found.left_out))
+    if compared.left_out:
+        names = clean(", ".join(compared.left_out))
         yield f"These tools know bounds on ttft, tpot and e2e of every request; not used: {names}."
-    if not found.limits:
+    if not compared.limits:
         yield "No bound on ttft, tpot or e2e, so there is no attainment to compare: add --slo ttft=0.25,tpot=0.1"
 
 

@@ -33,31 +33,31 @@ def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Pat
 
     Raises UsageError where there is nothing to show.
     """
-    made = gathered((run, os.path.relpath(run.path, home)) for run in runs)
+    from_runs = gathered((run, os.path.relpath(run.path, home)) for run in runs)
     folders = [path if path.is_dir() else path.parent for _, path in found]
     names = [folder.resolve().name for folder in folders]
-    named = {  # by as much of the path as distinguishes it
+    by_name = {  # by as much of the path as distinguishes it
         clean(name, 60) if names.count(name) == 1 else clean(folder, 100): (info, folder)
         for (info, _), folder, name in zip(found, folders, names, strict=True)
     }
-    if made.points or made.warnings:
-        named[RUNS] = (made, home)
-    if not named:
+    if from_runs.points or from_runs.warnings:
+        by_name[RUNS] = (from_runs, home)
+    if not by_name:
         raise UsageError("There is no run, sweep or search to report; name their folders.")
-    if list(named) == [RUNS]:
-        return _of_runs(made, home)
-    studies = {name: _study(info, path) for name, (info, path) in named.items()}
+    if list(by_name) == [RUNS]:
+        return _of_runs(from_runs, home)
+    studies = {name: _study(info, path) for name, (info, path) in by_name.items()}
     study = of_many(studies) if len(studies) > 1 else next(iter(studies.values()))
     return Document(
         title=f"{_format.count(len(study.systems), 'system')} side by side",
-        subtitle=", ".join(named),
+        subtitle=", ".join(by_name),
         mark="SIDE BY SIDE",
         good=None,
         findings=(Finding(curves.finding(study), None, (UNTESTED,)),),
-        key_facts=tuple(_key_facts(study, named)),
-        warnings=tuple(_warnings(study, named)),
-        sections=(*sweep.of_figures(study, [sweep.crossed(study)]), *_sections(named, home)),
-        commands=(f"bench report {' '.join(map(quoted, _paths(named)))}",) if _paths(named) else (),
+        key_facts=tuple(_key_facts(study, by_name)),
+        warnings=tuple(_warnings(study, by_name)),
+        sections=(*sweep.of_figures(study, [sweep.crossed(study)]), *_sections(by_name, home)),
+        commands=(f"bench report {' '.join(map(quoted, _paths(by_name)))}",) if _paths(by_name) else (),
     )
 
 
@@ -65,12 +65,12 @@ def _of_runs(info: SweepAnswer, home: Path) -> Document:
     """The page of runs alone: that of a sweep which was not planned as one."""
     study = of_sweep(info, home)
     runs = sum(len(point.runs) for point in info.points)
-    found = sweep.document(info, home)
+    page = sweep.document(info, home)
     return replace(
-        found,
+        page,
         title=f"{_format.count(runs, 'run')} of {_format.count(len(study.systems), 'system')}",
         subtitle=f"made one by one; goal {' and '.join(map(sweep.percent, info.goals))}",
-        warnings=(*_slos(study), *found.warnings, *_traffic(study)),
+        warnings=(*_slos(study), *page.warnings, *_traffic(study)),
         next=None,
         commands=(),
     )
@@ -123,11 +123,11 @@ def _traffic(study: Study) -> Iterator[Notice]:
         for point in source.get("points") or ():
             for run in point["runs"]:
                 sent.setdefault((point["values"].get("rate"), run["seed"]), set()).add(str(run["schedule_sha256"]))
-    apart = sum(len(schedules) > 1 for schedules in sent.values())
-    if apart and len(study.systems) > 1:
-        of = f"{apart} of {_format.count(len(sent), 'pair')} of rate and seed"
+    unequal = sum(len(schedules) > 1 for schedules in sent.values())
+    if unequal and len(study.systems) > 1:
+        count_text = f"{unequal} of {_format.count(len(sent), 'pair')} of rate and seed"
         yield Notice(
-            f"Systems were not sent the same requests (at {of}), so part of the difference is chance.",
+            f"Systems were not sent the same requests (at {count_text}), so part of the difference is chance.",
             "Make their runs with the same workload, rates, number of requests and seeds.",
         )
 
@@ -137,7 +137,7 @@ def _sections(found: Named, home: Path) -> Iterator[Section]:
     for number, (name, (info, path)) in enumerate(found.items(), 1):
         if isinstance(info, CapacityAnswer):
             curve = [capacity.curve_table(info)] if info.curve else []
-            blocks: tuple[Block, ...] = (*(capacity.headline(info, one) for one in info.answers), *curve)
+            blocks: tuple[Block, ...] = (*(capacity.headline(info, answer) for answer in info.answers), *curve)
         else:
             blocks = (*sweep.tables(info), sweep.runs(info, path, home))
         yield Section(f"part-{number}", name, blocks)

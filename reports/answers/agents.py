@@ -38,7 +38,7 @@ _DEFINITIONS = (
 def document(info: AgentsAnswer, path: Path | None = None) -> Document:
     """The report of a search for agents; with `path` that of a page, with figures."""
     finished = info.state == "finished"
-    states = [one.state for one in info.answers]
+    states = [answer.state for answer in info.answers]
     mark = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED"}.get(info.state or "", "")
     if not mark:
         mark = "FOUND" if {*states} == {"resolved"} else "TIER NOT MET" if "unreachable" in states else "UNRESOLVED"
@@ -47,22 +47,22 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
         system = f"{clean(model, 60)} on {clean(hardware, 60)}"
     else:
         system = _system.system(info.backend, {}) or clean(info.spec.get("backend") or "a server", 120)
-    shown = () if path is None else tuple(figures_of("agents", info))
+    figures = () if path is None else tuple(figures_of("agents", info))
     return Document(
         title=f"Agents on {system}",
         subtitle=f"Agents replay sessions of {clean(info.workload, 60)}, one after the other",
         mark=mark,
         good=True if mark == "FOUND" else False if mark == "TIER NOT MET" else None,
         findings=tuple(
-            Finding(_finding(info, one), None if one.state == "unresolved" else one.state == "resolved",
-                    (*_notes(info, one), *(() if finished else (RESUME,))))
-            for one in info.answers
+            Finding(_finding(info, answer), None if answer.state == "unresolved" else answer.state == "resolved",
+                    (*_notes(info, answer), *(() if finished else (RESUME,))))
+            for answer in info.answers
         ),
         key_facts=tuple((name, text) for name, text in _key_facts(info, system) if text),
         warnings=tuple(_warnings(info)),
         sections=(
             Section("tiers", "Agents at each tier", (_tiers(info),)),
-            *((Section("figures", "Figures", shown),) if shown else ()),
+            *((Section("figures", "Figures", figures),) if figures else ()),
             Section("trials", "Trials", (_trials(info),)),
         ),
         used=(*flat(info.spec), *versions(info.versions)),
@@ -136,11 +136,11 @@ def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
 
 def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
     yield from notices(info.warnings)
-    for one in info.answers:
-        if one.why and one.agents is not None:
-            yield Notice(f"{clean(one.tier, 100)} {one.state}: {clean(one.why, 300)}", MORE)
-    near = {number for one in info.answers for number in (one.met, one.missed)}
-    late = [trial for trial in info.trials if trial.settled < 1 and trial.users in near]
+    for answer in info.answers:
+        if answer.why and answer.agents is not None:
+            yield Notice(f"{clean(answer.tier, 100)} {answer.state}: {clean(answer.why, 300)}", MORE)
+    edges = {number for answer in info.answers for number in (answer.met, answer.missed)}
+    late = [trial for trial in info.trials if trial.settled < 1 and trial.users in edges]
     if late:
         worst = min(late, key=lambda trial: trial.settled)
         yield Notice(
@@ -157,11 +157,11 @@ def _tiers(info: AgentsAnswer) -> Table:
              "binds")  # fmt: skip
     rows = tuple(
         (
-            clean(one.tier, 100), _agents(one).partition(" ")[0], _interval(one, " to "), _number(one.per_gpu),
-            _number(one.per_kw), _number(one.usd_per_agent_hour), _number(one.requests_rps),
-            _whole(one.met), _whole(one.missed), clean(one.binding or "-", 60),
+            clean(row.tier, 100), _agents(row).partition(" ")[0], _interval(row, " to "), _number(row.per_gpu),
+            _number(row.per_kw), _number(row.usd_per_agent_hour), _number(row.requests_rps),
+            _whole(row.met), _whole(row.missed), clean(row.binding or "-", 60),
         )
-        for one in info.answers
+        for row in info.answers
     )  # fmt: skip
     return Table("Agents at each tier", heads, rows, words=1, narrow=("req/s", "met", "missed", "USD per agent-hour"))
 
@@ -173,11 +173,11 @@ def _trials(info: AgentsAnswer) -> Table:
              "found in cache", *(f"within {text}" for text in texts))  # fmt: skip
     rows = []
     for users, group in groupby(sorted(info.trials, key=lambda trial: trial.users), key=lambda trial: trial.users):
-        made = list(group)
+        repeats = list(group)
         rows.append((
-            f"{users:,}", f"{len(made)}", f"{sum(trial.requests for trial in made):,}",
-            _mean(made, "ttft_p95_s"), _mean(made, "speed_p10"), _mean(made, "output_tps"),
-            _format.share(_mean_of(made, "cache_found")), *(_share(made, text) for text in texts),
+            f"{users:,}", f"{len(repeats)}", f"{sum(trial.requests for trial in repeats):,}",
+            _mean(repeats, "ttft_p95_s"), _mean(repeats, "speed_p10"), _mean(repeats, "output_tps"),
+            _format.share(_mean_of(repeats, "cache_found")), *(_share(repeats, text) for text in texts),
         ))  # fmt: skip
     narrow = ("output (tokens/s)", "requests", "found in cache", *heads[7:])
     return Table("Trials by number of agents, means over seeds", heads, tuple(rows), left=0, narrow=narrow)
@@ -201,11 +201,11 @@ def _mean(trials: list[AgentTrial], name: str) -> str:
 
 
 def _share(trials: list[AgentTrial], text: str) -> str:
-    found = [trial.share(text) for trial in trials]
-    of = sum(share.of for share in found)
-    return _format.share(sum(share.met for share in found) / of if of else None)
+    shares = [trial.share(text) for trial in trials]
+    total = sum(share.of for share in shares)
+    return _format.share(sum(share.met for share in shares) / total if total else None)
 
 
 def rows(info: AgentsAnswer) -> Iterator[dict[str, Any]]:
-    for one in info.answers:
-        yield dict(encode(one))
+    for answer in info.answers:
+        yield dict(encode(answer))

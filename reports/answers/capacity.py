@@ -83,20 +83,20 @@ def document(info: CapacityAnswer, path: Path | None = None) -> Document:
     backend = first(info.backend, "backend", "name") or clean(info.spec.get("backend") or "a system", 60)
     goals = " and ".join(map(percent, info.searched_goals))
     other = info.definition not in (None, JOINT)
-    of = (f"goal {goals}" if goals else "", f"definition {clean(info.definition, 40)}" if other else "")
+    scope = (f"goal {goals}" if goals else "", f"definition {clean(info.definition, 40)}" if other else "")
     groups = ("run", "traffic", "backend", "versions", "cost")
     return Document(
         title=f"Capacity of {backend} under {clean(info.workload or 'a workload', 100)}",
-        subtitle=", ".join(filter(None, of)),
+        subtitle=", ".join(filter(None, scope)),
         mark=mark,
         good=good,
         findings=tuple(
             Finding(
-                headline(info, one),
-                _MARKS[one.at.verdict][1] if one.at else _STATES.get(one.state),
-                (*notes(info, one),),
+                headline(info, result),
+                _MARKS[result.at.verdict][1] if result.at else _STATES.get(result.state),
+                (*notes(info, result),),
             )
-            for one in results
+            for result in results
         ),
         numbers=tuple(_numbers(info, results)),
         key_facts=(
@@ -121,12 +121,12 @@ def _mark(info: CapacityAnswer) -> tuple[str, bool | None]:
         return "NOT FINISHED", None
     if info.state == "interrupted":
         return "INTERRUPTED", None
-    one = results[0]
-    if one.at:
-        return _MARKS[one.at.verdict]
-    if one.state == "resolved" and any(other.state != "resolved" for other in results):
+    result = results[0]
+    if result.at:
+        return _MARKS[result.at.verdict]
+    if result.state == "resolved" and any(other.state != "resolved" for other in results):
         return "PARTLY RESOLVED", None
-    return one.state.upper(), _STATES.get(one.state)
+    return result.state.upper(), _STATES.get(result.state)
 
 
 def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
@@ -160,14 +160,14 @@ def _numbers(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[
     """Of the first goal: the rate with its interval, per GPU, and what is served where more come."""
     if not results or results[0].capacity_rps is None:
         return
-    one = results[0]
-    yield f"capacity at {percent(one.goal)}", f"{_format.number(one.capacity_rps)} req/s"
-    if one.low_rps is not None:
-        yield f"{percent(info.confidence)} interval", _format.between(one.low_rps, one.high_rps)
-    if one.per_gpu_rps is not None and (info.gpus or 0) > 1:
-        yield "per GPU", f"{_format.number(one.per_gpu_rps)} req/s"
-    if one.stable_rps is not None:
-        yield "serves at most", f"{_format.number(one.stable_rps)} req/s"
+    result = results[0]
+    yield f"capacity at {percent(result.goal)}", f"{_format.number(result.capacity_rps)} req/s"
+    if result.low_rps is not None:
+        yield f"{percent(info.confidence)} interval", _format.between(result.low_rps, result.high_rps)
+    if result.per_gpu_rps is not None and (info.gpus or 0) > 1:
+        yield "per GPU", f"{_format.number(result.per_gpu_rps)} req/s"
+    if result.stable_rps is not None:
+        yield "serves at most", f"{_format.number(result.stable_rps)} req/s"
 
 
 def _counted(requests: int | None, seeds: int | None) -> str:
@@ -214,7 +214,7 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
             yield f"Of {one.seeds} trials with {one.requests:,} requests each (warm-up cut: {clean(info.run.warmup)})."
         else:
             yield f"Of {one.seeds} blocks of traffic below and above it, with a seed each."
-    elif found := one.bracket:
+    elif ends := one.bracket:
         sides = [
             f"{rate:g} req/s was {'taken for ' if sure is False else ''}{side}{' (the queue grew)' if grew else ''}, "
             f"{'' if met is None else f'met by {met:,} of '}"
@@ -222,10 +222,10 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
             f"{f' at it and {beyond}' if (rates or 1) > 1 else ''}"
             f"{', too few to be sure' if sure is False else ''}"
             for side, beyond, rate, grew, met, requests, seeds, sure, rates in (
-                ("sustained", "above", found.low_rate_rps, found.low_grew, found.low_met, found.low_requests,
-                 found.low_seeds, found.low_sure, found.low_rates),
-                ("not sustained", "below", found.high_rate_rps, found.high_grew, found.high_met, found.high_requests,
-                 found.high_seeds, found.high_sure, found.high_rates),
+                ("sustained", "above", ends.low_rate_rps, ends.low_grew, ends.low_met, ends.low_requests,
+                 ends.low_seeds, ends.low_sure, ends.low_rates),
+                ("not sustained", "below", ends.high_rate_rps, ends.high_grew, ends.high_met, ends.high_requests,
+                 ends.high_seeds, ends.high_sure, ends.high_rates),
             )
             if rate is not None
         ]  # fmt: skip
@@ -268,7 +268,7 @@ def check(info: CapacityAnswer, one: GoalCapacity) -> str:
     slo = restored_slo(info.slo)
     if over.waits_s is not None:
         slo = replace(slo, bounds=(*slo.bounds, Bound("ttft", over.waits_s)))
-    own = {
+    options = {
         "slo": str(slo),
         "rate": _format.option(one.capacity_rps, 4),
         "seed": str(int(str(info.spec.get("seed") or 0)) + FRESH),
@@ -276,7 +276,7 @@ def check(info: CapacityAnswer, one: GoalCapacity) -> str:
         "duration": f"{over.settle_s + over.horizon_s:.6g}s",
         "warmup": f"{over.settle_s:.6g}s" if over.settle_s else "none",
     }
-    return _command("sweep", info, own, leave_out=("goal", "requests", "warmup", "slo", "seed"))
+    return _command("sweep", info, options, leave_out=("goal", "requests", "warmup", "slo", "seed"))
 
 
 def span(seconds: float) -> str:
@@ -307,10 +307,10 @@ def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator
     if not results:
         yield Notice(RUNNING, f"{rerun(info)} --out DIR, with the folder of this page as DIR")
     yield from notices(info.warnings)
-    for one in results:
-        if one.why:
-            needs = f"It would take {clean(one.needs, 600)}" if one.needs else ""
-            yield Notice(f"{percent(one.goal)} {one.state}: {clean(one.why, 600)}", needs)
+    for result in results:
+        if result.why:
+            needs = f"It would take {clean(result.needs, 600)}" if result.needs else ""
+            yield Notice(f"{percent(result.goal)} {result.state}: {clean(result.why, 600)}", needs)
     if (load := busy(info.host)) is not None and info.clock == "wall":
         yield Notice(
             f"This machine was busy before the search ({load}), so requests may have left late.",
@@ -335,9 +335,9 @@ def _sections(info: CapacityAnswer, study: Study | None, path: Path | None) -> I
     """The curve, what only stored runs hold, and how the capacity was searched."""
     results = info.answers
     yield Section("curve", "The curve", (*_figures("figures", study), *_curve(info, results)))
-    checks = [(one, command) for one in results if (command := check(info, one))]
+    checks = [(entry, command) for entry in results if (command := check(info, entry))]
     name = "check: the mean attainment of these runs is the goal of"
-    yield Section("check", "Check it", tuple(Command(f"{name} {percent(one.goal)}", line) for one, line in checks))
+    yield Section("check", "Check it", tuple(Command(f"{name} {percent(entry.goal)}", line) for entry, line in checks))
     if study is None or path is None:
         return
     if any(point.folders for point in study.systems[0].points):
@@ -353,22 +353,22 @@ def _figures(section: str, study: Study | None) -> tuple[Figure, ...]:
 
 
 def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Table | Curve]:
-    for one in results:
-        if len(one.bounds) > 1:
-            goal = f", goal {percent(one.goal)}" if len(results) > 1 else ""
+    for result in results:
+        if len(result.bounds) > 1:
+            goal = f", goal {percent(result.goal)}" if len(results) > 1 else ""
             rows = tuple(
-                (clean(bound.text), percent(bound.goal), _format.share(bound.attainment)) for bound in one.bounds
+                (clean(bound.text), percent(bound.goal), _format.share(bound.attainment)) for bound in result.bounds
             )
             yield Table(f"bounds in the trials near the capacity{goal}", ("bound", "goal", "met by"), rows)
     if points := info.curve:
         yield curve_table(info)
-        shown = [(point.rate_rps, point.falling) for point in points]
+        drawn = [(point.rate_rps, point.falling) for point in points]
         yield Curve(
-            shown[lone([rate for rate, _ in shown]) :],
-            [one.goal for one in results],
+            drawn[lone([rate for rate, _ in drawn]) :],
+            [result.goal for result in results],
             f"{curve_of(info)} by rate, fitted to fall; a column marks each capacity",
             "req/s",
-            [one.capacity_rps for one in results if one.capacity_rps],
+            [result.capacity_rps for result in results if result.capacity_rps],
         )
 
 
@@ -399,15 +399,15 @@ def curve_table(info: CapacityAnswer) -> Table:
 def _goals(results: Sequence[GoalCapacity]) -> Iterator[Table]:
     rows: tuple[tuple[str | Cell, ...], ...] = tuple(
         (
-            percent(one.goal),
-            Cell(clean(one.state), good=_STATES.get(one.state)),
-            *(_format.number(rate, 4) for rate in (one.capacity_rps, one.low_rps, one.high_rps, one.per_gpu_rps)),
-            "-" if one.half_width is None else _format.number(100 * one.half_width, 2),
-            str(one.seeds),
-            *(_format.number(rate, 4) for rate in one.bracket_rps),
-            clean(one.binding or "-"),
+            percent(row.goal),
+            Cell(clean(row.state), good=_STATES.get(row.state)),
+            *(_format.number(rate, 4) for rate in (row.capacity_rps, row.low_rps, row.high_rps, row.per_gpu_rps)),
+            "-" if row.half_width is None else _format.number(100 * row.half_width, 2),
+            str(row.seeds),
+            *(_format.number(rate, 4) for rate in row.bracket_rps),
+            clean(row.binding or "-"),
         )
-        for one in results
+        for row in results
     )
     heads = (
         "goal", "state", "capacity (req/s)", "from (req/s)", "to (req/s)", "per GPU (req/s)", "half width (%)", "seeds",
@@ -418,11 +418,11 @@ def _goals(results: Sequence[GoalCapacity]) -> Iterator[Table]:
 
 
 def _trials(path: Path) -> Iterator[Table]:
-    made, stored = trials(path), folders(path)
-    if made:
-        more = f" (the first {MOST_ROWS:,} of {len(made):,})" if len(made) > MOST_ROWS else ""
+    all_trials, stored = trials(path), folders(path)
+    if all_trials:
+        more = f" (the first {MOST_ROWS:,} of {len(all_trials):,})" if len(all_trials) > MOST_ROWS else ""
         heads = ("trial", "kind", "rate (req/s)", "seed", "requests sent", "attainment", "waiting (s)")
-        rows = tuple(_trial(number, tried, stored) for number, tried in enumerate(made[:MOST_ROWS], 1))
+        rows = tuple(_trial(number, tried, stored) for number, tried in enumerate(all_trials[:MOST_ROWS], 1))
         yield Table(f"trials in the order in which they were made{more}", heads, rows, left=2)
 
 
@@ -459,13 +459,13 @@ def _time(seconds: float) -> str:
 
 def rows(info: CapacityAnswer) -> Iterator[dict[str, object]]:
     names = ("goal", "state", "capacity_rps", "low_rps", "high_rps", "half_width", "per_gpu_rps", "seeds", "requests")
-    for one in info.answers:
-        low, high = one.bracket_rps
+    for result in info.answers:
+        low, high = result.bracket_rps
         yield {
-            **{name: getattr(one, name) for name in names},
+            **{name: getattr(result, name) for name in names},
             "low_rate_rps": low,
             "high_rate_rps": high,
-            "binding": one.binding,
+            "binding": result.binding,
         }
 
 
@@ -476,9 +476,9 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return f"finish the search{GOES_ON}", rerun(info)
     if info.exit_code in (3, 4):
         return f"remedy the cause{GOES_ON}", rerun(info)
-    if all(one.state == "unreachable" for one in results):
+    if all(result.state == "unreachable" for result in results):
         return "try bounds that can be met", rerun(info, slo="ttft=1,tpot=0.2")
-    if limits := [int(found[1]) for one in results if (found := _MAX_REQUESTS.search(one.needs or ""))]:
+    if limits := [int(match[1]) for result in results if (match := _MAX_REQUESTS.search(result.needs or ""))]:
         return f"decide what is open{GOES_ON}", rerun(info, **{"max-requests": str(max(limits))})
     if command := around(info):
         return "see latencies and stages around it", command
@@ -488,7 +488,7 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
     if info.over_horizon and info.cost and info.cost.trials == len(ALONE) and not probes:
         goal = min(info.searched_goals)
         return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
-    if any("(--budget)" in (one.why or "") for one in results):
+    if any("(--budget)" in (result.why or "") for result in results):
         return f"give the search more time{GOES_ON}", f"{rerun(info)} --budget 10min"
     if info.horizon_s is not None and not probes:
         return "let the runs last long enough for some requests", rerun(info, horizon=f"{HORIZON_S:g}s")
@@ -500,33 +500,33 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
 
 def rerun(info: CapacityAnswer, **more: str) -> str:
     """The command that makes this search, with other values where `more` names them."""
-    own = {
+    options = {
         "goal": ",".join(map(percent, info.searched_goals)) or None,
         "definition": None if info.definition in (None, JOINT) else clean(info.definition),
         "tolerance": None if info.tolerance in (None, TOLERANCE.get(info.clock or "")) else percent(info.tolerance),
-        "at": next((_format.option(one.at.rate_rps) for one in info.answers if one.at), None),
+        "at": next((_format.option(result.at.rate_rps) for result in info.answers if result.at), None),
     }
     limit = info.max_requests
-    own["max-requests"] = None if limit is None or (info.over_horizon and limit == MAX_REQUESTS) else str(limit)
-    own["horizon"] = None if info.horizon_s is None else f"{info.horizon_s:.6g}s"
-    own["windows"] = None if info.windows is None else percent(info.windows)
+    options["max-requests"] = None if limit is None or (info.over_horizon and limit == MAX_REQUESTS) else str(limit)
+    options["horizon"] = None if info.horizon_s is None else f"{info.horizon_s:.6g}s"
+    options["windows"] = None if info.windows is None else percent(info.windows)
     default = [] if info.spec.get("seed") else ["seed"]
     if info.over_horizon or info.run.fixed is False:  # naming the default number would fix it
         default.append("requests")
-    return _command("capacity", info, {**own, **more}, leave_out=default)
+    return _command("capacity", info, {**options, **more}, leave_out=default)
 
 
 def around(info: CapacityAnswer) -> str:
     """A sweep over the rates around the capacities (or brackets) found; empty where there are none."""
     rates: list[float] = []
-    for one in info.answers:
-        bracket = [rate for rate in one.bracket_rps if rate]
-        rates += [one.capacity_rps] if one.capacity_rps else bracket if len(bracket) > 1 else []
+    for result in info.answers:
+        bracket = [rate for rate in result.bracket_rps if rate]
+        rates += [result.capacity_rps] if result.capacity_rps else bracket if len(bracket) > 1 else []
     if not rates:
         return ""
     low, high = 0.5 * min(rates), 1.3 * max(rates)
-    each = [low * (high / low) ** (number / (SWEEP_RATES - 1)) for number in range(SWEEP_RATES)]
-    rate = ",".join(_format.option(rate, 2) for rate in each)
+    spaced = [low * (high / low) ** (number / (SWEEP_RATES - 1)) for number in range(SWEEP_RATES)]
+    rate = ",".join(_format.option(rate, 2) for rate in spaced)
     return _command("sweep", info, {"rate": rate}, leave_out=("goal", "requests", "seed"))
 
 

@@ -59,20 +59,20 @@ FIGURE_SECTIONS = {"losses": "Losses", "curves": "SLO attainment", "pairs": "Pai
 
 def document(info: CompareAnswer, path: Path | None = None) -> Document:
     """The report of a comparison; its runs are looked for from `path`, where it is stored."""
-    found = None
+    compared = None
     if path is not None:
         from reports import comparison  # reads the runs
 
-        found = comparison.of(info, path)
+        compared = comparison.of(info, path)
     mark, good = MARKS[info.verdict]
     text = clean(info.text, 4000)
-    rests = (_rests_on(info, found),) if info.gates else ()
+    rests = (_rests_on(info, compared),) if info.gates else ()
     # Of how many pairs in which order the verdict is.
     valid = [pair for pair in info.pairs if pair.valid]
-    every = {pair.pair for pair in info.pairs}
+    pair_ids = {pair.pair for pair in info.pairs}
     order = " ".join(" ".join(pair.order) for pair in valid[:2] if pair.order)
     parts = [
-        f"pairs: {len(every)}",
+        f"pairs: {len(pair_ids)}",
         f"valid: {len({pair.pair for pair in valid})}",
         f"order: {clean(order, 60)}{' ...' if len(valid) > 2 else ''}" if order else "",
         "exact" if info.mode == "exact" else f"alpha {100 * info.alpha:g}%",
@@ -86,8 +86,8 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
         numbers=tuple(_numbers(info.gates, exact=info.mode == "exact")),
         key_facts=tuple(_key_facts(info)),
         warnings=notices(info.warnings),
-        sections=tuple(section for section in _sections(info, found) if section.blocks),
-        commands=() if found is None else (_repeat(info, found.folder),),
+        sections=tuple(section for section in _sections(info, compared) if section.blocks),
+        commands=() if compared is None else (_repeat(info, compared.folder),),
         used=_used(info),
         definitions=(*DEFINITIONS, *in_use()),
     )  # fmt: skip
@@ -96,8 +96,8 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
 def _numbers(gates: Sequence[GateRow], *, exact: bool) -> Iterator[tuple[str, str]]:
     """The changes of four gates, of those that regressed first."""
     for row in sorted(gates, key=lambda gate: [*MARKS].index(gate.verdict))[:NUMBERS]:
-        where = f" at {wording.where(row.point)}" if row.point else ""
-        yield clean(f"{row.label}{where}", 60), _change(row, exact=exact)
+        point_text = f" at {wording.where(row.point)}" if row.point else ""
+        yield clean(f"{row.label}{point_text}", 60), _change(row, exact=exact)
 
 
 def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:
@@ -105,8 +105,8 @@ def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:
         return RESTS_ON["exact"]
     if found is not None and found.searches:
         return RESTS_ON["searched"]
-    known = info.same_requests and all(pair.schedule_hash for pair in info.pairs if pair.valid)
-    return RESTS_ON["paired" if known else "unknown"]
+    paired = info.same_requests and all(pair.schedule_hash for pair in info.pairs if pair.valid)
+    return RESTS_ON["paired" if paired else "unknown"]
 
 
 def _key_facts(info: CompareAnswer) -> Iterator[tuple[str, str]]:
@@ -232,12 +232,12 @@ def shown(info: CompareAnswer) -> list[Row]:
     """
     rows = [row for row in info.shown if not row.point]
     latencies = [
-        metric.name if at == "mean" else f"{at}:{metric.name}" for metric in placed() for at in metric.compared or ()
+        metric.name if key == "mean" else f"{key}:{metric.name}" for metric in placed() for key in metric.compared or ()
     ]
-    ours = ("output_tokens", "attainment", "goodput_rps", "throughput_rps", "output_tps", *latencies, "failed")
+    names = ("output_tokens", "attainment", "goodput_rps", "throughput_rps", "output_tps", *latencies, "failed")
     beginnings = ("p50:", "p90:", "p99:", *gates.compared(), "token_goodput_tps", "attainment of ")  # of names we know
-    foreign = [row for row in rows if not row.metric.startswith(beginnings) and row.metric not in ours]
-    return [*(row for name in ours for row in rows if row.metric == name), *foreign]
+    foreign = [row for row in rows if not row.metric.startswith(beginnings) and row.metric not in names]
+    return [*(row for name in names for row in rows if row.metric == name), *foreign]
 
 
 def _parting(info: CompareAnswer) -> Iterator[Table]:
@@ -246,20 +246,20 @@ def _parting(info: CompareAnswer) -> Iterator[Table]:
     if not exact or exact.identical:
         return
     rows = []
-    for name, found in (("request", exact.first_request), ("step", exact.first_step)):
-        if found is not None:
-            place, due_s = (found.request_id, found.scheduled_s) if name == "request" else (found.step, found.start_s)
-            at = option(due_s, 9) if isinstance(due_s, int | float) else "-"
-            column = clean(found.column) + ("" if isinstance(found.item, UnsetType) else f"[{found.item}]")
-            rows.append((f"first {name}", clean(place), at, column, clean(found.base, 60), clean(found.head, 60)))
+    for name, diff in (("request", exact.first_request), ("step", exact.first_step)):
+        if diff is not None:
+            place, due_s = (diff.request_id, diff.scheduled_s) if name == "request" else (diff.step, diff.start_s)
+            when = option(due_s, 9) if isinstance(due_s, int | float) else "-"
+            column = clean(diff.column) + ("" if isinstance(diff.item, UnsetType) else f"[{diff.item}]")
+            rows.append((f"first {name}", clean(place), when, column, clean(diff.base, 60), clean(diff.head, 60)))
     caption = f"{exact.requests_differ:,} of {exact.requests:,} requests differ; where pair {exact.pair} parts"
     yield Table(caption, ("what differs", "id", "due or begun at (s)", "column", "base", "head"), tuple(rows), left=6)
 
 
 def _differences(info: CompareAnswer, most: int) -> Iterator[Table | str]:
     """Everything recorded in which the sides differ; what must be equal and was allowed to differ first."""
-    noted = {**{_difference(each): "-" for each in info.differences}}
-    allowed = {_difference(each): "allowed by --allow-different" for each in info.allowed_differences}
+    noted = {**{_difference(entry): "-" for entry in info.differences}}
+    allowed = {_difference(entry): "allowed by --allow-different" for entry in info.allowed_differences}
     rows = [(*fact, note) for fact, note in {**allowed, **noted, **allowed}.items()]
     heads = ("field", "base", "head", "note")
     yield from listed("facts that are not the same on both sides", heads, rows, most, left=4)
@@ -277,10 +277,10 @@ def _changed(found: Comparison) -> tuple[Table, ...]:
     if not (found.contrasts and found.contrasts[0].met and found.info.same_requests):
         return ()
     rows = [
-        (f"pair {each.pair}", f"{each.requests:,}",
-         *(f"{each.met[which]:,} ({share(each.met[which] / each.requests)})" if each.requests else "-"
+        (f"pair {contrast.pair}", f"{contrast.requests:,}",
+         *(f"{contrast.met[which]:,} ({share(contrast.met[which] / contrast.requests)})" if contrast.requests else "-"
            for which in ("both", "base", "head", "neither")))
-        for each in found.contrasts
+        for contrast in found.contrasts
     ]  # fmt: skip
     heads = ("pair", "requests", "met on both", "by the base only", "by the head only", "on neither")
     return listed(
@@ -290,9 +290,9 @@ def _changed(found: Comparison) -> tuple[Table, ...]:
 
 def _invalid(info: CompareAnswer, most: int) -> tuple[Table, ...]:
     """Attempts at a pair that do not count."""
-    again = {pair.pair for pair in info.pairs if pair.valid}
+    remade = {pair.pair for pair in info.pairs if pair.valid}
     rows = [
-        (clean(pair.pair, 40), "made again" if pair.pair in again else "not valid", _why(pair))
+        (clean(pair.pair, 40), "made again" if pair.pair in remade else "not valid", _why(pair))
         for pair in info.pairs
         if not pair.valid
     ]
@@ -334,8 +334,8 @@ def _run(info: CompareAnswer, pair: ComparedPair, side: str, folder: Path) -> Ce
     """The path of a run, with a relative link to its page where it has one, else to its folder, if it is there."""
     from reports.comparison import folder_of
 
-    found = folder_of(info, pair, side, folder)
-    link = None if found is None else page_of(found, folder)
+    run_folder = folder_of(info, pair, side, folder)
+    link = None if run_folder is None else page_of(run_folder, folder)
     return Cell(clean(pair.run(side) or "-", 120), link=link)
 
 
@@ -349,7 +349,7 @@ def _repeat(info: CompareAnswer, folder: Path) -> str:
     for name, text in (("--warmup", info.warmup), ("--gate", _gates(info))):
         words += [name, clean(text, None)] if text else []
     words += ["--alpha", f"{100 * info.alpha:g}%"] if info.alpha != ALPHA else []
-    allowed = dict.fromkeys(each.field for each in info.allowed_differences)
+    allowed = dict.fromkeys(entry.field for entry in info.allowed_differences)
     words += ["--allow-different", ",".join(map(str, allowed))] if allowed else []
     return shlex.join(words)
 

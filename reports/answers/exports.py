@@ -31,13 +31,13 @@ def github_bigger(info: CompareAnswer) -> str:
 
 def bencher(info: CompareAnswer) -> str:
     """Bencher's metric format: benchmark -> measure -> value, with the ends of its interval where there is one."""
-    found: dict[str, dict[str, dict[str, float | None]]] = {}
+    benchmarks: dict[str, dict[str, dict[str, float | None]]] = {}
     for row in _rows(info):
         value: dict[str, float | None] = {"value": row.head}
         if (ends := _ends(row)) is not None:
             value |= {"lower_value": ends[0], "upper_value": ends[1]}
-        found.setdefault(_benchmark(row, info), {})[str(row.label)] = value
-    return _text(found)
+        benchmarks.setdefault(_benchmark(row, info), {})[str(row.label)] = value
+    return _text(benchmarks)
 
 
 def pytorch(info: CompareAnswer) -> str:

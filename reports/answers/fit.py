@@ -93,9 +93,9 @@ def _constants(info: FitAnswer) -> Iterator[Table]:
         yield Table("constants", (f"constant of {info.latency}", "value", "+- (95%)", "unit"), rows, words=1)
     for name, points in info.points.items():
         last = len(points) - 1
-        shown = [points[i] for i in sorted({0, len(points) // 4, len(points) // 2, 3 * len(points) // 4, last})]
-        times = tuple((f"{point[0]:,.0f}", f"{point[-1] * 1000:.4g} ms") for point in shown)
-        caption = f"step time, {len(shown)} of {len(points)} points"
+        sample = [points[i] for i in sorted({0, len(points) // 4, len(points) // 2, 3 * len(points) // 4, last})]
+        times = tuple((f"{point[0]:,.0f}", f"{point[-1] * 1000:.4g} ms") for point in sample)
+        caption = f"step time, {len(sample)} of {len(points)} points"
         yield Table(caption, (_POINTS.get(name, clean(name)), "step time"), times, left=0)
 
 
@@ -109,7 +109,7 @@ def _errors(info: FitAnswer) -> Table:
     rows = tuple(
         (f"{which}, {clean(row.kind)}", f"{row.rows:,}", f"{row.mean:.1%}", f"{row.p90:.1%}",
          f"{row.bias:+.1%}")
-        for which, found in (("unseen", info.unseen), ("seen", info.seen)) for row in found
+        for which, scores in (("unseen", info.unseen), ("seen", info.seen)) for row in scores
     )  # fmt: skip
     return Table("errors of step times, relative", heads, rows)
 
@@ -118,5 +118,5 @@ def rows(info: FitAnswer) -> Iterator[dict[str, Any]]:
     """A row per constant with its unit, then a row per score, errors as shares."""
     for row in info.constants:
         yield {**encode(row), "unit": _unit(row.name)}
-    for which, found in (("unseen", info.unseen), ("seen", info.seen)):
-        yield from ({"scored_on": which, **encode(row)} for row in found)
+    for which, scores in (("unseen", info.unseen), ("seen", info.seen)):
+        yield from ({"scored_on": which, **encode(row)} for row in scores)

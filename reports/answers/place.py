@@ -122,9 +122,9 @@ def _if_slower(info: PlaceAnswer) -> Iterator[Finding]:
 
 
 def _cost(spent: PlaceCost, others: str) -> str:
-    left = f"; {spent.left} {others} that may meet the SLO were not run" if spent.left else ""
+    skipped = f"; {spent.left} {others} that may meet the SLO were not run" if spent.left else ""
     candidates = _format.count(spent.candidates, "candidate")
-    return f"{candidates}, {spent.requests:,} requests, {_format.seconds(spent.wall_s)}{left}"
+    return f"{candidates}, {spent.requests:,} requests, {_format.seconds(spent.wall_s)}{skipped}"
 
 
 def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
@@ -136,12 +136,12 @@ def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
         if info.target_rps is not None:
             title = "Requests within the SLO, by deployment"
         drawn = figures_of("place", info)
-        yield Section("figures", "Comparison", tuple(replace(one, title=title or one.title) for one in drawn))
+        yield Section("figures", "Comparison", tuple(replace(entry, title=title or entry.title) for entry in drawn))
     candidates = tuple(_candidates(info, MOST_ROWS_ON_PAGE if on_page else MOST_ROWS)) if info.candidates else ()
     reasons: dict[tuple[str, str], list[str]] = {}
-    for one in info.skipped:
-        reasons.setdefault((clean(one.hardware), clean(one.reason, None)), []).append(_named(one.name))
-    skipped = tuple((_some(names), *of) for of, names in reasons.items())
+    for entry in info.skipped:
+        reasons.setdefault((clean(entry.hardware), clean(entry.reason, None)), []).append(_named(entry.name))
+    skipped = tuple((_some(names), *cause) for cause, names in reasons.items())
     for key, heading, blocks in (
         ("candidates", "Candidates", candidates),
         ("skipped", "Left out", (Table("left out", ("tp,pp", "GPU", "reason"), skipped, 2, 1),) if skipped else ()),
@@ -160,13 +160,13 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
     best, objective = info.best, info.objective
     columns = _columns(info, best)
     if (head := _TAKEN.get(objective.name)) is not None:
-        columns[head] = [_number(one.taken or 0.0) for one in best]
+        columns[head] = [_number(placed.taken or 0.0) for placed in best]
     if best[0].per_million_tokens is not None:
-        columns["$ per 1M input"] = [_number(one.per_million_input_tokens or 0.0) for one in best]
-        columns["$ per 1M output"] = [_number(one.per_million_tokens or 0.0) for one in best]
-    if any(one.with_error is not None for one in best):
-        columns["if slower"] = [_format.share(one.with_error) for one in best]
-    columns["beside the first"] = ["", *(_beside(info, one) for one in best[1:])]
+        columns["$ per 1M input"] = [_number(placed.per_million_input_tokens or 0.0) for placed in best]
+        columns["$ per 1M output"] = [_number(placed.per_million_tokens or 0.0) for placed in best]
+    if any(placed.with_error is not None for placed in best):
+        columns["if slower"] = [_format.share(placed.with_error) for placed in best]
+    columns["beside the first"] = ["", *(_beside(info, placed) for placed in best[1:])]
     yield Table("the first is recommended", tuple(columns), tuple(zip(*columns.values(), strict=True)), 2, 1)
     if best[0].command:
         yield Command("Confirm it", clean(best[0].command, None))
@@ -174,14 +174,14 @@ def _best(info: PlaceAnswer) -> Iterator[Table | Command]:
 
 def _columns(info: PlaceAnswer, units: Sequence[PlacedUnit]) -> dict[str, list[str]]:
     """What placements are described by: the unit, and what its objective goes by with the interval of that."""
-    columns = {head: [_unit(one)[place] for one in units] for place, head in enumerate(_UNIT)}
+    columns = {head: [_unit(placed)[place] for placed in units] for place, head in enumerate(_UNIT)}
     if info.target_rps is not None:
-        columns["meets the SLO"] = [_format.share(one.attainment or 0.0) for one in units]
-        columns["95% interval"] = [_share_interval(one) for one in units]
+        columns["meets the SLO"] = [_format.share(placed.attainment or 0.0) for placed in units]
+        columns["95% interval"] = [_share_interval(placed) for placed in units]
     else:
-        columns["95% interval"] = [_interval(one) for one in units]
+        columns["95% interval"] = [_interval(placed) for placed in units]
         if info.objective.name != "gpu":
-            columns[info.objective.unit] = [_number(one.value) for one in units]
+            columns[info.objective.unit] = [_number(placed.value) for placed in units]
     return columns
 
 
@@ -201,15 +201,15 @@ def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
     if info.target_rps is None:
         ordered = sorted(info.candidates, key=lambda one: one.algorithm)
         groups = {f"{name}: rates of short runs": [*group] for name, group in groupby(ordered, lambda u: u.algorithm)}
-    for caption, every in groups.items():
-        units = every[:most]
+    for caption, all_units in groups.items():
+        units = all_units[:most]
         columns = _columns(info, units)
         if info.target_rps is not None:
-            columns["the goal"] = [_SIDES[one.meets] for one in units]
-        columns["binding bound"] = [clean(one.binding or "-") for one in units]
-        shown = {head: column for head, column in columns.items() if set(column) - {"-"}}
-        more = f" (the best {most} of {len(every)})" if len(every) > most else ""
-        yield Table(f"{caption}{more}", tuple(shown), tuple(zip(*shown.values(), strict=True)), 2)
+            columns["the goal"] = [_SIDES[placed.meets] for placed in units]
+        columns["binding bound"] = [clean(placed.binding or "-") for placed in units]
+        printed = {head: column for head, column in columns.items() if set(column) - {"-"}}
+        more = f" (the best {most} of {len(all_units)})" if len(all_units) > most else ""
+        yield Table(f"{caption}{more}", tuple(printed), tuple(zip(*printed.values(), strict=True)), 2)
 
 
 def _named(name: str) -> str:
@@ -241,5 +241,5 @@ def _number(value: float) -> str:
 
 def rows(info: PlaceAnswer) -> Iterator[dict[str, Any]]:
     """A row per candidate, rates in requests per second."""
-    for one in encode(info).get("candidates", ()):
-        yield {name: value for name, value in one.items() if not isinstance(value, dict)}
+    for candidate in encode(info).get("candidates", ()):
+        yield {name: value for name, value in candidate.items() if not isinstance(value, dict)}

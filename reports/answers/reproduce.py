@@ -105,8 +105,8 @@ def page(info: ReproduceAnswer) -> str:
     parts = [_PAGE_HEAD, f"**{in_markdown(_counted(info.rows), None)}**\n"]
     by_subject = sorted(info.rows, key=lambda row: row.subject)
     for subject, group in groupby(by_subject, key=lambda row: row.subject):
-        found = [*group]
-        parts += [f"## {subject}\n", f"{markdown_table(_table(found, ''))}\n", *map(_folded, found)]
+        subject_rows = [*group]
+        parts += [f"## {subject}\n", f"{markdown_table(_table(subject_rows, ''))}\n", *map(_folded, subject_rows)]
     return "\n".join(parts)
 
 

@@ -81,8 +81,8 @@ def _numbers(info: RunInfo, result: Result) -> Iterator[tuple[str, str]]:
         yield "within the SLO", _format.share(result.attainment, result.goal)
     if (goodput_rps := info.summary.goodput_rps) is not None and not result.overloaded:
         yield "goodput", f"{_format.number(goodput_rps)} req/s"
-    wanted = 99.0 if result.goal > GOAL_OF_P90 else 90.0
-    percentile = min(percentiles_of(info.spec), key=lambda shown: abs(shown - wanted))
+    target = 99.0 if result.goal > GOAL_OF_P90 else 90.0
+    percentile = min(percentiles_of(info.spec), key=lambda shown: abs(shown - target))
     for row in result.rows:
         if row.name in ("TTFT", "TPOT") and row.values["mean"]:
             yield f"{row.name} p{percentile:g}", f"{row.values[f'p{percentile:g}']} {row.unit}"
@@ -110,9 +110,9 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
         yield "Client floor", "none: time is simulated"
     elif _sending.client(run):
         floors = _sending.floors(info)
-        known = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
-        shown = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in known)
-        yield "Client floor", "; ".join(shown) or _sending.no_floor(info)
+        by_label = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
+        texts = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in by_label)
+        yield "Client floor", "; ".join(texts) or _sending.no_floor(info)
 
 
 def _per_unit(info: RunInfo) -> Iterator[str]:
@@ -141,9 +141,9 @@ def _trace(facts: Mapping[str, object]) -> str:
 
 def _variation(info: RunInfo) -> Iterator[str]:
     """The metrics of the run as a whole: the mean where there are several values, and the largest."""
-    found, own_cache = info.summary.run_metrics, info.backend.get("prefix_cache") is True
+    metrics, own_cache = info.summary.run_metrics, info.backend.get("prefix_cache") is True
     for name, metric in run_metrics().items():
-        if (values := found.get(name)) is not None and not (own_cache and name in OF_CACHE):
+        if (values := metrics.get(name)) is not None and not (own_cache and name in OF_CACHE):
             unit = metric.unit if metric.unit in ("s", "share", "tokens") else ""
             mean, most = (_format.with_unit(value, unit) for value in (values.mean, values.max))
             yield f"{metric.label} {mean}" + (f" (max {most})" if (values.n or 0) > 1 else "")
@@ -155,8 +155,8 @@ def _warnings(info: RunInfo, word: str) -> Iterator[Notice]:
     causes: dict[tuple[str | None, str], list[str]] = {}
     for warning in info.warnings or ():
         if in_verdict is None or warning.code != in_verdict:
-            found = causes.setdefault((warning.code, sentence(warning.remedy, 400)), [])
-            found.append(sentence(warning.message, 600))
+            texts = causes.setdefault((warning.code, sentence(warning.remedy, 400)), [])
+            texts.append(sentence(warning.message, 600))
     for (_, remedy), messages in causes.items():
         yield Notice(" ".join(dict.fromkeys(messages)), remedy)
 
@@ -218,11 +218,11 @@ def _rows_table(note: str, rows: Sequence[Row], goal: str = "", within: Cell | N
 
 def _curve(run: Run) -> Curve | None:
     """Attainment against the SLO scale for a terminal, where the run has bounds on single requests."""
-    shown, slo = _data.measured(run), _data.slo(run)
-    if not shown.requests.num_rows or not _data.margins(shown):
+    after_warmup, slo = _data.measured(run), _data.slo(run)
+    if not after_warmup.requests.num_rows or not _data.margins(after_warmup):
         return None
     scales = np.geomspace(*ENDS, POINTS).tolist()
-    shares = scale.curve(_data.seen(shown), slo, scales, _data.scored(shown)).attainment.tolist()
+    shares = scale.curve(_data.seen(after_warmup), slo, scales, _data.scored(after_warmup)).attainment.tolist()
     title = "attainment against SLO scale: every bound times the scale, a column at 1"
     return Curve(list(zip(scales, shares, strict=True)), [slo.goal], title, "x", [1.0], log=True)
 
@@ -241,18 +241,18 @@ def _figures(run: Run) -> Iterator[tuple[str, tuple[Figure, str]]]:
     """Key -> figure and its section; what another tool's aggregates can never show is left out."""
     measured = _data.measured(run)
     for row in () if run.info.source.per_request is False else figures.of("run").values():
-        shown = run if row.over_time else measured
-        yield row.key, (Figure(row.key, row.title, partial(row.draw, shown)), row.section)
+        subject = run if row.over_time else measured
+        yield row.key, (Figure(row.key, row.title, partial(row.draw, subject)), row.section)
 
 
 def _checks(info: RunInfo) -> Iterator[Block]:
     rows = []
     for check in info.checks or ():
-        name, state, found, remedy = (
+        name, state, finding, remedy = (
             clean(text or "", 600) for text in (check.check, check.state, check.text, check.remedy)
         )
-        shown = Cell("not checked" if state == "unknown" else state, good=False if state == "failed" else None)
-        rows.append((name, shown, found, remedy))
+        cell = Cell("not checked" if state == "unknown" else state, good=False if state == "failed" else None)
+        rows.append((name, cell, finding, remedy))
     if rows:
         caption, heads = "checks of the run; one that fails makes it not valid", ("check", "state", "found", "remedy")
         yield Table(caption, heads, tuple(rows), left=2, words=2)

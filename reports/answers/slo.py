@@ -36,13 +36,13 @@ MARKS = {0: ("MET", True), 1: ("NOT MET", False), 4: ("NOT VALID", False), 5: ("
 def document(info: SloAnswer, path: Path | None = None) -> Document:
     """The report of scores whose slo.json is `info`; `path` is where it is stored."""
     runs = info.runs
-    alone = len(runs) == 1
+    single = len(runs) == 1
     judged = info.fail_under is not None or info.exit_code == 4
     mark, good = MARKS.get(info.exit_code, MARKS[5]) if judged else ("SCORED AGAIN", None)
-    name = clean(runs[0].workload or runs[0].name, 60) if alone else f"{len(runs)} runs"
+    name = clean(runs[0].workload or runs[0].name, 60) if single else f"{len(runs)} runs"
     return Document(
         title=f"SLO attainment of {name}",
-        subtitle=opening(runs[0]) if alone else f"{sum(run.measured for run in runs):,} measured requests",
+        subtitle=opening(runs[0]) if single else f"{sum(run.measured for run in runs):,} measured requests",
         mark=mark,
         good=good,
         findings=tuple(_findings(info)),
@@ -56,8 +56,8 @@ def document(info: SloAnswer, path: Path | None = None) -> Document:
 def _findings(info: SloAnswer) -> Iterator[Finding]:
     """Where the curves cross the goals; without curves the first SLO of the first run."""
     for curve in info.curves:
-        found = [*map(_crossing, curve.crossings), *_missed(curve)]
-        yield Finding(f"{clean(curve.slo, 100)}{_label(curve)}: {'; '.join(found)}")
+        texts = [*map(_crossing, curve.crossings), *_missed(curve)]
+        yield Finding(f"{clean(curve.slo, 100)}{_label(curve)}: {'; '.join(texts)}")
     if info.curves:
         return
     run = next((run for run in info.runs if run.measured), None)
@@ -82,8 +82,8 @@ def _crossing(found: CurveCrossing) -> str:
     if found.between is None:
         return f"{percent(found.goal)}: all rates lie {'above' if found.side == 'above' else 'below'} it"
     low, high = map(number, found.between)
-    at = f"{percent(found.goal)} is crossed near {number(found.at_rps)} req/s"
-    return f"{at}: interpolated between {low} and {high}, without an interval"
+    crossing = f"{percent(found.goal)} is crossed near {number(found.at_rps)} req/s"
+    return f"{crossing}: interpolated between {low} and {high}, without an interval"
 
 
 def _missed(curve: SloCurve) -> Iterator[str]:
@@ -111,8 +111,8 @@ def _key_facts(info: SloAnswer) -> Iterator[tuple[str, str]]:
         "System": [run.backend for run in runs],
         "Workload": [run.workload for run in runs],
     }
-    for name, of in values.items():
-        if text := ("; " if name == "SLO" else ", ").join(dict.fromkeys(clean(each, 200) for each in of if each)):
+    for name, texts in values.items():
+        if text := ("; " if name == "SLO" else ", ").join(dict.fromkeys(clean(part, 200) for part in texts if part)):
             yield name, f"{text} (seconds)" if name == "SLO" else text
 
 
@@ -136,13 +136,13 @@ def _warnings(runs: Sequence[ScoredRun]) -> Iterator[Notice]:
 
 def _sections(info: SloAnswer) -> Iterator[Section]:
     runs = info.runs
-    apart = runs if len(runs) <= APART else []
-    for place, run in enumerate(apart):
+    detailed = runs if len(runs) <= APART else []
+    for place, run in enumerate(detailed):
         title = "Scores" if len(runs) == 1 else clean(run.path, 60)
         yield Section(f"run-{place}", title, tuple(of_run(run, info, place)))
     for place, curve in enumerate(info.curves):
         yield Section(f"curve-{place}-all", f"Over the rate{_label(curve)}", tuple(_of_curve(curve, runs, place)))
-    if not apart:
+    if not detailed:
         yield Section("runs", "Runs", (_overview(runs, info), *_left_out(runs, info)))
 
 
@@ -163,19 +163,19 @@ def _overview(runs: Sequence[ScoredRun], info: SloAnswer) -> Table:
     while all(len(p) > common + 1 and p[common] == parts[0][common] for p in parts):
         common += 1
     slos = dict.fromkeys(clean(slo.text, 60) for run in runs for slo in run.slos)
-    named = len(slos) > 1
+    several = len(slos) > 1
     goals = runs[0].goals
     rows = tuple(
-        (clean("/".join(path[common:]), 60), *([clean(slo.text, 60)] if named else []), binding(slo),
+        (clean("/".join(path[common:]), 60), *([clean(slo.text, 60)] if several else []), binding(slo),
          number(run.sent_rps), share(slo.attainment, goals[0]),
          number(slo.goodput_rps), *met_or_missed(slo, info))
         for path, run in zip(parts, runs, strict=True) for slo in run.slos
     )  # fmt: skip
-    heads = ("run", *(["SLO"] if named else []), "binding", "rate (req/s)", "attainment", "goodput (req/s)",
+    heads = ("run", *(["SLO"] if several else []), "binding", "rate (req/s)", "attainment", "goodput (req/s)",
              *(f"goal {percent(goal)}" for goal in goals))  # fmt: skip
     more = f"; the first {MOST_ROWS} of {len(rows):,} rows, --format csv and json have all"
-    caption = f"runs{'' if named else f' under {next(iter(slos), str())}'}{more if len(rows) > MOST_ROWS else ''}"
-    return Table(caption, heads, rows[:MOST_ROWS], left=3 if named else 2)
+    caption = f"runs{'' if several else f' under {next(iter(slos), str())}'}{more if len(rows) > MOST_ROWS else ''}"
+    return Table(caption, heads, rows[:MOST_ROWS], left=3 if several else 2)
 
 
 def _of_curve(curve: SloCurve, runs: Sequence[ScoredRun], place: int) -> Iterator[Block]:
@@ -194,8 +194,8 @@ def _of_curve(curve: SloCurve, runs: Sequence[ScoredRun], place: int) -> Iterato
              *(clean(name, 24) for name in (*names, *first.missed)))  # fmt: skip
     yield Table(f"{clean(curve.slo)} over the rate{_label(curve)}", heads, rows)
     scales = [point for point in curve.points if point.scale and point.factors]
-    for at in range(0, len(scales), COLUMNS):
-        part = scales[at : at + COLUMNS]
+    for begin in range(0, len(scales), COLUMNS):
+        part = scales[begin : begin + COLUMNS]
         heads = ("SLO scale", *(f"{number(point.rate_rps)} req/s" for point in part))
         rows = tuple(
             (number(factor), *(share(point.scale[i]) for point in part)) for i, factor in enumerate(part[0].factors)
@@ -265,10 +265,10 @@ def _values(run: ScoredRun) -> Iterator[tuple[Any, ...]]:
         if slo.tokens is not None:
             yield text, "token_goodput_tps", "all", None, None, slo.tokens.token_goodput_tps
             yield text, "tokens_in_time", "all", None, None, slo.tokens.share
-    for found in run.groups:
-        for group in found.groups:
-            of = f"{found.by}: {group.name}"
-            for text, value in zip(found.slos, group.attainment, strict=True):
-                yield text, "attainment", of, None, None, value
+    for grouping in run.groups:
+        for group in grouping.groups:
+            label = f"{grouping.by}: {group.name}"
+            for text, value in zip(grouping.slos, group.attainment, strict=True):
+                yield text, "attainment", label, None, None, value
     for column in run.profiles.columns if run.profiles else ():
         yield from (("", name, column.name, None, None, value) for name, value in column.values.items())

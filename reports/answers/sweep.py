@@ -144,9 +144,9 @@ def _answer(info: SweepAnswer, study: Study) -> str:
 
 
 def _share(point: SweepPoint, goal: float) -> str:
-    shown = _format.share(point.mean_attainment, goal)
+    share_text = _format.share(point.mean_attainment, goal)
     interval = _interval(point.attainment)
-    return shown if interval == "-" else f"{shown} ({interval})"
+    return share_text if interval == "-" else f"{share_text} ({interval})"
 
 
 def _at(point: SweepPoint) -> str:
@@ -171,13 +171,13 @@ def key_facts(info: SweepAnswer | CapacityAnswer, study: Study | None) -> Facts:
     """SLO, system, workload, client floor."""
     stored = _first_run(study)
     traffic = info.traffic or stored.workload
-    own = None
+    slo_text = None
     if isinstance(info, CapacityAnswer):
-        traffic, own = info.traffic or Workload(name=info.workload), info.slo.text
+        traffic, slo_text = info.traffic or Workload(name=info.workload), info.slo.text
     backend = stored.backend if info.backend is UNSET else info.backend
     # without the rate, which is what a sweep varies
     source = _system.source(replace(traffic, rate_rps=None), info.spec)
-    text = clean((own or info.spec.get("slo") or "") if study is None else study.slo, 400)
+    text = clean((slo_text or info.spec.get("slo") or "") if study is None else study.slo, 400)
     rows = (
         ("SLO", f"{text} (seconds)" if text else ""),
         ("System", _system.system(backend, stored.host) or clean(info.spec.get("backend") or "", 200)),
@@ -191,8 +191,8 @@ def key_facts(info: SweepAnswer | CapacityAnswer, study: Study | None) -> Facts:
 def _first_run(study: Study | None) -> RunInfo:
     """run.json of the first run, for sweeps that do not hold system and traffic themselves; empty where it is gone."""
     systems = () if study is None else study.systems
-    found = infos(f for system in systems for point in system.points for f in point.folders)
-    return next(found, RunInfo.of({}))
+    stored = infos(f for system in systems for point in system.points for f in point.folders)
+    return next(stored, RunInfo.of({}))
 
 
 def _floor(info: SweepAnswer | CapacityAnswer, study: Study | None) -> str:
@@ -201,13 +201,13 @@ def _floor(info: SweepAnswer | CapacityAnswer, study: Study | None) -> str:
     floors = {} if study is None else floor_s(study)
     if isinstance(info, CapacityAnswer) and info.floor is not None:
         floors = floors_s(info.floor)
-    known = [f"{m.label} {_format.seconds(floors[m.name])}" for m in headline() if m.name in floors]
-    return f"{', '.join(known)} (p99 of the timestamp error)" if known else "" if study is None else "not measured"
+    texts = [f"{m.label} {_format.seconds(floors[m.name])}" for m in headline() if m.name in floors]
+    return f"{', '.join(texts)} (p99 of the timestamp error)" if texts else "" if study is None else "not measured"
 
 
 def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iterator[Section]:
     crossings = [
-        crossed(along(info, axis, home or Path())) for axis in dict.fromkeys(found.along for found in info.crossings)
+        crossed(along(info, axis, home or Path())) for axis in dict.fromkeys(cross.along for cross in info.crossings)
     ]
     if study is not None and home is not None:
         yield from of_figures(study, crossings)
@@ -230,8 +230,8 @@ def of_figures(study: Study, crossings: Sequence[Table] = ()) -> Iterator[Sectio
 
 def crossed(study: Study) -> Table:
     """A row for each system and goal: where it is crossed and, of several systems, how often the base that is."""
-    several, found = len(study.systems) > 1, study_runs.crossed(study)
-    paired = bool(found and found[0].base)
+    several, crossings = len(study.systems) > 1, study_runs.crossed(study)
+    paired = bool(crossings and crossings[0].base)
     rows = tuple(
         (
             *([row.system.name] if several else []),
@@ -241,13 +241,13 @@ def crossed(study: Study) -> Table:
             " to ".join(map(_format.option, row.between)) if row.between else row.side or "-",
             *([_format.number(row.times[0]), _format.between(*row.times[1:])] if paired else []),
         )
-        for row in found
+        for row in crossings
     )
     what = f"sustains ({study.rate_unit})" if study.axis == RATE else f"crossed at {axis_title(study.axis)}"
     between = "between (req/s)" if study.axis == RATE else "between"
     heads = (*(["system"] if several else []), "goal", what, "95% interval", between,
-             *([f"times {found[0].base}{study.per_gpu_text}", "95% interval"] if paired else []))  # fmt: skip
-    how = " or ".join(dict.fromkeys(one.how for system in study.systems for one in system.capacities))
+             *([f"times {crossings[0].base}{study.per_gpu_text}", "95% interval"] if paired else []))  # fmt: skip
+    how = " or ".join(dict.fromkeys(capacity.how for system in study.systems for capacity in system.capacities))
     caption = ", ".join(filter(None, ("where attainment crosses the goals", how)))
     return Table(caption, heads, rows, int(several))
 
@@ -283,15 +283,15 @@ def _attainment(info: SweepAnswer) -> Table:
         "not valid": lambda point: _of(point.invalid, point),
     }
     cells = {head: [cell(point) for point in info.points] for head, cell in columns.items()}
-    shown = {head: column for head, column in cells.items() if head in _ALWAYS or set(column) - {"-"}}
+    printed = {head: column for head, column in cells.items() if head in _ALWAYS or set(column) - {"-"}}
     # a column of the SLO where points have different ones and no axis tells which
     rescored = any(axis.rescored for axis in info.axes)
     differ = [] if rescored or len({point.slo for point in info.points}) < 2 else ["slo"]
     rows = tuple(
-        (*_values(names, point), *(clean(point.slo) for _ in differ), *(column[i] for column in shown.values()))
+        (*_values(names, point), *(clean(point.slo) for _ in differ), *(column[i] for column in printed.values()))
         for i, point in enumerate(info.points)
     )
-    heads = (*map(axis_title, names), *(name.upper() for name in differ), *shown)
+    heads = (*map(axis_title, names), *(name.upper() for name in differ), *printed)
     return Table("attainment and goodput over seeds", heads, rows, len(names) + len(differ))
 
 
@@ -299,12 +299,12 @@ def _differences(info: SweepAnswer) -> Table:
     names = [*info.differences[0].at]
     rows = tuple(
         (
-            *(clean(one.at[name]) for name in names),
-            named(one.head.items()),
-            f"{100 * one.difference:+.1f}",
-            _format.between(one.low, one.high, lambda end: f"{100 * end:+.1f}"),
+            *(clean(row.at[name]) for name in names),
+            named(row.head.items()),
+            f"{100 * row.difference:+.1f}",
+            _format.between(row.low, row.high, lambda end: f"{100 * end:+.1f}"),
         )
-        for one in info.differences
+        for row in info.differences
     )
     return Table(f"attainment less that of {named(info.differences[0].base.items())}, in points, paired by seed",
                  (*map(axis_title, names), "system", "difference", "95% interval"), rows, len(names) + 1)  # fmt: skip
@@ -314,14 +314,14 @@ def _curves(info: SweepAnswer) -> Iterator[Curve]:
     """Attainment over the rate, for each of the first values of other axes."""
     lines: dict[tuple[tuple[str, Any], ...], list[tuple[float, float]]] = {}
     for point in info.points:
-        where = tuple((name, value) for name, value in point.values.items() if name != RATE)
+        others = tuple((name, value) for name, value in point.values.items() if name != RATE)
         rate, share = point.values.get(RATE), point.attainment
         if share is not None and isinstance(rate, int | float):
-            lines.setdefault(where, []).append((float(rate), share.mean))
-    for where, points in [*lines.items()][:CURVES]:
-        of = "".join(f", {clean(name, 30)} {clean(value, 40)}" for name, value in where)
-        crossed = [c.at for c in info.crossings if c.at and c.along == RATE and c.where == dict(where)]
-        yield Curve(points, info.goals, f"attainment by rate{of}", "req/s", crossed)
+            lines.setdefault(others, []).append((float(rate), share.mean))
+    for others, points in [*lines.items()][:CURVES]:
+        suffix = "".join(f", {clean(name, 30)} {clean(value, 40)}" for name, value in others)
+        crossed = [c.at for c in info.crossings if c.at and c.along == RATE and c.where == dict(others)]
+        yield Curve(points, info.goals, f"attainment by rate{suffix}", "req/s", crossed)
 
 
 def runs(info: SweepAnswer, home: Path, page: Path | None = None) -> Table:
@@ -429,7 +429,7 @@ def _repeat(info: SweepAnswer) -> str:
     axes = {axis.name: [str(value) for value in axis.values] for axis in info.axes}
     seeds = info.seeds
     counted = bool(seeds) and list(seeds) == list(range(seeds[0], seeds[0] + len(seeds)))
-    own = {
+    overrides = {
         "rate": _listed(axes[RATE]) if RATE in axes else None,
         "seeds": str(len(seeds)) if counted else ",".join(map(str, seeds)),
         "seed": seeds[0] or None if counted else None,
@@ -437,7 +437,7 @@ def _repeat(info: SweepAnswer) -> str:
         "goal": ",".join(map(percent, info.goals)),
     }
     over = [f"--over {shlex.quote(f'{clean(n)}={clean(_listed(v), None)}')}" for n, v in axes.items() if n != RATE]
-    return " ".join([command("sweep", {**info.spec, **own}), *over])
+    return " ".join([command("sweep", {**info.spec, **overrides}), *over])
 
 
 def _capacity(info: SweepAnswer) -> str | None:
@@ -445,7 +445,7 @@ def _capacity(info: SweepAnswer) -> str | None:
     not over the rate of an SLO."""
     if not info.spec.get("slo") or all(axis.name != RATE for axis in info.axes):
         return None
-    crossed = [one for one in info.crossings if one.along == RATE and one.at is not None]
+    crossed = [crossing for crossing in info.crossings if crossing.along == RATE and crossing.at is not None]
     best = max(crossed, key=lambda one: (one.goal, one.at), default=None)
     fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE} | dict(best.where if best else {})
     plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
@@ -469,16 +469,16 @@ NOT_OF_A_SEARCH = ("rate", "duration", "fail-under")
 
 def command(name: str, options: Mapping[str, Any]) -> str:
     """A command of bench with these options, those that are not None and that it takes."""
-    taken = {k: v for k, v in options.items() if name != "capacity" or k not in NOT_OF_A_SEARCH}
-    words = [f"--{clean(key)} {shlex.quote(clean(value, None))}" for key, value in taken.items() if value is not None]
+    usable = {k: v for k, v in options.items() if name != "capacity" or k not in NOT_OF_A_SEARCH}
+    words = [f"--{clean(key)} {shlex.quote(clean(value, None))}" for key, value in usable.items() if value is not None]
     return " ".join(["bench", name, *words])
 
 
 def _used(info: SweepAnswer, study: Study | None) -> Facts:
-    own, stored = encode(info), encode(_first_run(study))
+    sweep_facts, stored = encode(info), encode(_first_run(study))
     rows = [("clock", clean(info.clock)), ("seeds", clean(", ".join(map(str, info.seeds)), 300))]
     for title in ("spec", "traffic", "backend", "versions"):
-        rows += [(f"{title}: {name}", value) for name, value in flat(part(own, title))]
-    for title in ("host", *(name for name in ("workload", "backend") if not part(own, name))):
+        rows += [(f"{title}: {name}", value) for name, value in flat(part(sweep_facts, title))]
+    for title in ("host", *(name for name in ("workload", "backend") if not part(sweep_facts, name))):
         rows += [(f"first run, {title}: {name}", value) for name, value in flat(part(stored, title))]
     return tuple(rows)

@@ -52,11 +52,11 @@ def _value(value: Any) -> str:
 
 def _table(one: theory.Table) -> Table:
     units = [column.unit for column in one.columns]
-    left = next((number for number, unit in enumerate(units) if unit != "text"), len(units))  # columns of names
+    name_columns = next((number for number, unit in enumerate(units) if unit != "text"), len(units))  # columns of names
     rows = tuple(
         tuple(clean(_cell(value, unit), 200) for value, unit in zip(row, units, strict=True)) for row in one.rows
     )
-    return Table(clean(one.title, 100), tuple(map(_head, one.columns)), rows, left)
+    return Table(clean(one.title, 100), tuple(map(_head, one.columns)), rows, name_columns)
 
 
 def _head(column: theory.Column) -> str:
@@ -96,5 +96,5 @@ _CELLS: Mapping[str, Callable[[Any], str]] = {
 
 def rows(info: TheoryAnswer) -> Iterator[dict[str, Any]]:
     """A row per row of the table; times in seconds, shares from 0 to 1."""
-    for one in info.tables:
-        yield from (dict(zip([column.head for column in one.columns], row, strict=True)) for row in one.rows)
+    for table in info.tables:
+        yield from (dict(zip([column.head for column in table.columns], row, strict=True)) for row in table.rows)

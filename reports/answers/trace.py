@@ -105,8 +105,8 @@ def fetched(done: Any, source: Any) -> Document:
 
 def rows(facts: object, name: str = "") -> Iterator[dict[str, object]]:
     """A row per value with its path, such as `lengths.output_tokens.p90`; of a list of objects a row per object."""
-    if isinstance(facts, list) and facts and all(isinstance(one, Mapping) for one in facts):
-        yield from ({"name": name, **one} if name else dict(one) for one in facts)
+    if isinstance(facts, list) and facts and all(isinstance(entry, Mapping) for entry in facts):
+        yield from ({"name": name, **entry} if name else dict(entry) for entry in facts)
     elif isinstance(facts, Mapping | list):
         inner = facts.items() if isinstance(facts, Mapping) else enumerate(facts)
         for key, value in inner:
@@ -117,8 +117,8 @@ def rows(facts: object, name: str = "") -> Iterator[dict[str, object]]:
 
 def _report(title: str, key_facts: Iterable[tuple[str, str]], **more: Any) -> Document:
     rows = tuple((name, clean(text, None)) for name, text in key_facts)
-    given = {"findings": (), "definitions": (), **more}
-    return Document(title=clean(title, None), subtitle="", mark="", good=None, key_facts=rows, **given)
+    fields = {"findings": (), "definitions": (), **more}
+    return Document(title=clean(title, None), subtitle="", mark="", good=None, key_facts=rows, **fields)
 
 
 def _origin(about: Info) -> Iterator[tuple[str, str]]:
@@ -166,8 +166,8 @@ def _images(images: Info | None) -> Iterator[tuple[str, str]]:
     if images is None:
         return
     parts = [f"in {share(images['share'])} of the requests"]
-    if each := images["images"]:
-        parts.append(f"mean {number(each['mean'])}, p90 {number(each['p90'])}, max {number(each['max'])} of those")
+    if stats := images["images"]:
+        parts.append(f"mean {number(stats['mean'])}, p90 {number(stats['p90'])}, max {number(stats['max'])} of those")
     of_prompt = images["share_of_prompt_tokens"]
     parts.append(
         "their tokens are not counted (--reader azure:image=TOKENS counts so many for each)"
@@ -192,8 +192,8 @@ def _spread(info: Info) -> Iterator[tuple[str, str]]:
     zero = f"{share(gaps['zero_share'])} of gaps are 0 s"
     if ticks:
         acf = " / ".join("-" if value is None else f"{value:.2f}" for value in ticks["acf"])
-        each = f"{number(ticks['mean'])} requests each (most {ticks['most']})"
-        yield "ticks", f"{ticks['ticks']:,} ticks of {ticks['tick_s']:.3g} s, {each}; counts are per tick"
+        per_tick = f"{number(ticks['mean'])} requests each (most {ticks['most']})"
+        yield "ticks", f"{ticks['ticks']:,} ticks of {ticks['tick_s']:.3g} s, {per_tick}; counts are per tick"
         yield "gaps", f"not shown: they say more about the ticks than about the traffic ({zero})"
         yield "memory", f"autocorrelation of the counts after 1 / 2 ticks: {acf} (Poisson 0)"
     else:
@@ -215,10 +215,10 @@ def _spread(info: Info) -> Iterator[tuple[str, str]]:
 def _classes(found: Mapping[str, Info]) -> Table:
     heads = ("class", "requests", "rate (1/s)", "CV in 20 min", "dispersion 1 min", "prompt", "output")
     rows = tuple(
-        (clean(name), f"{one['requests']:,}",
-         *(number(one[key]) for key in ("rate_rps", "window_cv_p50", "dispersion_60s")),
-         *(_tokens(one[key]) for key in ("prompt_mean", "output_mean")))
-        for name, one in found.items()
+        (clean(name), f"{facts['requests']:,}",
+         *(number(facts[key]) for key in ("rate_rps", "window_cv_p50", "dispersion_60s")),
+         *(_tokens(facts[key]) for key in ("prompt_mean", "output_mean")))
+        for name, facts in found.items()
     )  # fmt: skip
     return Table("classes", heads, rows)
 
@@ -245,9 +245,9 @@ def _sessions(found: Info | None) -> Facts:
 def _prefixes(found: Info) -> Table:
     blocks = f"{found['blocks']:,} blocks of {found['block_tokens']} tokens named, {found['distinct']:,} different"
     rows = [("without end", "-", f"{found['endless_hit_ratio']:.4f}", "1")]
-    for spec, one in found["caches"].items():
-        most = "-" if one["share_of_endless"] is None else f"{one['share_of_endless']:.3f}"
-        rows.append((clean(spec), f"{one['capacity_blocks']:,}", f"{one['hit_ratio']:.4f}", most))
+    for spec, cache in found["caches"].items():
+        most = "-" if cache["share_of_endless"] is None else f"{cache['share_of_endless']:.3f}"
+        rows.append((clean(spec), f"{cache['capacity_blocks']:,}", f"{cache['hit_ratio']:.4f}", most))
     return Table(f"prefixes: {blocks}", ("prefix cache", "blocks", "hits/blocks", "of the most"), tuple(rows))
 
 
@@ -257,8 +257,8 @@ def _width(width_s: float) -> str:
 
 def _tokens(value: float | None) -> str:
     """Three significant digits; whole numbers in full."""
-    whole = value is not None and math.isfinite(value) and value == int(value)
-    return f"{value:,.0f}" if whole else number(value)
+    integral = value is not None and math.isfinite(value) and value == int(value)
+    return f"{value:,.0f}" if integral else number(value)
 
 
 def _duration(value_s: float) -> str:
@@ -266,6 +266,6 @@ def _duration(value_s: float) -> str:
     total = round(value_s)
     if value_s < 120:
         return f"{number(value_s)} s"
-    unit, part, long, short = next(one for one in _UNITS if total >= one[0])
+    unit, part, long, short = next(entry for entry in _UNITS if total >= entry[0])
     rest = total % unit // part
     return f"{total // unit} {long}" + (f" {rest} {short}" if rest else "")

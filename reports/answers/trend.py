@@ -94,22 +94,22 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
     series = info.series
     mark, good = MARKS[info.state]
     worse = [
-        f"{clean(f'{each.name} {m.name}', 80)}{format_since(m)}: {format_level(m)}"
-        for each in series
-        for m in each.metrics
+        f"{clean(f'{line.name} {m.name}', 80)}{format_since(m)}: {format_level(m)}"
+        for line in series
+        for m in line.metrics
         if m.has_regressed
     ]
     which = f" ({'; '.join(worse[:3])}{'; ...' if len(worse) > 3 else ''})" if worse else ""
     exact = info.state == "regressed" and all(
-        each.exact for each in series if any(metric.has_regressed for metric in each.metrics)
+        line.exact for line in series if any(metric.has_regressed for metric in line.metrics)
     )
     note, advice = NOTES.get("exact" if exact else info.state, ("No level is worse than its reference.", None))
-    first, last = min(each.first[:10] for each in series), max(each.last[:10] for each in series)
+    first, last = min(line.first[:10] for line in series), max(line.last[:10] for line in series)
     links = {} if path is None else _links(info, path)
     room = _room(info) if path is not None else Room(0, MOST_PRINTED)
     return Document(
         title=f"Trend of {clean(Path(info.folder).name or info.folder, 80)}",
-        subtitle=f"{len(series):,} series, {sum(each.runs for each in series):,} runs from {first} to {last}",
+        subtitle=f"{len(series):,} series, {sum(line.runs for line in series):,} runs from {first} to {last}",
         mark=mark,
         good=good,
         findings=(Finding(f"{mark.capitalize()}{which}.", good, (note,)),),
@@ -117,7 +117,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
         warnings=tuple(_warnings(info)),
         sections=(
             *([Section("index", "All series", (_index(info, links),))] if len(series) > 1 else []),
-            *(section for place, each in enumerate(series, 1) for section in _sections(place, each, info, links, room)),
+            *(section for place, line in enumerate(series, 1) for section in _sections(place, line, info, links, room)),
         ),
         next=None if advice is None else Command(*advice),
         commands=(f"bench compare --trend {clean(info.folder, None)}",),
@@ -134,9 +134,9 @@ def _key_facts(info: TrendAnswer) -> tuple[tuple[str, str], ...]:
         "which allow for correlation between runs, and for a look every night",
         True: "with a virtual clock any difference from the reference is a change",
     }
-    valid, runs = sum(each.valid for each in series), sum(each.runs for each in series)
+    valid, runs = sum(line.valid for line in series), sum(line.runs for line in series)
     return (
-        ("rule", "; ".join(text for exact, text in rules.items() if any(each.exact is exact for each in series))),
+        ("rule", "; ".join(text for exact, text in rules.items() if any(line.exact is exact for line in series))),
         ("judged", f"{', '.join(m.name for m in METRICS if m.judged)}; all else is shown and decides nothing"),
         ("valid", f"{valid:,} of {runs:,} runs"),
     )
@@ -168,7 +168,7 @@ def _sections(
     name = clean(series.name, 80)
     without = [(gap.night, clean(gap.why)) for gap in series.gaps]
     gaps = _latest("dates without a valid run", ("night", "why"), without, room, left=2)
-    accepted = [(each.night, each.run, each.date, clean(each.reason or "-")) for each in series.accepted]
+    accepted = [(level.night, level.run, level.date, clean(level.reason or "-")) for level in series.accepted]
     levels = _latest("accepted levels", ("from", "run", "accepted on", "reason"), accepted, room, left=4)
     tables = (*_metrics(series), *_steps(series, room))
     further = (*levels, *_changes(series, room), *gaps)
@@ -228,13 +228,13 @@ def _latest(
 
 
 def _steps(series: TrendSeries, room: Room) -> Iterator[Table]:
-    found = [(step, metric) for metric in series.metrics for step in metric.steps]
+    changes = [(step, metric) for metric in series.metrics for step in metric.steps]
     rows = [
         (clean(metric.name, 60), *format_step(metric, step),
          clean(step.first + (f" to {step.ended}" if step.ended else ""), 80),
          clean(f"{step.commit_before or ''}..{step.commit or ''}", 80),
          clean(", ".join(f"{fact.what} {fact.before} -> {fact.after}" for fact in step.changed[:4]) or "-"))
-        for step, metric in sorted(found, key=lambda each: each[0].first)
+        for step, metric in sorted(changes, key=lambda each: each[0].first)
     ]  # fmt: skip
     heads = ("metric", "change", "level", "from", "commits", "changed with it")
     yield from _latest("changes", heads, rows, room, left=5, words=1)
@@ -305,7 +305,7 @@ def _links(info: TrendAnswer, page: Path) -> dict[str, str]:
     """
     start, root = page if page.is_dir() else page.parent, Path(info.folder)
     links = {}
-    for path in sorted({run.path for each in info.series for metric in each.metrics for run in metric.runs}):
+    for path in sorted({run.path for line in info.series for metric in line.metrics for run in metric.runs}):
         places = [Path(path)]
         if places[0].is_relative_to(root):
             below = places[0].relative_to(root)
@@ -331,13 +331,13 @@ def rows(info: TrendAnswer) -> Iterator[dict[str, Any]]:
     fields = ("night", "commit", "value", "low", "high", "reference", "threshold_pct", "state", "overloaded", "path")
     for series in info.series:
         for metric in series.metrics:
-            of = {
+            columns = {
                 "series": series.name,
                 "metric": metric.name,
                 "unit": metric.unit,
                 "judged": metric.judged,
             }
-            yield from ({**of, **{name: getattr(run, name) for name in fields}} for run in metric.runs)
+            yield from ({**columns, **{name: getattr(run, name) for name in fields}} for run in metric.runs)
 
 
 def format_value(metric: TrendMetric, value: float | None) -> str:

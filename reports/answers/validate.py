@@ -25,33 +25,33 @@ _DEFINITIONS = (
 
 def document(info: ValidateAnswer, path: Path | None = None) -> Document:
     """The report of a validation; with `path` that of a page, with figures."""
-    found = info.validations
-    targets = [target for one in found for target in one.targets]
+    cases = info.validations
+    targets = [target for case in cases for target in case.targets]
     missed = sum(not target.holds for target in targets)
     most = MOST_ROWS if path is None else MOST_ROWS_ON_PAGE
     return Document(
-        title=f"Simulator against {', '.join(clean(one.name, 60) for one in found)}",
-        subtitle="; ".join(clean(one.title, 200) for one in found),
+        title=f"Simulator against {', '.join(clean(case.name, 60) for case in cases)}",
+        subtitle="; ".join(clean(case.title, 200) for case in cases),
         mark=f"{missed} OF {len(targets)} MISSED" if missed else "TARGETS MET" if targets else "NO TARGET",
         good=not missed if targets else None,
         findings=tuple(
             Finding(
-                f"{clean(one.name, 60)}: {verdict(one)}",
-                all(target.holds for target in one.targets) if one.targets else None,
+                f"{clean(case.name, 60)}: {verdict(case)}",
+                all(target.holds for target in case.targets) if case.targets else None,
             )
-            for one in found
+            for case in cases
         ),
-        key_facts=tuple((clean(one.name, 60), clean(text, 400)) for one in found for text in one.setting),
+        key_facts=tuple((clean(case.name, 60), clean(text, 400)) for case in cases for text in case.setting),
         sections=tuple(
             Section(
                 f"against-{number}",
-                clean(one.name, 80),
+                clean(case.name, 80),
                 (
-                    *_tables(one, most),
-                    *([] if path is None else figures_of("validate", one, place=number)),
+                    *_tables(case, most),
+                    *([] if path is None else figures_of("validate", case, place=number)),
                 ),
             )
-            for number, one in enumerate(found, start=1)
+            for number, case in enumerate(cases, start=1)
         ),
         commands=(clean(info.command, None),),
         used=versions(info.versions),
@@ -120,8 +120,8 @@ def _pair(pair: Pair) -> tuple[str, ...]:
 
 def rows(info: ValidateAnswer) -> Iterator[dict[str, Any]]:
     """A row per pair; times in seconds, errors in percent, or in points where the metric is a percentage."""
-    for one in info.validations:
-        yield from ({"validation": one.name, **encode(pair)} for pair in one.pairs)
+    for case in info.validations:
+        yield from ({"validation": case.name, **encode(pair)} for pair in case.pairs)
 
 
 def verdict(one: Validation) -> str:

@@ -144,7 +144,7 @@ def figures_of(subject: Subject, *of: object, section: str | None = None, place:
 
 def notices(warnings: Iterable[RunWarning | Warned]) -> tuple[Notice, ...]:
     """Stored warnings as sentences."""
-    return tuple(Notice(sentence(each.message, 600), sentence(each.remedy, 600)) for each in warnings)
+    return tuple(Notice(sentence(warning.message, 600), sentence(warning.remedy, 600)) for warning in warnings)
 
 
 def listed(

@@ -87,15 +87,15 @@ class _Field:
         """A line from end to end at a goal."""
         if not self.blocks:
             self.under[self.row(goal)] = ["-"] * WIDTH
-        for at in range(0, 2 * WIDTH, 4) if self.blocks else ():
-            self._dot(at, self.down(goal))
+        for place in range(0, 2 * WIDTH, 4) if self.blocks else ():
+            self._dot(place, self.down(goal))
 
     def column(self, x: float) -> None:
         """A line from the bottom to the top."""
-        at = round(self.across(x) * (WIDTH - 1))
-        if 0 <= at < WIDTH:
+        place = round(self.across(x) * (WIDTH - 1))
+        if 0 <= place < WIDTH:
             for row in self.under:
-                row[at] = "│" if self.blocks else "|"
+                row[place] = "│" if self.blocks else "|"
 
     def line(self, points: Iterable[tuple[float, float]]) -> None:
         """The points, joined."""
@@ -115,8 +115,8 @@ class _Field:
         goals = {self.row(goal): f" goal {_format.option(goal * 100)}%" for goal in self.goals}
         wall = "│" if self.blocks else "|"
         for number, (cells, dots) in enumerate(zip(self.under, self.dots, strict=True)):
-            shown = "".join(self._cell(cell, bits) for cell, bits in zip(cells, dots, strict=True))
-            yield f"{labels.get(number, ''):>4} {wall}{shown}{goals.get(number, '')}".rstrip()
+            plotted = "".join(self._cell(cell, bits) for cell, bits in zip(cells, dots, strict=True))
+            yield f"{labels.get(number, ''):>4} {wall}{plotted}{goals.get(number, '')}".rstrip()
 
     def _cell(self, under: str, bits: int) -> str:
         if not bits:

@@ -18,12 +18,12 @@ def render(document: Document, *, bundle: str | None = None, plain: bool = False
     Raises UsageError for a section that the document does not have, and where the plotly bundle cannot be read.
     """
     stated = {finding.text for finding in document.findings}
-    shown = [
+    rendered = [
         replace(section, blocks=tuple(_captioned(_drawn(block), stated) for block in section.blocks))
         for section in chosen(document, sections)
     ]
-    parts = [block for section in shown for block in section.blocks if isinstance(block, Part)]
-    return _page.render("document.html.j2", parts, bundle=bundle, plain=plain, document=document, sections=shown)
+    parts = [block for section in rendered for block in section.blocks if isinstance(block, Part)]
+    return _page.render("document.html.j2", parts, bundle=bundle, plain=plain, document=document, sections=rendered)
 
 
 def figures(document: Document, sections: Sequence[str] = (), names: Sequence[str] = ()) -> list[Part]:
@@ -32,12 +32,12 @@ def figures(document: Document, sections: Sequence[str] = (), names: Sequence[st
     Raises UsageError for an unknown name, and for a named figure without data.
     """
     blocks = [block for section in chosen(document, sections) for block in section.blocks]
-    known = {block.key: block for block in blocks if isinstance(block, Figure)}
+    by_name = {block.key: block for block in blocks if isinstance(block, Figure)}
     parts: list[Part] = []
     for name in names:
-        if name not in known:
-            raise no_such("figure", name, known) if known else UsageError("This report has no figures.")
-        parts.append(part := _page.part(name, known[name].title, known[name].draw()))
+        if name not in by_name:
+            raise no_such("figure", name, by_name) if by_name else UsageError("This report has no figures.")
+        parts.append(part := _page.part(name, by_name[name].title, by_name[name].draw()))
         if part.table is None:
             raise UsageError(f"Figure '{name}' has no data: {part.finding}")
     return parts if names else [part for part in map(_drawn, blocks) if isinstance(part, Part)]
@@ -56,10 +56,10 @@ def _captioned(block: Block, stated: Collection[str]) -> Block:
 
 def chosen(document: Document, names: Sequence[str]) -> list[Section]:
     """The sections of these names, all of them where none is named."""
-    known = [section.key for section in document.sections]
+    keys = [section.key for section in document.sections]
     for name in names:
-        if name not in known:
-            raise no_such("section", name, known)
+        if name not in keys:
+            raise no_such("section", name, keys)
     return [section for section in document.sections if not names or section.key in names]
 
 
@@ -77,5 +77,5 @@ def moved(document: Document, home: Path, folder: Path) -> Document:
             return block
         return replace(block, rows=tuple(tuple(map(linked, row)) for row in block.rows))
 
-    sections = tuple(replace(one, blocks=tuple(map(led, one.blocks))) for one in document.sections)
+    sections = tuple(replace(section, blocks=tuple(map(led, section.blocks))) for section in document.sections)
     return document if way == "." else replace(document, sections=sections)

@@ -19,7 +19,7 @@ def _blocks(document: Document) -> Iterator[str]:
         yield " ".join([f"**{_text(finding.text)}**", *map(_text, finding.notes)])
     lists = (
         [f"{_text(name)}: {_text(value)}" for name, value in document.key_facts],
-        [f"**Warning:** {_text(f'{one.message} {one.remedy}'.strip())}" for one in document.warnings],
+        [f"**Warning:** {_text(f'{warning.message} {warning.remedy}'.strip())}" for warning in document.warnings],
     )
     yield from ("\n".join(f"- {line}" for line in lines) for lines in lists if lines)
     for section in document.sections:

@@ -104,8 +104,8 @@ def render_run(form: str, run: Run, **options: object) -> Any:
 def omitted(form: str) -> str | None:
     """Return what a format of another tool cannot hold of a run, in one line; None for our own formats."""
     name = form.partition(":")[0]
-    made = registry.make("reports", form) if name in registry.names("reports") else None
-    return made.omits if isinstance(made, Omits) else None
+    report = registry.make("reports", form) if name in registry.names("reports") else None
+    return report.omits if isinstance(report, Omits) else None
 
 
 def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
@@ -113,8 +113,8 @@ def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
     from reports import figures
 
     measured, rows = figures.measured(run), figures.of("run")
-    whole = {name: row.section == figures.FIDELITY or row.over_time for name, row in rows.items()}
-    return {name: partial(row.draw, run if whole[name] else measured) for name, row in rows.items()}
+    uncut = {name: row.section == figures.FIDELITY or row.over_time for name, row in rows.items()}
+    return {name: partial(row.draw, run if uncut[name] else measured) for name, row in rows.items()}
 
 
 def answer_figures(info: Answer, path: Path) -> dict[str, Callable[[], Any]]:

@@ -56,24 +56,24 @@ def render(document: Document, look: Look | None = None) -> str:
         if number:
             console.print()
         for line in block:
-            shown = _fitting(line, console, look) if isinstance(line, Table) else line
-            console.print(shown, crop=False, soft_wrap=isinstance(line, str))
+            printed = _fitting(line, console, look) if isinstance(line, Table) else line
+            console.print(printed, crop=False, soft_wrap=isinstance(line, str))
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines()) + "\n"
 
 
 def _fitting(block: Table, console: Console, look: Look) -> Grid:
     """The table with as many columns as the window holds."""
     endless = console.options.update(max_width=10 * WIDTH)  # else the wanted width is cut to the window
-    shown = list(range(len(block.heads)))  # by number, as heads may be equal
+    columns = list(range(len(block.heads)))  # by number, as heads may be equal
     grid = table(block, look)
     for head in block.narrow:
         if console.measure(grid, options=endless).maximum <= console.width:
             break
-        shown = [number for number in shown if block.heads[number] != head]
-        left = sum(number < block.left for number in shown)
-        heads = tuple(block.heads[number] for number in shown)
-        rows = tuple(tuple(row[number] for number in shown) for row in block.rows)
-        grid = table(replace(block, heads=heads, rows=rows, left=left), look)
+        columns = [number for number in columns if block.heads[number] != head]
+        left_aligned = sum(number < block.left for number in columns)
+        heads = tuple(block.heads[number] for number in columns)
+        rows = tuple(tuple(row[number] for number in columns) for row in block.rows)
+        grid = table(replace(block, heads=heads, rows=rows, left=left_aligned), look)
     return grid
 
 
@@ -86,7 +86,7 @@ def _blocks(document: Document, look: Look) -> Iterator[list[Line]]:
         if not section.detail:
             yield from _section(section, look)
     if document.warnings:
-        yield [_named([("warning", f"{one.message} {one.remedy}".strip()) for one in document.warnings])]
+        yield [_named([("warning", f"{warning.message} {warning.remedy}".strip()) for warning in document.warnings])]
     if document.findings:
         lines: list[Line] = []
         for finding in document.findings:
@@ -124,9 +124,9 @@ def table(block: Table, look: Look) -> Grid:
         else:
             widest = max([words, *column])
             grid.add_column(Text(head), min_width=min(widest, max(words, NAME)), overflow="fold")
-    for row, shown in zip(block.rows, cells, strict=True):
+    for row, texts in zip(block.rows, cells, strict=True):
         good = next((cell.good for cell in row if isinstance(cell, Cell) and cell.good is not None), None)
-        grid.add_row(*shown, style=None if good is None else _TONES[good])
+        grid.add_row(*texts, style=None if good is None else _TONES[good])
     return grid
 
 

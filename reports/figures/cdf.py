@@ -51,12 +51,12 @@ def _latencies(run: Run) -> list[Latency]:
     """Those of the metrics that every run shows in seconds, with the bound on every request of all classes."""
     bounds = [b for b in _data.slo(run).bounds if b.tag is None and b.percentile is None and np.isfinite(b.limit)]
     limits = {bound.metric: bound.limit for bound in bounds}
-    shown = [metric for metric in in_summary() if metric.unit == "s"]
-    found = [
+    metrics = [metric for metric in in_summary() if metric.unit == "s"]
+    latencies = [
         Latency(m.name, m.worst_title or m.label, look, of_requests(run, m.name), limits.get(m.name))
-        for m, look in zip(shown, cycle(_LATENCIES), strict=False)
+        for m, look in zip(metrics, cycle(_LATENCIES), strict=False)
     ]
-    return [one for one in found if len(one.values)]
+    return [latency for latency in latencies if len(latency.values)]
 
 
 def of_requests(run: Run, metric: str) -> np.ndarray:
@@ -73,36 +73,36 @@ def of_requests(run: Run, metric: str) -> np.ndarray:
 
 def latency_cdf(run: Run) -> go.Figure | str:
     """Cumulative share of the requests that have the latency, against seconds on a log axis."""
-    found = _latencies(run)
-    if not found:
+    latencies = _latencies(run)
+    if not latencies:
         return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
     drawn = style.new()
-    kept = 0
-    for one in found:
-        kept += style.cumulative(drawn, one.values, one.name, one.look, style.OF_SECONDS, legendgroup=one.metric)
-        _marks(drawn, percentiles_of(run.info.spec), one)
-    limits = [one.limit_s for one in found if one.limit_s is not None]
-    x = style.log_axis("seconds (log scale)", [*_ends(one.values for one in found), *limits])
+    points = 0
+    for cdf in latencies:
+        points += style.cumulative(drawn, cdf.values, cdf.name, cdf.look, style.OF_SECONDS, legendgroup=cdf.metric)
+        _marks(drawn, percentiles_of(run.info.spec), cdf)
+    limits = [cdf.limit_s for cdf in latencies if cdf.limit_s is not None]
+    x = style.log_axis("seconds (log scale)", [*_ends(cdf.values for cdf in latencies), *limits])
     style.axes(drawn, x, style.share_axis(style.BELOW))
-    _bounds(drawn, [(one, f": {_format.share(one.within())}") for one in found])
-    zeros = {one.name: int(np.sum(one.values <= 0)) for one in found}
-    left = [f"Values at 0 s, which a log axis does not show: {n:,} of {name}." for name, n in zeros.items() if n]
-    note = style.reduced(sum(len(one.values) for one in found), kept, "values", style.RANKS)
+    _bounds(drawn, [(cdf, f": {_format.share(cdf.within())}") for cdf in latencies])
+    zeros = {cdf.name: int(np.sum(cdf.values <= 0)) for cdf in latencies}
+    hidden = [f"Values at 0 s, which a log axis does not show: {n:,} of {name}." for name, n in zeros.items() if n]
+    note = style.reduced(sum(len(cdf.values) for cdf in latencies), points, "values", style.RANKS)
     values = {
-        one.name: [
-            f"p50 {_format.seconds(quantile(one.values, 0.5))}",
-            f"p99 {_format.seconds(quantile(one.values, 0.99))}",
-            "" if one.limit_s is None else f"{_format.share(one.within())} within {_format.limit(one.limit_s)}",
+        cdf.name: [
+            f"p50 {_format.seconds(quantile(cdf.values, 0.5))}",
+            f"p99 {_format.seconds(quantile(cdf.values, 0.99))}",
+            "" if cdf.limit_s is None else f"{_format.share(cdf.within())} within {_format.limit(cdf.limit_s)}",
         ]
-        for one in found
+        for cdf in latencies
     }
-    return style.done(drawn, style.finding(values), ["Requests that ended well.", _one_token(found), note, *left])
+    return style.done(drawn, style.finding(values), ["Requests that ended well.", _one_token(latencies), note, *hidden])
 
 
 def _one_token(found: Sequence[Latency]) -> str:
     """Why shares within a bound on TPOT or on gaps are not those of the table, which counts all requests."""
-    left = max(len(one.values) for one in found) - min(len(one.values) for one in found)
-    return f"Left out of TPOT and gaps: {_format.count(left, 'request')} of one token." if left else ""
+    one_token = max(len(latency.values) for latency in found) - min(len(latency.values) for latency in found)
+    return f"Left out of TPOT and gaps: {_format.count(one_token, 'request')} of one token." if one_token else ""
 
 
 def _marks(drawn: go.Figure, percentiles: Sequence[float], one: Latency) -> None:
@@ -114,15 +114,15 @@ def _marks(drawn: go.Figure, percentiles: Sequence[float], one: Latency) -> None
 
 def _bounds(drawn: go.Figure, texts: Iterable[tuple[Latency, str]]) -> None:
     """A line at each bound, in the look of its curve."""
-    bounded = [(one, text) for one, text in texts if one.limit_s is not None]
-    for place, (one, text) in enumerate(bounded):
-        assert one.limit_s is not None
-        style.upright(drawn, one.limit_s, f"{one.name} SLO {_format.limit(one.limit_s)}{text}", place, look=one.look)
+    bounded = [(cdf, text) for cdf, text in texts if cdf.limit_s is not None]
+    for place, (cdf, text) in enumerate(bounded):
+        assert cdf.limit_s is not None
+        style.upright(drawn, cdf.limit_s, f"{cdf.name} SLO {_format.limit(cdf.limit_s)}{text}", place, look=cdf.look)
 
 
 def _ends(samples: Iterable[np.ndarray]) -> list[float]:
     """The least and the greatest positive value of each."""
-    return [float(end) for found in samples if np.any(found > 0) for end in found[found > 0][[0, -1]]]
+    return [float(end) for sample in samples if np.any(sample > 0) for end in sample[sample > 0][[0, -1]]]
 
 
 def lengths(run: Run) -> go.Figure | str:
@@ -144,16 +144,16 @@ def lengths_of_traffic(streams: Sequence[Stream]) -> go.Figure:
         (("prompt", Look(style.BLUE)), ("output", style.TPOT)),
         (("prompt", Look(style.PURPLE, "dot")), ("output", Look(style.VERMILLION, "dashdot"))),
     )
-    known = [stream for stream in streams if stream.prompt_tokens is not None]
-    shown = [
-        (kind if len(known) == 1 else f"{kind}, {stream.name}", tokens, look)
-        for stream, two in zip(known, styles, strict=False)
+    counted = [stream for stream in streams if stream.prompt_tokens is not None]
+    curves = [
+        (kind if len(counted) == 1 else f"{kind}, {stream.name}", tokens, look)
+        for stream, two in zip(counted, styles, strict=False)
         for tokens, (kind, look) in zip((stream.prompt_tokens, stream.output_tokens), two, strict=True)
         if tokens is not None
     ]
-    drawn, note = _tokens(shown, 1000)
+    drawn, note = _tokens(curves, 1000)
     values = {}
-    for kind, tokens in (("prompt", known[0].prompt_tokens), ("output", known[0].output_tokens)):
+    for kind, tokens in (("prompt", counted[0].prompt_tokens), ("output", counted[0].output_tokens)):
         if tokens is not None:
             zero = int(np.sum(tokens <= 0))
             values[kind] = [*_quantiles(tokens, np.quantile), f"{zero:,} of 0 tokens" if zero else ""]
@@ -167,10 +167,10 @@ def _quantiles(tokens: np.ndarray, of: Callable[..., float]) -> list[str]:
 def _tokens(shown: Sequence[tuple[str, np.ndarray, Look]], most: int) -> tuple[go.Figure, str]:
     """Cumulative shares against tokens on a log axis, with the note on how many points are drawn."""
     drawn = style.new(360)
-    found = [(name, np.sort(tokens), look) for name, tokens, look in shown]
+    curves = [(name, np.sort(tokens), look) for name, tokens, look in shown]
     kept = sum(style.cumulative(drawn, values, name, look, style.OF_TOKENS, most=most, step="hv")
-               for name, values, look in found)  # fmt: skip
-    x = style.log_axis("tokens (log scale)", _ends(values for _, values, _ in found))
+               for name, values, look in curves)  # fmt: skip
+    x = style.log_axis("tokens (log scale)", _ends(values for _, values, _ in curves))
     style.axes(drawn, x, style.share_axis(style.BELOW))
-    total = sum(len(values) for _, values, _ in found)
+    total = sum(len(values) for _, values, _ in curves)
     return drawn, style.reduced(total, kept, "values", style.RANKS)

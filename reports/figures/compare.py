@@ -37,8 +37,8 @@ _EDGE = 98.0
 
 def label(text: object) -> str:
     """Foreign text that stays short beside an axis."""
-    whole = str(text)
-    return in_figure(whole if len(whole) <= _LETTERS else f"{whole[: _LETTERS - 1]}…")
+    full = str(text)
+    return in_figure(full if len(full) <= _LETTERS else f"{full[: _LETTERS - 1]}…")
 
 
 def forest(comparison: Comparison) -> go.Figure | str:
@@ -69,8 +69,8 @@ def forest(comparison: Comparison) -> go.Figure | str:
     values = {f"{len(rows)} rows": [f"{sum(row.verdict == v for row in rows)} {v}" for v in verdicts]}
     if verdicts != ["equivalent"]:
         worst = max(rows, key=lambda row: (row.verdict == verdicts[0], abs(_loss(row, row.change_pct))))
-        where = f" at {wording.where(worst.point)}" if worst.point else ""
-        values[f"furthest {verdicts[0]}"] = [clean(f"{worst.label}{where} {wording.change(worst)}")]
+        point_text = f" at {wording.where(worst.point)}" if worst.point else ""
+        values[f"furthest {verdicts[0]}"] = [clean(f"{worst.label}{point_text} {wording.change(worst)}")]
     return style.done(drawn, style.finding(values), _forest_notes(rows, info), _forest_table(rows, info))
 
 
@@ -78,15 +78,15 @@ def _rows(info: CompareAnswer) -> list[GateRow] | str:
     """The rows that have a loss, by metric and then by point; or the sentence that says why there are none."""
     if info.refused:
         return "The runs cannot be compared, so there are no losses; what stands against it is listed below."
-    known = [row for row in info.gates if row.change_pct is not None]
-    if not known:
+    with_loss = [row for row in info.gates if row.change_pct is not None]
+    if not with_loss:
         return "No gated metric has a loss that is a number; name others with --gate."
     if info.exact and info.exact.identical:
         return "Both sides are equal to the last bit, so every loss is 0 and there is nothing to draw."
     order = list(dict.fromkeys(row.metric for row in info.gates))
-    known.sort(key=lambda row: order.index(row.metric))
-    different = [row for row in known if row.verdict != "equivalent"]
-    return known if len(known) <= MOST else (different or known)[:MOST]
+    with_loss.sort(key=lambda row: order.index(row.metric))
+    different = [row for row in with_loss if row.verdict != "equivalent"]
+    return with_loss if len(with_loss) <= MOST else (different or with_loss)[:MOST]
 
 
 def _loss(row: GateRow, change_pct: float | None) -> float:
@@ -99,8 +99,8 @@ def _loss(row: GateRow, change_pct: float | None) -> float:
 def _ends(row: GateRow, *, exact: bool) -> tuple[float, float]:
     """Both ends of the bar: the bounds, of simulators the range over the pairs; NaN where there are none."""
     if exact:
-        known = [_loss(row, change) for change in row.changes_pct if change is not None]
-        return (min(known), max(known)) if len(known) > 1 else (math.nan, math.nan)
+        losses = [_loss(row, change) for change in row.changes_pct if change is not None]
+        return (min(losses), max(losses)) if len(losses) > 1 else (math.nan, math.nan)
     low, high = sorted(_loss(row, end) for end in (row.low_pct, row.high_pct))
     return low, high
 
@@ -160,10 +160,10 @@ def _pairs(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str]) -> N
         for pair, change in enumerate(row.changes_pct, 1)
         if change is not None
     ]
-    kept = [dots[i] for i in style.sampled(np.array([loss for loss, _, _ in dots]))]
-    losses, where, pairs = (list(column) for column in zip(*kept, strict=True))
+    chosen = [dots[i] for i in style.sampled(np.array([loss for loss, _, _ in dots]))]
+    losses, labels, pairs = (list(column) for column in zip(*chosen, strict=True))
     style.curve(
-        drawn, np.array(losses), where, "pairs", Look(style.GREY, symbol="circle-open"),
+        drawn, np.array(losses), labels, "pairs", Look(style.GREY, symbol="circle-open"),
         "pair %{customdata}: %{x:.3g}", mode="markers", size=6, marker={"line": {"width": 1.2}}, showlegend=False,
         customdata=pairs,
     )  # fmt: skip
@@ -175,7 +175,7 @@ def _legend(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], edg
     far = [
         (name, loss, row)
         for name, losses, row in zip(names, values, rows, strict=True)
-        for loss in {math.copysign(edge, each): each for each in losses if abs(each) > edge}.values()
+        for loss in {math.copysign(edge, value): value for value in losses if abs(value) > edge}.values()
     ]
     if far:
         style.curve(
@@ -184,8 +184,8 @@ def _legend(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], edg
             symbols=["triangle-right" if loss > 0 else "triangle-left" for _, loss, _ in far],
             marker={"color": [_VERDICTS[row.verdict].color for _, _, row in far]},
         )  # fmt: skip
-    there = {row.verdict for row in rows}
-    entries: list[tuple[str, Look]] = [(verdict, look) for verdict, look in _VERDICTS.items() if verdict in there]
+    verdicts = {row.verdict for row in rows}
+    entries: list[tuple[str, Look]] = [(verdict, look) for verdict, look in _VERDICTS.items() if verdict in verdicts]
     if any(row.min_effect_pct for row in rows):
         entries.append(("ignored", Look(style.faint(style.GREY), symbol="square")))
     most = "counts as a loss" if exact else "must be found"
@@ -198,10 +198,10 @@ def _legend(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], edg
 
 def _unique(names: Sequence[str]) -> list[str]:
     """Names that a category axis keeps apart."""
-    found: list[str] = []
+    unique: list[str] = []
     for name in names:
-        found.append(name if name not in found else f"{name} ({sum(name in other for other in found) + 1})")
-    return found
+        unique.append(name if name not in unique else f"{name} ({sum(name in other for other in unique) + 1})")
+    return unique
 
 
 def _forest_table(rows: Sequence[GateRow], info: CompareAnswer) -> style.Table:

@@ -49,37 +49,37 @@ _NO_LATENCY = (
 def attainment_rate(study: Study) -> go.Figure | str:
     """Share of requests within the SLO against the rate, with a band over seeds, and the rates that are sustained; of
     rates that are not varied against the option that is."""
-    every = systems.lines(study)
-    if not every and study.over is not None:
+    all_lines = systems.lines(study)
+    if not all_lines and study.over is not None:
         return attainment_rate(study.over)
-    lines = [line for line in every if any(point.attainment for point in line.points)]
+    lines = [line for line in all_lines if any(point.attainment for point in line.points)]
     if not lines:
-        return BY_PERCENTILE if _percentile([p for line in every for p in line.points]) else systems.NO_CURVE
+        return BY_PERCENTILE if _percentile([p for line in all_lines for p in line.points]) else systems.NO_CURVE
     drawn = style.new(460)
     first = lines[0].name.partition(" ")[0]
     alike = all(line.name.startswith(f"{first} ") for line in lines)  # 'policy' before the name of each
-    named = []
+    labels = []
     for line in lines:
         name = line.name.removeprefix(f"{first} ") if alike else line.name
-        named += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
+        labels += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
     lowest = [100 * point.attainment.ends[0] for line in lines for point in line.points if point.attainment is not None]
     # two sides that are both high are to be seen apart
     style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, lowest if study.sides else ()))
     for goal in study.goals:
         style.level(drawn, goal * 100)
-    style.end_labels(drawn, named, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})
-    known = [(line, found) for goal in study.goals for line in lines
-             if (found := line.system.capacity(goal)) is not None and found.rps is not None]  # fmt: skip
-    for line, found in known:
+    style.end_labels(drawn, labels, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})
+    marks = [(line, cross) for goal in study.goals for line in lines
+             if (cross := line.system.capacity(goal)) is not None and cross.rps is not None]  # fmt: skip
+    for line, cross in marks:
         share = study.share(line.system)
-        rate, *ends = [None if end is None else end / share for end in (found.rps, found.low_rps, found.high_rps)]
+        rate, *ends = [None if end is None else end / share for end in (cross.rps, cross.low_rps, cross.high_rps)]
         assert rate is not None
         span = (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
-        style.upright(drawn, rate, look=line.look._replace(dash="dot", width=1.5), top=found.goal * 100, span=span)
-        if len(lines) == len(known) == 1:  # more would lie on one another, or on the curves
-            style.above(drawn, rate, f"{found.goal * 100:g}% up to {_format.number(rate)}{_between(ends, 1.0)}")
+        style.upright(drawn, rate, look=line.look._replace(dash="dot", width=1.5), top=cross.goal * 100, span=span)
+        if len(lines) == len(marks) == 1:  # more would lie on one another, or on the curves
+            style.above(drawn, rate, f"{cross.goal * 100:g}% up to {_format.number(rate)}{_between(ends, 1.0)}")
     points = [point for line in lines for point in line.points if point.attainment is not None]
-    apart = in_figure(", ".join(_percentile(points)))
+    excluded = in_figure(", ".join(_percentile(points)))
     return style.done(drawn, finding(study), [
         _seeds_note(points, "pairs" if study.sides else "seeds"),
         "The line is a monotone fit." if any(map(_searched, lines)) else "",
@@ -87,7 +87,7 @@ def attainment_rate(study: Study) -> go.Figure | str:
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
         "The other bounds are in the table of the points."
         if any(len(p.bounds) > 1 for p in points) and not study.sides else "",
-        f"No part of these shares: {apart}, kept or broken by a run as a whole." if apart else "",
+        f"No part of these shares: {excluded}, kept or broken by a run as a whole." if excluded else "",
         systems.left_out(study, lines),
     ])  # fmt: skip
 
@@ -110,10 +110,10 @@ def _attainment(drawn: go.Figure, line: Line, label: str, *, bounds: bool) -> li
     joint = f"{line.prefix}{name}" if bounds else line.name
     ends = []
     if bounds and (single := _furthest(points, means)) is not None:
-        text, own, y = single
-        own = own._replace(color=own.color if not line.prefix else line.look.color, width=1.5)
-        style.curve(drawn, x, y, f"{line.prefix}{text}", own, style.PERCENT, symbols=own.symbols(hollow))
-        ends.append((float(x[-1]), float(y[-1]), text, own.color))
+        text, bound_look, y = single
+        bound_look = bound_look._replace(color=bound_look.color if not line.prefix else line.look.color, width=1.5)
+        style.curve(drawn, x, y, f"{line.prefix}{text}", bound_look, style.PERCENT, symbols=bound_look.symbols(hollow))
+        ends.append((float(x[-1]), float(y[-1]), text, bound_look.color))
     if _searched(line):
         more: dict[str, Any] = {"mode": "markers", "symbols": look.symbols(hollow)}
         style.curve(drawn, x, means, f"{joint}, as found", look, style.PERCENT, **more)
@@ -129,34 +129,34 @@ def _furthest(points: Sequence[Point], joint: np.ndarray) -> tuple[str, Look, np
 
     None where there is one bound only, and where none can be distinguished from all bounds.
     """
-    single = {kept.text: kept for point in points for kept in point.bounds
-              if kept.attainment is not None and kept.percentile is None}  # fmt: skip
-    own, others = {"ttft": style.TTFT, "tpot": style.TPOT}, cycle(_OTHERS)
+    single = {bound.text: bound for point in points for bound in point.bounds
+              if bound.attainment is not None and bound.percentile is None}  # fmt: skip
+    looks, others = {"ttft": style.TTFT, "tpot": style.TPOT}, cycle(_OTHERS)
     met = [{b.text: 100 * b.attainment.mean for b in p.bounds if b.attainment is not None} for p in points]
-    found = []
-    for text, kept in single.items() if len(single) > 1 else ():
-        look = own[kept.metric] if kept.metric in own and kept.tag is None else next(others)
+    candidates = []
+    for text, bound in single.items() if len(single) > 1 else ():
+        look = looks[bound.metric] if bound.metric in looks and bound.tag is None else next(others)
         y = np.array([shares.get(text, np.nan) for shares in met])
-        found.append((in_figure(f"{_data.bound_label(kept.metric, tag=kept.tag)} only"), look, y))
-    best = max(found, key=lambda one: float(np.nanmax(one[2] - joint)), default=None)
+        candidates.append((in_figure(f"{_data.bound_label(bound.metric, tag=bound.tag)} only"), look, y))
+    best = max(candidates, key=lambda one: float(np.nanmax(one[2] - joint)), default=None)
     return best if best is not None and np.isfinite(best[2][-1]) and np.nanmax(best[2] - joint) > _APART else None
 
 
 def _searched(line: Line) -> bool:
     """Whether the points are those of a search: of few seeds each, so that the curve is drawn through all of them."""
-    return any(found.how == "searched" for found in line.system.capacities)
+    return any(capacity.how == "searched" for capacity in line.system.capacities)
 
 
 def _percentile(points: Sequence[Point]) -> list[str]:
     """The bounds on percentiles."""
-    return list(dict.fromkeys(kept.text for p in points for kept in p.bounds if kept.percentile is not None))
+    return list(dict.fromkeys(bound.text for p in points for bound in p.bounds if bound.percentile is not None))
 
 
 def _seeds_note(points: Sequence[Point], over: str) -> str:
     if max(point.seeds for point in points) < 2:
         return "One run at each point, so there is no band."
-    known = [point.attainment is not None and point.attainment.low is not None for point in points]
-    return f"{systems.band_note(known, 'Bands', over)} ({systems.seeds(points, over)})."
+    bands = [point.attainment is not None and point.attainment.low is not None for point in points]
+    return f"{systems.band_note(bands, 'Bands', over)} ({systems.seeds(points, over)})."
 
 
 def _rule(study: Study) -> str:
@@ -168,15 +168,15 @@ def _rule(study: Study) -> str:
 def finding(study: Study) -> str:
     """Capacity at the first goal; of several systems that of the best, and which are not significantly worse."""
     goal = study.goals[0] if study.goals else 0.9
-    capacities = [(system, one) for system in study.systems if (one := system.capacity(goal)) is not None]
-    known = [(system, one.rps / study.share(system), one) for system, one in capacities if one.rps]
-    if not known:
+    capacities = [(system, cross) for system in study.systems if (cross := system.capacity(goal)) is not None]
+    sustained = [(system, cross.rps / study.share(system), cross) for system, cross in capacities if cross.rps]
+    if not sustained:
         if len(capacities) == 1 and (note := capacities[0][1].note):
             return f"{goal * 100:g}% is not crossed: {note}."
-        sides = {one.side for _, one in capacities}
-        where = f": attainment is {sides.pop()} it" if len(sides) == 1 and None not in sides else ""
-        return f"{goal * 100:g}% is not crossed by any of the rates tried{where}."
-    first, best, how = max(known, key=lambda found: found[1])
+        sides = {cross.side for _, cross in capacities}
+        side_text = f": attainment is {sides.pop()} it" if len(sides) == 1 and None not in sides else ""
+        return f"{goal * 100:g}% is not crossed by any of the rates tried{side_text}."
+    first, best, how = max(sustained, key=lambda found: found[1])
     sure = "found by a search" if how.how == "searched" else "interpolated between those tried"
     value = f"{_format.number(best)} {study.rate_unit}"
     if study.axis != RATE:
@@ -187,15 +187,15 @@ def finding(study: Study) -> str:
     if len(study.systems) == 1:
         crosses = "falls below" if study.axis == RATE else "crosses"
         return f"Attainment {crosses} {goal * 100:g}% at {value}, {sure}."
-    alike = [other.name for other, *_ in known if other is not first and _alike(study, other, first, goal)]
+    alike = [other.name for other, *_ in sustained if other is not first and _alike(study, other, first, goal)]
     doubt = f"; no significant difference from {', '.join(alike[:_NAMED])}" if alike else ""
     return f"At {goal * 100:g}% {first.name} sustains most: {value}, {sure}{doubt}."
 
 
 def _alike(study: Study, base: System, head: System, goal: float) -> bool:
     """Whether the interval of what `head` sustains over `base`, over the seeds that they share, holds 1."""
-    found = ratio(base.line, head.line, goal) if base.line and head.line else None
-    _, low, high = found or (None, None, None)
+    times = ratio(base.line, head.line, goal) if base.line and head.line else None
+    _, low, high = times or (None, None, None)
     share = study.share(head) / study.share(base)
     return low is not None and high is not None and low / share <= 1 <= high / share
 
@@ -222,10 +222,10 @@ def ratios(study: Study) -> go.Figure | str:
             drawn, values[:, 0], [labels[row.system.name] for row in of_goal], f"goal {goal * 100:g}%", look,
             "%{x:.3g} times", mode="markers", size=10, ends=(values[:, 1], values[:, 2]), across=True,
         )  # fmt: skip
-    every = [end for row in rows for end in row.times if end is not None]
+    all_ends = [end for row in rows for end in row.times if end is not None]
     style.axes(
         drawn,
-        style.log_axis(f"times what {in_figure(base, 40)} sustains{study.per_gpu_text}", [*every, 1.0]),
+        style.log_axis(f"times what {in_figure(base, 40)} sustains{study.per_gpu_text}", [*all_ends, 1.0]),
         style.axis("", type="category", categoryorder="array", categoryarray=[*labels.values()], autorange="reversed"),
     )
     style.upright(drawn, 1.0, look=Look(style.GREY, width=1.0))
@@ -236,29 +236,29 @@ def ratios(study: Study) -> go.Figure | str:
         if row.goal == rows[0].goal
     }
     seeds = "Lines: 95% interval over the seeds of both; one that contains 1 shows no significant difference."
-    return style.done(drawn, style.finding(values_of), [seeds if len(every) > len(rows) else ""])
+    return style.done(drawn, style.finding(values_of), [seeds if len(all_ends) > len(rows) else ""])
 
 
 def latency_rate(study: Study) -> go.Figure | str:
     """Percentiles of TTFT above those of TPOT on log axes against the rate, with bounds and the client's own error."""
-    every = systems.lines(study, made=True)
-    lines = [line for line in every if sum(bool(point.metrics) for point in line.points) > 1]
+    all_lines = systems.lines(study, made=True)
+    lines = [line for line in all_lines if sum(bool(point.metrics) for point in line.points) > 1]
     if not lines:
-        grown = any(point.overloaded for line in every for point in line.points)
+        grown = any(point.overloaded for line in all_lines for point in line.points)
         return _NO_LATENCY if grown else systems.NO_CURVE
     floors = runs.floor_s(study)
     drawn = style.panels([0.5, 0.5], 620, spacing=0.06)
     x, notes = systems.rate_axis(study, lines), []
-    alike, alone = all(np.array_equal(line.x, lines[0].x) for line in lines), len(lines) == 1
+    alike, single = all(np.array_equal(line.x, lines[0].x) for line in lines), len(lines) == 1
     for row, metric in enumerate(_METRICS, 1):
         label, values = _data.label(metric), []
         for line in lines:
             hollow = [point.overloaded for point in line.points]
-            for part, own in _PARTS.items():
+            for part, part_look in _PARTS.items():
                 y = np.array([_value(point, metric, part) for point in line.points])
                 values += [float(value) for value in y if value > 0]
-                if alone or part != "p90":
-                    look = own if alone else line.look._replace(dash=own.dash)
+                if single or part != "p90":
+                    look = part_look if single else line.look._replace(dash=part_look.dash)
                     style.curve(
                         drawn, line.x, y, f"{line.prefix}{'' if alike else f'{label} '}{part}", look,
                         "%{x:.4r}: %{y:.4r} s", row=row, symbols=look.symbols(hollow), showlegend=row == 1,
@@ -283,19 +283,19 @@ def _bounds(
     drawn: go.Figure, row: int, metric: str, lines: Sequence[Line], values: list[float], floor_s: float | None
 ) -> str:
     """The y axis of a panel, with bounds and floor; returns the note on the floor."""
-    bounds = {kept.text: kept for line in lines for point in line.points for kept in point.bounds
-              if kept.metric == metric and kept.tag is None and math.isfinite(kept.limit_s)}  # fmt: skip
-    near = floor_s is not None and floor_s * _NEAR >= min(values)
-    ends = [*values, *(b.limit_s for b in bounds.values()), *([floor_s] if near and floor_s else [])]
+    bounds = {bound.text: bound for line in lines for point in line.points for bound in point.bounds
+              if bound.metric == metric and bound.tag is None and math.isfinite(bound.limit_s)}  # fmt: skip
+    in_view = floor_s is not None and floor_s * _NEAR >= min(values)
+    ends = [*values, *(b.limit_s for b in bounds.values()), *([floor_s] if in_view and floor_s else [])]
     axis = style.log_axis(f"{_data.label(metric)} (s)", ends)
     drawn.update_yaxes(axis, row=row, col=1)
-    for kept in bounds.values():
-        which = "" if kept.percentile is None else f" p{kept.percentile:g}"
-        style.level(drawn, kept.limit_s, in_figure(f"SLO{which} {_format.limit(kept.limit_s)}"), row)
+    for bound in bounds.values():
+        which = "" if bound.percentile is None else f" p{bound.percentile:g}"
+        style.level(drawn, bound.limit_s, in_figure(f"SLO{which} {_format.limit(bound.limit_s)}"), row)
     if floor_s is None:
         return ""
     text = f"the client's floor for {_data.label(metric)} ({_format.seconds(floor_s)})"
-    if not near:
+    if not in_view:
         return f"Below the drawing: {text}."
     fill = style.faint(style.GREY)
     drawn.add_hrect(y0=10 ** axis["range"][0], y1=floor_s, fillcolor=fill, line_width=0, row=row, col=1)
@@ -303,10 +303,10 @@ def _bounds(
 
 
 def _latency_finding(study: Study, line: Line) -> str:
-    known = [i for i, point in enumerate(line.points) if point.metrics]
+    measured = [i for i, point in enumerate(line.points) if point.metrics]
     values = {}
     for metric in _METRICS:
-        ends = [(_value(line.points[i], metric, "p99"), line.at(i)) for i in (known[0], known[-1])]
+        ends = [(_value(line.points[i], metric, "p99"), line.at(i)) for i in (measured[0], measured[-1])]
         if all(np.isfinite(value) for value, _ in ends):
             at_rates = [f"{_format.seconds(value)} at {rate} {study.rate_unit}" for value, rate in ends]
             values[f"{line.prefix}{_data.label(metric)} p99"] = at_rates
@@ -315,28 +315,28 @@ def _latency_finding(study: Study, line: Line) -> str:
 
 def interactivity(study: Study) -> go.Figure | str:
     """Output tokens per second and GPU against tokens per second of one user, a point for each rate."""
-    every = systems.lines(study, made=True, least=1)
-    found = [(line, points) for line in every if (points := _throughputs(study, line))]
-    if sum(len(points) for _, points in found) < 2:
+    all_lines = systems.lines(study, made=True, least=1)
+    curves = [(line, points) for line in all_lines if (points := _throughputs(study, line))]
+    if sum(len(points) for _, points in curves) < 2:
         return systems.NO_CURVE
     goal = study.goals[0] if study.goals else 0.9
     unit = "tok/s per GPU" if study.per_gpu else "tok/s"
     drawn = style.new(460)
     best = {}
-    for line, points in found:
-        users, gpus, rates = (np.array(column) for column in zip(*(each[:3] for each in points), strict=True))
-        kept = np.array([point.keeps(goal) for *_, point in points])
+    for line, points in curves:
+        users, gpus, rates = (np.array(column) for column in zip(*(entry[:3] for entry in points), strict=True))
+        fits = np.array([point.keeps(goal) for *_, point in points])
         style.curve(
             drawn, users, gpus, line.name or "all rates", line.look._replace(dash="dot", width=1.5),
             "%{text} req/s: %{x:.3r} tok/s per user, %{y:.4r} tok/s", mode="lines+markers+text", size=9,
-            symbols=line.look.symbols(~kept), text=[_format.plain(float(rate), 3) for rate in rates],
+            symbols=line.look.symbols(~fits), text=[_format.plain(float(rate), 3) for rate in rates],
             textposition="top right", textfont={"size": 11}, cliponaxis=False,
         )  # fmt: skip
-        if kept.sum() > 1:
-            style.curve(drawn, users[kept], gpus[kept], f"{line.prefix}meets the SLO", line.look._replace(width=4.0),
+        if fits.sum() > 1:
+            style.curve(drawn, users[fits], gpus[fits], f"{line.prefix}meets the SLO", line.look._replace(width=4.0),
                         None, mode="lines", meta=style.MARKS, showlegend=not line.prefix)  # fmt: skip
-        if kept.any():
-            gpu, user = max(zip(gpus[kept].tolist(), users[kept].tolist(), strict=True))
+        if fits.any():
+            gpu, user = max(zip(gpus[fits].tolist(), users[fits].tolist(), strict=True))
             best[line.name or "Most throughput of a rate that met the SLO"] = [
                 f"{_format.number(gpu)} {unit} at {_format.number(user)} tok/s per user"
             ]
@@ -346,7 +346,7 @@ def interactivity(study: Study) -> go.Figure | str:
         style.axis(f"throughput ({unit})", rangemode="tozero"),
     )
     hollow = f"Filled points meet the SLO for {goal * 100:g}% of the requests, hollow ones do not"
-    lines = [line for line, _ in found]
+    lines = [line for line, _ in curves]
     none = {"Rates tried that met the SLO": [f"none for {goal * 100:g}% of the requests"]}
     finding = style.finding(dict(list(best.items())[:4]) or none)
     return style.done(drawn, finding, [

@@ -70,8 +70,8 @@ class Panel:
     def edges(self) -> tuple[float, float]:
         """Lower and upper end of what is drawn, with room for marks at both."""
         keys = ("value", "low", "high", "reference")
-        found = [v for key in keys for v in self.scaled(key) if math.isfinite(v)] or [0.0]
-        low, high = min(found), max(found)
+        values = [v for key in keys for v in self.scaled(key) if math.isfinite(v)] or [0.0]
+        low, high = min(values), max(values)
         room = 0.24 * (high - low) or 0.1 * abs(high) or 1.0
         floor = -0.12 * (high + room) if low >= 0 else -math.inf  # nothing that is followed can be negative
         return max(low - room, floor), high + room
@@ -79,12 +79,12 @@ class Panel:
     @property
     def breaks(self) -> set[str]:
         """Runs that are not connected with the one before."""
-        return {one.night for one in self.series.breaks}
+        return {event.night for event in self.series.breaks}
 
     @property
     def lines(self) -> dict[str, str]:
         """Night of each vertical line among its runs -> its dash: nothing is connected across a solid one."""
-        dashes = {one.night: "dot" for one in self.series.versions} | dict.fromkeys(self.breaks, "solid")
+        dashes = {event.night: "dot" for event in self.series.versions} | dict.fromkeys(self.breaks, "solid")
         return {night: dash for night, dash in dashes.items() if night in self.at}
 
 
@@ -99,7 +99,7 @@ def _unit(metric: TrendMetric, runs: Sequence[RunValue]) -> tuple[str, float]:
 
 def _ticks(rows: Sequence[Panel]) -> dict[str, object]:
     """Return a tick for each day of a few, because plotly would put some between them."""
-    days = sorted({at[:10] for panel in rows for at in panel.at})
+    days = sorted({date[:10] for panel in rows for date in panel.at})
     return {"tickvals": days, "tickformat": "%b %-d\n%Y"} if len(days) <= _FEW_DAYS else {}
 
 
@@ -113,7 +113,7 @@ def _curves(drawn: go.Figure, row: int, panel: Panel) -> None:
         ends=(low, high) if any(map(math.isfinite, low)) else None,
     )  # fmt: skip
     # nothing is connected across a break, nor at a run without a value
-    gaps = np.flatnonzero([at in panel.breaks for at in panel.at])
+    gaps = np.flatnonzero([date in panel.breaks for date in panel.at])
     x, y = (
         np.insert(np.array(panel.at, object), gaps, np.array(panel.at, object)[gaps]),
         np.insert(values, gaps, np.nan),
@@ -128,14 +128,14 @@ def _curves(drawn: go.Figure, row: int, panel: Panel) -> None:
         _steps(drawn, row, panel, side, name, look)
     bottom, top = panel.edges
     why = {gap.night: gap.why for gap in panel.series.gaps}
-    gone = {at: in_figure(why[at], 120) for at in panel.at if at in why}
+    gone = {date: in_figure(why[date], 120) for date in panel.at if date in why}
     over = {run.night: "overloaded, so it has no latency" for run in panel.runs if run.overloaded}
     for name, texts, place, look in (
         ("no valid run", gone, 0.05, Look(style.GREY, symbol="x")),
         ("overloaded: no value", over, 0.95, Look(style.VERMILLION, symbol="triangle-up-open")),
     ):
         if texts:
-            edge, hover = bottom + place * (top - bottom), [f"{at}: {text}" for at, text in texts.items()]
+            edge, hover = bottom + place * (top - bottom), [f"{date}: {text}" for date, text in texts.items()]
             style.curve(drawn, [*texts], [edge] * len(texts), name, look, "%{hovertext}", row=row, mode="markers",
                         size=9, hovertext=hover, meta=style.MARKS)  # fmt: skip
 

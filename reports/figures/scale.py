@@ -56,9 +56,9 @@ def _curves(
 
 def _single(bounds: Iterable[tuple[str, Any]]) -> list[Series]:
     """Each bound alone, where there are several."""
-    named = [Series(in_figure(f"{name} only"), shares, look)
+    lines = [Series(in_figure(f"{name} only"), shares, look)
              for (name, shares), look in zip(bounds, cycle(style.BOUNDS), strict=False)]  # fmt: skip
-    return named if len(named) > 1 else []
+    return lines if len(lines) > 1 else []
 
 
 def slo_scale(run: Run) -> go.Figure | str:
@@ -68,9 +68,9 @@ def slo_scale(run: Run) -> go.Figure | str:
     slo, seen, scored = _data.slo(run), _data.seen(run), _data.scored(run)
     if not _data.margins(run):
         return UNKNOWN if any(b.percentile is None for b in slo.bounds) else style.UNBOUND
-    whole = curve(seen, slo, [], scored)
-    cross = whole.crossing(slo.goal)
-    finite = whole.ratio[np.isfinite(whole.ratio) & (whole.ratio > 0)]
+    unscaled = curve(seen, slo, [], scored)
+    cross = unscaled.crossing(slo.goal)
+    finite = unscaled.ratio[np.isfinite(unscaled.ratio) & (unscaled.ratio > 0)]
     low = float(np.quantile(finite, 0.02)) * 0.8 if len(finite) else 0.25
     high = max(2.0, (cross or 1.0) * 1.3, float(np.quantile(finite, 0.995)) if len(finite) else 2.0)
     low, high = min(max(low, 0.01), 0.5), min(high, 1000.0)
@@ -82,13 +82,13 @@ def slo_scale(run: Run) -> go.Figure | str:
     series = [Series("all bounds", scaled.attainment, style.ALL), *single]
     drawn = _curves(series, factors, [slo.goal], "SLO of this run")
     style.upright(drawn, 1.0, "SLO of this run", 1)
-    reached = f"at no scale: {np.sum(~np.isfinite(whole.ratio)):,} of {len(whole.ratio):,} requests failed"
+    reached = f"at no scale: {np.sum(~np.isfinite(unscaled.ratio)):,} of {len(unscaled.ratio):,} requests failed"
     if cross is not None:
         style.upright(drawn, cross, f"{slo.goal * 100:g}% at scale {_format.number(cross)}")
         limits = [f"{name} {_format.seconds(bound.limit * cross)}" for bound, name in names.items()
                   if np.isfinite(bound.limit)]  # fmt: skip
         reached = f"from scale {_format.number(cross)} on ({', '.join(limits) or 'bounds of the requests'})"
-    met = _format.share(float(np.mean(whole.ratio <= 1.0)), slo.goal)
+    met = _format.share(float(np.mean(unscaled.ratio <= 1.0)), slo.goal)
     values = {"Met the SLO of this run": [met], f"{slo.goal * 100:g}% meet it": [reached]}
     return style.done(drawn, style.finding(values))
 
@@ -100,45 +100,45 @@ def of_answer(answer: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
     series = [Series("all bounds", answer.attainment, style.ALL), *_single(answer.bounds.items())]
     drawn = _curves(series, np.array(answer.factors), goals, "objective", "requests within (%)")
     return style.done(drawn, style.finding({
-        f"{goal * 100:g}% within": ["at no scale" if at is None else f"from scale {_format.number(at)} on"]
-        for goal, at in zip(goals, answer.crossings, strict=True)
+        f"{goal * 100:g}% within": ["at no scale" if factor is None else f"from scale {_format.number(factor)} on"]
+        for goal, factor in zip(goals, answer.crossings, strict=True)
     }))  # fmt: skip
 
 
 def slo_plane(run: Run) -> go.Figure | str:
     """Requests per second that meet both bounds, as contours over the two, and where the goal is reached."""
-    found = _replay.of_run(run)
-    if isinstance(found, str):
-        return found
-    (ttft, tpot), counted = found
+    plane = _replay.of_run(run)
+    if isinstance(plane, str):
+        return plane
+    (ttft, tpot), counted = plane
     inside = counted.met[:-1, :-1]  # (TTFT, TPOT), without the positions of no bound
     if not inside.any():
         return NONE
     goal, shares = _data.slo(run).goal, counted.met / counted.requests
     per_s = per_second_of(run.requests)(counted.requests)
-    known = bool(np.isfinite(per_s))  # a file of another tool may tell no time of sending, hence no rates
-    values = shares[:-1, :-1] * (per_s if known else 100)
-    name, unit = ("goodput", "req/s") if known else ("requests within", "%")
+    has_rate = bool(np.isfinite(per_s))  # a file of another tool may tell no time of sending, hence no rates
+    values = shares[:-1, :-1] * (per_s if has_rate else 100)
+    name, unit = ("goodput", "req/s") if has_rate else ("requests within", "%")
     drawn = _contours((ttft.limits_s, tpot.limits_s), values, shares[:-1, :-1], goal, name, unit)
     known_bounds = ttft.own_s is not None and tpot.own_s is not None
     x, y = ([ttft.own_s], [tpot.own_s]) if known_bounds else ([], [])
     cross = {"symbol": "x", "size": 12, "color": style.OCHRE, "line": {"width": 1.5, "color": style.HALO}}
     hover = "TTFT %{x:.4r} s, TPOT %{y:.4r} s"
     drawn.add_scatter(x=x, y=y, name=OWN, mode="markers", marker=cross, meta=style.MARKS, hovertemplate=hover)
-    at, bounded = (ttft.place, tpot.place), [axis for axis in (ttft, tpot) if axis.own_s is not None]
-    own = [f"{_data.label(axis.metric)} {_format.limit(axis.own_s or 0.0)}" for axis in bounded]
+    cell, bounded = (ttft.place, tpot.place), [axis for axis in (ttft, tpot) if axis.own_s is not None]
+    limits = [f"{_data.label(axis.metric)} {_format.limit(axis.own_s or 0.0)}" for axis in bounded]
     at_own = [
-        f"goodput {_format.number(float(shares[at]) * per_s)} req/s" if known else "",
-        f"{_format.share(float(shares[at]), goal)} of the requests within the bounds",
+        f"goodput {_format.number(float(shares[cell]) * per_s)} req/s" if has_rate else "",
+        f"{_format.share(float(shares[cell]), goal)} of the requests within the bounds",
     ]
-    reached = [_least(ttft, shares[:-1, at[1]], goal), _least(tpot, shares[at[0], :-1], goal)]
+    reached = [_least(ttft, shares[:-1, cell[1]], goal), _least(tpot, shares[cell[0], :-1], goal)]
     moved = " or ".join(filter(None, reached)) or "not by moving one bound alone, as far as drawn"
     notes = [
         f"Exact counts of all requests at each of the {inside.size:,} pairs of bounds, drawn smoothly between them.",
         "Other bounds of the SLO stay as they are." if len(_data.margins(run)) > len(bounded) else "",
     ]
-    where = ", ".join(own) or "Without a bound on all requests"
-    return style.done(drawn, style.finding({where: at_own, f"{goal * 100:g}%": [moved]}), notes)
+    heading = ", ".join(limits) or "Without a bound on all requests"
+    return style.done(drawn, style.finding({heading: at_own, f"{goal * 100:g}%": [moved]}), notes)
 
 
 def _least(axis: _replay.Axis, shares: np.ndarray, goal: float) -> str:
@@ -152,12 +152,12 @@ def _contours(
     name: str = "goodput", unit: str = "req/s", names: Sequence[str] = ("TTFT", "TPOT"),
 ) -> go.Figure:  # fmt: skip
     """Filled contours of (limits, limits) values with a scale, and the line along which the goal is reached."""
-    (x, y), (x_name, y_name), at = map(np.array, limits_s), map(in_figure, names), goal * 100
+    (x, y), (x_name, y_name), pct = map(np.array, limits_s), map(in_figure, names), goal * 100
     low, high, size = levels(float(np.nanmin(values)), float(np.nanmax(values)))
     surface: dict[str, Any] = {"type": "contour", "x": x, "y": y}
     line = {
-        **surface, "z": shares.T * 100, "name": f"{at:g}% of the requests meet both", "showscale": False,
-        "contours": {"start": at, "end": at, "size": 1, "coloring": "none"}, "hoverinfo": "skip", "meta": style.MARKS,
+        **surface, "z": shares.T * 100, "name": f"{pct:g}% of the requests meet both", "showscale": False,
+        "contours": {"start": pct, "end": pct, "size": 1, "coloring": "none"}, "hoverinfo": "skip", "meta": style.MARKS,
     }  # fmt: skip
     drawn = style.new(460).add_traces([
         {
@@ -170,8 +170,8 @@ def _contours(
         {**line, "line": style.Look(style.HALO, width=7).line, "showlegend": False},
         {**line, "line": style.Look(style.VERMILLION, "dash", width=3).line, "showlegend": True},
     ])  # fmt: skip
-    across, up = (style.log_axis(f"{each} bound (s, log scale)", limits)
-                  for each, limits in zip((x_name, y_name), limits_s, strict=True))  # fmt: skip
+    across, up = (style.log_axis(f"{axis_name} bound (s, log scale)", limits)
+                  for axis_name, limits in zip((x_name, y_name), limits_s, strict=True))  # fmt: skip
     style.axes(drawn, across, up)
     return drawn
 

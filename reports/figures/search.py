@@ -44,22 +44,22 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
     if not info.candidates:
         return NOTHING_PLACED
     groups, more = _groups(info)
-    shown = [one for _, group in groups for one in group]
+    rows = [row for _, group in groups for row in group]
     objective, goal, at_rate = info.objective, info.query.goal, info.target_rps is not None
-    names = _names(info.candidates[: len(shown)] if at_rate else shown)
+    names = _names(info.candidates[: len(rows)] if at_rate else rows)
     unit = "%" if at_rate else objective.unit
-    drawn = style.panels([_ROW * (len(shown) + 1)], 100 + _ROW * (len(shown) + 1))
-    every: list[float] = []
+    drawn = style.panels([_ROW * (len(rows) + 1)], 100 + _ROW * (len(rows) + 1))
+    x_values: list[float] = []
     for (name, look), group in groups:
-        values = np.array([_ends(one, at_rate=at_rate) for one in group])
-        every += values.ravel().tolist()
-        style.curve(drawn, values[:, 0], [names[id(one)] for one in group], name, look, f"%{{y}}: %{{x:.4r}} {unit}",
+        values = np.array([_ends(row, at_rate=at_rate) for row in group])
+        x_values += values.ravel().tolist()
+        style.curve(drawn, values[:, 0], [names[id(row)] for row in group], name, look, f"%{{y}}: %{{x:.4r}} {unit}",
                     mode="markers", size=10, ends=(values[:, 1], values[:, 2]), across=True,
-                    symbols=look.symbols(one.at_least for one in group))  # fmt: skip
+                    symbols=look.symbols(row.at_least for row in group))  # fmt: skip
     title = "rate per GPU (req/s)" if objective.name == "gpu" else objective.unit
     x = style.axis(title, rangemode="tozero")
     if at_rate:
-        x = style.share_axis("within the SLO (%)", every + ([] if goal is None else [100 * goal]))
+        x = style.share_axis("within the SLO (%)", x_values + ([] if goal is None else [100 * goal]))
     order = {"categoryorder": "array", "categoryarray": [*names.values()], "dtick": 1}
     style.axes(drawn, x, style.axis("", autorange="reversed", type="category", **order))
     if at_rate and goal is not None:
@@ -73,21 +73,21 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
         f"{_format.count(more, 'candidate')} more in the tables." if more else "",
         "The vertical line is the goal." if at_rate else "",
         "Behind a name: (tp, pp). Lines: 95% interval, where there is one.",
-        "Hollow: at least this rate, no higher one was too high." if any(one.at_least for one in shown) else "",
+        "Hollow: at least this rate, no higher one was too high." if any(row.at_least for row in rows) else "",
     ])  # fmt: skip
 
 
 def _groups(info: PlaceAnswer) -> tuple[list[tuple[tuple[str, Look], list[PlacedUnit]]], int]:
     """The placements to draw by how they are drawn, and how many there are besides."""
     if info.target_rps is not None:
-        shown = info.candidates[: len(_SIDES) * MOST]
-        groups = [(drawn, [one for one in shown if one.meets is side]) for side, drawn in _SIDES.items()]
-        return [row for row in groups if row[1]], len(info.candidates) - len(shown)
+        chosen = info.candidates[: len(_SIDES) * MOST]
+        groups = [(drawn, [one for one in chosen if one.meets is side]) for side, drawn in _SIDES.items()]
+        return [row for row in groups if row[1]], len(info.candidates) - len(chosen)
     # a capacity in place of the rate of short runs; earlier versions had halves of pairs among the candidates
     last = {(one.name, one.hardware): one for one in (*info.candidates, *info.best)}
-    every = sorted((one for one in last.values() if one.kind in ("colocated", "pair")), key=lambda one: -one.value)
-    groups = [(drawn, [one for one in every if one.algorithm == name][:MOST]) for name, drawn in _PLACED.items()]
-    return [row for row in groups if row[1]], len(every) - sum(len(group) for _, group in groups)
+    ranked = sorted((one for one in last.values() if one.kind in ("colocated", "pair")), key=lambda one: -one.value)
+    groups = [(drawn, [one for one in ranked if one.algorithm == name][:MOST]) for name, drawn in _PLACED.items()]
+    return [row for row in groups if row[1]], len(ranked) - sum(len(group) for _, group in groups)
 
 
 def _ends(one: PlacedUnit, *, at_rate: bool) -> tuple[float, float, float]:
@@ -101,9 +101,9 @@ def _ends(one: PlacedUnit, *, at_rate: bool) -> tuple[float, float, float]:
 
 def _names(units: Sequence[PlacedUnit]) -> dict[int, str]:
     """The name of each at its row, by its id; with GPUs where there are several kinds, else (tp, pp) tells them."""
-    several = len({one.hardware for one in units}) > 1
+    several = len({row.hardware for row in units}) > 1
     return {
-        id(one): in_figure(f"{one.name}, {one.gpus} x {one.hardware}" if several else one.name, 60) for one in units
+        id(row): in_figure(f"{row.name}, {row.gpus} x {row.hardware}" if several else row.name, 60) for row in units
     }
 
 
@@ -115,18 +115,18 @@ def agents_share(info: AgentsAnswer) -> go.Figure | str:
     drawn = style.new()
     counted = dict.fromkeys(share.text for trial in info.trials for share in trial.shares)
     texts = [text for text in counted if not text.startswith(JOINT)]
-    every: list[float] = []
+    percents: list[float] = []
     for text, look in zip(texts, style.SYSTEMS * len(texts), strict=False):
         shares = []
         for users in numbers:
-            found = [trial.share(text) for trial in info.trials if trial.users == users]
-            shares.append(100 * sum(one.met for one in found) / max(1, sum(one.of for one in found)))
-        every += shares
+            counts = [trial.share(text) for trial in info.trials if trial.users == users]
+            shares.append(100 * sum(row.met for row in counts) / max(1, sum(row.of for row in counts)))
+        percents += shares
         style.curve(drawn, numbers, shares, text, look, "%{x} agents: %{y:.1f}%", mode="lines+markers")
-    style.axes(drawn, style.log_axis("agents", numbers), style.share_axis("within the bound (%)", every))
-    for one in info.answers:
-        if one.agents is not None:
-            style.upright(drawn, one.agents, f"{one.agents:.3g} agents")
-    values = {one.tier: [f"{_format.number(one.agents)} agents"] for one in info.answers if one.agents is not None}
+    style.axes(drawn, style.log_axis("agents", numbers), style.share_axis("within the bound (%)", percents))
+    for row in info.answers:
+        if row.agents is not None:
+            style.upright(drawn, row.agents, f"{row.agents:.3g} agents")
+    values = {row.tier: [f"{_format.number(row.agents)} agents"] for row in info.answers if row.agents is not None}
     return style.done(drawn, style.finding(values or {"Agents": ["no interval"]}),
                       ["Lines: means over the seeds. Upright: where a tier is crossed."])  # fmt: skip

@@ -40,11 +40,11 @@ def of_comparison(comparison: Comparison) -> Study | str:
     """Both sides as the systems of a study: those of two searches, or of the points of two sweeps; or why not."""
     info = comparison.info
     if comparison.searches:
-        found = {side: of_capacity(search, comparison.folder) for side, search in comparison.searches.items()}
-        for side, study in found.items():
+        studies = {side: of_capacity(search, comparison.folder) for side, search in comparison.searches.items()}
+        for side, study in studies.items():
             if len(study.systems[0].points) < 2:
                 return f"The search of the {side} has no trials that make a curve; give it more seeds."
-        searched = tuple(replace(study.systems[0], name=side) for side, study in found.items())
+        searched = tuple(replace(study.systems[0], name=side) for side, study in studies.items())
         return Study(info.slo or "", (info.goal,), searched, (), sides=True)
     rows = comparison.of_metric("attainment")
     if info.refused or not rows:
@@ -72,10 +72,10 @@ def _system(comparison: Comparison, rows: Sequence[Row], values: Sequence[float]
     shares = [share for row in rows if (share := row.on(side)) is not None]
     capacities = []
     if len(shares) == len(rows) and values[0] > 0:
-        at = crossing(values, shares, [WEIGHT] * len(shares), goal)
-        capacities.append(Capacity(goal, at.at, None, None, "interpolated", "", at.side))
-    known = gpus if axis == "rate" and isinstance(gpus, int) and gpus > 0 else None
-    return System(side, known, tuple(points), tuple(capacities))
+        cross = crossing(values, shares, [WEIGHT] * len(shares), goal)
+        capacities.append(Capacity(goal, cross.at, None, None, "interpolated", "", cross.side))
+    counted_gpus = gpus if axis == "rate" and isinstance(gpus, int) and gpus > 0 else None
+    return System(side, counted_gpus, tuple(points), tuple(capacities))
 
 
 def _values(row: Row, side: str) -> Sequence[float | None]:
@@ -85,15 +85,15 @@ def _values(row: Row, side: str) -> Sequence[float | None]:
 
 def _axis(rows: Sequence[Row]) -> tuple[str, list[float]] | str:
     """The one number in which the points differ: its name and values; the sentence that says why there is none."""
-    named = [row.point for row in rows]
+    points = [row.point for row in rows]
     if len(rows) < 2:
         return "Runs at one rate are no curve over the rate: compare two sweeps or two searches (bench sweep --out)."
-    names = list(dict.fromkeys(name for point in named for name in point))
-    varied = [name for name in names if len({point.get(name) for point in named}) > 1]
+    names = list(dict.fromkeys(name for point in points for name in point))
+    varied = [name for name in names if len({point.get(name) for point in points}) > 1]
     if len(varied) != 1:
         return f"The points differ in {clean(' and '.join(varied))}, so there is no single axis; compare one of them."
     try:
-        return varied[0], [float(str(point.get(varied[0])).removesuffix("/s")) for point in named]
+        return varied[0], [float(str(point.get(varied[0])).removesuffix("/s")) for point in points]
     except ValueError:
         return (
             f"The points differ in {clean(varied[0])}, which is no number; the table of the gates has a row for each."
@@ -116,8 +116,8 @@ def cdf_difference(comparison: Comparison) -> go.Figure | str:
     drawn = style.panels([1 / len(spans)] * len(spans), 60 + 320 * len(spans), shared=False, spacing=0.14)
     values, note = {}, ""
     for row, (metric, span) in enumerate(spans.items(), 1):
-        name, x, both = _data.label(metric), TIMES_S[span], _within(comparison, metric)
-        for side, shares in zip(SIDES, both, strict=True):
+        name, x, sides = _data.label(metric), TIMES_S[span], _within(comparison, metric)
+        for side, shares in zip(SIDES, sides, strict=True):
             of_side = band([100 * pair for pair in shares])
             if note := of_side.label:
                 ends = np.clip([of_side.low[span], of_side.high[span]], 0, 100)
@@ -129,12 +129,12 @@ def cdf_difference(comparison: Comparison) -> go.Figure | str:
         for place, limit in enumerate(_limits(comparison, metric)):
             look = Look(style.GREY, "dot", width=1.5)
             style.upright(drawn, limit, f"SLO {_format.limit(limit)}", place, row=row, look=look)
-        apart = 100 * (both[1] - both[0]).mean(axis=0)
-        at = int(np.nanargmax(np.abs(apart)))
+        gap = 100 * (sides[1] - sides[0]).mean(axis=0)
+        widest = int(np.nanargmax(np.abs(gap)))
         values[name] = [
-            f"furthest apart at {_format.seconds(float(TIMES_S[at]))}",
-            f"head {'more' if apart[at] > 0 else 'fewer'} by {_format.number(abs(apart[at]))} points there",
-        ] if abs(apart[at]) >= 0.05 else ["the same to 0.05 points at any time"]  # fmt: skip
+            f"furthest apart at {_format.seconds(float(TIMES_S[widest]))}",
+            f"head {'more' if gap[widest] > 0 else 'fewer'} by {_format.number(abs(gap[widest]))} points there",
+        ] if abs(gap[widest]) >= 0.05 else ["the same to 0.05 points at any time"]  # fmt: skip
     return style.done(drawn, style.finding(values), [
         f"At {comparison.point}." if comparison.point else "",
         "Failed requests are never answered; requests of one token have no TPOT. Shares are exact where drawn.",

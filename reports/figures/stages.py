@@ -156,28 +156,28 @@ def misses(run: Run) -> go.Figure | str:
     if run.requests.num_rows == 0:
         return _data.EMPTY
     stages = _data.stages(run)
-    found = stages.misses
-    if not found:
-        return UNBOUND if found is None else NO_MISS
-    total = sum(found.values())
-    drawn = style.new(130 + 42 * len(found))
-    names = [cause_of(key).name for key in found]
-    shares = _format.shares(list(found.values()))
+    causes = stages.misses
+    if not causes:
+        return UNBOUND if causes is None else NO_MISS
+    total = sum(causes.values())
+    drawn = style.new(130 + 42 * len(causes))
+    names = [cause_of(key).name for key in causes]
+    shares = _format.shares(list(causes.values()))
     drawn.add_bar(
-        x=[count / total * 100.0 for count in found.values()], y=names, orientation="h", name="share of the misses",
-        text=[f"{share} ({count:,})" for share, count in zip(shares, found.values(), strict=True)],
+        x=[count / total * 100.0 for count in causes.values()], y=names, orientation="h", name="share of the misses",
+        text=[f"{share} ({count:,})" for share, count in zip(shares, causes.values(), strict=True)],
         textposition="outside", textfont={"size": 12}, cliponaxis=False, meta=style.MARKS,
         marker={"color": style.faint(style.VERMILLION), "line": {"color": style.VERMILLION, "width": 1.5}},
         hovertemplate="%{y}: %{text}",
     )  # fmt: skip
-    room = 1.35 * max(found.values()) / total * 100.0  # for the text behind the longest bar
+    room = 1.35 * max(causes.values()) / total * 100.0  # for the text behind the longest bar
     drawn.update_layout(showlegend=False, bargap=0.35, margin_r=style.BESIDE)
     style.axes(
         drawn,
         style.axis("share of the requests that missed (%)", range=[0, room], tickvals=[0, 20, 40, 60, 80, 100]),
         style.axis("cause", type="category", categoryorder="array", categoryarray=names[::-1]),
     )
-    rows = [[cause, f"{count:,}", share] for cause, count, share in zip(names, found.values(), shares, strict=True)]
+    rows = [[cause, f"{count:,}", share] for cause, count, share in zip(names, causes.values(), shares, strict=True)]
     table = ["cause", "requests", "share of the requests that missed"], rows, len(rows), f"all {len(rows)} causes"
     values = {f"{total:,} of {run.requests.num_rows:,} requests missed the SLO":
               [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]}  # fmt: skip
@@ -189,17 +189,17 @@ def misses(run: Run) -> go.Figure | str:
 def stages_rate(study: Study) -> go.Figure | str:
     """Percent of the time of the requests in each phase, by rate with a panel for each system, or by system."""
     groups = systems.groups(study)
-    found = []
+    stacks = []
     for group in groups:
         phases = {name: runs.phases(runs.of(study, point)) for name, point in group.points.items()}
         if shares := {name: percents for name, percents in phases.items() if percents}:  # whose runs can be read
-            found.append((group, shares))
-    if not found:
+            stacks.append((group, shares))
+    if not stacks:
         return runs.GONE if groups else NO_RUN
-    drawn = _stacked(study, found, "time (%)", top=100.5)
-    own = dict.fromkeys(note(tuple(shares)) for _, percents in found for shares in percents.values())
-    notes = ["Time of all requests taken together.", *own]
-    return style.done(drawn, _growth(*found[0]), [*notes, *_group_notes(study, groups, [g for g, _ in found])])
+    drawn = _stacked(study, stacks, "time (%)", top=100.5)
+    phase_notes = dict.fromkeys(note(tuple(shares)) for _, percents in stacks for shares in percents.values())
+    notes = ["Time of all requests taken together.", *phase_notes]
+    return style.done(drawn, _growth(*stacks[0]), [*notes, *_group_notes(study, groups, [g for g, _ in stacks])])
 
 
 def _growth(group: Group, percents: Percents) -> str:
@@ -208,10 +208,10 @@ def _growth(group: Group, percents: Percents) -> str:
     first, last = percents[labels[0]], percents[labels[-1]]
     rising = bool(group.unit) and len(labels) > 1
     most = max(last, key=lambda key: last[key] - (first.get(key, 0.0) if len(labels) > 1 else 0.0))
-    shown = [labels[0], labels[-1]] if rising else labels[:4]
+    printed = [labels[0], labels[-1]] if rising else labels[:4]
     name = f"{PHASES[most].name} of all time of the requests"
     values = [f"{_format.share(percents[label].get(most, 0.0) / 100)} at {label} {group.unit}".strip()
-              for label in shown]  # fmt: skip
+              for label in printed]  # fmt: skip
     grows = "grows most" if rising else ""
     return style.finding({f"{group.name}, {name}" if group.name else name.capitalize(): [*values, grows]})
 
@@ -219,22 +219,22 @@ def _growth(group: Group, percents: Percents) -> str:
 def misses_rate(study: Study) -> go.Figure | str:
     """Percent of all requests that missed for each cause: by rate with a panel for each system, or by system."""
     groups = systems.groups(study)
-    found = [(group, causes) for group in groups if (causes := _causes(study, group))]
-    if not found:
+    by_group = [(group, causes) for group in groups if (causes := _causes(study, group))]
+    if not by_group:
         readable = any(runs.of(study, point) for group in groups for point in group.points.values())
         return UNBOUND if readable else runs.GONE
-    if not any(shares for _, causes in found for shares in causes.values()):
+    if not any(shares for _, causes in by_group for shares in causes.values()):
         return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
-    percents = [(group, _ordered(causes)) for group, causes in found]
+    percents = [(group, _ordered(causes)) for group, causes in by_group]
     drawn = _stacked(study, percents, "requests that<br>missed (%)")
     rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
     under = "Misses are those of the SLO under which the runs were made." if rescored else ""
-    notes = [under, RULE, *_group_notes(study, groups, [group for group, _ in found])]
-    group, causes = found[0]
+    notes = [under, RULE, *_group_notes(study, groups, [group for group, _ in by_group])]
+    group, causes = by_group[0]
     label, shares = max(causes.items(), key=lambda item: sum(item[1].values()))
     total, most = sum(shares.values()), max(shares, key=lambda cause: shares[cause])
-    where = f"{group.name}, missed" if group.name else "Missed"
-    return style.done(drawn, style.finding({f"{where} at {label} {group.unit}".strip(): [
+    heading = f"{group.name}, missed" if group.name else "Missed"
+    return style.done(drawn, style.finding({f"{heading} at {label} {group.unit}".strip(): [
         _format.share(total / 100),
         f"first cause {cause_of(most).name} ({_format.share(shares[most] / total)} of them)",
     ]}), notes)  # fmt: skip
@@ -242,7 +242,7 @@ def misses_rate(study: Study) -> go.Figure | str:
 
 def _causes(study: Study, group: Group) -> Percents:
     """The percent of all requests at each label whose runs can be read and had an SLO of their own."""
-    found = {}
+    percents = {}
     for label, point in group.points.items():
         read = [(run.requests, run.stages.misses) for run in runs.of(study, point)]
         scored = [(requests, causes) for requests, causes in read if causes is not None]
@@ -250,8 +250,8 @@ def _causes(study: Study, group: Group) -> Percents:
         for _, causes in scored:
             counted.update(causes)
         if scored:
-            found[label] = {cause: 100 * (count / max(1, total)) for cause, count in counted.items()}
-    return found
+            percents[label] = {cause: 100 * (count / max(1, total)) for cause, count in counted.items()}
+    return percents
 
 
 def _ordered(causes: Percents) -> Percents:
@@ -275,15 +275,15 @@ def _stacked(
     drawn = style.panels([1 / len(found)] * len(found), 160 + 260 * len(found), spacing=0.2 / len(found))
     bars = [parts for _, percents in found for parts in percents.values()]
     keys = dict.fromkeys(key for parts in bars for key in parts)
-    shown = {key: cause_of(key) for key in keys if any(parts.get(key, 0.0) > 0 for parts in bars)}
+    causes = {key: cause_of(key) for key in keys if any(parts.get(key, 0.0) > 0 for parts in bars)}
     rates = {rate for group, percents in found if group.unit for rate in percents}  # of one panel or of several
     order = {"categoryorder": "array", "categoryarray": sorted(rates, key=_number)} if rates else {}
     for row, (group, percents) in enumerate(found, 1):
-        _stack(drawn, row, group, percents, shown, alone=len(found) == 1)
+        _stack(drawn, row, group, percents, causes, alone=len(found) == 1)
         span = {"range": [0, top]} if top is not None else {"rangemode": "tozero"}
         y = style.axis(f"{group.name}<br>{title}" if group.name else title, **span)
         last = systems.rate_title(study) if row == len(found) and group.unit else ""
-        turned = {"tickangle": -90} if max(len(one.points) for one, _ in found) > _SIDE_BY_SIDE and group.unit else {}
+        turned = {"tickangle": -90} if max(len(g.points) for g, _ in found) > _SIDE_BY_SIDE and group.unit else {}
         style.axes(drawn, style.axis(last, type="category", **order, **turned), y, row)
     return drawn.update_layout(barmode="stack", bargap=0.3)
 

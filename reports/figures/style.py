@@ -177,23 +177,23 @@ def layout(height: int) -> dict[str, Any]:
 
 def done(figure: go.Figure, finding: str, notes: Iterable[str] = (), table: Table | None = None) -> go.Figure:
     """`figure` with its finding (one sentence), its notes, and the `table` for its points if it brings one."""
-    own = {} if table is None else {"table": table}
-    figure.layout.meta = {"finding": finding, "notes": [n for n in notes if n], **own}
+    extra = {} if table is None else {"table": table}
+    figure.layout.meta = {"finding": finding, "notes": [n for n in notes if n], **extra}
     return figure
 
 
 def finding(values: Mapping[str, Iterable[str]]) -> str:
     """The sentence of a figure: of each thing its values, as 'TTFT: p50 80 ms, p99 210 ms; TPOT: p50 31 ms.'"""
-    texts = {what: ", ".join(filter(None, each)) for what, each in values.items()}
+    texts = {what: ", ".join(filter(None, parts)) for what, parts in values.items()}
     return "; ".join(f"{what}: {text}" for what, text in texts.items() if text) + "."
 
 
 def axes(figure: go.Figure, x: Mapping[str, Any], y: Mapping[str, Any], row: int | None = None) -> None:
     """Give a panel its axes. (Set at once: plotly's update of an axis that is in a figure takes ten times as long.)"""
-    where = {} if row is None else {"row": row, "col": 1}
-    for panels_axes, values in ((figure.select_xaxes(**where), x), (figure.select_yaxes(**where), y)):
-        for found in tuple(panels_axes):
-            figure.layout[found.plotly_name] = {**found.to_plotly_json(), **values}
+    panel = {} if row is None else {"row": row, "col": 1}
+    for panels_axes, values in ((figure.select_xaxes(**panel), x), (figure.select_yaxes(**panel), y)):
+        for panel_axis in tuple(panels_axes):
+            figure.layout[panel_axis.plotly_name] = {**panel_axis.to_plotly_json(), **values}
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
@@ -210,12 +210,12 @@ def log_axis(title: str, values: Iterable[float], **more: Any) -> dict[str, Any]
     wide = high - low
     steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if wide < 1.2 else (1, 2, 5) if wide <= 3 else (1,)
     ticks = [m * 10.0**e for e in range(int(np.floor(low)), int(np.ceil(high)) + 1) for m in steps]
-    shown = [t for t in ticks if low <= np.log10(t) <= high]
-    if len(shown) < _FEW:
+    printed = [t for t in ticks if low <= np.log10(t) <= high]
+    if len(printed) < _FEW:
         several = positive.max() > positive.min()
-        shown = _even(10.0**low, 10.0**high) if several else [float(f"{10.0 ** ((low + high) / 2):.3g}")]
-    text = [_format.plain(t, 10) for t in shown]
-    return axis(title, type="log", range=[low, high], tickvals=shown, ticktext=text, **more)
+        printed = _even(10.0**low, 10.0**high) if several else [float(f"{10.0 ** ((low + high) / 2):.3g}")]
+    text = [_format.plain(t, 10) for t in printed]
+    return axis(title, type="log", range=[low, high], tickvals=printed, ticktext=text, **more)
 
 
 def _even(low: float, high: float) -> list[float]:
@@ -250,30 +250,30 @@ def curve(
     `ends` are the lower and upper ends of intervals, NaN where a point has none: of y, or of x where they lie `across`.
     """
     if ends is not None:
-        low, high, at = (np.asarray(values, np.float64) for values in (*ends, x if across else y))
+        low, high, centre = (np.asarray(values, np.float64) for values in (*ends, x if across else y))
         more["error_x" if across else "error_y"] = {
-            "type": "data", "symmetric": False, "array": np.nan_to_num(high - at),
-            "arrayminus": np.nan_to_num(at - low), "color": look.color, "thickness": 1.5,
+            "type": "data", "symmetric": False, "array": np.nan_to_num(high - centre),
+            "arrayminus": np.nan_to_num(centre - low), "color": look.color, "thickness": 1.5,
         }  # fmt: skip
     if "lines" in mode:
         more["line"] = {**look.line, "shape": step} if step else look.line
     if "markers" in mode:
-        own = more.get("marker", {})
-        more["marker"] = {"symbol": symbols or look.symbol, "size": size, "color": look.color, **own}
+        marker = more.get("marker", {})
+        more["marker"] = {"symbol": symbols or look.symbol, "size": size, "color": look.color, **marker}
     if hover is None:
         more["hoverinfo"] = "skip"
-    where = {} if row is None else {"row": row, "col": 1}
-    figure.add_scatter(x=x, y=y, name=name, mode=mode, hovertemplate=hover, **where, **more)
+    panel = {} if row is None else {"row": row, "col": 1}
+    figure.add_scatter(x=x, y=y, name=name, mode=mode, hovertemplate=hover, **panel, **more)
 
 
 def cumulative(
     figure: go.Figure, values: np.ndarray, name: str, look: Look, hover: str, *, most: int | None = None, **more: Any
 ) -> int:
     """The share of sorted `values` at or below each; returns how many points are drawn."""
-    kept = ranks(len(values), most or MOST)
-    share = (kept + 1) / len(values) * 100.0
-    curve(figure, values[kept], share, name, look, hover, mode="lines", **more)
-    return len(kept)
+    indices = ranks(len(values), most or MOST)
+    share = (indices + 1) / len(values) * 100.0
+    curve(figure, values[indices], share, name, look, hover, mode="lines", **more)
+    return len(indices)
 
 
 def diagonal(figure: go.Figure, ends: Sequence[float], name: str, **where: Any) -> None:
@@ -309,8 +309,8 @@ def level(figure: go.Figure, y: float, text: str = "", row: int = 1) -> None:
         line={"color": GREY, "width": 1, "dash": "dash" if text else "solid"},
     )  # fmt: skip
     if text:
-        at = float(np.log10(y)) if scale.type == "log" else y  # of which plotly takes the logarithm for notes alone
-        label(figure, 0, at, text, row, xref=parts["xref"], yref=data["yref"])
+        y_pos = float(np.log10(y)) if scale.type == "log" else y  # of which plotly takes the logarithm for notes alone
+        label(figure, 0, y_pos, text, row, xref=parts["xref"], yref=data["yref"])
 
 
 def goals(figure: go.Figure, shares: Iterable[float], row: int = 1) -> None:
@@ -337,15 +337,15 @@ def upright(
         fill = {"fillcolor": faint(look.color), "line": {"width": 0}, "layer": "below"}
         figure.add_shape(type="rect", x0=span[0], x1=span[1], **fill, **ends)
     if text:
-        at = float(np.log10(x)) if scale.type == "log" else x
-        left = at > sum(scale.range) / 2
-        label(figure, at, 0.02 + 0.08 * place, text, row, left=left, xref=data["xref"], yref=parts["yref"])
+        x_pos = float(np.log10(x)) if scale.type == "log" else x
+        on_left = x_pos > sum(scale.range) / 2
+        label(figure, x_pos, 0.02 + 0.08 * place, text, row, left=on_left, xref=data["xref"], yref=parts["yref"])
 
 
 def above(figure: go.Figure, x: float, text: str) -> None:
     """A name above the one panel, over `x`, where it lies on no curve."""
-    at = float(np.log10(x)) if figure.layout.xaxis.type == "log" else x
-    label(figure, at, 1, text, xanchor="center", yref="y domain", xshift=0)
+    x_pos = float(np.log10(x)) if figure.layout.xaxis.type == "log" else x
+    label(figure, x_pos, 1, text, xanchor="center", yref="y domain", xshift=0)
 
 
 def label(figure: go.Figure, x: Any, y: float, text: str, row: int = 1, *, left: bool = False, **where: Any) -> None:
@@ -370,33 +370,33 @@ def end_labels(figure: go.Figure, curves: Sequence[tuple[float, float, str, str]
     figure.layout.update(showlegend=False, margin={"l": 70, "r": _STEM + 10 + widest * _CHARACTER, "t": 62, "b": 56})
     low, high = figure.layout.yaxis.range
     tall = figure.layout.height - 118
-    at = [(high - y) / (high - low) * tall for _, y, _, _ in ends]  # pixels from the top
+    pixels = [(high - y) / (high - low) * tall for _, y, _, _ in ends]  # pixels from the top
     half = [(len(text) * _LINE + 4) / 2 for text in texts]
-    order = sorted(range(len(ends)), key=lambda i: at[i])
-    placed = dict(zip(order, _apart([at[i] for i in order], [half[i] for i in order], tall), strict=True))
+    order = sorted(range(len(ends)), key=lambda i: pixels[i])
+    placed = dict(zip(order, _apart([pixels[i] for i in order], [half[i] for i in order], tall), strict=True))
     for i, (x, y, _, color) in enumerate(ends):
         figure.add_annotation(
-            x=x, y=y, ax=_STEM, ay=placed[i] - at[i], text="<br>".join(texts[i]), xanchor="left", align="left",
+            x=x, y=y, ax=_STEM, ay=placed[i] - pixels[i], text="<br>".join(texts[i]), xanchor="left", align="left",
             font={"size": 12}, showarrow=True, arrowhead=0, arrowwidth=1.5, arrowcolor=color, standoff=5,
         )  # fmt: skip
 
 
 def wrapped(name: str) -> list[str]:
     """Short lines of a name."""
-    found = textwrap.wrap(name.replace(":", ": "), _WRAP, break_long_words=False, break_on_hyphens=False)
-    return [line if len(line) <= _WRAP + 2 else f"{line[: _WRAP + 1]}…" for line in found]
+    lines = textwrap.wrap(name.replace(":", ": "), _WRAP, break_long_words=False, break_on_hyphens=False)
+    return [line if len(line) <= _WRAP + 2 else f"{line[: _WRAP + 1]}…" for line in lines]
 
 
 def _apart(at: Sequence[float], half: Sequence[float], most: float) -> list[float]:
     """Centres in rising order, moved as little as it takes for none to lie on another or beyond `most`."""
-    found: list[float] = []
+    centres: list[float] = []
     for centre, room in zip(at, half, strict=True):
-        found.append(max(centre, found[-1] + half[len(found) - 1] + room if found else room))
+        centres.append(max(centre, centres[-1] + half[len(centres) - 1] + room if centres else room))
     limit = most
-    for i in reversed(range(len(found))):
-        found[i] = min(found[i], limit - half[i])
-        limit = found[i] - half[i]
-    return found
+    for i in reversed(range(len(centres))):
+        centres[i] = min(centres[i], limit - half[i])
+        limit = centres[i] - half[i]
+    return centres
 
 
 def extremes(columns: Sequence[np.ndarray], most: int = MOST) -> np.ndarray:

@@ -52,17 +52,17 @@ def lines(study: Study, *, made: bool = False, least: int = 2) -> list[Line]:
     With `made` systems stand for what was run: those that only score the same runs otherwise are left out.
     """
     able = [system for system in study.systems if len({point.rate_rps for point in system.points}) >= least]
-    kept = [system for system in able if not (made and system.again)][:MOST]
-    names = [system.made or system.name if made else system.name for system in kept]
+    used = [system for system in able if not (made and system.again)][:MOST]
+    names = [system.made or system.name if made else system.name for system in used]
     return [
         Line(
             system,
             system.points,
             np.array([point.rate_rps for point in system.points]) / study.share(system),
             look,
-            f"{in_figure(name)}: " if len(kept) > 1 else "",
+            f"{in_figure(name)}: " if len(used) > 1 else "",
         )
-        for system, name, look in zip(kept, names, style.SIDES.values() if study.sides else style.SYSTEMS, strict=False)
+        for system, name, look in zip(used, names, style.SIDES.values() if study.sides else style.SYSTEMS, strict=False)
     ]
 
 
@@ -134,8 +134,8 @@ def left_out(study: Study, drawn: Sequence[Line]) -> str:
 
 def no_panel(study: Study, found: Sequence[Group]) -> str:
     """The note on systems that have no panel among these groups; where those are systems themselves, no bar."""
-    shown = sum(len(group.points) if not group.unit else 1 for group in found)
-    missing = sum(not system.again for system in study.systems) - shown
+    drawn = sum(len(group.points) if not group.unit else 1 for group in found)
+    missing = sum(not system.again for system in study.systems) - drawn
     most = PANELS if found[0].unit else MOST
-    why = f"at most {most} are" if shown >= most else "no runs at several rates can be read of them"
+    why = f"at most {most} are" if drawn >= most else "no runs at several rates can be read of them"
     return f"Systems that are not drawn: {missing} ({why})." if missing > 0 else ""

@@ -79,8 +79,8 @@ def timeline(run: Run) -> go.Figure | str:
     """
     if not _data.has_steps(run):
         return _gauges(run) or NO_STEPS
-    found = _data.stretches(run)
-    if found is None:
+    spans = _data.stretches(run)
+    if spans is None:
         return "No step was recorded: no request reached a batch, or the run was stopped before its first flush."
     stored = run.info.backend.get("kv_blocks")
     blocks = stored if isinstance(stored, int) and stored > 0 else None  # of KV memory of one replica
@@ -90,18 +90,18 @@ def timeline(run: Run) -> go.Figure | str:
             _FREE, "KV memory", "KV memory<br>in use (%)", style.GREEN, lambda free: (1 - free / blocks) * 100
         )
     panels, again_s = (*_STEPS, memory), _preempted_s(run)
-    parts = {PARTS[name]: seconds for name, seconds in found.parts_s.items() if seconds.any()}
+    parts = {PARTS[name]: seconds for name, seconds in spans.parts_s.items() if seconds.any()}
     rows = len(panels) + bool(parts) + bool(len(again_s))
     drawn = style.panels([1 / rows] * rows, 160 * rows)
     steps = _single_steps(run)
-    notes = _stretches(drawn, panels, found) if steps is None else _replicas(drawn, panels, steps)
+    notes = _stretches(drawn, panels, spans) if steps is None else _replicas(drawn, panels, steps)
     titles = [panel.title for panel in panels] + ["parts of<br>steps (%)"] * bool(parts)
     _over_time(drawn, titles + ["preemptions<br>(count)"] * bool(len(again_s)))
     for (name, seconds), color in zip(parts.items(), _PART_COLORS, strict=False):
         look, share = Look(color, "solid", width=1.0), seconds / np.maximum(sum(parts.values()), 1e-12) * 100
         style.curve(
             drawn,
-            found.start_s,
+            spans.start_s,
             share,
             name,
             look,
@@ -118,7 +118,7 @@ def timeline(run: Run) -> go.Figure | str:
             drawn, rows, np.arange(len(counts) + 1) * width, np.append(counts, counts[-1]), "preemptions", style.OCHRE
         )
         notes.append(f"Preemptions are counted per {_format.limit(width)}, when the preempted request ended.")
-    return style.done(drawn, _timeline_finding(found, blocks, len(again_s), parts), notes)
+    return style.done(drawn, _timeline_finding(spans, blocks, len(again_s), parts), notes)
 
 
 def _over_time(drawn: go.Figure, titles: Sequence[str], **x: Any) -> None:
@@ -146,45 +146,45 @@ def _preempted_s(run: Run) -> np.ndarray:
     """When the requests that were preempted ended (s), once for each time that they were."""
     times = np.nan_to_num(number(run.requests, "preemptions")).astype(np.int64)
     ended = np.where(times > 0, number(run.requests, "scheduled_s") + _data.metric(run, "e2e"), np.nan)
-    found = np.repeat(ended, times)
-    return np.asarray(found[np.isfinite(found)], np.float64)
+    ends_s = np.repeat(ended, times)
+    return np.asarray(ends_s[np.isfinite(ends_s)], np.float64)
 
 
 def _replicas(drawn: go.Figure, panels: Sequence[Panel], steps: Mapping[str, np.ndarray]) -> list[str]:
     """A line per replica, through its steps or through the least and the greatest of stretches of them."""
     replicas = np.unique(steps["replica"])
-    kept = total = 0
+    points = total = 0
     for replica, dash in zip(replicas, _DASHES, strict=False):
-        ours = np.flatnonzero(steps["replica"] == replica)
-        ours = ours[np.argsort(steps["start_s"][ours], kind="stable")]
-        columns = [panel.shown(steps[panel.column][ours]) for panel in panels]
-        start_s, end_s = steps["start_s"][ours], steps["end_s"][ours]
+        rows = np.flatnonzero(steps["replica"] == replica)
+        rows = rows[np.argsort(steps["start_s"][rows], kind="stable")]
+        columns = [panel.shown(steps[panel.column][rows]) for panel in panels]
+        start_s, end_s = steps["start_s"][rows], steps["end_s"][rows]
         idle = np.flatnonzero(start_s[1:] - end_s[:-1] > _IDLE * np.ptp(steps["start_s"]))
-        shown = np.union1d(style.extremes(columns), idle)
-        gaps = np.repeat(np.searchsorted(shown, idle) + 1, 2)  # the line goes on to the end of the step, and stops
-        at_s = np.insert(start_s[shown], gaps, np.repeat(end_s[idle], 2))
+        indices = np.union1d(style.extremes(columns), idle)
+        gaps = np.repeat(np.searchsorted(indices, idle) + 1, 2)  # the line goes on to the end of the step, and stops
+        at_s = np.insert(start_s[indices], gaps, np.repeat(end_s[idle], 2))
         name = "" if len(replicas) == 1 else f", replica {replica}"
         for row, (panel, values) in enumerate(zip(panels, columns, strict=True), start=1):
             ends = np.column_stack([values[idle], np.full(len(idle), np.nan)]).ravel()
-            y = np.insert(values[shown].astype(np.float64), gaps, ends)
+            y = np.insert(values[indices].astype(np.float64), gaps, ends)
             _steps(drawn, row, at_s, y, panel.short + name, panel.color, dash)
-        kept, total = kept + len(shown), total + len(ours)
+        points, total = points + len(indices), total + len(rows)
     few, most = min(len(replicas), len(_DASHES)), len(replicas)
     some = f"The first {few} of {most} replicas are drawn." if few < most else ""
-    return [style.reduced(total, kept, "steps", style.EXTREMES), some]
+    return [style.reduced(total, points, "steps", style.EXTREMES), some]
 
 
 def _stretches(drawn: go.Figure, panels: Sequence[Panel], found: Stretches) -> list[str]:
     """Least to greatest as a band and the mean over time as a line, of stretches of equally many steps."""
     for row, panel in enumerate(panels, start=1):
-        ends = [panel.shown(of[panel.column]) for of in (found.least, found.greatest)]
+        ends = [panel.shown(extreme[panel.column]) for extreme in (found.least, found.greatest)]
         names = f"{panel.short}, least", f"{panel.short}, greatest"
-        both = np.minimum(*ends), np.maximum(*ends)
-        style.band(drawn, found.start_s, both, names, panel.color, row=row, hover=_STEP, step="hv")
+        edges = np.minimum(*ends), np.maximum(*ends)
+        style.band(drawn, found.start_s, edges, names, panel.color, row=row, hover=_STEP, step="hv")
         mean = panel.shown(found.mean[panel.column])
         _steps(drawn, row, found.start_s, mean, f"{panel.short}, mean", panel.color)
-    each = -(-found.steps // len(found.start_s))
-    what = f"{len(found.start_s)} stretches of about {each:,} steps are drawn"
+    per_stretch = -(-found.steps // len(found.start_s))
+    what = f"{len(found.start_s)} stretches of about {per_stretch:,} steps are drawn"
     return [f"{what}: least to greatest as a band, the mean as a line."]
 
 
@@ -221,26 +221,26 @@ def _gauges(run: Run) -> go.Figure | None:
     ]  # between the reading before and the start lies the client's calibration
     if len(at_s) < 2:
         return None
-    known = [(panel, metrics.gauge(panel.column, at_s, mean=panel.column == "kv_use")) for panel in _GAUGES]
-    found = {panel: values for panel, values in known if values is not None}
-    if _GAUGES[0] not in found:
+    readings = [(panel, metrics.gauge(panel.column, at_s, mean=panel.column == "kv_use")) for panel in _GAUGES]
+    gauges = {panel: values for panel, values in readings if values is not None}
+    if _GAUGES[0] not in gauges:
         return None
-    drawn = style.panels([1 / len(found)] * len(found), 180 + 150 * len(found))
-    ours = server_metrics.in_flight(run.requests, at_s)
-    kept = style.extremes([*found.values(), ours])
+    drawn = style.panels([1 / len(gauges)] * len(gauges), 180 + 150 * len(gauges))
+    unended = server_metrics.in_flight(run.requests, at_s)
+    points = style.extremes([*gauges.values(), unended])
     values = {}
-    for row, (panel, gauge) in enumerate(found.items(), start=1):
-        _steps(drawn, row, at_s[kept], panel.shown(gauge[kept]), panel.short, panel.color, step="")
+    for row, (panel, gauge) in enumerate(gauges.items(), start=1):
+        _steps(drawn, row, at_s[points], panel.shown(gauge[points]), panel.short, panel.color, step="")
         if row == 1:
-            _steps(drawn, row, at_s[kept], ours[kept], "sent and not ended (client)", style.GREY, "dot", "")
+            _steps(drawn, row, at_s[points], unended[points], "sent and not ended (client)", style.GREY, "dot", "")
             mean = _format.number(float(gauge.mean()))
             values["Requests running"] = [f"{mean} in the mean of the readings", f"{gauge.max():,.0f} at most"]
         elif panel.column == "waiting":
             values["requests waiting"] = [f"at {_format.share(float((gauge > 0).mean()))} of the readings"]
         else:
             values["KV memory"] = [f"{_format.share(float(gauge.max()))} in use at most"]
-    _over_time(drawn, [panel.title for panel in found], range=[0.0, float(at_s[-1])])
-    note = style.reduced(len(at_s), len(kept), "readings", style.EXTREMES)
+    _over_time(drawn, [panel.title for panel in gauges], range=[0.0, float(at_s[-1])])
+    note = style.reduced(len(at_s), len(points), "readings", style.EXTREMES)
     return style.done(drawn, style.finding(values), ["From the metrics of the server, each second.", note])
 
 
@@ -257,25 +257,25 @@ def _percentiles(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...]) -> l
 
 def latency_over_time(run: Run) -> go.Figure | str:
     """TTFT in seconds (log axis) against the planned time, met and missed apart, with p50 and p90 of stretches."""
-    at, ttft = number(run.requests, "scheduled_s"), _data.metric(run, "ttft")
-    order = np.argsort(at, kind="stable")
+    due_s, ttft = number(run.requests, "scheduled_s"), _data.metric(run, "ttft")
+    order = np.argsort(due_s, kind="stable")
     order = order[np.isfinite(ttft[order]) & (ttft[order] > 0)]
     if not len(order):
         return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
-    at, ttft = at[order], ttft[order]
+    due_s, ttft = due_s[order], ttft[order]
     margins = _data.margins(run)
-    met = (joint(margins) <= 1.0)[order] if margins else np.ones(len(at), dtype=bool)
+    met = (joint(margins) <= 1.0)[order] if margins else np.ones(len(due_s), dtype=bool)
     drawn = style.new()
-    kept = style.sampled(ttft)
+    dots = style.sampled(ttft)
     for which, name, look in (
         (met, "met the SLO" if margins else "requests", Look(style.BLUE)),
         (~met, "missed the SLO", Look(style.VERMILLION, symbol="x")),
     ):
-        ours = kept[which[kept]]
-        if len(ours):
-            style.curve(drawn, at[ours], ttft[ours], name, look, style.SECONDS, mode="markers", size=5, opacity=0.75)
-    middle, *found = _percentiles(at, ttft, (0.5, 0.9))
-    for name, values, dash in zip(("p50", "p90"), found, ("solid", "dash"), strict=True):
+        rows = dots[which[dots]]
+        if len(rows):
+            style.curve(drawn, due_s[rows], ttft[rows], name, look, style.SECONDS, mode="markers", size=5, opacity=0.75)
+    middle, *percentiles = _percentiles(due_s, ttft, (0.5, 0.9))
+    for name, values, dash in zip(("p50", "p90"), percentiles, ("solid", "dash"), strict=True):
         if len(middle):
             look = Look(style.GREY, dash, width=2.5)
             name = f"{name} of {len(middle)} stretches"
@@ -293,7 +293,7 @@ def latency_over_time(run: Run) -> go.Figure | str:
     if third >= _LEAST:
         first, last = (_format.seconds(quantile(part, 0.5)) for part in (ttft[:third], ttft[-third:]))
         spans = {"Median TTFT": [f"{first} in the first third of the requests", f"{last} in the last third"]}
-    note = style.reduced(len(at), len(kept), "requests", style.EVENLY)
+    note = style.reduced(len(due_s), len(dots), "requests", style.EVENLY)
     return style.done(drawn, style.finding(spans), [note, _data.warmed_up(run)])
 
 
@@ -303,14 +303,14 @@ def arrivals(run: Run) -> go.Figure | str:
     if len(times.planned) == 0:
         return _data.EMPTY
     planned = ("planned", times.planned, Look(style.BLUE))
-    shown = [planned, ("sent", times.sent, Look(style.VERMILLION, "dot", width=2.5))]
+    series = [planned, ("sent", times.sent, Look(style.VERMILLION, "dot", width=2.5))]
     if times.everything is not None:  # what users of a closed loop do was not planned
         followed = ("sent, follow-ups included", times.everything, Look(style.GREEN, "dash"))
-        shown = [followed] if times.closed else [*shown, followed]
-    end_s = max(float(np.max(values, initial=0.0)) for _, values, _ in shown)
-    width = stretch(end_s, max(len(values) for _, values, _ in shown), _MOST_BINS)
+        series = [followed] if times.closed else [*series, followed]
+    end_s = max(float(np.max(values, initial=0.0)) for _, values, _ in series)
+    width = stretch(end_s, max(len(values) for _, values, _ in series), _MOST_BINS)
     drawn = style.panels([0.6, 0.4], 520)
-    for name, values, look in shown:
+    for name, values, look in series:
         bins = int(np.floor(float(np.max(values)) / width)) + 1 if len(values) else 1
         counts = np.bincount(np.maximum(values // width, 0).astype(np.int64), minlength=bins)
         _rate(drawn, np.arange(len(counts) + 1) * width, np.append(counts, counts[-1]) / width, name, look)
@@ -319,21 +319,21 @@ def arrivals(run: Run) -> go.Figure | str:
     _over_time(drawn, ["requests per second", "lateness (ms)"])
     sent = number(run.requests, "sent_s")
     late_s = sent - number(run.requests, "scheduled_s")
-    known = np.isfinite(late_s)
-    order = np.flatnonzero(known)[np.argsort(sent[known], kind="stable")]
-    kept = _lateness(drawn, sent[order], late_s[order] * 1000.0)
+    was_sent = np.isfinite(late_s)
+    order = np.flatnonzero(was_sent)[np.argsort(sent[was_sent], kind="stable")]
+    points = _lateness(drawn, sent[order], late_s[order] * 1000.0)
     due = len(times.planned) if run.schedule is None else run.schedule.num_rows
-    found = {"Sent": [f"{int(np.sum(np.isfinite(sent))):,} of {due:,} planned requests"]}
+    facts = {"Sent": [f"{int(np.sum(np.isfinite(sent))):,} of {due:,} planned requests"]}
     if len(order):
         late = late_s[order]
-        found["lateness"] = [
+        facts["lateness"] = [
             f"p50 {_format.seconds(quantile(late, 0.5))}",
             f"largest {_format.seconds(float(np.max(late)))}",
             f"{_format.share(float(np.mean(late > LATE_S)))} of the requests more than 10 ms late",
         ]
-    return style.done(drawn, style.finding(found), [
+    return style.done(drawn, style.finding(facts), [
         f"Rates are counts of {_format.limit(width)} each.",
-        style.reduced(len(order), kept, "values of lateness", style.EVENLY),
+        style.reduced(len(order), points, "values of lateness", style.EVENLY),
     ])  # fmt: skip
 
 
@@ -353,18 +353,18 @@ def _declared(run: Run, end_s: float) -> tuple[np.ndarray, np.ndarray] | None:
 
 def _lateness(drawn: go.Figure, sent: np.ndarray, late_ms: np.ndarray) -> int:
     """Each request, and p50 and p99 of stretches; of a simulator, which is never late, no percentiles."""
-    kept = style.sampled(late_ms)
+    dots = style.sampled(late_ms)
     hover = "%{x:.2f} s: %{y:.3r} ms late"
-    style.curve(drawn, sent[kept], late_ms[kept], "lateness", Look(style.GREEN), hover, row=2, mode="markers", size=4)
+    style.curve(drawn, sent[dots], late_ms[dots], "lateness", Look(style.GREEN), hover, row=2, mode="markers", size=4)
     if len(late_ms) and float(np.max(late_ms)) > LATE_S * 1000 / 4:
         style.level(drawn, LATE_S * 1000, "late from 10 ms", 2)
-    middle, *found = _percentiles(sent, late_ms, (0.5, 0.99))
-    for name, values, dash in zip(("p50", "p99"), found, ("solid", "dash"), strict=True):
+    middle, *percentiles = _percentiles(sent, late_ms, (0.5, 0.99))
+    for name, values, dash in zip(("p50", "p99"), percentiles, ("solid", "dash"), strict=True):
         if np.any(values > 0):
             hover = f"%{{x:.2f}} s: {name} %{{y:.3r}} ms late"
             look = Look(style.GREY, dash, width=2.5)
             style.curve(drawn, middle, values, f"lateness {name}", look, hover, row=2, mode="lines")
-    return len(kept)
+    return len(dots)
 
 
 def itl_over_time(run: Run) -> go.Figure | str:
@@ -376,30 +376,30 @@ def itl_over_time(run: Run) -> go.Figure | str:
         return _data.EMPTY
     if "itl" in missing(run.requests):
         return LOST
-    found = _data.gaps(run)
-    if not found.total or len(found.bins_s) < 2:
+    binned = _data.gaps(run)
+    if not binned.total or len(binned.bins_s) < 2:
         return NO_GAPS
-    by = -(-(len(found.edges_s) - 1) // _TIMES)
-    edges_s, counts = found.edges_s[::by], np.add.reduceat(found.counts, np.arange(0, len(found.counts), by), axis=0)
+    by = -(-(len(binned.edges_s) - 1) // _TIMES)
+    edges_s, counts = binned.edges_s[::by], np.add.reduceat(binned.counts, np.arange(0, len(binned.counts), by), axis=0)
     drawn = style.new(460)
-    _cells(drawn, edges_s, found.bins_s, counts)
+    _cells(drawn, edges_s, binned.bins_s, counts)
     enough = np.flatnonzero(counts.sum(axis=1) >= _ENOUGH)
     middle = ((edges_s[:-1] + edges_s[1:]) / 2)[enough]
     for q, name, dash in ((0.5, "p50", "solid"), (0.99, "p99", "dash")):
         if len(enough):
-            y = np.array([binned_quantile(found.bins_s, counts[i], q) for i in enough]) * 1000.0
+            y = np.array([binned_quantile(binned.bins_s, counts[i], q) for i in enough]) * 1000.0
             more: dict[str, Any] = {"mode": "lines", "meta": style.MARKS}
             halo, look = Look(style.HALO, width=4.5), Look(style.VERMILLION, dash, width=2.5)
             style.curve(drawn, middle, y, f"ground of {name}", halo, None, showlegend=False, **more)
             hover = f"{name} at %{{x:.1f}} s: %{{y:.3r}} ms"
             style.curve(drawn, middle, y, f"{name} of the stretch", look, hover, **more)
-    deepest = binned_quantile(found.bins_s, found.counts.sum(axis=0), 0.5) / _DEEP
-    span_s = np.maximum(found.bins_s[[0, -1]], deepest)  # the shortest and the longest gap of the picture
-    below = float(found.counts[:, found.bins_s[1:] <= span_s[0]].sum()) / found.total
+    deepest = binned_quantile(binned.bins_s, binned.counts.sum(axis=0), 0.5) / _DEEP
+    span_s = np.maximum(binned.bins_s[[0, -1]], deepest)  # the shortest and the longest gap of the picture
+    below = float(binned.counts[:, binned.bins_s[1:] <= span_s[0]].sum()) / binned.total
     x = style.axis(SINCE, range=[float(edges_s[0]), float(edges_s[-1])])
     style.axes(drawn, x, style.log_axis("gap between tokens (ms, log scale)", span_s * 1000.0))
-    return style.done(drawn, _gaps_finding(run, found), [
-        f"{found.total:,} gaps are counted, in stretches of {_format.seconds(float(edges_s[1] - edges_s[0]))}.",
+    return style.done(drawn, _gaps_finding(run, binned), [
+        f"{binned.total:,} gaps are counted, in stretches of {_format.seconds(float(edges_s[1] - edges_s[0]))}.",
         "Lines are read off the bins of the counts, which are at most 3.2% wide.",
         f"{_format.share(below)} of the gaps are shorter than the picture reaches." if below else "",
         _data.warmed_up(run),

@@ -88,20 +88,20 @@ class Curves:
 
 def rate(streams: Sequence[Stream]) -> go.Figure:
     """Arrivals per second in equal stretches, one step line per stream."""
-    shown = [stream for stream in streams if stream.arrivals]
-    end_s = max(_end(stream) for stream in shown)
-    width = stretch(end_s, max(stream.arrivals for stream in shown))
+    timed = [stream for stream in streams if stream.arrivals]
+    end_s = max(_end(stream) for stream in timed)
+    width = stretch(end_s, max(stream.arrivals for stream in timed))
     scale, unit = next((by, name) for least, by, name in UNITS if end_s >= least)
     hover = "%{x:.6~r} " + unit + ": %{y:.3r} req/s"
     drawn = style.new(340)
     styles = (Look(style.BLUE), Look(style.VERMILLION, "dot", width=2.5))
-    for stream, look in zip(shown, styles, strict=False):
+    for stream, look in zip(timed, styles, strict=False):
         edges, per_s = _rates(stream, width)
         y = np.append(per_s, per_s[-1])
         style.curve(drawn, edges / scale, y, stream.name, look, hover, mode="lines", step="hv")
     x = style.axis(f"time since the start ({unit})")
     style.axes(drawn, x, style.axis("requests per second", rangemode="tozero"))
-    first = shown[0]
+    first = timed[0]
     values = {"Arrivals": [f"{first.arrivals:,} in {span_text(first.span_s)}"]}
     if first.span_s > 0:
         per_s = _rates(first, width)[1]
@@ -152,8 +152,8 @@ class Curve(NamedTuple):
 
     def known(self) -> "Curve":
         """Where a log axis can show it."""
-        there = np.isfinite(self.values) & (self.values > 0)
-        return Curve(self.name, self.widths_s[there], self.values[there])
+        positive = np.isfinite(self.values) & (self.values > 0)
+        return Curve(self.name, self.widths_s[positive], self.values[positive])
 
 
 def burstiness(run: Run) -> go.Figure | str:
@@ -161,22 +161,22 @@ def burstiness(run: Run) -> go.Figure | str:
     if run.requests.num_rows == 0:
         return _data.EMPTY
     times = _data.sending(run)
-    named = [("planned", times.planned), ("sent", times.sent)]
+    series = [("planned", times.planned), ("sent", times.sent)]
     if times.everything is not None:
-        named = [*([] if times.closed else named), ("sent, follow-ups included", times.everything)]
-    streams = [Stream(name, np.asarray(values, np.float64)) for name, values in named if len(values)]
+        series = [*([] if times.closed else series), ("sent, follow-ups included", times.everything)]
+    streams = [Stream(name, np.asarray(values, np.float64)) for name, values in series if len(values)]
     if not streams:
         return _data.EMPTY
     tick_s = run.info.fidelity.tick_s
     grain_s = None if tick_s is None else float(tick_s)
-    at = widths(streams[0].span_s, streams[0].arrivals, grain_s)
-    return dispersion([Curve(s.name, at, curve(s, at, grain_s)) for s in streams], streams[0].span_s)
+    widths_s = widths(streams[0].span_s, streams[0].arrivals, grain_s)
+    return dispersion([Curve(s.name, widths_s, curve(s, widths_s, grain_s)) for s in streams], streams[0].span_s)
 
 
 def dispersion_of(streams: Sequence[Stream], known: Curves, grain_s: float | None) -> go.Figure | str:
     """The curves of the streams and those that the caller has, with the band of a fit and the toys."""
-    own = widths(max(s.span_s for s in streams), max(s.arrivals for s in streams), grain_s)
-    curves = [Curve(s.name, own, curve(s, own, grain_s)) for s in streams if s.arrivals]
+    bins_s = widths(max(s.span_s for s in streams), max(s.arrivals for s in streams), grain_s)
+    curves = [Curve(s.name, bins_s, curve(s, bins_s, grain_s)) for s in streams if s.arrivals]
     if known.widths_s is not None and known.found is not None:
         curves[:1] = [Curve(streams[0].name, known.widths_s, known.found)]
     return dispersion(curves, streams[0].span_s, known)
@@ -190,25 +190,25 @@ def dispersion(curves: Sequence[Curve], span_s: float, known: Curves | None = No
         return SHORT
     drawn = style.new(420)
     ends = [float(v) for c in curves for v in c.values]
-    at = np.unique(np.concatenate([c.widths_s for c in curves]))
-    _band(drawn, at, chance(at, span_s), "Poisson, 95%", style.GREY)
+    bins_s = np.unique(np.concatenate([c.widths_s for c in curves]))
+    _band(drawn, bins_s, chance(bins_s, span_s), "Poisson, 95%", style.GREY)
     look = Look(style.GREY, "longdash", width=1.0)
-    style.curve(drawn, at, np.ones(len(at)), "Poisson is 1", look, None, mode="lines")
-    shown = list(zip(curves, _STYLES, strict=False))
+    style.curve(drawn, bins_s, np.ones(len(bins_s)), "Poisson is 1", look, None, mode="lines")
+    styled = list(zip(curves, _STYLES, strict=False))
     if known.widths_s is not None:
         if known.band is not None:
             inside = np.isfinite(known.band.low) & np.isfinite(known.band.high) & (known.band.low > 0)
-            both = known.band.low[inside], known.band.high[inside]
-            _band(drawn, known.widths_s[inside], both, known.band.name, style.VERMILLION)
-            ends += [float(v) for end in both for v in end]
+            edges = known.band.low[inside], known.band.high[inside]
+            _band(drawn, known.widths_s[inside], edges, known.band.name, style.VERMILLION)
+            ends += [float(v) for end in edges for v in end]
         toys = [Curve(name, known.widths_s, values).known() for name, values in known.toys.items()]
-        shown = [*zip(toys, _TOYS, strict=False), *shown]
-    for one, look in shown:
-        style.curve(drawn, one.widths_s, one.values, one.name, look, "%{x:.4~r} s: %{y:.3r}", size=7)
-        ends += [float(v) for v in one.values]
+        styled = [*zip(toys, _TOYS, strict=False), *styled]
+    for line, look in styled:
+        style.curve(drawn, line.widths_s, line.values, line.name, look, "%{x:.4~r} s: %{y:.3r}", size=7)
+        ends += [float(v) for v in line.values]
     style.axes(
         drawn,
-        style.log_axis("width of the bins (s, log scale)", at),
+        style.log_axis("width of the bins (s, log scale)", bins_s),
         style.log_axis("variance / mean of counts (log scale)", [*ends, 0.5, 2.0]),
     )
     note = f"The grey band holds 95% of Poisson processes of the same length ({span_text(span_s)})."
@@ -234,8 +234,8 @@ def widths(span_s: float, n: int, grain_s: float | None = None) -> Floats:
 
 def curve(stream: Stream, widths_s: Floats, tick_s: float | None = None) -> Floats:
     """(widths,) indices of dispersion of a stream; NaN where they are unknown."""
-    found = (stream.dispersion(float(width_s), tick_s) for width_s in widths_s)
-    return np.array([math.nan if value is None else value for value in found])
+    values = (stream.dispersion(float(width_s), tick_s) for width_s in widths_s)
+    return np.array([math.nan if value is None else value for value in values])
 
 
 def chance(widths_s: Floats, span_s: float, normal: float = 1.96) -> tuple[Floats, Floats]:
@@ -264,16 +264,16 @@ def dispersion_finding(curves: Sequence[Curve], span_s: float) -> str:
     decade = first.values[first.widths_s >= first.widths_s[-1] / 10.001]
     rises = above[-1] and len(first.widths_s) > 3 and first.values[-1] > 2 * decade[0]
     if not np.any(above | below):
-        found = ["as of a Poisson process at every width"]
+        texts = ["as of a Poisson process at every width"]
     elif rises:
-        found = [f"{wide} times Poisson's in {wide_s}", f"{narrow} times in {narrow_s}", "so the rate itself moves"]
+        texts = [f"{wide} times Poisson's in {wide_s}", f"{narrow} times in {narrow_s}", "so the rate itself moves"]
     elif not np.any(below):
-        found = [f"up to {most} times Poisson's", "no more so over long times, so the bursts are short"]
+        texts = [f"up to {most} times Poisson's", "no more so over long times, so the bursts are short"]
     elif not np.any(above):
-        found = [f"less than Poisson's, down to {least} times"]
+        texts = [f"less than Poisson's, down to {least} times"]
     else:
-        found = [f"{least} to {most} times Poisson's, by the width of the bins"]
-    values = {"Variance of counts" if first.name == "arrivals" else f"Variance of counts as {first.name}": found}
+        texts = [f"{least} to {most} times Poisson's, by the width of the bins"]
+    values = {"Variance of counts" if first.name == "arrivals" else f"Variance of counts as {first.name}": texts}
     for number, other in enumerate(curves[1:]):
         distance = _distance(first, other) if number == 0 else math.nan
         differs = "agrees with it" if distance < 0.1 else f"differs by a factor of {2**distance:.2g} in the mean"

@@ -28,10 +28,10 @@ def look_of(place: int) -> Look:
 
 
 def _by(pairs: Sequence[Pair], key: str) -> dict[str, list[Pair]]:
-    found: dict[str, list[Pair]] = {}
+    groups: dict[str, list[Pair]] = {}
     for pair in pairs:
-        found.setdefault(wording.unit(pair.metric) if key == "unit" else getattr(pair, key), []).append(pair)
-    return found
+        groups.setdefault(wording.unit(pair.metric) if key == "unit" else getattr(pair, key), []).append(pair)
+    return groups
 
 
 def _notes(pairs: Sequence[Pair], drawn: int) -> list[str]:
@@ -49,19 +49,19 @@ def real_plane(one: Validation) -> go.Figure | str:
     ]
     if not pairs:
         return NO_TIMES
-    shown = pairs if len(pairs) <= MOST else [pairs[i * len(pairs) // MOST] for i in range(MOST)]
+    plotted = pairs if len(pairs) <= MOST else [pairs[i * len(pairs) // MOST] for i in range(MOST)]
     drawn = style.new(520)
-    for place, (metric, group) in enumerate(_by(shown, "metric").items()):
+    for place, (metric, group) in enumerate(_by(plotted, "metric").items()):
         look = look_of(place)
         style.curve(
             drawn, [pair.measured for pair in group], [pair.simulated for pair in group], wording.name(metric),
             look, "measured %{x:.4r} s, simulated %{y:.4r} s", mode="markers",
             symbols=look.symbols(pair.calibrated for pair in group), marker={"opacity": 0.8},
         )  # fmt: skip
-    values = [float(getattr(pair, side)) for pair in shown for side in ("measured", "simulated")]
+    values = [float(getattr(pair, side)) for pair in plotted for side in ("measured", "simulated")]
     style.diagonal(drawn, [min(values), max(values)], "both alike")
     style.axes(drawn, style.log_axis("measured (s)", values), style.log_axis("simulated (s)", values))
     scored = [pair for pair in pairs if not pair.calibrated] or pairs
-    near = sum(abs(pair.error) <= 10 for pair in scored)
-    finding = style.finding({"Simulated times within 10% of the measured ones": [f"{near:,} of {len(scored):,}"]})
-    return style.done(drawn, finding, _notes(pairs, len(shown)))
+    close = sum(abs(pair.error) <= 10 for pair in scored)
+    finding = style.finding({"Simulated times within 10% of the measured ones": [f"{close:,} of {len(scored):,}"]})
+    return style.done(drawn, finding, _notes(pairs, len(plotted)))

@@ -34,13 +34,13 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     """
     tried = trials(path)
     # only whole trials of the size that the capacities speak of, where the file tells it
-    planned = {one.requests for one in info.answers} if info.answers else {info.run.requests}
+    planned = {row.requests for row in info.answers} if info.answers else {info.run.requests}
     planned.discard(None)
     if info.over_horizon or info.chains:  # of all lengths
         planned.clear()
-    whole = [t for t in tried if t.key.goal is None and (not planned or t.key.planned in planned)]
-    whole.sort(key=lambda t: (t.key.rate_rps, t.key.seed))
-    by_rate = [list(group) for _, group in groupby(whole, key=lambda t: t.key.rate_rps)]
+    complete = [t for t in tried if t.key.goal is None and (not planned or t.key.planned in planned)]
+    complete.sort(key=lambda t: (t.key.rate_rps, t.key.seed))
+    by_rate = [list(group) for _, group in groupby(complete, key=lambda t: t.key.rate_rps)]
     slo = restored_slo(info.slo)
     by_request = any(bound.percentile is None for bound in slo.bounds)
     points = [_point(group, slo.bounds, folders(path)) for group in by_rate] or [
@@ -49,16 +49,16 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
         for p in info.curve if by_request
     ]  # fmt: skip
     points = points[lone([point.rate_rps for point in points]) :]
-    given = info.backend.get("gpus")
-    gpus = given if isinstance(given, int) and given > 0 else None
+    gpu_count = info.backend.get("gpus")
+    gpus = gpu_count if isinstance(gpu_count, int) and gpu_count > 0 else None
     # as a sweep calls what was tried: 'sim, vllm-v0'
     backend = first(info.backend, "backend", "name") or clean(info.spec.get("backend") or "", 60)
     name = ", ".join(text for text in (backend, first(info.backend, "policy")) if text) or "the system"
     text = clean(info.slo.text or str(slo), 400)
     capacities = tuple(
-        Capacity(one.goal, None if one.state == "unreachable" else one.capacity_rps, one.low_rps, one.high_rps,
-                 "searched", clean(one.why or "", 300).rstrip("."))
-        for one in info.answers
+        Capacity(row.goal, None if row.state == "unreachable" else row.capacity_rps, row.low_rps, row.high_rps,
+                 "searched", clean(row.why or "", 300).rstrip("."))
+        for row in info.answers
     )  # fmt: skip
     system = System(name, gpus, tuple(points), capacities, text)
     return Study(text, goals(info), (system,), (encode(info),))
@@ -71,14 +71,14 @@ def lone(rates_rps: Sequence[float]) -> bool:
 
 def goals(info: CapacityAnswer) -> tuple[float, ...]:
     """The goals of a search, rising."""
-    own = info.spec.get("goal")
-    return tuple(sorted(info.searched_goals)) or ((float(own),) if isinstance(own, int | float) else ())
+    goal = info.spec.get("goal")
+    return tuple(sorted(info.searched_goals)) or ((float(goal),) if isinstance(goal, int | float) else ())
 
 
 def trials(path: str | Path) -> list[Trial]:
     """Every trial of the search in a folder, in the order in which they were made; none where they are gone."""
-    given = Path(path)
-    file = (given if given.is_dir() else given.parent) / TABLE
+    location = Path(path)
+    file = (location if location.is_dir() else location.parent) / TABLE
     try:
         return list(Ledger(file)) if file.is_file() else []
     except UsageError:
@@ -87,13 +87,13 @@ def trials(path: str | Path) -> list[Trial]:
 
 def folders(path: str | Path) -> dict[str, Path]:
     """The folders of runs that a search on a real clock keeps, by name."""
-    given = Path(path)
-    home = (given if given.is_dir() else given.parent) / TRIALS
+    location = Path(path)
+    home = (location if location.is_dir() else location.parent) / TRIALS
     return {folder.name: folder for folder in sorted(home.iterdir())} if home.is_dir() else {}
 
 
 def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
-    found = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
+    run_folders = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
     point = Point(
         rate_rps=made[0].key.rate_rps,
         seeds=len(made),
@@ -105,9 +105,9 @@ def _point(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Pa
             Kept(str(b), b.metric, b.limit, b.tag, b.percentile, _spread(made, b) if b.percentile is None else None)
             for b in bounds
         ),
-        folders=found,
+        folders=run_folders,
     )
-    if (measured := _measured(found)) is None:
+    if (measured := _measured(run_folders)) is None:
         return point
     return replace(
         point,
@@ -132,5 +132,5 @@ def _spread(made: Sequence[Trial], key: ShareKey) -> Spread | None:
 
 def share(tried: Trial, key: ShareKey) -> float | None:
     """The share of that name in a trial; None where it was not taken, or of nothing."""
-    found = next((s for s in tried.shares if s.key == key), None)
-    return found.met / found.of if found is not None and found.of else None
+    counted = next((s for s in tried.shares if s.key == key), None)
+    return counted.met / counted.of if counted is not None and counted.of else None

@@ -78,10 +78,10 @@ class Point:
 
     def keeps(self, goal: float) -> bool:
         """Whether so many requests met the SLO, no bound on a percentile broke, and no queue grew."""
-        if self.overloaded or any(kept.passed is False for kept in self.bounds):
+        if self.overloaded or any(bound.passed is False for bound in self.bounds):
             return False
         if self.attainment is None:  # nothing was scored, or all bounds are on percentiles
-            return any(kept.percentile is not None for kept in self.bounds)
+            return any(bound.percentile is not None for bound in self.bounds)
         return self.attainment.mean >= goal
 
 
@@ -220,20 +220,20 @@ def of_many(studies: Mapping[str, Study]) -> Study:
         spec = study.sources[0].get("spec") or {} if study.sources else {}
         specs[name] = {key: value for key, value in spec.items() if key not in _ASIDE}
     systems = [
-        replace(system, name=text, made=made)
+        replace(system, name=text, made=run_text)
         for name, study in studies.items()
-        for system, (text, made) in zip(study.systems, _names(name, study, specs), strict=True)
+        for system, (text, run_text) in zip(study.systems, _names(name, study, specs), strict=True)
     ]
     slos = {system.slo for system in systems}
     goals = sorted({goal for study in studies.values() for goal in study.goals})
     sources = tuple(source for study in studies.values() for source in study.sources)
     # Equal names are counted: 'policy sarathi (2)'.
     seen: dict[str, int] = {}
-    found = []
+    unique = []
     for system in systems:
         seen[system.name] = number = seen.get(system.name, 0) + 1
-        found.append(system if number == 1 else replace(system, name=f"{system.name} ({number})"))
-    return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(found), sources)
+        unique.append(system if number == 1 else replace(system, name=f"{system.name} ({number})"))
+    return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(unique), sources)
 
 
 def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
@@ -243,9 +243,9 @@ def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> I
     label = ", ".join(f"{clean(key, 40)} {clean(value, 60)}" for key, value in differs.items()) or clean(name, 60)
     several = len({system.made for system in study.systems}) > 1
     for system in study.systems:
-        own = system.name if len(study.systems) > 1 else ""
-        made = system.made if several else ""
-        yield _joined(label, own), _joined(label, made)
+        system_text = system.name if len(study.systems) > 1 else ""
+        run_text = system.made if several else ""
+        yield _joined(label, system_text), _joined(label, run_text)
 
 
 def _joined(*texts: str) -> str:
@@ -262,14 +262,14 @@ class Samples:
 
 def of(study: Study, point: Point) -> list[Samples]:
     """The runs of a point, seed by seed, until `ENOUGH` requests; empty where none can be read."""
-    found: list[Samples] = []
+    runs: list[Samples] = []
     for folder in point.folders:
         samples = _samples(study, folder)
         if samples is not None:
-            found.append(samples)
-        if sum(one.requests for one in found) >= ENOUGH:
+            runs.append(samples)
+        if sum(run.requests for run in runs) >= ENOUGH:
             break
-    return found
+    return runs
 
 
 def phases(samples: Sequence[Samples]) -> dict[str, float]:
@@ -313,9 +313,9 @@ def infos(folders: Iterable[Path]) -> Iterator[RunInfo]:
 
 def floor_s(study: Study) -> Mapping[str, float]:
     """The client's floor by metric: 99% of all times are nearer to the truth, in the worst of the runs."""
-    found: dict[str, float] = {}
+    floors_s: dict[str, float] = {}
     folders = dict.fromkeys(f for system in study.systems for point in system.points for f in point.folders)
     for info in infos(folders):
         for metric, floor in floors(info).items():
-            found[metric] = max(found.get(metric, 0.0), floor.p99_s)
-    return found
+            floors_s[metric] = max(floors_s.get(metric, 0.0), floor.p99_s)
+    return floors_s

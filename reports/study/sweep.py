@@ -33,9 +33,9 @@ def along(info: SweepAnswer, axis: str, home: Path) -> Study:
     """The systems over the values of an axis."""
     lines: dict[Where, list[SweepPoint]] = {}
     for point in info.points:
-        where = tuple((name, value) for name, value in point.values.items() if name != axis)
-        lines.setdefault(where, []).append(point)
-    systems = _marked(info, {where: _system(info, where, points, home, axis) for where, points in lines.items()})
+        others = tuple((name, value) for name, value in point.values.items() if name != axis)
+        lines.setdefault(others, []).append(point)
+    systems = _marked(info, {others: _system(info, others, points, home, axis) for others, points in lines.items()})
     slos = {system.slo for system in systems}
     return Study(slos.pop() if len(slos) == 1 else "", tuple(info.goals), systems, (encode(info),), axis)
 
@@ -52,10 +52,10 @@ def _marked(info: SweepAnswer, systems: Mapping[Where, System]) -> tuple[System,
     groups: dict[str, list[Where]] = {}
     for where, system in systems.items():
         groups.setdefault(system.made, []).append(where)
-    own = {SCALE: 1, SLO: info.spec.get(SLO)}
-    shown = {max(group, key=lambda where: sum(own.get(name) == value for name, value in where))
+    base = {SCALE: 1, SLO: info.spec.get(SLO)}
+    heads = {max(group, key=lambda where: sum(base.get(name) == value for name, value in where))
              for group in groups.values()}  # fmt: skip
-    return tuple(system if where in shown else replace(system, again=True) for where, system in systems.items())
+    return tuple(system if where in heads else replace(system, again=True) for where, system in systems.items())
 
 
 def axis_title(name: str) -> str:
@@ -69,14 +69,14 @@ def named(values: Iterable[tuple[str, Any]]) -> str:
 
 def at(values: Iterable[tuple[str, Any]]) -> str:
     """'2 req/s, policy sarathi' of values of axes."""
-    known = list(values)
-    rates = [f"{_format.plain(float(value), 4)} req/s" for name, value in known if name == RATE]
-    return ", ".join([*rates, *filter(None, [named((name, value) for name, value in known if name != RATE)])])
+    pairs = list(values)
+    rates = [f"{_format.plain(float(value), 4)} req/s" for name, value in pairs if name == RATE]
+    return ", ".join([*rates, *filter(None, [named((name, value) for name, value in pairs if name != RATE)])])
 
 
 def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Path, axis: str) -> System:
-    found = [_point(info, point, home, axis) for point in points]
-    known = sorted((point for point in found if point is not None), key=lambda point: point.rate_rps)
+    converted = [_point(info, point, home, axis) for point in points]
+    rated = sorted((point for point in converted if point is not None), key=lambda point: point.rate_rps)
     slos = {clean(point.slo or "", 400) for point in points}
     # GPUs of every run of the line; none where they differ or are unknown. Older sweeps leave it to their runs.
     counts: set[object] = set()
@@ -85,15 +85,15 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
         counts.add(run.gpus if run.gpus is not UNSET or stored is None else stored.backend.get("gpus"))
     gpus = counts.pop() if len(counts) == 1 else None
     capacities = tuple(  # where the curve crosses each goal, by interpolation
-        Capacity(one.goal, one.at, one.low, one.high, "interpolated", clean(one.why or "", 300), one.side, one.between)
-        for one in info.crossings
-        if one.along == axis and one.where == dict(where)
+        Capacity(row.goal, row.at, row.low, row.high, "interpolated", clean(row.why or "", 300), row.side, row.between)
+        for row in info.crossings
+        if row.along == axis and row.where == dict(where)
     )
     scored = [point for point in points if point.bounds and RATE in point.values]  # as the ratios of sweep.json
     return System(
         named(where) or _alone(info.spec),
         gpus if axis == RATE and isinstance(gpus, int) and gpus > 0 else None,
-        tuple(known),
+        tuple(rated),
         capacities,
         slos.pop() if len(slos) == 1 else "",
         made=named(value for value in where if value[0] not in RESCORED) or _alone(info.spec),
@@ -103,19 +103,19 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
 
 def _alone(spec: Mapping[str, Any]) -> str:
     """The name of the one system of a sweep: 'sim, vllm-v0'."""
-    known = [str(spec.get(name) or "") for name in ("backend", "policy")]
-    return ", ".join(clean(text, 60) for text in known if text) or "the system"
+    parts = [str(spec.get(name) or "") for name in ("backend", "policy")]
+    return ", ".join(clean(text, 60) for text in parts if text) or "the system"
 
 
 def _point(info: SweepAnswer, point: SweepPoint, home: Path, axis: str) -> Point | None:
     folders = tuple(home / run.folder for run in point.runs if run.valid)
-    there = tuple(folder for folder in folders if (folder / "run.json").is_file() or folder.is_file())
+    readable = tuple(folder for folder in folders if (folder / "run.json").is_file() or folder.is_file())
     # The requested rate, else that of the traffic itself, else (users who wait for answers) that achieved.
     requested = point.values.get(axis, info.spec.get(RATE))
-    stored = next(infos(there), None) if requested is None else None
-    own = requested if stored is None else stored.workload.rate_rps
+    stored = next(infos(readable), None) if requested is None else None
+    rate = requested if stored is None else stored.workload.rate_rps
     achieved = point.throughput_rps
-    rate_rps = achieved.mean if own is None and achieved is not None else own
+    rate_rps = achieved.mean if rate is None and achieved is not None else rate
     rate_rps = float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
     if rate_rps is None:
         return None
@@ -134,7 +134,7 @@ def _point(info: SweepAnswer, point: SweepPoint, home: Path, axis: str) -> Point
         throughput_rps=point.throughput_rps,
         output_tps=point.output_tps,
         metrics=point.metrics,
-        folders=there,
+        folders=readable,
     )
 
 
@@ -149,13 +149,13 @@ def of_curve(curve: SloCurve) -> Study:
         for point in curve.points
     )  # fmt: skip
     capacities = tuple(
-        Capacity(found.goal, found.at_rps, None, None, "interpolated",
-                 "" if found.side is None else f"all rates lie {found.side} it")
-        for found in curve.crossings
+        Capacity(cross.goal, cross.at_rps, None, None, "interpolated",
+                 "" if cross.side is None else f"all rates lie {cross.side} it")
+        for cross in curve.crossings
     )  # fmt: skip
     slo = clean(curve.slo, 400)
     system = System(clean(curve.label or "the system", 60), None, points, capacities, slo)
-    return Study(slo, tuple(found.goal for found in curve.crossings), (system,), ())
+    return Study(slo, tuple(cross.goal for cross in curve.crossings), (system,), ())
 
 
 def bound_of(text: str, attainment: Spread | None) -> Kept:

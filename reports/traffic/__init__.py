@@ -51,10 +51,10 @@ def page(
     for key in facts:
         if key not in KEYS:
             raise ValueError(str(no_such("fact about traffic", key, list(KEYS))))
-    given = {key: value for key, value in facts.items() if value is not None}
-    pictures = Section("figures", "Pictures", tuple(_figures(given)) or (NOTHING,))
-    shown = replace(document, sections=(*document.sections, pictures))
-    return html.render(shown, bundle=bundle, plain=plain)
+    present = {key: value for key, value in facts.items() if value is not None}
+    pictures = Section("figures", "Pictures", tuple(_figures(present)) or (NOTHING,))
+    extended = replace(document, sections=(*document.sections, pictures))
+    return html.render(extended, bundle=bundle, plain=plain)
 
 
 def _figures(given: Mapping[str, Any]) -> Iterator[Figure]:
@@ -83,8 +83,8 @@ def _array(values: Any) -> npt.NDArray[np.float64] | None:
     if values is None:
         return None
     to_numpy: Callable[[], Any] | None = getattr(values, "to_numpy", None)
-    found = np.asarray(values if to_numpy is None else to_numpy(), np.float64)
-    return found if len(found) else None
+    array = np.asarray(values if to_numpy is None else to_numpy(), np.float64)
+    return array if len(array) else None
 
 
 def _curves(given: Mapping[str, Any]) -> Curves:

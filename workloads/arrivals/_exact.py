@@ -118,15 +118,15 @@ def expected(parts: Sequence[Arrivals], span_s: float, what: str) -> str:
     spreads: dict[float, list[float]] = {width_s: [] for width_s in WIDTHS_S if width_s < span_s / 10}
     for rng in np.random.default_rng(len(parts)).spawn(runs):
         streams = [
-            part.times(own, 1) if isinstance(part, Conditional) else part.times(own)
-            for part, own in zip(parts, rng.spawn(len(parts)), strict=True)
+            part.times(part_rng, 1) if isinstance(part, Conditional) else part.times(part_rng)
+            for part, part_rng in zip(parts, rng.spawn(len(parts)), strict=True)
         ]
         at_s = np.fromiter(takewhile(lambda t: t < span_s, heapq.merge(*streams)), float)
         rates.append(len(at_s) / span_s)
-        for width_s, found in spreads.items():
-            found.append(spread(counts(at_s, width_s)) or 0.0)
+        for width_s, per_run in spreads.items():
+            per_run.append(spread(counts(at_s, width_s)) or 0.0)
     low, high = (mean_rps * (1 - CLOSE), mean_rps * (1 + CLOSE)) if exact else _between(rates, k)
-    texts = [f"{a:.2g} to {b:.2g} in {w:g} s" for w, found in spreads.items() for a, b in [_between(found, k)]]
+    texts = [f"{a:.2g} to {b:.2g} in {w:g} s" for w, per_run in spreads.items() for a, b in [_between(per_run, k)]]
     return f"{low:.3g} to {high:.3g} {what}/s" + (f", dispersion {', '.join(texts)}" if texts else "")
 
 

@@ -67,12 +67,12 @@ class AlongPath:
 def levels(text: str, name: str = "levels") -> tuple[float, ...]:
     """Rates or relative rates, all >= 0 and not all 0, joined by '/': `levels=1/2/4`. Raises ValueError otherwise."""
     try:
-        found = tuple(float(part) for part in text.split("/"))
+        rates = tuple(float(part) for part in text.split("/"))
     except ValueError:
         raise ValueError(f"{name} must be numbers joined by '/', such as 1/2/4, got '{text}'.") from None
-    if not all(0 <= level < math.inf for level in found) or not any(found):
+    if not all(0 <= level < math.inf for level in rates) or not any(rates):
         raise ValueError(f"{name} must be >= 0 and not all 0, got '{text}'.")
-    return found
+    return rates
 
 
 def flat(duration_s: float, rate_rps: float) -> tuple[Piece, ...]:
@@ -88,14 +88,14 @@ def along(points_s: Sequence[float], rates_rps: Sequence[float]) -> tuple[Piece,
 
 def rest_of(pieces: Sequence[Piece], after_s: float) -> tuple[Piece, ...]:
     """What is left of finite `pieces` when their first `after_s` seconds are gone."""
-    kept = []
+    rest = []
     for piece in pieces:
         gone_s = min(after_s, piece.duration_s)
         after_s -= gone_s
         if gone_s < piece.duration_s:
             rate_rps = piece.start_rps + (piece.end_rps - piece.start_rps) * gone_s / piece.duration_s
-            kept.append(Piece(piece.duration_s - gone_s, rate_rps, piece.end_rps))
-    return tuple(kept)
+            rest.append(Piece(piece.duration_s - gone_s, rate_rps, piece.end_rps))
+    return tuple(rest)
 
 
 def _integral(pieces: Sequence[Piece], times_s: np.ndarray) -> np.ndarray:

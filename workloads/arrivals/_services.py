@@ -39,8 +39,8 @@ LARGEST_SD = 4.0  # of the log-rate; above, almost all arrivals come in a share 
 def read_figures() -> dict[str, Any]:
     """The published figures and what was derived from them (`figures/burstgpt.json`)."""
     path = Path(__file__).with_name("figures") / "burstgpt.json"
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +105,9 @@ class Api:
         table = shape_table(self.shapes)
         score = float(rng.standard_normal())
         while True:
-            fresh, own = rng.standard_normal(2).tolist()
+            fresh, noise = rng.standard_normal(2).tolist()
             shape = math.exp(float(np.interp(score, *table)))
-            yield math.exp(sd * (joint * score + math.sqrt(1 - joint**2) * own) - sd**2 / 2), shape
+            yield math.exp(sd * (joint * score + math.sqrt(1 - joint**2) * noise) - sd**2 / 2), shape
             score = keep * score + math.sqrt(1 - keep**2) * fresh
 
     def levels(self, rate_rps: float, start_h: float, rng: np.random.Generator) -> Iterator[tuple[float, float]]:
@@ -241,17 +241,17 @@ class LogRate:
         steps = math.ceil(span_s / self.step_s)
         if steps == 1:  # nothing varies inside
             return np.ones(1)
-        each = max(round(min(SPREAD_S, span_s / 10) / self.step_s), 1)
-        expected = self.variance_within(each * self.step_s, span_s)
+        chunk_steps = max(round(min(SPREAD_S, span_s / 10) / self.step_s), 1)
+        expected = self.variance_within(chunk_steps * self.step_s, span_s)
         for _ in range(MOST_WINDOWS):
-            blocks, found = self.factors(rng), np.zeros(0)
-            while len(found) < steps:
-                found = np.concatenate([found, next(blocks)])
-            found = found[:steps] / found[:steps].mean()
-            seen = float(found[: steps // each * each].reshape(-1, each).mean(axis=1).var())
+            blocks, path = self.factors(rng), np.zeros(0)
+            while len(path) < steps:
+                path = np.concatenate([path, next(blocks)])
+            path = path[:steps] / path[:steps].mean()
+            seen = float(path[: steps // chunk_steps * chunk_steps].reshape(-1, chunk_steps).mean(axis=1).var())
             if spread[0] * expected <= seen <= spread[1] * expected:
                 break
-        return found
+        return path
 
     def pieces(self, rate_rps: float, rng: np.random.Generator) -> Iterator[Piece]:
         """Endless pieces of `step_s` at a constant rate, `rate_rps` on average."""

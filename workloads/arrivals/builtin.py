@@ -309,15 +309,15 @@ class Diurnal(AtRate, AlongPath):
     def _day(self) -> tuple[Piece, ...]:
         """A day with mean rate 1."""
         if self.hours is None:
-            at = np.arange(CHORDS + 1) / CHORDS
+            phase = np.arange(CHORDS + 1) / CHORDS
             swing = (self.ratio - 1) / (self.ratio + 1)
-            rates = 1 + swing * np.cos(2 * math.pi * (at - self.peak_h / 24))
+            rates = 1 + swing * np.cos(2 * math.pi * (phase - self.peak_h / 24))
         else:
-            given = np.array(levels(self.hours, "hours"))
-            middles = (np.arange(len(given)) + 0.5) / len(given)
-            at = np.concatenate(([0.0], middles, [1.0]))
-            rates = np.interp(at, middles, given / given.mean(), period=1.0)
-        return along((self.period_s * at).tolist(), rates.tolist())
+            hourly = np.array(levels(self.hours, "hours"))
+            middles = (np.arange(len(hourly)) + 0.5) / len(hourly)
+            phase = np.concatenate(([0.0], middles, [1.0]))
+            rates = np.interp(phase, middles, hourly / hourly.mean(), period=1.0)
+        return along((self.period_s * phase).tolist(), rates.tolist())
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,12 +107,12 @@ class Calibrated:
     @property
     def facts(self) -> dict[str, object]:
         """Facts for reports; errors are None before the first answer."""
-        found, errors = self.calibration, self.calibration.errors
+        fitted, errors = self.calibration, self.calibration.errors
         return {
             "content": f"text of {len(WORDS)} English words, calibrated by the server's counts",
-            "observed": found.observed,
-            "tokens_per_word": found.tokens_per_word,
-            "overhead_tokens": found.overhead_tokens,
+            "observed": fitted.observed,
+            "tokens_per_word": fitted.tokens_per_word,
+            "overhead_tokens": fitted.overhead_tokens,
             "error_mean": sum(errors) / len(errors) if errors else None,
             "error_mean_absolute": sum(map(abs, errors)) / len(errors) if errors else None,
             **busted(self.bust),

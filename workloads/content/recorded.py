@@ -31,9 +31,9 @@ class Recorded:
 
     def of(self, prompts: Prompts) -> "Recorded":
         """The content of a workload whose request i has prompt i."""
-        made = replace(self)
-        object.__setattr__(made, "prompts", prompts)
-        return made
+        content = replace(self)
+        object.__setattr__(content, "prompts", prompts)
+        return content
 
     @property
     def facts(self) -> dict[str, object]:

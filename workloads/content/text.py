@@ -64,8 +64,8 @@ def load(path: str, *, special: bool) -> TokenPool:
     tokenizer, sha256 = open_tokenizer(path, "Content text")
     form, words, ids = _found(path, tokenizer.get_vocab(with_added_tokens=False), _encoder(tokenizer, special=False))
     around = _encoder(tokenizer, special=special)(form.text(words[:1]))
-    at = around.index(ids[0])
-    return TokenPool(form, words, ids, tuple(around[:at]), tuple(around[at + 1 :]), sha256)
+    position = around.index(ids[0])
+    return TokenPool(form, words, ids, tuple(around[:position]), tuple(around[position + 1 :]), sha256)
 
 
 def _encoder(tokenizer: object, *, special: bool) -> Encode:
@@ -98,12 +98,12 @@ def _found(path: str, vocabulary: dict[str, int], encode: Encode) -> tuple[Form,
 def _single(candidates: Sequence[str], form: Form, encode: Encode) -> dict[str, int]:
     """Words (with their token) that are one and the same token at the start of a text and after themselves."""
     pool: dict[str, int] = {}
-    taken: set[int] = set()
+    used_ids: set[int] = set()
     for word in candidates:
         ids = encode(form.text([word] * 3))
-        if len(ids) == 3 and len(set(ids)) == 1 and ids[0] not in taken:  # two spellings may be one token
+        if len(ids) == 3 and len(set(ids)) == 1 and ids[0] not in used_ids:  # two spellings may be one token
             pool[word] = ids[0]
-            taken.add(ids[0])
+            used_ids.add(ids[0])
             if len(pool) == MOST_WORDS:
                 break
     return pool
@@ -125,11 +125,11 @@ def _quarrels(pool: dict[str, int], form: Form, encode: Encode) -> list[tuple[st
     def holds(row: list[str]) -> bool:
         return encode(form.text(row)) == [pool[word] for word in row]
 
-    found = []
+    pairs = []
     for word in pool:
         if not holds([part for other in pool for part in (word, other)] + [word]):
-            found += [(word, other) for other in pool if not holds([word, other, word])] or [(word, word)]
-    return found
+            pairs += [(word, other) for other in pool if not holds([word, other, word])] or [(word, word)]
+    return pairs
 
 
 def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:

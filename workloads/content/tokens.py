@@ -44,11 +44,11 @@ class Tokens:
             keys = _keys(_key(self.seed, _PREFIX), request.prefix_ids)
             within = np.arange(block, dtype=np.uint64) * np.uint64(_GOLDEN)
             counters[:shared] = np.add.outer(keys, within).ravel()[:shared]
-        own = np.uint64(_key(self.seed, _OWN, request.id))
-        counters[shared:] = own + np.arange(shared, request.prompt_tokens, dtype=np.uint64) * np.uint64(_GOLDEN)
+        own_key = np.uint64(_key(self.seed, _OWN, request.id))
+        counters[shared:] = own_key + np.arange(shared, request.prompt_tokens, dtype=np.uint64) * np.uint64(_GOLDEN)
         if self.bust:
             head = min(BUST_TOKENS, request.prompt_tokens)
-            counters[:head] = own + np.arange(head, dtype=np.uint64) * np.uint64(_GOLDEN)
+            counters[:head] = own_key + np.arange(head, dtype=np.uint64) * np.uint64(_GOLDEN)
         upper = mix(counters) >> np.uint64(32)  # their upper 32 bits, scaled to [0, vocab_size)
         return np.asarray((upper * np.uint64(vocab_size)) >> np.uint64(32)).astype(np.int64)
 

@@ -58,8 +58,8 @@ class TargetDispersion:
         curve = self.curve
         widths_s = np.append(curve.widths_s, curve.span_s)
         slow = [part for part in components if _is_slow(part, curve)]
-        whole = _verdict.dispersion(curve.rate_rps, components, self.gaps, widths_s, self.profile)
-        seen = _verdict.seen_in(whole[:-1], float(whole[-1]), widths_s[:-1], curve.span_s)
+        total = _verdict.dispersion(curve.rate_rps, components, self.gaps, widths_s, self.profile)
+        seen = _verdict.seen_in(total[:-1], float(total[-1]), widths_s[:-1], curve.span_s)
         extra = curve.rate_rps * widths_s * _verdict.rate_variance(slow, widths_s)
         varied = _verdict.seen_in(extra[:-1], float(extra[-1]), widths_s[:-1], curve.span_s)
         return np.asarray(seen + (self.typical - 1) * varied)
@@ -92,18 +92,18 @@ def fit(curve: DispersionCurve, gaps: _verdict.Renewal, profile: Floats | None =
     daily curve gives the mean rate (1) over each width and over the span. Where no typical draw of such a process
     comes within 0.5 of the curve (a few campaigns carry the trace), the fit is the one whose expectation is right.
     """
-    known = np.zeros(len(curve.widths_s) + 1) if profile is None else profile
-    plain = best = _grown(TargetDispersion(curve, gaps, known, np.ones(len(curve.widths_s))))
+    variance = np.zeros(len(curve.widths_s) + 1) if profile is None else profile
+    plain = best = _grown(TargetDispersion(curve, gaps, variance, np.ones(len(curve.widths_s))))
     tried = []
     for _ in range(ROUNDS):
-        wanted = TargetDispersion(curve, gaps, known, _typical(curve, best))
-        tried.append(Fit(best, wanted.off_by(best)))
+        target = TargetDispersion(curve, gaps, variance, _typical(curve, best))
+        tried.append(Fit(best, target.off_by(best)))
         if not best or (len(tried) > 1 and np.allclose(best, tried[-2].components, rtol=SETTLED)):
             break
-        best = _fitted(wanted, [best])
-    found = min(tried, key=lambda one: one.off_by)
-    components = plain if found.off_by > GOOD else found.components
-    return Fit(tuple(sorted(components, key=lambda part: -part.tau_s)), found.off_by)
+        best = _fitted(target, [best])
+    closest = min(tried, key=lambda one: one.off_by)
+    components = plain if closest.off_by > GOOD else closest.components
+    return Fit(tuple(sorted(components, key=lambda part: -part.tau_s)), closest.off_by)
 
 
 def _grown(wanted: TargetDispersion) -> tuple[Component, ...]:
@@ -114,11 +114,11 @@ def _grown(wanted: TargetDispersion) -> tuple[Component, ...]:
             break
         # what was found before, with one more component beside it whose memory is tried over the whole range
         ladder = np.geomspace(wanted.curve.widths_s[0] * 3, wanted.curve.span_s / 3, 6)
-        found = _fitted(wanted, [(*best, Component(0.1 if best else 0.3, float(tau_s))) for tau_s in ladder])
-        lower = wanted.cost(found)
+        candidate = _fitted(wanted, [(*best, Component(0.1 if best else 0.3, float(tau_s))) for tau_s in ladder])
+        lower = wanted.cost(candidate)
         if cost - lower < LEAST_GAIN or lower > cost * (1 - LEAST_FALL) ** 2:
             break
-        best, cost = found, lower
+        best, cost = candidate, lower
     return best
 
 
@@ -131,13 +131,13 @@ def _fitted(wanted: TargetDispersion, starts: Sequence[Sequence[Component]]) -> 
 
     low = np.log([1e-3, wanted.curve.widths_s[0]])
     high = np.log([LARGEST_SD, wanted.curve.span_s * LONGEST])
-    found = []
+    fits = []
     for start in starts:
         values = np.clip(np.log(np.array(start)), low + 1e-3, high - 1e-3)  # (number, 2)
         bounds = (np.tile(low, len(start)), np.tile(high, len(start)))
         result = least_squares(errors, values.ravel(), bounds=bounds, max_nfev=MOST_STEPS)
-        found.append((float(result.cost), _components(result.x)))
-    return min(found)[1]
+        fits.append((float(result.cost), _components(result.x)))
+    return min(fits)[1]
 
 
 def _components(logs: Floats) -> tuple[Component, ...]:
@@ -167,8 +167,8 @@ def _typical(curve: DispersionCurve, components: Sequence[Component]) -> Floats:
     seen = [[summed(path, w).var(ddof=1) / w**2 / path.mean() for w in widths] for path in draws]
     expected = _verdict.rate_variance(slow, np.append(widths * step_s, curve.span_s))
     # a variance of means, so it is the width times it that `seen_in` takes for an index of dispersion
-    shown = _verdict.seen_in(expected[:-1] * widths, float(expected[-1]) * GRID, widths * step_s, curve.span_s) / widths
-    ratio = np.median(seen, axis=0) / np.maximum(shown, 1e-12)
+    model = _verdict.seen_in(expected[:-1] * widths, float(expected[-1]) * GRID, widths * step_s, curve.span_s) / widths
+    ratio = np.median(seen, axis=0) / np.maximum(model, 1e-12)
     return np.asarray(np.interp(np.log(curve.widths_s), np.log(widths * step_s), ratio))
 
 

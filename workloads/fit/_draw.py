@@ -57,8 +57,8 @@ def arrivals(
     """Endless blocks of (times in seconds, number of the service); a rate is shared out as in the trace."""
     scale = 1.0 if rate_rps is None else rate_rps / model.rate_rps
     streams = [
-        service.process.times(own, service.process.rate_rps * scale)
-        for service, own in zip(model.services, rng.spawn(len(model.services)), strict=True)
+        service.process.times(stream_rng, service.process.rate_rps * scale)
+        for service, stream_rng in zip(model.services, rng.spawn(len(model.services)), strict=True)
     ]
     return merged(streams)
 
@@ -96,12 +96,12 @@ def _even(stream: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.
 def _limited(
     stream: Iterator[tuple[np.ndarray, np.ndarray]], limits: DrawLimits
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    left = limits.requests
+    requests_left = limits.requests
     for at_s, which in stream:
         end = len(at_s) if limits.duration_s is None else int(np.searchsorted(at_s, limits.duration_s))
-        end = end if left is None else min(end, left)
+        end = end if requests_left is None else min(end, requests_left)
         if end:
             yield at_s[:end], which[:end]
-        left = None if left is None else left - end
-        if end < len(at_s) or left == 0:
+        requests_left = None if requests_left is None else requests_left - end
+        if end < len(at_s) or requests_left == 0:
             return

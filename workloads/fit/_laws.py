@@ -41,8 +41,8 @@ def at(knots: Sequence[float], ranks: npt.ArrayLike) -> Floats:
     """
     if len(knots) not in _RANKS or (np.diff(knots) < 0).any():
         raise ValueError(f"a law must have {' or '.join(map(str, _RANKS))} quantiles that do not fall.")
-    found = np.interp(np.asarray(ranks), _RANKS[len(knots)], np.arcsinh(np.asarray(knots, np.float64)))
-    return np.asarray(np.sinh(found))
+    asinh = np.interp(np.asarray(ranks), _RANKS[len(knots)], np.arcsinh(np.asarray(knots, np.float64)))
+    return np.asarray(np.sinh(asinh))
 
 
 def by_cells(by: npt.NDArray[Any], values: npt.NDArray[Any], edges: Floats, digits: int = 3) -> dict[str, Any]:
@@ -53,10 +53,10 @@ def by_cells(by: npt.NDArray[Any], values: npt.NDArray[Any], edges: Floats, digi
 
 def in_cells(cells: Mapping[str, Any], by: npt.NDArray[Any], ranks: Floats) -> Floats:
     """(n,) values at ranks, by the cells of `by_cells` in which each `by` is."""
-    numbers, found = np.searchsorted(cells["edges"], by, side="right"), np.zeros(len(by))
+    numbers, values = np.searchsorted(cells["edges"], by, side="right"), np.zeros(len(by))
     for i, knots in enumerate(cells["laws"]):
-        found[numbers == i] = at(knots, ranks[numbers == i])
-    return found
+        values[numbers == i] = at(knots, ranks[numbers == i])
+    return values
 
 
 def edges_of(by: Floats) -> Floats:
@@ -68,12 +68,12 @@ def edges_of(by: Floats) -> Floats:
 
 def wide_enough(by: npt.NDArray[Any], edges: Sequence[float]) -> Floats:
     """Those of the edges that part the values into cells of at least 50 each."""
-    taken: list[float] = []
+    chosen: list[float] = []
     for edge in edges:
-        inside, beyond = int(((by < edge) & (by >= (taken[-1] if taken else -np.inf))).sum()), int((by >= edge).sum())
+        inside, beyond = int(((by < edge) & (by >= (chosen[-1] if chosen else -np.inf))).sum()), int((by >= edge).sum())
         if inside >= LEAST_CELL <= beyond:
-            taken.append(edge)
-    return np.array(taken, np.float64)
+            chosen.append(edge)
+    return np.array(chosen, np.float64)
 
 
 def normal_scores(values: npt.NDArray[Any]) -> Floats:
@@ -101,8 +101,8 @@ def by_session(scores: Floats, session: npt.NDArray[np.int64], sessions: int) ->
     with np.errstate(invalid="ignore", divide="ignore"):
         means = np.bincount(session, scores, minlength=sessions) / counts
     inside = float(((scores - means[session]) ** 2).sum() / max((counts - 1)[counts > 1].sum(), 1))
-    there = counts > 1
-    spread = float(np.var(means[there]) - inside * np.mean(1 / counts[there])) if there.sum() > 2 else 0.0
-    known = means[counts > 0]
-    found = {"mean": float(known.mean()) if len(known) else 0.0, "between": max(spread, 0.0) ** 0.5}
-    return {**{k: round(v, 4) for k, v in found.items()}, "within": round(inside**0.5, 4)}, means
+    repeated = counts > 1
+    spread = float(np.var(means[repeated]) - inside * np.mean(1 / counts[repeated])) if repeated.sum() > 2 else 0.0
+    session_means = means[counts > 0]
+    effect = {"mean": float(session_means.mean()) if len(session_means) else 0.0, "between": max(spread, 0.0) ** 0.5}
+    return {**{k: round(v, 4) for k, v in effect.items()}, "within": round(inside**0.5, 4)}, means

@@ -24,13 +24,13 @@ def facts(model: Model, table: pa.Table | None) -> dict[str, Any]:
     quality = model.quality
     span_s = float(quality.get("span_s") or MOST_ROWS / model.rate_rps)
     drawn = _drawn(model, span_s)
-    shown = drawn if table is None else {**_recorded(table), "other": drawn}
-    found = {
-        **shown,
+    series = drawn if table is None else {**_recorded(table), "other": drawn}
+    page_facts = {
+        **series,
         "curves": _curves(quality),
         "grain_s": quality.get("grain_s"),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in page_facts.items() if value is not None}
 
 
 def _recorded(table: pa.Table) -> dict[str, Any]:

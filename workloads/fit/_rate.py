@@ -74,9 +74,9 @@ def factors(times_s: Floats, levels: int, gaps: Renewal, *, keep: bool = False) 
 def _shrink(counts: npt.NDArray[np.int64], gaps: Renewal) -> tuple[float, bool]:
     """The factor of one level, and whether its differences are clearly more than noise."""
     halves = counts.reshape(-1, 2).astype(np.float64)
-    both = halves.sum(axis=1)
-    half, whole = (gaps.dispersion(np.maximum(x, 1e-3)) for x in (both / 2, both))
-    noise = both * (2 * half - whole)  # expected squared difference at an even rate: 4 V(x) - V(2x), V the variance
+    pairs = halves.sum(axis=1)
+    half, full = (gaps.dispersion(np.maximum(x, 1e-3)) for x in (pairs / 2, pairs))
+    noise = pairs * (2 * half - full)  # expected squared difference at an even rate: 4 V(x) - V(2x), V the variance
     seen, expected = float(np.sum(np.diff(halves, axis=1) ** 2)), float(noise.sum())
     excess = max(seen - expected, 0.0)
     error = math.sqrt(2 * float(np.sum(noise**2)))
@@ -88,8 +88,8 @@ def off_by(curve: DispersionCurve, factors: Floats, gaps: Renewal) -> float:
     window_s = curve.span_s / len(factors)
     steps = np.clip(np.round(curve.widths_s / window_s), 1, max(len(factors) // 2, 1)).astype(int)
     spread = np.array([float((summed(factors, int(step)) / step).var()) for step in steps])
-    found = dispersion(curve.rate_rps, (), gaps, curve.widths_s, spread)
-    return curve.off_by(found)
+    modelled = dispersion(curve.rate_rps, (), gaps, curve.widths_s, spread)
+    return curve.off_by(modelled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +140,10 @@ def gap_shape(times_s: Floats) -> float | None:
     """
     gaps_s = np.diff(times_s)
     total = gaps_s[:-1] + gaps_s[1:]
-    known = total > 0
-    if known.sum() < 20:
+    nonzero = total > 0
+    if nonzero.sum() < 20:
         return None
-    variation = 3 * float(np.mean((np.diff(gaps_s)[known] / total[known]) ** 2))
+    variation = 3 * float(np.mean((np.diff(gaps_s)[nonzero] / total[nonzero]) ** 2))
     shape = (3 / variation - 1) / 2 if variation > 0 else LARGEST_SHAPE
     return min(max(shape, SMALLEST_SHAPE), LARGEST_SHAPE)
 
@@ -167,26 +167,26 @@ def _periodic(times_s: Floats, slot_s: float, slots: int) -> tuple[float, ...]:
     where one does not tell the next.
     """
     number = np.floor(times_s / slot_s).astype(np.int64)
-    whole = int(number[-1])  # the last one is not full
-    if whole < LEAST_ROUNDS * slots:
+    full_slots = int(number[-1])  # the last one is not full
+    if full_slots < LEAST_ROUNDS * slots:
         return ()
-    counts = np.bincount(number[number < whole], minlength=whole)
-    again = autocorrelation(counts, slots)
-    if again is None or again < COMES_BACK:
+    counts = np.bincount(number[number < full_slots], minlength=full_slots)
+    correlation = autocorrelation(counts, slots)
+    if correlation is None or correlation < COMES_BACK:
         return ()
-    slot = np.arange(whole) % slots
+    slot = np.arange(full_slots) % slots
     mean = np.bincount(slot, counts, slots) / np.bincount(slot, minlength=slots)
     return tuple(float(x) for x in mean / mean.mean())
 
 
 def day_factors(at_s: npt.NDArray[np.floating], day: tuple[float, ...], week: tuple[float, ...]) -> Floats:
     """(N,) factors at the moments `at_s`."""
-    found = np.ones(len(at_s))
+    scale = np.ones(len(at_s))
     if day:
-        found = found * np.array(day)[(at_s // HOUR_S).astype(np.int64) % 24]
+        scale = scale * np.array(day)[(at_s // HOUR_S).astype(np.int64) % 24]
     if week:
-        found = found * np.array(week)[(at_s // DAY_S).astype(np.int64) % 7]
-    return np.asarray(found)
+        scale = scale * np.array(week)[(at_s // DAY_S).astype(np.int64) % 7]
+    return np.asarray(scale)
 
 
 def day_variance(curve: DispersionCurve, day: tuple[float, ...], week: tuple[float, ...]) -> Floats:
@@ -198,5 +198,5 @@ def day_variance(curve: DispersionCurve, day: tuple[float, ...], week: tuple[flo
     values = day_factors(np.arange(int(curve.span_s / step_s)) * step_s, day, week)
     values = values / values.mean()
     widths = np.maximum(np.round(curve.widths_s / step_s), 1).astype(int)
-    found = [float((summed(values, int(w)) / w).var()) for w in widths]
-    return np.append(found, 0.0)
+    variances = [float((summed(values, int(w)) / w).var()) for w in widths]
+    return np.append(variances, 0.0)

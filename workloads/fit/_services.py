@@ -63,10 +63,10 @@ def _groups(trace: Trace, work: Work) -> list[tuple[str | None, np.ndarray]]:
     tags = trace.table["tag"].combine_chunks().dictionary_encode()
     names = [*tags.dictionary.to_pylist(), None]
     index = np.asarray(tags.indices.fill_null(len(names) - 1))
-    found = [(names[i], np.flatnonzero(index == i)) for i in range(len(names))]
-    found = sorted(((tag, rows) for tag, rows in found if len(rows)), key=lambda group: -len(group[1]))
-    large = [group for group in found if len(group[1]) >= LEAST_ROWS]
-    small = found[len(large) :]
+    groups = [(names[i], np.flatnonzero(index == i)) for i in range(len(names))]
+    groups = sorted(((tag, rows) for tag, rows in groups if len(rows)), key=lambda group: -len(group[1]))
+    large = [group for group in groups if len(group[1]) >= LEAST_ROWS]
+    small = groups[len(large) :]
     if not small:
         return large
     rest = np.sort(np.concatenate([rows for _, rows in small]))
@@ -99,22 +99,22 @@ def _of_sessions(
     tag: str | None, table: pa.Table, work: Work
 ) -> tuple[Mapping[str, Any] | None, Process | None, Mapping[str, Any] | None]:
     """Turns and think times, arrivals of sessions, and lengths of what is new in a turn; three times None for none."""
-    found = trace_rows.series(table) if "session" in table.column_names else None
-    if found is None or len(found.start_s) < LEAST_ROWS or (found.sizes > 1).sum() < LEAST_SESSIONS:
+    sessions = trace_rows.series(table) if "session" in table.column_names else None
+    if sessions is None or len(sessions.start_s) < LEAST_ROWS or (sessions.sizes > 1).sum() < LEAST_SESSIONS:
         return _no_sessions(tag, table, work, "sessions are too few to be fitted")
-    if found.start_s[-1] <= found.start_s[0]:
+    if sessions.start_s[-1] <= sessions.start_s[0]:
         return _no_sessions(tag, table, work, "all sessions begin at once, so none are fitted")
-    whole = (found.new_tokens > 0) & (found.output_tokens > 0)
-    if whole.sum() < LEAST_ROWS:
+    valid = (sessions.new_tokens > 0) & (sessions.output_tokens > 0)
+    if valid.sum() < LEAST_ROWS:
         return _no_sessions(tag, table, work, "turns that bring something new are too few to be fitted")
-    if not whole.all():
+    if not valid.all():
         work.notes.append(
-            f"{_named(tag)}{(~whole).sum()} turns of sessions bring nothing new, since history was dropped, or have no "
+            f"{_named(tag)}{(~valid).sum()} turns of sessions bring nothing new, since history was dropped, or have no "
             "answer: they are left out of the lengths of turns."
         )
     silent = Work(work.mode, work.window_s, work.grain_s)  # its notes would repeat those of the requests
-    lengths = _empirical.measure(found.new_tokens[whole], found.output_tokens[whole])
-    return _measured(found), _process(tag, found.start_s, silent), lengths
+    lengths = _empirical.measure(sessions.new_tokens[valid], sessions.output_tokens[valid])
+    return _measured(sessions), _process(tag, sessions.start_s, silent), lengths
 
 
 def _measured(found: trace_rows.Series) -> dict[str, Any]:
@@ -138,8 +138,8 @@ def _measured(found: trace_rows.Series) -> dict[str, Any]:
 
 
 def _quantiles(values: np.ndarray, digits: int) -> dict[str, Any]:
-    found = np.quantile(values.astype(np.float64), RANKS)
-    return {"mean": round(float(values.mean()), 3), "quantiles": [round(float(x), digits) for x in found]}
+    quantiles = np.quantile(values.astype(np.float64), RANKS)
+    return {"mean": round(float(values.mean()), 3), "quantiles": [round(float(x), digits) for x in quantiles]}
 
 
 def _no_sessions(tag: str | None, table: pa.Table, work: Work, why: str) -> tuple[None, None, None]:
@@ -173,8 +173,8 @@ def _random(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Cox:
     fits = {shape: _cox.fit(curve, Renewal(shape), profile) for shape in (gaps.shape,)}
     if fits[gaps.shape].off_by > _cox.GOOD and stamps.gaps_known:
         # other shapes, where the gaps alone would give clearly more dispersion than the trace has, at any rate
-        alone = gaps.dispersion(curve.rate_rps * curve.widths_s)
-        if (alone > BURSTY * curve.values)[curve.bins >= MANY_BINS].any():
+        gap_dispersion = gaps.dispersion(curve.rate_rps * curve.widths_s)
+        if (gap_dispersion > BURSTY * curve.values)[curve.bins >= MANY_BINS].any():
             fits |= {shape: _cox.fit(curve, Renewal(shape), profile) for shape in _shapes(gaps.shape)}
     shape = gaps.shape if fits[gaps.shape].off_by <= _cox.GOOD else min(fits, key=lambda one: fits[one].off_by)
     components = fits[shape].components
@@ -205,8 +205,8 @@ def _followed(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Rat
     curve, keep = DispersionCurve.of(stamps.at_s, stamps.least_s), work.window_s is not None
 
     def followed(shape: float) -> tuple[float, np.ndarray]:
-        found = _rate.factors(stamps.spread_s, levels, Renewal(shape), keep=keep)
-        return _rate.off_by(curve, found, Renewal(shape)), found
+        window_factors = _rate.factors(stamps.spread_s, levels, Renewal(shape), keep=keep)
+        return _rate.off_by(curve, window_factors, Renewal(shape)), window_factors
 
     fits = {gaps.shape: followed(gaps.shape)}
     if fits[gaps.shape][0] > _rate.GOOD and stamps.gaps_known:

@@ -54,17 +54,17 @@ def sentences(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _curve(facts: Mapping[str, Any]) -> str:
-    found = facts["curve_distance_all"]
-    if found["model"] is None:
+    rms = facts["curve_distance_all"]
+    if rms["model"] is None:
         return "The trace is too short to tell its burstiness: fewer than 10 bins of the narrowest width."
     widths = facts["widths_s"]
-    word = "agrees with" if found["model"] <= GOOD else "DIFFERS FROM"
+    word = "agrees with" if rms["model"] <= GOOD else "DIFFERS FROM"
     usual = facts["curve_distance"]
     band = f", {_factor(usual['model'])} up to 120 s" if usual["model"] is not None and widths[-1] > 120 else ""
-    toys = f"Poisson arrivals by {_factor(found['poisson'])}, gamma gaps by {_factor(found['gamma'])}"
+    toys = f"Poisson arrivals by {_factor(rms['poisson'])}, gamma gaps by {_factor(rms['gamma'])}"
     return (
         f"Burstiness {word} the trace: in bins of {widths[0]:g} to {widths[-1]:g} s the dispersion is off by a factor "
-        f"of {_factor(found['model'])} (root mean square over widths, median of {facts['seeds']} draws{band}); {toys}; "
+        f"of {_factor(rms['model'])} (root mean square over widths, median of {facts['seeds']} draws{band}); {toys}; "
         f"up to {_factor(GOOD)} is good."
     )
 
@@ -75,13 +75,13 @@ def _factor(log2: float | None) -> str:
 
 
 def _gaps(facts: Mapping[str, Any]) -> str:
-    found = facts["gaps_ks"]
-    if found["model"] is None:
+    ks = facts["gaps_ks"]
+    if ks["model"] is None:
         return f"The gap distribution is not identifiable: timestamps lie on a grid of {_number(facts['grain_s'])} s."
     cv = facts["gap_cv"]
     word = "DIFFERS from" if _cv_off(facts) > GOOD else "agrees with"
     return (
-        f"Gaps: KS distance {found['model']:.3f} (Poisson arrivals {_number(found['poisson'], 3)}; gaps alone say "
+        f"Gaps: KS distance {ks['model']:.3f} (Poisson arrivals {_number(ks['poisson'], 3)}; gaps alone say "
         f"little about bursts); their CV {_number(cv['median'])} (in 90 % of the draws {_number(cv['low'])} to "
         f"{_number(cv['high'])}) {word} that of the trace, {_number(cv['trace'])}."
     )
@@ -104,8 +104,8 @@ def misfit(facts: Mapping[str, Any]) -> float:
 def _memory(facts: Mapping[str, Any]) -> str:
     acf = facts["acf"]
     parts = [
-        f"{width:g} s {_number(own)} / {_number(median)}"
-        for width, own, median in zip(acf["widths_s"], acf["trace"], acf["median"], strict=True)
+        f"{width:g} s {_number(recorded)} / {_number(median)}"
+        for width, recorded, median in zip(acf["widths_s"], acf["trace"], acf["median"], strict=True)
     ]
     cv = facts["window_cv"]
     inside = f" CV inside {cv['width_s']:g} s: {_number(cv['trace'])} / {_number(cv['median'])}." if cv else ""
@@ -123,42 +123,42 @@ def _rate(facts: Mapping[str, Any]) -> str:
 
 
 def _lengths(facts: Mapping[str, Any]) -> str:
-    found = facts["lengths"]
+    lengths = facts["lengths"]
     return (
-        f"Lengths: KS distance prompt {found['prompt_ks']:.3f}, output {found['output_ks']:.3f}; rank correlation, "
-        f"trace / model: {_number(found['spearman_trace'])} / {_number(found['spearman_model'])}."
+        f"Lengths: KS distance prompt {lengths['prompt_ks']:.3f}, output {lengths['output_ks']:.3f}; rank correlation, "
+        f"trace / model: {_number(lengths['spearman_trace'])} / {_number(lengths['spearman_model'])}."
     )
 
 
 def _reuse(facts: Mapping[str, Any]) -> str:
-    found = facts["prefix_reuse"]
-    if not found["trace"]:
+    reuse = facts["prefix_reuse"]
+    if not reuse["trace"]:
         return ""
     return (
-        f"Prefix reuse DIFFERS FROM the trace: {found['trace']:.1%} of its prompt blocks repeat an earlier one, of "
-        f"those drawn {found['model']:.0%}."
+        f"Prefix reuse DIFFERS FROM the trace: {reuse['trace']:.1%} of its prompt blocks repeat an earlier one, of "
+        f"those drawn {reuse['model']:.0%}."
     )
 
 
 def _sessions(found: Mapping[str, Any]) -> list[str]:
     ks, reuse, lru = found["ks"], found["reuse"], found["lru"]
     word = "agrees with" if abs(reuse["trace"] - reuse["model"]) <= CLOSE_REUSE else "DIFFERS FROM"
-    off = max(abs(one - other) for one, other in zip(lru["trace"], lru["model"], strict=True))
+    off = max(abs(traced - other) for traced, other in zip(lru["trace"], lru["model"], strict=True))
     caches = ", ".join(
-        f"{f'{tokens / 1e6:.3g}M' if tokens >= 1e6 else f'{tokens / 1e3:.3g}k'} {own:.1%} / {drawn:.1%}"
-        for tokens, own, drawn in zip(lru["tokens"], lru["trace"], lru["model"], strict=True)
+        f"{f'{tokens / 1e6:.3g}M' if tokens >= 1e6 else f'{tokens / 1e3:.3g}k'} {recorded:.1%} / {drawn:.1%}"
+        for tokens, recorded, drawn in zip(lru["tokens"], lru["trace"], lru["model"], strict=True)
     )
     burst = ""
     if (off_by := found["curve_distance"]) is not None:
         burst = f"; dispersion off by a factor of {_factor(off_by)} (good: up to {_factor(GOOD)})"
     users = f" with {found['users']} sessions at once" if found["users"] else ""
     laws = ", ".join(f"{name} {ks[key]:.3f}" for name, key in _KS)
-    whole = f"Whole sessions (median of {found['draws']} draws): KS distance {laws}{burst}."
+    summary = f"Whole sessions (median of {found['draws']} draws): KS distance {laws}{burst}."
     hits = (
         f"hits of an LRU cache{users}, trace / model, by its tokens: {caches} (off by at most {100 * off:.1f} points)"
     )
     shares = f"{reuse['trace']:.1%} of its prompt blocks repeat an earlier one, of those drawn {reuse['model']:.1%}"
-    return [whole, f"Prefix reuse {word} the trace: {shares}; {hits}."]
+    return [summary, f"Prefix reuse {word} the trace: {shares}; {hits}."]
 
 
 def _number(value: float | None, digits: int = 2) -> str:

@@ -64,12 +64,12 @@ def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
     begins, session, turn = found.begins, found.session, found.turn
     sizes = np.bincount(session)
     on = np.flatnonzero(~begins)
-    whole = prompt // found.block_tokens
-    if (sizes > 1).sum() < LEAST_SESSIONS or len(on) < LEAST_TURNS or (found.blocks >= whole).mean() < LEAST_NAMED:
+    filled = prompt // found.block_tokens
+    if (sizes > 1).sum() < LEAST_SESSIONS or len(on) < LEAST_TURNS or (found.blocks >= filled).mean() < LEAST_NAMED:
         return None
-    lost = np.maximum(whole[on - 1] - found.kept[on], 0)
+    lost = np.maximum(filled[on - 1] - found.kept[on], 0)
     longest, size = np.maximum.reduceat(prompt, np.flatnonzero(begins)), prompt[on] / prompt[on - 1]
-    kind = np.where(lost <= 1, CONTINUES, np.where(2 * lost < whole[on - 1], EDITS, RESTARTS))
+    kind = np.where(lost <= 1, CONTINUES, np.where(2 * lost < filled[on - 1], EDITS, RESTARTS))
     full = prompt[on - 1] > FULL * longest[session[on]]
     kind[(size < SHORTER) & full & ~_after_restart(kind, begins[on - 1])] = COMPACTS
     cut = kind >= RESTARTS
@@ -87,7 +87,7 @@ def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
         "own_clocks": end_s is None,
         "rate_rps": None if not end_s else round(len(found) / end_s, 6),
         "block_tokens": found.block_tokens,
-        "last_block_named": bool((found.blocks > whole).mean() > 0.5),
+        "last_block_named": bool((found.blocks > filled).mean() > 0.5),
         "turns": _turns(turn, on, gap_s, weight, left_s),
         "largest_tokens": int(prompt.max()),
         "limit_tokens": _limits(longest, prompt[begins], np.unique(session[on][kind == COMPACTS])),
@@ -96,7 +96,7 @@ def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
         "lost_blocks": _law_or_none(lost[kind == EDITS]),
         "kept_blocks": _law_or_none(found.kept[on][cut]),
         "kept_again": _again(found.kept[on][cut], session[on][cut]),
-        "size": [_law_or_none(size[kind == one], 4) for one in (EDITS, RESTARTS, COMPACTS)],
+        "size": [_law_or_none(size[kind == cut_kind], 4) for cut_kind in (EDITS, RESTARTS, COMPACTS)],
         "output": _laws.law(output, digits=0),
         "pause": pause,
         "pause_is": pause_is,
@@ -123,25 +123,25 @@ def _effects(found: Chains, on: Ints, prompt: Ints, output: Ints, pause: tuple[F
     first_scores = _laws.scores_in(np.searchsorted(first_edges, sizes, side="right"), prompt[begins])
     means = [_laws.normal_scores(sizes), first_scores]
     effects, inside = {}, {}
-    for name, (score, of) in scores.items():
-        effects[name], mean = _laws.by_session(score, of, len(sizes))
-        inside[name] = score - mean[of]
-        known = np.isfinite(mean)
-        mean[known] = _laws.normal_scores(mean[known])
+    for name, (score, owner) in scores.items():
+        effects[name], mean = _laws.by_session(score, owner, len(sizes))
+        inside[name] = score - mean[owner]
+        finite = np.isfinite(mean)
+        mean[finite] = _laws.normal_scores(mean[finite])
         means.append(mean)
     return {
         "first_tokens": _laws.by_cells(sizes, prompt[begins], first_edges, 0),
         "growth": growth,
         "growth_with_answer": _correlated(inside["growth"], inside["output"][on - 1]),
         "effects": effects,
-        "correlation": [[_correlated(one, other) for other in means] for one in means],
+        "correlation": [[_correlated(series, other) for other in means] for series in means],
     }
 
 
 def _correlated(one: Floats, other: Floats) -> float:
     """Pearson's correlation where both are known; 0 where one side does not vary."""
-    known = np.isfinite(one) & np.isfinite(other)
-    one, other = one[known], other[known]
+    finite = np.isfinite(one) & np.isfinite(other)
+    one, other = one[finite], other[finite]
     spread = float(one.std() * other.std()) if len(one) else 0.0
     return round(float(np.cov(one, other, ddof=0)[0, 1]) / spread, 4) if spread > 0 else 0.0
 
@@ -182,9 +182,9 @@ def _limits(longest: Ints, first: Ints, compacted: Ints) -> list[float]:
     events[compacted] = True
     tokens = np.unique(longest[events])
     stays, shares = 1.0, []
-    for each in tokens:
-        there = ((first < each) & (longest >= each)).sum()
-        shares.append(stays * (events & (longest == each)).sum() / there)
+    for limit in tokens:
+        at_risk = ((first < limit) & (longest >= limit)).sum()
+        shares.append(stays * (events & (longest == limit)).sum() / at_risk)
         stays -= shares[-1]
     return _laws.law(np.append(tokens, longest.max()), np.append(shares, stays + 1e-12), digits=0)
 
@@ -197,10 +197,10 @@ def _cuts(kind: Ints, tokens: Ints, again: Mask, second: Mask) -> dict[str, Any]
     cells = np.searchsorted(edges, tokens, side="right")
 
     def shares(rows: Mask) -> list[float]:
-        return [round(float(np.mean(kind[rows] == one)), 5) if rows.any() else 0.0 for one in (EDITS, RESTARTS)]
+        return [round(float(np.mean(kind[rows] == cut)), 5) if rows.any() else 0.0 for cut in (EDITS, RESTARTS)]
 
-    own = [shares((cells == i) & ~again & ~second) for i in range(len(edges) + 1)]
-    return {"edges": edges.tolist(), "shares": own, "second": shares(second), "after_restart": shares(again)}
+    by_cell = [shares((cells == i) & ~again & ~second) for i in range(len(edges) + 1)]
+    return {"edges": edges.tolist(), "shares": by_cell, "second": shares(second), "after_restart": shares(again)}
 
 
 def _again(kept: Ints, session: Ints) -> float:
@@ -224,15 +224,15 @@ def _pauses(found: Chains, on: Ints, pause_s: Floats, weight: Floats) -> tuple[d
     """Laws of the pauses before turns by what causes them, and the scores of the pauses."""
     cause = _causes(found, on, pause_s)
     session = found.session[on]
-    known, which = np.unique(cause, return_inverse=True)
+    causes, which = np.unique(cause, return_inverse=True)
     follows = session[1:] == session[:-1]
     parts = []
-    for number, name in enumerate(known.tolist()):
-        mine = which == number
-        after = np.bincount(which[1:][follows & mine[:-1]], minlength=len(known)) + 1e-9
+    for number, name in enumerate(causes.tolist()):
+        rows = which == number
+        after = np.bincount(which[1:][follows & rows[:-1]], minlength=len(causes)) + 1e-9
         parts.append({
-            "cause": name, "share": round(float(weight[mine].sum() / weight.sum()), 4),
-            "law": _laws.law(pause_s[mine], weight[mine]), "next": np.round(after / after.sum(), 4).tolist(),
+            "cause": name, "share": round(float(weight[rows].sum() / weight.sum()), 4),
+            "law": _laws.law(pause_s[rows], weight[rows]), "next": np.round(after / after.sum(), 4).tolist(),
         })  # fmt: skip
     off = [np.abs(pause_s / step - np.round(pause_s / step)) < 1e-3 for step in STEPS_S]
     step_s = next((step for step, on_it in zip(STEPS_S, off, strict=True) if on_it.mean() >= ON_STEPS), None)
@@ -259,9 +259,9 @@ def _answers(found: Chains, output: Ints) -> dict[str, Any] | None:
     if "api_s" not in found.table.column_names:
         return None
     api_s = found.column("api_s")
-    known = np.isfinite(api_s)
-    tokens = output[known].astype(np.float64)
-    return _laws.by_cells(tokens, api_s[known], _laws.edges_of(tokens)) if known.sum() >= LEAST_TURNS else None
+    timed = np.isfinite(api_s)
+    tokens = output[timed].astype(np.float64)
+    return _laws.by_cells(tokens, api_s[timed], _laws.edges_of(tokens)) if timed.sum() >= LEAST_TURNS else None
 
 
 def _roots(found: Chains) -> list[dict[str, Any]]:
@@ -278,9 +278,9 @@ def _roots(found: Chains) -> list[dict[str, Any]]:
     roots = []
     for number, (rows, path) in enumerate(zip(ranked, paths, strict=True)):
         same = [alike(path, other) for other in paths[:number]] or [0]
-        like = int(np.argmax(same))
+        closest = int(np.argmax(same))
         share = round(len(rows) / len(firsts), 5)
-        roots.append({"share": share, "blocks": len(path), "like": like, "same": same[like]})
+        roots.append({"share": share, "blocks": len(path), "like": closest, "same": same[closest]})
     return roots
 
 
@@ -340,21 +340,21 @@ def chains_of(trace: Trace) -> Chains | None:
     rows = np.arange(len(table))
     if "agent" in table.column_names:
         rows = np.flatnonzero(~np.asarray(table["agent"].is_valid()))
-    named = "session" in table.column_names and table["session"].null_count < len(table)
-    if named:
+    explicit = "session" in table.column_names and table["session"].null_count < len(table)
+    if explicit:
         session = conversations(table)[0][rows]
         _, first, session = np.unique(session, return_index=True, return_inverse=True)
         common = _common([ids[row] for row in rows[first]])[session]
     else:
-        own = [ids[row] for row in rows]
-        common = _common(own)
-        session = _linked(own, common)
+        row_blocks = [ids[row] for row in rows]
+        common = _common(row_blocks)
+        session = _linked(row_blocks, common)
     order = np.argsort(session, kind="stable")
     rows, session = rows[order], session[order]
     begins = np.append(True, session[1:] != session[:-1])
     prompts = [ids[row] for row in rows]
-    kept = [0 if new else alike(prompts[i], prompts[i - 1]) for i, new in enumerate(begins)]
-    return Chains(trace.table, trace.block_tokens, rows, begins, np.array(kept), common[order], prompts, not named)
+    shared = [0 if new else alike(prompts[i], prompts[i - 1]) for i, new in enumerate(begins)]
+    return Chains(trace.table, trace.block_tokens, rows, begins, np.array(shared), common[order], prompts, not explicit)
 
 
 def _common(prompts: list[np.ndarray]) -> np.ndarray:
@@ -367,13 +367,13 @@ def _linked(prompts: list[np.ndarray], common: np.ndarray) -> np.ndarray:
     """(P,) number of the session of each prompt, by the last one that holds the deepest block that came before."""
     holder = np.full(1 + max(int(prompt.max(initial=-1)) for prompt in prompts), -1)  # session of each block
     session = np.empty(len(prompts), np.int64)
-    made = 0
+    count = 0
     for row, prompt in enumerate(prompts):
         size = _leading(holder[prompt] >= 0)
         if size > common[row]:
             session[row] = holder[prompt[size - 1]]
         else:
-            session[row], made = made, made + 1
+            session[row], count = count, count + 1
         holder[prompt] = session[row]
     return session
 

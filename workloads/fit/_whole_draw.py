@@ -84,17 +84,17 @@ class Drawing:
 
     def _session(self) -> Session:
         figures, rng = self.figures, self.rng
-        own = self.factor @ rng.standard_normal(len(SESSION))
-        [turns] = turns_at(figures, ndtr(own[:1]))
-        [first_tokens] = _laws.in_cells(figures["first_tokens"], np.array([turns]), ndtr(own[1:2]))
+        scores = self.factor @ rng.standard_normal(len(SESSION))
+        [turns] = turns_at(figures, ndtr(scores[:1]))
+        [first_tokens] = _laws.in_cells(figures["first_tokens"], np.array([turns]), ndtr(scores[1:2]))
         first = self._tokens(float(first_tokens))
         noise = rng.standard_normal((3, turns))
         share = figures["growth_with_answer"]
         noise[0, 1:] = share * noise[1, :-1] + (1 - share**2) ** 0.5 * noise[0, 1:]
         ranks = {}
-        for name, part, each in zip(SESSION[2:], own[2:], noise, strict=True):
+        for name, part, jitter in zip(SESSION[2:], scores[2:], noise, strict=True):
             effect = figures["effects"][name]
-            ranks[name] = ndtr(effect["mean"] + effect["between"] * part + effect["within"] * each)
+            ranks[name] = ndtr(effect["mean"] + effect["between"] * part + effect["within"] * jitter)
         output = np.maximum(np.round(_laws.at(figures["output"], ranks["output"])), 1).astype(np.int64)
         pause_s = np.append(0.0, self._pauses(ranks["pause"][1:]))
         answers, answer_ranks = figures["answer_s"], rng.random(turns)
@@ -117,10 +117,10 @@ class Drawing:
         for i, chance in enumerate(self.rng.random(len(ranks)).tolist()):
             causes[i] = min(int(np.searchsorted(shares, chance, side="right")), len(parts) - 1)
             shares = steps[causes[i]]
-        found = np.zeros(len(ranks))
+        pauses_s = np.zeros(len(ranks))
         for number, part in enumerate(parts):
-            found[causes == number] = _laws.at(part["law"], ranks[causes == number])
-        return np.maximum(found if step_s is None else np.round(found / step_s) * step_s, 0.0)
+            pauses_s[causes == number] = _laws.at(part["law"], ranks[causes == number])
+        return np.maximum(pauses_s if step_s is None else np.round(pauses_s / step_s) * step_s, 0.0)
 
     def _limit(self, first: int) -> float:
         """Tokens above which a session that begins with so many is compacted."""
@@ -135,7 +135,7 @@ class Drawing:
         drawn = self.rng.random((len(ranks), 4))
         grown = _laws.in_cells(figures["growth"], np.arange(1, len(ranks)), ranks[1:]).tolist()
         prompt, ids = [first], [self._begun(self._named(first))]
-        again: int | None = None  # blocks that the last restart kept
+        restart_kept: int | None = None  # blocks that the last restart kept
         after = False
         for i, growth in enumerate(grown, 1):
             before, chance = prompt[-1], drawn[i, 0]
@@ -145,22 +145,22 @@ class Drawing:
             if kind == CONTINUES and before + growth > limit:
                 kind = COMPACTS
             size = None if kind == CONTINUES else figures["size"][kind - 1]
-            whole = before // block_tokens
+            full_blocks = before // block_tokens
             if size is None:
-                kind, tokens, kept = CONTINUES, before + growth, whole - int(drawn[i, 1] < figures["slip"])
+                kind, tokens, kept_blocks = CONTINUES, before + growth, full_blocks - int(drawn[i, 1] < figures["slip"])
             elif kind == EDITS:
                 tokens = before * float(_laws.at(size, drawn[i, 1]))
-                kept = whole - round(float(_laws.at(figures["lost_blocks"], drawn[i, 2])))
+                kept_blocks = full_blocks - round(float(_laws.at(figures["lost_blocks"], drawn[i, 2])))
             else:
                 tokens = before * float(_laws.at(size, drawn[i, 1]))
-                if again is None or drawn[i, 3] >= figures["kept_again"]:
-                    again = round(float(_laws.at(figures["kept_blocks"], drawn[i, 2])))
-                kept = again
+                if restart_kept is None or drawn[i, 3] >= figures["kept_again"]:
+                    restart_kept = round(float(_laws.at(figures["kept_blocks"], drawn[i, 2])))
+                kept_blocks = restart_kept
             after = kind >= RESTARTS
             prompt.append(self._tokens(tokens))
-            named = self._named(prompt[-1])
-            kept = max(min(kept, named, len(ids[-1])), 0)
-            ids.append(np.concatenate([ids[-1][:kept], self._new(named - kept)]))
+            blocks = self._named(prompt[-1])
+            kept_blocks = max(min(kept_blocks, blocks, len(ids[-1])), 0)
+            ids.append(np.concatenate([ids[-1][:kept_blocks], self._new(blocks - kept_blocks)]))
         return np.array(prompt, np.int64), ids
 
     def _named(self, tokens: int) -> int:
@@ -191,18 +191,18 @@ def mean_turns(figures: Mapping[str, Any]) -> float:
 
 def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
     """The requests of sessions in order of time, in the columns of a trace."""
-    sizes = np.array([len(one.at_s) for one in drawn])
-    at_s = np.concatenate([start + one.at_s for start, one in zip(starts_s, drawn, strict=True)])
+    sizes = np.array([len(session.at_s) for session in drawn])
+    at_s = np.concatenate([start + session.at_s for start, session in zip(starts_s, drawn, strict=True)])
     order = np.argsort(at_s, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     turn = places(sizes)
     before = np.append(0, place[:-1])
-    ids = [part for one in drawn for part in one.ids]
+    ids = [part for session in drawn for part in session.ids]
     ids = [ids[i] for i in order.tolist()]
 
     def column(name: str) -> np.ndarray:
-        return np.asarray(np.concatenate([getattr(one, name) for one in drawn])[order])
+        return np.asarray(np.concatenate([getattr(session, name) for session in drawn])[order])
 
     return pa.table({
         "at_s": at_s[order],
@@ -214,7 +214,7 @@ def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
         "parent": pa.array(before[order], pa.int64(), mask=turn[order] == 0),
         "delay_s": column("delay_s"),
         "api_s": column("api_s"),
-        "common_tokens": np.repeat([one.common_tokens for one in drawn], sizes)[order],
+        "common_tokens": np.repeat([session.common_tokens for session in drawn], sizes)[order],
     })  # fmt: skip
 
 
@@ -248,32 +248,32 @@ def drawn(
             f"The sessions of '{model.source.get('file')}' have clocks of their own, so their model has no rate; leave "
             "the rate out."
         )
-    own, begins = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(k,))) for k in (_SESSIONS, _STARTS))
-    made = Drawing(model.whole, own).sessions()
+    rng, begins = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(k,))) for k in (_SESSIONS, _STARTS))
+    stream = Drawing(model.whole, rng).sessions()
     arrivals = None if own_clocks else _arrivals(model, begins, rate_rps)
-    found: list[Session] = []
+    begun: list[Session] = []
     starts_s: list[float] = []
     turns: list[float] = []  # times of later turns that are not due yet, a heap
-    due = taken = 0  # turns that are due, and those of them that have taken the place of an arrival
+    due = replaced = 0  # turns that are due, and those of them that have taken the place of an arrival
     next_s = 0.0
-    while sessions is None or len(found) < sessions:
+    while sessions is None or len(begun) < sessions:
         at_s = next_s if arrivals is None else next(arrivals)
         while turns and turns[0] <= at_s:
             heapq.heappop(turns)
             due += 1
-        if (duration_s is not None and at_s >= duration_s) or (requests is not None and len(found) + due >= requests):
+        if (duration_s is not None and at_s >= duration_s) or (requests is not None and len(begun) + due >= requests):
             break
-        if arrivals is not None and taken < due:
-            taken += 1
+        if arrivals is not None and replaced < due:
+            replaced += 1
             continue
-        found.append(next(made))
+        begun.append(next(stream))
         starts_s.append(at_s)
-        next_s = at_s + found[-1].lasts_s
-        for later_s in (found[-1].at_s[1:] + at_s).tolist():
+        next_s = at_s + begun[-1].lasts_s
+        for later_s in (begun[-1].at_s[1:] + at_s).tolist():
             heapq.heappush(turns, later_s)
-    if not found:
+    if not begun:
         raise UsageError("No session begins in that time; give a longer duration or a higher rate.")
-    rows = table(found, starts_s)
+    rows = table(begun, starts_s)
     ends_s = [] if whole or own_clocks else [starts_s[-1]]
     ends_s += [] if duration_s is None else [float(np.nextafter(duration_s, 0.0))]
     if ends_s:

@@ -59,9 +59,9 @@ def measure(model: Model, trace: Trace, curve: Curve, draws: int = MOST_DRAWS) -
     cached = Reuse.of(trace, own_clocks=model.whole["own_clocks"])
     drawn = [like(model, trace, seed) for seed in range(draws)]
     ks, reuse, lru = (
-        np.median(part, axis=0) for part in zip(*(cached.apart(trace, one) for one in drawn), strict=True)
+        np.median(part, axis=0) for part in zip(*(cached.apart(trace, draw) for draw in drawn), strict=True)
     )
-    spread = np.median([arrivals.dispersion_curve(one.at_s, curve.widths_s) for one in drawn], axis=0)
+    spread = np.median([arrivals.dispersion_curve(draw.at_s, curve.widths_s) for draw in drawn], axis=0)
     return {
         "draws": draws,
         "ks": dict(zip(NUMBERS, ks.tolist(), strict=True)),
@@ -76,9 +76,9 @@ def like(model: Model, trace: Trace, seed: int) -> Trace:
     """A draw as long as a trace: of as many seconds, or as many sessions where they have clocks of their own."""
     assert model.whole is not None
     if model.whole["own_clocks"]:
-        found = _whole.chains_of(trace)
-        assert found is not None
-        return _whole_draw.drawn(model, sessions=int(found.begins.sum()), seed=seed)
+        chains = _whole.chains_of(trace)
+        assert chains is not None
+        return _whole_draw.drawn(model, sessions=int(chains.begins.sum()), seed=seed)
     drawn = _whole_draw.drawn(model, duration_s=float(trace.at_s[-1]), seed=seed)
     if model.whole["found_by"] == "trace":
         return drawn
@@ -91,15 +91,15 @@ def like(model: Model, trace: Trace, seed: int) -> Trace:
 
 def numbers(trace: Trace) -> dict[str, np.ndarray]:
     """Sorted turns, pauses (s), prompts and outputs (tokens) of the sessions of a trace without their sub-agents."""
-    found = _whole.chains_of(trace)
-    assert found is not None
-    named = {
-        "turns": np.bincount(found.session),
-        "pause": _whole.pauses(found)[0],
-        "prompt": found.column("prompt_tokens"),
-        "output": found.column("output_tokens"),
+    chains = _whole.chains_of(trace)
+    assert chains is not None
+    columns = {
+        "turns": np.bincount(chains.session),
+        "pause": _whole.pauses(chains)[0],
+        "prompt": chains.column("prompt_tokens"),
+        "output": chains.column("output_tokens"),
     }
-    return {name: np.sort(values.astype(np.float64)) for name, values in named.items()}
+    return {name: np.sort(values.astype(np.float64)) for name, values in columns.items()}
 
 
 def share_again(table: pa.Table) -> float:
@@ -121,14 +121,14 @@ class Reuse:
     def of(cls, trace: Trace, *, own_clocks: bool) -> Reuse:
         """Caches for a trace, and for others like it."""
         blocks = len(trace.table["prefix_ids"].combine_chunks().flatten())
-        every = -(-blocks // MOST_BLOCKS)
+        step = -(-blocks // MOST_BLOCKS)
         size = distinct_blocks(trace.table) * trace.block_tokens
-        return cls([int(share * size) for share in CACHES], trace.block_tokens, every, own_clocks)
+        return cls([int(share * size) for share in CACHES], trace.block_tokens, step, own_clocks)
 
     def apart(self, trace: Trace, other: Trace) -> Apart:
         """How far another trace is from the one."""
-        own, found = numbers(trace), numbers(other)
-        ks = [arrivals.distance(own[name], found[name]) for name in NUMBERS]
+        reference, compared = numbers(trace), numbers(other)
+        ks = [arrivals.distance(reference[name], compared[name]) for name in NUMBERS]
         return Apart(ks, share_again(other.table), self.curve(other))
 
     def curve(self, trace: Trace) -> list[float]:
@@ -153,5 +153,5 @@ def _every(table: pa.Table, step: int) -> pa.Table:
         return table
     lists = table["prefix_ids"].combine_chunks()
     counts = np.asarray(lists.value_lengths())
-    kept = np.asarray(lists.flatten())[places(counts) % step == 0]
-    return pa.table({"prefix_ids": listed(-(-counts // step), kept)})
+    thinned = np.asarray(lists.flatten())[places(counts) % step == 0]
+    return pa.table({"prefix_ids": listed(-(-counts // step), thinned)})

@@ -58,11 +58,11 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
         blocks = pc.list_flatten(trace.table["prefix_ids"])  # of all prompts; the share that repeats an earlier one
         source["prefix_reuse"] = 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
     chains, own_clocks = _whole.chains_of(trace), traces.clock(trace.facts) == "session"
-    whole = None if chains is None else _whole.measure(chains, None if own_clocks else float(trace.at_s[-1]))
-    source |= {} if whole is None else {"whole_left_out": _left_out(trace, whole)}
-    work.notes += dropped(services, source) if whole is None else left_out(source)
+    sessions = None if chains is None else _whole.measure(chains, None if own_clocks else float(trace.at_s[-1]))
+    source |= {} if sessions is None else {"whole_left_out": _left_out(trace, sessions)}
+    work.notes += dropped(services, source) if sessions is None else left_out(source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
-    model = Model(services, source, method, whole=whole, table=trace.table)
+    model = Model(services, source, method, whole=sessions, table=trace.table)
     return model.rated(quality.measure(model, trace, seeds)) if seeds else model
 
 
@@ -71,8 +71,8 @@ def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:
     notes, agents = [], len(trace) - whole["requests"]
     if agents:
         notes.append(f"sub-agents are left out of whole sessions: {agents:,} requests, {agents / len(trace):.1%}.")
-    own = trace.table.filter(trace.table["agent"].is_null()) if "agent" in trace.table.column_names else trace.table
-    if "tag" in own.column_names and len(kinds := pc.unique(own["tag"]).drop_null()) > 1:
+    rows = trace.table.filter(trace.table["agent"].is_null()) if "agent" in trace.table.column_names else trace.table
+    if "tag" in rows.column_names and len(kinds := pc.unique(rows["tag"]).drop_null()) > 1:
         notes.append(f"whole sessions have no tags; those of the trace are {', '.join(kinds.to_pylist()[:5])}.")
     if whole["own_clocks"]:
         notes.append(
@@ -103,9 +103,9 @@ def dropped(services: Sequence[Service], source: Mapping[str, object], name: str
             f"shared prefixes are dropped: {reuse:.1%} of the prompt blocks of the trace repeat an earlier one, and no "
             "prompt that is drawn shares any."
         )
-    if found := [service.sessions for service in services if service.sessions]:
-        count = sum(each["sessions"] for each in found)
-        turns = sum(each["sessions"] * each["mean_turns"] for each in found) / count
+    if fitted := [service.sessions for service in services if service.sessions]:
+        count = sum(stats["sessions"] for stats in fitted)
+        turns = sum(stats["sessions"] * stats["mean_turns"] for stats in fitted) / count
         notes.append(
             f"sessions are dropped: {count:,} of {turns:.3g} turns on average are in the model, but 'generate' draws "
             f"requests one by one; --sessions fitted:{name} draws sessions."

@@ -70,11 +70,11 @@ class Model:
         """The model with the one service `tag`, or as it is for None. Raises UsageError for an unknown tag."""
         if tag is None:
             return self
-        known = [service.tag for service in self.services if service.tag is not None]
-        if not known:
+        tags = [service.tag for service in self.services if service.tag is not None]
+        if not tags:
             raise UsageError(f"The model has no service '{tag}': its trace had no tags; leave the service out.")
-        if tag not in known:
-            raise no_such("service of the model", tag, known)
+        if tag not in tags:
+            raise no_such("service of the model", tag, tags)
         return replace(self, services=tuple(service for service in self.services if service.tag == tag))
 
     def of(self, what: str) -> Model:
@@ -132,10 +132,10 @@ class Model:
         if version > VERSION:
             raise UsageError(f"'{path}' is a model of version {version}, newer than {VERSION}; use a newer program.")
         try:
-            services, whole = _services(values["services"]), values.get("whole_sessions")
-            if whole is not None:
-                _whole_draw.check(whole)
-            return cls(services, dict(values["source"]), dict(values["method"]), dict(values["quality"]), whole)
+            services, sessions = _services(values["services"]), values.get("whole_sessions")
+            if sessions is not None:
+                _whole_draw.check(sessions)
+            return cls(services, dict(values["source"]), dict(values["method"]), dict(values["quality"]), sessions)
         except KeyError as error:
             raise UsageError(f"'{path}' is a damaged model: {error} is missing; fit it again.") from None
         except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:

@@ -57,8 +57,8 @@ class Cox:
         mean = float(np.mean(_rate.day_factors(np.arange(168) * _rate.HOUR_S, self.hourly, self.weekly)))
         for block, factors in zip(count(), LogRate(self.components, self.step_s).factors(rng), strict=False):
             at_s = (block * STEPS + np.arange(STEPS)) * self.step_s
-            known = _rate.day_factors(at_s, self.hourly, self.weekly) / mean if self.hourly else 1.0
-            yield rate_rps * factors * known
+            daily = _rate.day_factors(at_s, self.hourly, self.weekly) / mean if self.hourly else 1.0
+            yield rate_rps * factors * daily
 
     def as_json(self) -> dict[str, Any]:
         parts = [{"sd": part.sd, "tau_s": part.tau_s} for part in self.components]

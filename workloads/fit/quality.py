@@ -99,13 +99,13 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> dict[str, Any]:
 
 
 def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -> dict[str, Any]:
-    middle = {name: _quantile(found, 0.5) for name, found in rows.items()}
+    middle = {name: _quantile(values, 0.5) for name, values in rows.items()}
     band = {"low": _quantile(rows["model"], 0.05), "high": _quantile(rows["model"], 0.95)}
     toys = {"poisson": middle["poisson"], "gamma": middle["gamma"]}
     series = {"trace": own, "median": middle["model"], **band, **toys}
     curve, acf = slice(0, len(statistics.widths_s)), slice(len(statistics.widths_s), -4)
     compared = [w <= USUAL_S for w in statistics.widths_s]
-    distances = {name: arrivals.curve_distance(found[curve], own[curve]) for name, found in middle.items()}
+    distances = {name: arrivals.curve_distance(values[curve], own[curve]) for name, values in middle.items()}
     usual = {name: arrivals.curve_distance(x[curve][compared], own[curve][compared]) for name, x in middle.items()}
     return {
         "widths_s": statistics.widths_s,
@@ -113,7 +113,7 @@ def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -
         "curve_distance": usual,
         "curve_distance_all": distances,
         "gap_cv": {name: row[-4] for name, row in series.items()},
-        "gaps_ks": {name: found[-2] for name, found in middle.items()},
+        "gaps_ks": {name: values[-2] for name, values in middle.items()},
         "acf": {"widths_s": statistics.acf_s, **{name: row[acf] for name, row in series.items()}},
         "window_cv": statistics.window_s
         and {"width_s": statistics.window_s, **{name: row[-3] for name, row in series.items()}},
@@ -123,10 +123,10 @@ def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -
 
 def _quantile(rows: Floats, share: float) -> Floats:
     """Over seeds, for each statistic; NaN where no seed has it."""
-    found = np.full(rows.shape[1], math.nan)
-    known = np.isfinite(rows).any(axis=0)
-    found[known] = np.nanquantile(rows[:, known], share, axis=0)
-    return found
+    quantiles = np.full(rows.shape[1], math.nan)
+    measured = np.isfinite(rows).any(axis=0)
+    quantiles[measured] = np.nanquantile(rows[:, measured], share, axis=0)
+    return quantiles
 
 
 def _gap_cdf(statistics: Statistics, draw: Draw, span_s: float) -> dict[str, Any] | None:
@@ -134,28 +134,28 @@ def _gap_cdf(statistics: Statistics, draw: Draw, span_s: float) -> dict[str, Any
         return None
     seed = np.random.default_rng(0)
     drawn = sorted_gaps(until(draw(seed), span_s))
-    at = np.unique(np.quantile(statistics.gaps_s, np.linspace(0.005, 0.995, 100)))
+    points_s = np.unique(np.quantile(statistics.gaps_s, np.linspace(0.005, 0.995, 100)))
     return {
-        "gaps_s": at,
-        "trace": np.searchsorted(statistics.gaps_s, at, side="right") / len(statistics.gaps_s),
-        "model": np.searchsorted(drawn, at, side="right") / max(len(drawn), 1),
+        "gaps_s": points_s,
+        "trace": np.searchsorted(statistics.gaps_s, points_s, side="right") / len(statistics.gaps_s),
+        "model": np.searchsorted(drawn, points_s, side="right") / max(len(drawn), 1),
     }
 
 
 def _compared_lengths(model: Model, trace: Trace) -> dict[str, Any]:
     prompt, output = (np.asarray(trace.table[name]) for name in ("prompt_tokens", "output_tokens"))
     full = (prompt > 0) & (output > 0)
-    own = prompt[full], output[full]
+    recorded = prompt[full], output[full]
     drawn = _drawn_lengths(model)
-    few = slice(None, None, -(-len(own[0]) // _empirical.MOST_JOINT))
-    ranks = [spearman(*(side[few] for side in own)), spearman(*drawn)]
+    few = slice(None, None, -(-len(recorded[0]) // _empirical.MOST_JOINT))
+    ranks = [spearman(*(side[few] for side in recorded)), spearman(*drawn)]
     return {
-        "prompt_ks": arrivals.distance(np.sort(own[0]).astype(np.float64), np.sort(drawn[0]).astype(np.float64)),
-        "output_ks": arrivals.distance(np.sort(own[1]).astype(np.float64), np.sort(drawn[1]).astype(np.float64)),
+        "prompt_ks": arrivals.distance(np.sort(recorded[0]).astype(np.float64), np.sort(drawn[0]).astype(np.float64)),
+        "output_ks": arrivals.distance(np.sort(recorded[1]).astype(np.float64), np.sort(drawn[1]).astype(np.float64)),
         "spearman_trace": ranks[0],
         "spearman_model": ranks[1],
-        "mean_prompt_tokens": [own[0].mean(), drawn[0].mean()],
-        "mean_output_tokens": [own[1].mean(), drawn[1].mean()],
+        "mean_prompt_tokens": [recorded[0].mean(), drawn[0].mean()],
+        "mean_output_tokens": [recorded[1].mean(), drawn[1].mean()],
     }
 
 
@@ -197,20 +197,20 @@ class Statistics:
         least_s = span_s / min(MOST_BINS, MOST_PER_ROW * len(stamps.at_s))
         widths = _within((*arrivals.WIDTHS_S, *LONG_S), grain_s, least_s, span_s / arrivals.MIN_BINS)
         acf = _within(ACF_S, grain_s, least_s, span_s / (arrivals.MIN_BINS + 1))
-        known = stamps.gaps_known
-        windows = (w for w in WINDOWS_S if known and w > least_s and len(arrivals.window_cvs(stamps.spread_s, w)) >= 3)
-        gaps_s = sorted_gaps(stamps.spread_s) if known else None
+        exact = stamps.gaps_known
+        windows = (w for w in WINDOWS_S if exact and w > least_s and len(arrivals.window_cvs(stamps.spread_s, w)) >= 3)
+        gaps_s = sorted_gaps(stamps.spread_s) if exact else None
         return cls(widths, acf, next(windows, None), gaps_s)
 
     def measure(self, at_s: Floats) -> Floats:
         """Dispersion at each width, lag-1 autocorrelation at each, CV of gaps, CV in windows, KS of gaps, rate."""
-        found = [_nan(arrivals.dispersion(at_s, width_s)) for width_s in self.widths_s]
-        found += [_nan(arrivals.autocorrelation(arrivals.counts(at_s, width_s))) for width_s in self.acf_s]
-        found.append(_nan(arrivals.gap_cv(at_s)) if self.gaps_s is not None else math.nan)
+        values = [_nan(arrivals.dispersion(at_s, width_s)) for width_s in self.widths_s]
+        values += [_nan(arrivals.autocorrelation(arrivals.counts(at_s, width_s))) for width_s in self.acf_s]
+        values.append(_nan(arrivals.gap_cv(at_s)) if self.gaps_s is not None else math.nan)
         cvs = arrivals.window_cvs(at_s, self.window_s) if self.window_s is not None else np.zeros(0)
-        found.append(float(np.median(cvs)) if len(cvs) else math.nan)
-        found.append(arrivals.distance(sorted_gaps(at_s), self.gaps_s) if self.gaps_s is not None else math.nan)
-        return np.array([*found, (len(at_s) - 1) / (at_s[-1] - at_s[0])])
+        values.append(float(np.median(cvs)) if len(cvs) else math.nan)
+        values.append(arrivals.distance(sorted_gaps(at_s), self.gaps_s) if self.gaps_s is not None else math.nan)
+        return np.array([*values, (len(at_s) - 1) / (at_s[-1] - at_s[0])])
 
     def drawn(self, draw: Draw, span_s: float, seeds: int) -> Floats:
         """(seeds, statistics) of draws of `span_s`; those that bring fewer than 3 arrivals count as unknown."""
@@ -240,12 +240,12 @@ def toy(rate_rps: float, cv: float) -> Draw:
 
 def until(blocks: Iterator[Floats], span_s: float) -> Floats:
     """The times up to `span_s`."""
-    kept = []
+    parts = []
     for block in blocks:
-        kept.append(block)
+        parts.append(block)
         if len(block) and block[-1] > span_s:
             break
-    at_s = np.concatenate(kept)
+    at_s = np.concatenate(parts)
     return np.asarray(at_s[at_s <= span_s])
 
 

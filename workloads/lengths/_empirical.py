@@ -163,10 +163,10 @@ class Empirical:
 
     def quantile_tokens(self, percent: int) -> tuple[int, int]:
         """Stored quantile (0..100) of prompt and output."""
-        at = percent - 1 if 0 < percent < 100 else 100 if percent == 100 else None
-        if at is None:
+        index = percent - 1 if 0 < percent < 100 else 100 if percent == 100 else None
+        if index is None:
             return int(self.prompt.low[0]), int(self.output.low[0])
-        return int(self.prompt.high[at]), int(self.output.high[at])
+        return int(self.prompt.high[index]), int(self.output.high[index])
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
         while True:
@@ -312,6 +312,6 @@ def mixed(samplers: Sequence[Empirical], which: np.ndarray, uniforms: np.ndarray
     """(N,) prompt and output tokens, row i from sampler which[i], from (5, N) uniform numbers."""
     prompt, output = np.empty(len(which), np.int64), np.empty(len(which), np.int64)
     for i, figures in enumerate(samplers):
-        mine = which == i
-        prompt[mine], output[mine] = figures.draw(uniforms[:, mine])
+        rows = which == i
+        prompt[rows], output[rows] = figures.draw(uniforms[:, rows])
     return prompt, output

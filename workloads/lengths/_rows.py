@@ -105,9 +105,9 @@ class Law:
 
     def mean(self) -> float:
         """Mean of the whole numbers drawn: that of the law that is cut, and a half for rounding up."""
-        whole = math.exp(self.mu + self.sigma**2 / 2)
-        kept = _below(self.mu + self.sigma**2, self.sigma, self.largest) / _below(self.mu, self.sigma, self.largest)
-        return whole * kept + 0.5
+        uncut_mean = math.exp(self.mu + self.sigma**2 / 2)
+        ratio = _below(self.mu + self.sigma**2, self.sigma, self.largest) / _below(self.mu, self.sigma, self.largest)
+        return uncut_mean * ratio + 0.5
 
     def quantile(self, share: float) -> int:
         """The whole number at this share of the law."""
@@ -146,8 +146,8 @@ class SummaryLaw:
             first, second = rng.standard_normal((2, CHUNK))
             other = pearson * first + math.sqrt(1 - pearson**2) * second
             prompts, outputs = self.prompt.lengths(first), self.output.lengths(other)
-            kept = (prompts <= self.prompt.largest) & (outputs <= self.output.largest)
-            yield from zip(prompts[kept].tolist(), outputs[kept].tolist(), strict=True)
+            inside = (prompts <= self.prompt.largest) & (outputs <= self.output.largest)
+            yield from zip(prompts[inside].tolist(), outputs[inside].tolist(), strict=True)
 
 
 def _below(mu: float, sigma: float, largest: int) -> float:

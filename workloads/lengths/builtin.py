@@ -202,9 +202,9 @@ class Lognormal:
             return
         if clipped:
             raise ValueError("max_total_tokens and a clip exclude each other; give one of them.")
-        if (kept := self._kept(self.max_total_tokens)) < MIN_KEPT:
+        if (mass := self._kept(self.max_total_tokens)) < MIN_KEPT:
             raise ValueError(
-                f"max_total_tokens={self.max_total_tokens} leaves {kept:.2%} of the pairs; raise it or lower the means."
+                f"max_total_tokens={self.max_total_tokens} leaves {mass:.2%} of the pairs; raise it or lower the means."
             )
 
     @property
@@ -263,8 +263,8 @@ def _ends(name: str, clip: str) -> tuple[int, int]:
 
 def _whole(tokens: np.ndarray, name: str, clip: str | None) -> list[int]:
     """Drawn lengths as whole numbers, those outside a clip at its nearer end."""
-    found: list[int] = (tokens if clip is None else np.clip(tokens, *_ends(name, clip))).astype(np.int64).tolist()
-    return found
+    lengths: list[int] = (tokens if clip is None else np.clip(tokens, *_ends(name, clip))).astype(np.int64).tolist()
+    return lengths
 
 
 def _lognormal_mean(mu: float, sigma: float, clip: str | None = None) -> float:

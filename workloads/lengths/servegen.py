@@ -51,8 +51,8 @@ class Servegen:
 
     def _shares(self) -> np.ndarray:
         """(laws,) share of the requests that each law holds for."""
-        found = np.zeros(len(self.laws.means()))
+        shares = np.zeros(len(self.laws.means()))
         for i, client in enumerate(self.pool.clients):
             law = self.laws.of_requests(np.full(len(client.start_s), i), client.start_s)
-            np.add.at(found, law, client.rate_rps)
-        return np.asarray(found / found.sum())
+            np.add.at(shares, law, client.rate_rps)
+        return np.asarray(shares / shares.sum())

@@ -95,11 +95,11 @@ class Anomalies:
             return
         if offset_ns is None:
             micros = at_s * 1e6
-            whole = np.round(micros)
-            if at_s[-1] > 1e9 or (np.abs(micros - whole) > 0.02).any():  # finer than a microsecond
+            rounded = np.round(micros)
+            if at_s[-1] > 1e9 or (np.abs(micros - rounded) > 0.02).any():  # finer than a microsecond
                 self._grid_ns = 1
                 return
-            offset_ns = whole.astype(np.int64) * 1000
+            offset_ns = rounded.astype(np.int64) * 1000
         self._grid_ns = math.gcd(self._grid_ns, int(np.gcd.reduce(offset_ns)))
 
     @property
@@ -125,36 +125,36 @@ class Anomalies:
 
     def sentences(self) -> list[str]:
         """What is odd, one sentence each."""
-        found = [f"{text}: {counted(rows)}." for text, rows in sorted(self._notes.items())]
-        found += self._of_stamps()
+        notes = [f"{text}: {counted(rows)}." for text, rows in sorted(self._notes.items())]
+        notes += self._of_stamps()
         if self.duplicates:
             least = "" if self._all_compared else "at least "
-            found.append(f"equal to another row in every column, and kept: {least}{counted(self.duplicates)}.")
+            notes.append(f"equal to another row in every column, and kept: {least}{counted(self.duplicates)}.")
         if self._long_gaps:
             gaps = counted(self._long_gaps, "gap")
-            found.append(f"{gaps} of more than an hour, the longest of {self._longest_gap_s:,.0f} s.")
+            notes.append(f"{gaps} of more than an hour, the longest of {self._longest_gap_s:,.0f} s.")
         if self._large_prompts:
             prompts = counted(self._large_prompts, "prompt")
-            found.append(f"{prompts} of more than 1,000,000 tokens, the largest of {self._largest_prompt:,}.")
-        return found
+            notes.append(f"{prompts} of more than 1,000,000 tokens, the largest of {self._largest_prompt:,}.")
+        return notes
 
     def _of_stamps(self) -> list[str]:
         shared = self.rows - self.distinct
-        each = f"{self.rows / self.distinct:.1f} rows at each" if self.distinct else ""
+        per_stamp = f"{self.rows / self.distinct:.1f} rows at each" if self.distinct else ""
         if not self.resolution_s:
             return [f"all {counted(self.rows)} have the same stamp."] if self.rows > 1 else []
-        found = []
+        notes = []
         if tick_s := self.tick_s:
-            found.append(f"stamps come at ticks about {tick_s:g} s apart, {each}; replayed as they are.")
+            notes.append(f"stamps come at ticks about {tick_s:g} s apart, {per_stamp}; replayed as they are.")
         elif self.resolution_s >= _COARSE_S:
             note = f"stamps are multiples of {self.resolution_s:g} s"
-            found.append(f"{note}; {counted(shared)} at the stamp of the row before.")
+            notes.append(f"{note}; {counted(shared)} at the stamp of the row before.")
         head = self._samples[: int(_HEAD * len(self._samples)) + 1]
         span_s = self._last_s - self._first_s
         if len(self._samples) >= 100 and head[-1] - self._first_s > _IDLE * _HEAD * span_s:
             share = (head[-1] - self._first_s) / span_s
-            found.append(f"the first {_HEAD:.0%} of rows take {share:.0%} of the time: the head is nearly idle.")
-        return found
+            notes.append(f"the first {_HEAD:.0%} of rows take {share:.0%} of the time: the head is nearly idle.")
+        return notes
 
 
 def _distinct(rows: pa.Table) -> pa.Table:

@@ -140,7 +140,7 @@ def local_dates(cells: Iterable[object]) -> set[tuple[str, ...]]:
 def day_first(dates: Iterable[tuple[str, ...]]) -> bool | None:
     """Whether the day comes before the month, by a number above 12 or by points; None where nothing or both tell."""
     orders = {
-        sign == "." or int(one) > 12 for one, sign, two, _ in dates if sign == "." or max(int(one), int(two)) > 12
+        sign == "." or int(first) > 12 for first, sign, two, _ in dates if sign == "." or max(int(first), int(two)) > 12
     }
     return orders.pop() if len(orders) == 1 else None
 
@@ -155,8 +155,8 @@ def _iso(text: str, day_first: bool) -> str:
         return f"{year}-{1 + MONTHS.index(month.lower()) // 4:02}-{day:0>2}T{clock}{zone.replace('GMT', 'Z')}"
     if not (match := _LOCAL.fullmatch(text)):
         return text
-    one, _, two, year, hour, rest, half = match.groups()
-    month, day = (two, one) if day_first else (one, two)
+    first, _, two, year, hour, rest, half = match.groups()
+    month, day = (two, first) if day_first else (first, two)
     if half and 1 <= int(hour) <= 12:
         hour = str(int(hour) % 12 + (12 if half in "pP" else 0))
     return f"{year}-{month:0>2}-{day:0>2}" + (f" {hour:0>2}{rest}" if hour else "")

@@ -110,8 +110,8 @@ class Collector:
             end = int(np.searchsorted(at_s, part.stop_s))
             self.done = end < len(at_s)
         if part.limit is not None:
-            kept = self._live(requests)[:end] & (at_s[:end] >= (part.start_s or 0))
-            places = np.flatnonzero(kept)[: part.limit - self.kept]
+            selected = self._live(requests)[:end] & (at_s[:end] >= (part.start_s or 0))
+            places = np.flatnonzero(selected)[: part.limit - self.kept]
             if len(places) == part.limit - self.kept:
                 self.done = True
                 end = int(places[-1]) + 1
@@ -127,29 +127,29 @@ class Collector:
     def _kept_rows(self, block: Block, requests: Requests, at_s: Floats) -> pa.Table:
         live = self._live(requests)
         inside = at_s >= (self._part.start_s or 0)
-        kept = live & inside
+        selected = live & inside
         self._count(requests, inside)
         self._watch(block, requests, at_s, inside)
-        columns = self._columns(requests, at_s, live, kept)
-        self.kept += int(kept.sum())
+        columns = self._columns(requests, at_s, live, selected)
+        self.kept += int(selected.sum())
         return pa.table(columns)
 
     def _count(self, requests: Requests, inside: Mask) -> None:
         self.dropped[BEFORE] += int((~inside).sum())
-        left = inside
+        remaining = inside
         for reason, mask in requests.drops:
-            self.dropped[reason] += int((left & mask).sum())
-            left = left & ~mask
+            self.dropped[reason] += int((remaining & mask).sum())
+            remaining = remaining & ~mask
         for text, mask in requests.notes:
-            self.oddities.note(text, int((left & mask).sum()))
+            self.oddities.note(text, int((remaining & mask).sum()))
 
     def _watch(self, block: Block, requests: Requests, at_s: Floats, inside: Mask) -> None:
         from_row = int(len(inside) - inside.sum())  # stamps do not fall, so those inside are the last
         rows = slice(from_row, None)
-        at, first, per_s = requests.at[rows], self._first, requests.per_s
+        raw, first, per_s = requests.at[rows], self._first, requests.per_s
         offset_ns = None  # since the first row, where the stamps are whole numbers
-        if at.dtype.kind == "i" and isinstance(first, int) and not (len(at) and (at[-1] - first) / per_s > 9e9):
-            offset_ns = (at.astype(np.int64) - first) * int(SECOND_NS // per_s)
+        if raw.dtype.kind == "i" and isinstance(first, int) and not (len(raw) and (raw[-1] - first) / per_s > 9e9):
+            offset_ns = (raw.astype(np.int64) - first) * int(SECOND_NS // per_s)
         size = len(requests) - from_row
 
         def identity() -> pa.Table:
@@ -238,14 +238,14 @@ class Block:
 
     def slice(self, begin: int, end: int) -> Block:
         """Rows from `begin` up to but without `end`."""
-        cells, identity, places, where = self.cells, self.identity, self.places, self.where
+        cells, identity, places, place_of = self.cells, self.identity, self.places, self.where
         end = min(end, self.size)
         return replace(
             self,
             size=end - begin,
             cells=lambda c: cells(c)[begin:end],
             identity=lambda: identity().slice(begin, end - begin),
-            where=lambda row: where(begin + row),
+            where=lambda row: place_of(begin + row),
             start=self.start + begin,
             places=None if places is None else lambda: places()[begin:end],
             bad={row - begin: error for row, error in (self.bad or {}).items() if begin <= row < end},
@@ -262,8 +262,8 @@ class Block:
 
     def refusal(self, row: int, column: str | None, message: str) -> BadRow:
         """The error of a row that cannot be used."""
-        where, at = self.where(row), f", column {_shown(column)}" if column else ""
-        return BadRow(f"Trace '{self.file}', {where}{at}: {message}.", row, column, f"{where}: {message}")
+        place, column_text = self.where(row), f", column {_shown(column)}" if column else ""
+        return BadRow(f"Trace '{self.file}', {place}{column_text}: {message}.", row, column, f"{place}: {message}")
 
     def leave_out(self, row: int, column: str | None, message: str) -> None:
         """Note that a row cannot be used; raise BadRow where nothing takes notes."""
@@ -296,8 +296,8 @@ class Block:
     def numbers(self, column: str, expected: str = "a finite number") -> Ints | Floats:
         """Finite numbers of 0 or more; whole numbers where all of them are. `expected` is what a refusal asks for."""
         cells = self.cells(column)
-        whole = _whole(cells)
-        fast: Ints | Floats | None = _real(cells) if whole is None else whole
+        integers = _whole(cells)
+        fast: Ints | Floats | None = _real(cells) if integers is None else integers
         if fast is not None and (not fast.size or fast.min() >= 0):
             return fast
         number = partial(_cells.number, expected=expected)
@@ -391,18 +391,18 @@ class Block:
         def refuse(message: str) -> NoReturn:
             self.fail(row, column, message)
 
-        found = []
+        values = []
         for row, cell in enumerate(_listed(self.cells(column))):
             try:
                 if cell is MISSING and not optional:
                     refuse("missing")
-                found.append(check(None if cell is MISSING else cell, refuse))
+                values.append(check(None if cell is MISSING else cell, refuse))
             except BadRow as error:
                 if self.bad is None:
                     raise
                 self.bad.setdefault(row, error)
-                found.append(blank)
-        return found
+                values.append(blank)
+        return values
 
 
 def _listed(cells: Cells) -> list[object]:

@@ -41,8 +41,8 @@ def names_columns(names: str, row: str, sign: str) -> bool:
         columns, cells = ([cell.strip() for cell in line] for line in rows)
     except (csv.Error, ValueError):  # a quote that goes on in the next line
         return False
-    named = len(set(columns)) == len(columns) == len(cells) > 2 and not any(map(_cells.is_number, columns))
-    return named and any(cell[:1].isdigit() for cell in cells[1:])
+    is_header = len(set(columns)) == len(columns) == len(cells) > 2 and not any(map(_cells.is_number, columns))
+    return is_header and any(cell[:1].isdigit() for cell in cells[1:])
 
 
 def with_commas(runs: Iterator[Lines], sign: str) -> Iterator[Lines]:
@@ -119,8 +119,8 @@ def _unquoted(run: Lines) -> Lines | None:
     marks = np.flatnonzero((text == ord(",")) | (text == ord("\n")) | (text == ord("\r")))
     before = text[opening - 1][opening > 0]
     after = text[np.minimum(closing + 1, len(text) - 1)][closing + 1 < len(text)]
-    whole = np.array_equal(np.searchsorted(marks, opening), np.searchsorted(marks, closing))
-    if not whole or not np.isin(before, _BEFORE_CELL).all() or not np.isin(after, _AFTER_CELL).all():
+    intact = np.array_equal(np.searchsorted(marks, opening), np.searchsorted(marks, closing))
+    if not intact or not np.isin(before, _BEFORE_CELL).all() or not np.isin(after, _AFTER_CELL).all():
         return None
     return Lines(run.first, data.replace(b'"', b""))
 
@@ -168,16 +168,16 @@ class _Rows:
     ) -> Block:  # fmt: skip
         """A block of columns of text."""
         arrays = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in cells]
-        named = dict(zip(self._columns, arrays, strict=True))
+        by_name = dict(zip(self._columns, arrays, strict=True))
         self._first = self._first or {
-            c: _cells.first_filled((cell.as_py() for cell in a), HEAD) for c, a in named.items()
+            c: _cells.first_filled((cell.as_py() for cell in a), HEAD) for c, a in by_name.items()
         }
         start, self._start = self._start, self._start + size
         return Block(
             self._file,
             self._columns,
             size,
-            named.__getitem__,
+            by_name.__getitem__,
             lambda: pa.table(dict(zip(map(str, range(len(arrays))), arrays, strict=True))),
             lambda row: f"line {line(row)}",
             self._first,
@@ -228,7 +228,7 @@ class _Rows:
 
     def _listed(self, records: Iterable[tuple[int, list[str] | UsageError | None]]) -> Iterator[Block]:
         """Records as a block; one that is no row stands there blank."""
-        found: list[list[str]] = []
+        rows: list[list[str]] = []
         lines: list[int] = []
         bad: dict[int, _cells.BadRow] = {}
         for line, values in records:
@@ -238,13 +238,13 @@ class _Rows:
                 what = f"{len(self._columns)} columns expected, got {len(values)}"
                 values = UsageError(f"Trace '{self._file}', line {line}: {what}.")
             if isinstance(values, UsageError):
-                bad[len(found)] = _lines.no_row(values, len(found))
+                bad[len(rows)] = _lines.no_row(values, len(rows))
                 values = [""] * len(self._columns)
-            found.append(values)
+            rows.append(values)
             lines.append(line)
-        if found:
-            cells = [pa.array(column, pa.string()) for column in zip(*found, strict=True)]
-            yield self.block(cells, len(found), lines.__getitem__, bad)
+        if rows:
+            cells = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+            yield self.block(cells, len(rows), lines.__getitem__, bad)
 
 
 def _not_a_row(file: Path, line: int, why: str) -> UsageError:

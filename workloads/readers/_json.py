@@ -57,11 +57,11 @@ def open_objects(
         raise UsageError(f"Trace '{file}' {what}; {_lines.FORMATS}.")
     if isinstance(first, UsageError):
         raise first
-    known = next((o for row, o in enumerate(first.objects) if row not in first.bad), None)
-    if known is None:
+    sample = next((o for row, o in enumerate(first.objects) if row not in first.bad), None)
+    if sample is None:
         raise first.bad[0]
-    columns = columns_of(known)
-    return known, _blocks(file, columns, first, groups)
+    columns = columns_of(sample)
+    return sample, _blocks(file, columns, first, groups)
 
 
 def columns_of(known: Mapping[str, object]) -> tuple[str, ...]:
@@ -257,42 +257,42 @@ def _elements(
 
     `before` is '[' at the start, 'first' behind that, ',' where an element is due, '}' after one, ']' after the list.
     """
-    at = 0
+    pos = 0
     if before == "[" and text.lstrip(_BLANKS)[:1] == "[":
-        at = text.index("[") + 1
-        line += text.count("\n", 0, at)
+        pos = text.index("[") + 1
+        line += text.count("\n", 0, pos)
         before = "first"
     while True:
-        begin = at
-        while at < len(text) and text[at] in _BLANKS:
-            at += 1
-        line += text.count("\n", begin, at)
-        if at == len(text):
+        begin = pos
+        while pos < len(text) and text[pos] in _BLANKS:
+            pos += 1
+        line += text.count("\n", begin, pos)
+        if pos == len(text):
             return "", line, before
-        if before == "}" and text[at] == ",":
-            at, before = at + 1, ","
-        elif before in ("}", "first") and text[at] == "]":
-            at, before = at + 1, "]"
-        elif before in (",", "first") and text[at] == "{":
-            found = _element(file, line, text, at)
-            if found is None:
-                return text[at:], line, before
-            value, end = found
+        if before == "}" and text[pos] == ",":
+            pos, before = pos + 1, ","
+        elif before in ("}", "first") and text[pos] == "]":
+            pos, before = pos + 1, "]"
+        elif before in (",", "first") and text[pos] == "{":
+            element = _element(file, line, text, pos)
+            if element is None:
+                return text[pos:], line, before
+            value, end = element
             group.objects.append(value)
             group.lines.append(line)
-            group.texts.append(text[at:end])
-            spans.append((at, end))
-            line += text.count("\n", at, end)
-            at, before = end, "}"
+            group.texts.append(text[pos:end])
+            spans.append((pos, end))
+            line += text.count("\n", pos, end)
+            pos, before = end, "}"
         else:
-            raise _unexpected(file, line, before, text[at : at + 20].split("\n")[0])
+            raise _unexpected(file, line, before, text[pos : pos + 20].split("\n")[0])
 
 
 def _unexpected(file: Path, line: int, before: str, text: str) -> UsageError:
     if before == "]":
         return UsageError(f"Trace '{file}', line {line}: {_cells.shown(text)} after the end of the JSON list.")
-    wanted = "',' or ']'" if before == "}" else "a JSON object"
-    return UsageError(f"Trace '{file}', line {line}: {wanted} expected in the JSON list, got {_cells.shown(text)}.")
+    expected = "',' or ']'" if before == "}" else "a JSON object"
+    return UsageError(f"Trace '{file}', line {line}: {expected} expected in the JSON list, got {_cells.shown(text)}.")
 
 
 def _element(file: Path, line: int, text: str, at: int) -> tuple[dict[str, object], int] | None:

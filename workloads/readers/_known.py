@@ -13,12 +13,12 @@ def facts(file: Path, sha256: str, rows: int, *, whole: bool) -> tuple[dict[str,
     entry = known(sha256)
     if entry is None:
         return {"known": UNKNOWN}, _look_alike(file, sha256, rows, whole=whole)
-    found: dict[str, object] = {"known": entry["name"], "source": entry["source"], "licence": entry["licence"]}
+    origin: dict[str, object] = {"known": entry["name"], "source": entry["source"], "licence": entry["licence"]}
     doubts = [f"{entry['warning']}"] if "warning" in entry else []
     expected = entry.get("rows")
     if whole and expected is not None and expected != rows:
         doubts.append(f"{expected:,} rows are expected in this file, {rows:,} were read.")
-    return found, doubts
+    return origin, doubts
 
 
 def known(sha256: str) -> Mapping[str, Any] | None:

@@ -105,9 +105,9 @@ def _missing(file: Path, path: str) -> str:
     folder = file.parent
     if not folder.is_dir():
         return f"Trace '{path}' does not exist: there is no folder '{folder}'."
-    near = get_close_matches(file.name, [f.name for f in folder.iterdir()], n=1, cutoff=0.5)
-    guess = f" Did you mean '{folder / near[0]}'?" if near else _listing(folder)
-    return f"Trace '{path}' does not exist.{guess}" if near else f"Trace '{path}' does not exist{guess}."
+    matches = get_close_matches(file.name, [f.name for f in folder.iterdir()], n=1, cutoff=0.5)
+    guess = f" Did you mean '{folder / matches[0]}'?" if matches else _listing(folder)
+    return f"Trace '{path}' does not exist.{guess}" if matches else f"Trace '{path}' does not exist{guess}."
 
 
 def _listing(folder: Path) -> str:
@@ -242,11 +242,11 @@ def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Lim
         end = len(data) if failure == _END else data.rfind(b"\n") + 1
         rest = data[end:]
         if end:
-            whole = data[:end] if rest else data
-            _check_lengths(file, line, whole, limits)
-            text = whole.removeprefix(BOM) if line == 1 else whole
-            yield Lines(line, text, at_byte + len(whole) - len(text))
-            line += whole.count(b"\n")
+            run = data[:end] if rest else data
+            _check_lengths(file, line, run, limits)
+            text = run.removeprefix(BOM) if line == 1 else run
+            yield Lines(line, text, at_byte + len(run) - len(text))
+            line += run.count(b"\n")
             at_byte += end
         elif len(rest) >= limits.max_line_bytes:
             raise _too_long(file, line, limits)

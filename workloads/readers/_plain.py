@@ -112,8 +112,8 @@ _DATES = ("date", "day", "datum")
 
 def fits(columns: tuple[str, ...]) -> bool:
     """Whether the usual names of a stamp and of both lengths are there."""
-    found = _by_name(columns)
-    return "prompt" in found and "output" in found and any(unit in found for unit in UNITS)
+    mapping = _by_name(columns)
+    return "prompt" in mapping and "output" in mapping and any(unit in mapping for unit in UNITS)
 
 
 def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[str, str]:
@@ -121,15 +121,15 @@ def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[st
 
     A map names all that is read; without one, the usual names do.
     """
-    found = _parsed(given) if given is not None else _by_name(columns)
-    for name, column in found.items():
+    mapping = _parsed(given) if given is not None else _by_name(columns)
+    for name, column in mapping.items():
         if column not in columns:
             raise UsageError(
                 f"--reader {name}={column}: trace '{file}' has no such column; found: {shown_columns(columns)}."
                 f"{nearest(column, columns)}"
             )
-    units = [unit for unit in UNITS if unit in found]
-    missing = [n for n in ("prompt", "output") if n not in found] + ([] if units else ["at"])
+    units = [unit for unit in UNITS if unit in mapping]
+    missing = [n for n in ("prompt", "output") if n not in mapping] + ([] if units else ["at"])
     if missing:
         missing_names = " or ".join(missing)
         what = (
@@ -139,53 +139,53 @@ def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[st
         )
         raise UsageError(f"Trace '{file}': {what}; found: {shown_columns(columns)}; write --reader {_EXAMPLE}.")
     if len(units) > 1:
-        raise UsageError(f"Trace '{file}': both {found[units[0]]} and {found[units[1]]} are stamps; use --reader.")
-    return found
+        raise UsageError(f"Trace '{file}': both {mapping[units[0]]} and {mapping[units[1]]} are stamps; use --reader.")
+    return mapping
 
 
 def _parsed(text: str) -> dict[str, str]:
-    found: dict[str, str] = {}
+    mapping: dict[str, str] = {}
     for part in text.split(","):
         name, equals, column = (p.strip() for p in part.partition("="))
         if not equals or not column:
             raise UsageError(f"--reader '{text}': '{part.strip()}' names no column of the file; write {_EXAMPLE}.")
         if name not in KEYS:
             raise no_such("column", name, KEYS, f"Write --reader {_EXAMPLE}.")
-        if name in found:
+        if name in mapping:
             raise UsageError(f"--reader '{text}': {name} is given twice.")
-        found[name] = column
-    return found
+        mapping[name] = column
+    return mapping
 
 
 def _by_name(columns: tuple[str, ...]) -> dict[str, str]:
     """The columns with usual names, by our names: Prompt Tokens and promptTokens are prompt_tokens, and so is the
     prompt_tokens of an object inside, such as response.usage.prompt_tokens."""
-    known: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for column in sorted(columns, key=lambda c: c.count(".")):
         parts = [re.sub(r"[^a-z0-9]", "", part) for part in column.lower().split(".")]
         for i in range(len(parts)):
-            known.setdefault(".".join(parts[i:]), column)
+            paths.setdefault(".".join(parts[i:]), column)
     plain = {name: [alias.replace("_", "") for alias in names] for name, names in ALIASES.items()}
-    return {name: next(known[a] for a in names if a in known) for name, names in plain.items() if known.keys() & names}
+    return {name: next(paths[a] for a in names if a in paths) for name, names in plain.items() if paths.keys() & names}
 
 
 def requests(block: Block, given: str | None) -> Requests:
     """The requests of a block of a plain table."""
-    found = resolved(block.file, block.columns, given)
-    unit = next(u for u in UNITS if u in found)
-    stamp, prompt, output = found[unit], found["prompt"], found["output"]
-    at, per_s, dated = _stamps(block, stamp, UNITS[unit])
+    mapping = resolved(block.file, block.columns, given)
+    unit = next(u for u in UNITS if u in mapping)
+    stamp, prompt, output = mapping[unit], mapping["prompt"], mapping["output"]
+    times, per_s, dated = _stamps(block, stamp, UNITS[unit])
     stated = given is not None and unit != "at"
     return replace(
-        of_rows(block, stamp, prompt, output, at=at, per_s=per_s, dated=dated, stated=stated),
-        session=block.names(found["session"], optional=True) if "session" in found else None,
-        turn=block.tokens(found["turn"]) if "turn" in found else None,
-        parent_row=_row_numbers(block, found["parent"]) if "parent" in found else None,
-        tag=block.names(found["tag"], optional=True) if "tag" in found else None,
-        prefix_ids=block.id_lists(found["prefix_ids"]) if "prefix_ids" in found else None,
-        joins=block.id_lists(found["joins"]) if "joins" in found and "parent" in found else None,
-        more={f"{name}{unit}": pa.array(read(block, found[name]), MORE[f"{name}{unit}"])
-              for name, unit, read in _MORE if name in found},
+        of_rows(block, stamp, prompt, output, at=times, per_s=per_s, dated=dated, stated=stated),
+        session=block.names(mapping["session"], optional=True) if "session" in mapping else None,
+        turn=block.tokens(mapping["turn"]) if "turn" in mapping else None,
+        parent_row=_row_numbers(block, mapping["parent"]) if "parent" in mapping else None,
+        tag=block.names(mapping["tag"], optional=True) if "tag" in mapping else None,
+        prefix_ids=block.id_lists(mapping["prefix_ids"]) if "prefix_ids" in mapping else None,
+        joins=block.id_lists(mapping["joins"]) if "joins" in mapping and "parent" in mapping else None,
+        more={f"{name}{unit}": pa.array(read(block, mapping[name]), MORE[f"{name}{unit}"])
+              for name, unit, read in _MORE if name in mapping},
     )  # fmt: skip
 
 
@@ -230,9 +230,9 @@ def _row_numbers(block: Block, column: str) -> pa.Array:
         return cells.cast(pa.int64())
     names = block.names(column, optional=True)
     missing = names.is_null().to_numpy(zero_copy_only=False)
-    kept = np.flatnonzero(~missing)
+    filled = np.flatnonzero(~missing)
     numbers = np.full(len(names), -1, np.int64)
-    for row in kept.tolist():
+    for row in filled.tolist():
         text = names[row].as_py()
         if not (text.isascii() and text.isdigit() and len(text) < 16):
             block.leave_out(row, column, f"the number of a row expected, got {text[:40]!r}")
@@ -319,8 +319,8 @@ def _block(
 
 def _cells_of(array: pa.Array) -> list[object]:
     """The first cells, if they are text or numbers."""
-    known = _comparable(array.type) and not pa.types.is_timestamp(array.type)
-    return _cells.first_filled((cell.as_py() for cell in array), HEAD) if known else []
+    usable = _comparable(array.type) and not pa.types.is_timestamp(array.type)
+    return _cells.first_filled((cell.as_py() for cell in array), HEAD) if usable else []
 
 
 def _plain(array: pa.Array) -> pa.Array:

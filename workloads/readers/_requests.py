@@ -173,10 +173,10 @@ def empty(prompt: str, prompt_tokens: Ints, output: str, output_tokens: Ints) ->
 
 def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Requests]]:
     """All rows as one block, rows of equal stamp in the order of the file."""
-    taken = list(rows)
-    if not taken:
+    pairs = list(rows)
+    if not pairs:
         return
-    joined = _joined([requests for _, requests in taken])
+    joined = _joined([requests for _, requests in pairs])
     falls = np.diff(joined.at, prepend=joined.at[:1]) < 0
     if falls.any():
         joined = replace(joined, notes=(*joined.notes, (FALLS, falls)))
@@ -187,7 +187,7 @@ def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Req
     if requests.joins is not None:
         joins = requests.joins
         requests = replace(requests, joins=with_items(joins, _moved(joins.flatten(), order).fill_null(-1)))
-    blocks = [block for block, _ in taken]
+    blocks = [block for block, _ in pairs]
 
     def identity() -> pa.Table:
         return pa.concat_tables([b.identity() for b in blocks]).combine_chunks().take(pa.array(order))
@@ -223,6 +223,6 @@ def _moved(parents: pa.Array, order: np.ndarray[Any, np.dtype[np.int64]]) -> pa.
     """Row numbers before as row numbers after the ordering."""
     places = np.empty_like(order)
     places[order] = np.arange(len(order))
-    given = parents.fill_null(-1).to_numpy(zero_copy_only=False)
-    known = (given >= 0) & (given < len(order))
-    return pa.array(places[np.where(known, given, 0)], pa.int64(), mask=~known)
+    before = parents.fill_null(-1).to_numpy(zero_copy_only=False)
+    valid = (before >= 0) & (before < len(order))
+    return pa.array(places[np.where(valid, before, 0)], pa.int64(), mask=~valid)

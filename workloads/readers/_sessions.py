@@ -44,18 +44,18 @@ class ByParent:
 
     def links(self, chats: pa.Array, parents: pa.Array, turns: Ints | None, live: Mask, kept: Mask, row: int) -> Links:
         """Links of the kept rows of a block, the first of which is row `row`. A turn is a row that is `live`."""
-        found: list[tuple[int | None, int, int | None]] = []
+        linked: list[tuple[int | None, int, int | None]] = []
         recorded = [0] * len(chats) if turns is None else turns.tolist()
         for i, (chat, parent) in enumerate(zip(chats.to_pylist(), parents.to_pylist(), strict=True)):
             root, turn, before = self._chats.get(parent, (parent, recorded[i], None)) if parent else (chat, 0, None)
             self.orphans += bool(parent and parent not in self._chats)
             if kept[i]:
                 number = None if root is None else self._numbers.setdefault(root, len(self._numbers))
-                found.append((number, turn, before))
+                linked.append((number, turn, before))
                 before, row = row, row + 1
             if chat:
                 self._chats[chat] = (root, turn + bool(live[i]), before)
-        session, turn_of, parent_row = zip(*found, strict=True) if found else ((), (), ())
+        session, turn_of, parent_row = zip(*linked, strict=True) if linked else ((), (), ())
         return Links(pa.array(session, pa.int64()), np.array(turn_of, np.int64), pa.array(parent_row, pa.int64()))
 
 
@@ -74,22 +74,22 @@ class ByRow:
         size, start = len(given), self._rows
         while start + size > len(self._kept):
             self._kept = np.concatenate((self._kept, np.empty_like(self._kept)))
-        wanted = given.fill_null(-1).to_numpy(zero_copy_only=False)
-        wrong = (wanted >= start + np.arange(size)) | (wanted < -1)
+        parent_rows = given.fill_null(-1).to_numpy(zero_copy_only=False)
+        wrong = (parent_rows >= start + np.arange(size)) | (parent_rows < -1)
         self._kept[start : start + size] = np.where(kept, row - 1 + np.cumsum(kept), -1)
-        for place in np.flatnonzero(~kept & ~wrong & (wanted >= 0)).tolist():
-            self._kept[start + place] = self._kept[wanted[place]]
+        for place in np.flatnonzero(~kept & ~wrong & (parent_rows >= 0)).tolist():
+            self._kept[start + place] = self._kept[parent_rows[place]]
         self._rows = start + size
-        parent = np.where((wanted >= 0) & ~wrong, self._kept[np.where(wrong, 0, wanted)], -1)
+        parent = np.where((parent_rows >= 0) & ~wrong, self._kept[np.where(wrong, 0, parent_rows)], -1)
         return _nullable(parent[kept]), wrong
 
     def joins(self, given: pa.ListArray, kept: Mask) -> pa.ListArray:
         """The same for lists of row numbers of the block that `parents` took last; what names no row before is gone."""
         start = self._rows - len(given)
-        wanted = given.flatten().to_numpy(zero_copy_only=False)
+        targets = given.flatten().to_numpy(zero_copy_only=False)
         of_row = np.repeat(np.arange(len(given)), given.value_lengths().fill_null(0).to_numpy(zero_copy_only=False))
-        known = (wanted >= 0) & (wanted < start + of_row)
-        number = np.where(known, self._kept[np.where(known, wanted, 0)], -1)
+        valid = (targets >= 0) & (targets < start + of_row)
+        number = np.where(valid, self._kept[np.where(valid, targets, 0)], -1)
         stays = (number >= 0) & kept[of_row]
         counts = np.bincount(of_row[stays], minlength=len(given))[kept]
         offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
@@ -124,34 +124,34 @@ class Conversations:
         """The requests with whole prompts; those of a session share their blocks. One without a start is left out."""
         if requests.session is None or requests.adds is None:
             return requests
-        at, prompt, size = requests.at.tolist(), requests.prompt_tokens.tolist(), self._block_tokens
+        times, prompt, size = requests.at.tolist(), requests.prompt_tokens.tolist(), self._block_tokens
         delay_s = requests.more["delay_s"].to_pylist()
-        ids = [[] for _ in at] if requests.prefix_ids is None else requests.prefix_ids.to_pylist()
+        ids = [[] for _ in times] if requests.prefix_ids is None else requests.prefix_ids.to_pylist()
         for row, name in enumerate(requests.session.to_pylist()):
             before = self._last.get(name) if name else None
             if before is None:
                 base, delay_s[row] = LOCAL | len(self._last) << ID_BITS, 0.0
-                turn = Turn(at[row], 0, base, ids[row][: prompt[row] // size])
-                if math.isnan(at[row]):
+                turn = Turn(times[row], 0, base, ids[row][: prompt[row] // size])
+                if math.isnan(times[row]):
                     block.leave_out(row, requests.stamp, "the first turn of a session needs a stamp")
-                    at[row] = 0.0
+                    times[row] = 0.0
                     continue
             else:
                 turn = before
-                if math.isnan(at[row]):
+                if math.isnan(times[row]):
                     delay_s[row] = 0.0 if math.isnan(delay_s[row]) else delay_s[row]
-                    at[row] = turn.at + requests.per_s * delay_s[row]
+                    times[row] = turn.at + requests.per_s * delay_s[row]
                 elif math.isnan(delay_s[row]):
-                    delay_s[row] = max(0.0, at[row] - turn.at) / requests.per_s
+                    delay_s[row] = max(0.0, times[row] - turn.at) / requests.per_s
                 prompt[row] += turn.tokens if requests.adds[row] else 0
             if before is not None or not ids[row]:
-                own = range(turn.base + len(turn.named), turn.base + prompt[row] // size)
-                ids[row] = [*turn.named, *own]
+                new_ids = range(turn.base + len(turn.named), turn.base + prompt[row] // size)
+                ids[row] = [*turn.named, *new_ids]
             tokens = prompt[row] + int(requests.output_tokens[row])
-            self._last[name or len(self._last)] = turn._replace(at=at[row], tokens=tokens)
+            self._last[name or len(self._last)] = turn._replace(at=times[row], tokens=tokens)
         return replace(
             requests,
-            at=np.array(at, np.float64),
+            at=np.array(times, np.float64),
             prompt_tokens=np.array(prompt, np.int64),
             prefix_ids=pa.array(ids, pa.list_(pa.int64())),
             more={**requests.more, "delay_s": pa.array(delay_s, pa.float64())},

@@ -95,8 +95,8 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
             file, "json", columns, objects, sha256, hashed.close, size_bytes, size, plain, where=f", line {number}"
         )
     sign = None
-    if named := re.fullmatch('"?sep=(.?)"?', text, re.IGNORECASE):  # the first line that Excel writes or reads
-        sign = named[1] or "\t"  # a bare tab at the end of a line is gone with the blanks around it
+    if match := re.fullmatch('"?sep=(.?)"?', text, re.IGNORECASE):  # the first line that Excel writes or reads
+        sign = match[1] or "\t"  # a bare tab at the end of a line is gone with the blanks around it
         number, text, runs = _first_line(file, _after(runs), sign)
     columns = _csv.header(file, number, text, sign or _csv.separator(text))
     blocks = _csv.blocks(file, columns, _after(runs), block_bytes, sign or _csv.separator(text))
@@ -259,8 +259,8 @@ class Files:
         """Of the archive; of a folder that of the lines 'SHA-256  name' of its members, as `sha256sum` prints them."""
         if not self.path.is_dir():
             return _lines.sha256(self.path)
-        known = self._sha256
-        lines = (f"{known.get(name) or _lines.sha256(self.path / name)}  {name}\n" for name, _ in self._members)
+        digests = self._sha256
+        lines = (f"{digests.get(name) or _lines.sha256(self.path / name)}  {name}\n" for name, _ in self._members)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
     def close(self) -> None:
@@ -276,7 +276,7 @@ def holds_files(path: str) -> bool:
     file = Path(path)
     try:
         if file.is_dir():
-            return any(_is_one(found.name) for found in file.rglob("*.json*"))
+            return any(_is_one(member.name) for member in file.rglob("*.json*"))
         return file.name.lower().endswith(_TAR) or (file.is_file() and zipfile.is_zipfile(file))
     except (OSError, ValueError):  # the one who opens it says why
         return False

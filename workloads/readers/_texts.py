@@ -104,11 +104,11 @@ def text_of(cell: object, refuse: _cells.Fail) -> str:
         refuse(f"one prompt a row expected, got a batch of {len(messages)}; write each into a row of its own")
     parts = []
     for message in messages:
-        given = message if isinstance(message, dict) else {}
-        role, content = given.get("role"), given.get("content")
+        fields = message if isinstance(message, dict) else {}
+        role, content = fields.get("role"), fields.get("content")
         if isinstance(content, list):  # parts of several kinds: those that are text
             content = "".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
-        calls = given.get("tool_calls")
+        calls = fields.get("tool_calls")
         if not isinstance(role, str) or not isinstance(content, str | None) or _cells.half_characters(content or ""):
             refuse(f"a text, or messages with role and content expected, got {_cells.shown(message)}")
         parts.append(f"{role}: {content or ''}{'' if calls is None else calls}")
@@ -142,14 +142,14 @@ def chat_of(body: Mapping[str, Any], refuse: _cells.Fail, *, answered: bool = Tr
 
     `answered`: a last message of the assistant is the answer.
     """
-    given, answer = body.get("messages"), None
-    if isinstance(given, list) and answered:
-        given, answer = parted(given)
-    elif given is None:
-        given = body.get("prompt", body.get("text_input"))
+    messages, answer = body.get("messages"), None
+    if isinstance(messages, list) and answered:
+        messages, answer = parted(messages)
+    elif messages is None:
+        messages = body.get("prompt", body.get("text_input"))
     limits = (body.get(name) for name in ANSWERS)
     limit = next((_cells.tokens(value, refuse) for value in limits if value is not None), 0)
-    prompt = tools_of(body.get("tools"), refuse) + text_of(given, refuse)
+    prompt = tools_of(body.get("tools"), refuse) + text_of(messages, refuse)
     content = "" if answer is None else text_of(answer, refuse).removeprefix("assistant: ")
     return Chat(prompt, content, limit)
 
@@ -197,11 +197,11 @@ class Recorded(Counting):
     ) -> Requests:  # fmt: skip
         """The requests of a block; answers without a length have `output` tokens. Without `unit` it has no stamps."""
         encode = self.needed(block, name)
-        made = chats(block)
-        prompts = encode([chat.prompt for chat in made])
-        answers = np.array([len(ids) for ids in encode([chat.answer for chat in made])], np.int64)
+        parsed = chats(block)
+        prompts = encode([chat.prompt for chat in parsed])
+        answers = np.array([len(ids) for ids in encode([chat.answer for chat in parsed])], np.int64)
         prompt_tokens = np.array([len(ids) for ids in prompts], np.int64)
-        limits = np.array([chat.limit for chat in made], np.int64)
+        limits = np.array([chat.limit for chat in parsed], np.int64)
         output_tokens = np.where(answers > 0, answers, np.where(limits > 0, limits, output or 0))
         timed = unit is not None and block.has("timestamp")
         no_prompt, no_output = lacks or (
@@ -261,13 +261,13 @@ class Prompts:
 
     def body(self, i: int) -> dict[str, object]:
         """Raises ValueError where the file no longer holds what was read of it."""
-        at, size, number = (*self.places[i].tolist(), 0)[:3]
+        offset, size, number = (*self.places[i].tolist(), 0)[:3]
         ends = list(accumulate(self.texts.sizes))
-        of = bisect_right(ends, at)
-        file = self.texts.files[of]
+        file_index = bisect_right(ends, offset)
+        file = self.texts.files[file_index]
         try:
             with file.open("rb") as stream:
-                stream.seek(at - (ends[of] - self.texts.sizes[of]))
+                stream.seek(offset - (ends[file_index] - self.texts.sizes[file_index]))
                 return self.texts.body(json.loads(stream.read(size)), number)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"'{file}' has changed since it was read ({type(error).__name__}).") from None
@@ -301,8 +301,8 @@ def with_places(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block,
     """The same with the columns of `Texts.prompts`; of the blocks nothing that holds text stays."""
     for block, requests in rows:
         assert block.places is not None  # plain files have them
-        at, size = (block.places() if requests.rows is None else block.places()[requests.rows]).T
-        more = {**requests.more, AT: pa.array(at), SIZE: pa.array(size)}
+        offset, size = (block.places() if requests.rows is None else block.places()[requests.rows]).T
+        more = {**requests.more, AT: pa.array(offset), SIZE: pa.array(size)}
         if requests.numbers is not None:
             more[NUMBER] = pa.array(requests.numbers)
         placed = replace(requests, more=more, expanded=True)

@@ -115,8 +115,8 @@ def _unit(requests: Requests, at: Ints | Floats) -> tuple[float, str | None]:
             same = per_s == requests.per_s or (requests.stated and high / requests.per_s <= _EPOCH_S[1])
             return (requests.per_s, None) if same else (per_s, f"{requests.stamp} is read as {name} since 1970")
     span = high - low
-    whole = at.dtype.kind == "i" or bool((at == np.floor(at)).all())
-    in_days = _EXCEL_DAYS[0] <= low and high <= _EXCEL_DAYS[1] and not whole
+    integral = at.dtype.kind == "i" or bool((at == np.floor(at)).all())
+    in_days = _EXCEL_DAYS[0] <= low and high <= _EXCEL_DAYS[1] and not integral
     if in_days and requests.per_s == 1 and not requests.stated and len(at) > _EXCEL_RPS * span:
         return 1 / 86_400, f"{requests.stamp} is read as days since 1899, as Excel counts them"
     return requests.per_s, None
@@ -131,7 +131,7 @@ def parsed(
     most_tokens: int,
 ) -> Iterator[tuple[Block, Requests]]:
     """Each block with its requests; rows that cannot be used are dropped ones, or counted as lost."""
-    rows, at = 0, 0.0
+    rows, offset = 0, 0.0
     for block in blocks:
         pieces = [block]
         unusable.rows += block.size
@@ -150,8 +150,8 @@ def parsed(
                 pieces += [*(rest.slice(i, i + _PIECE) for i in reversed(ends)), part.slice(0, error.row)]
                 continue
             if requests.lasts is not None:
-                requests = requests.behind(rows, at)
-                rows, at = rows + len(requests), at + (requests.lasts or 0.0)
+                requests = requests.behind(rows, offset)
+                rows, offset = rows + len(requests), offset + (requests.lasts or 0.0)
             usable = clock.read(part, requests, unusable)
             if usable is not None:
                 yield part, usable

@@ -74,7 +74,7 @@ class AppliedCompute(Checked):
             expanded=True,
             more={
                 "delay_s": pa.array(delay_s, MORE["delay_s"]),
-                "cause": pa.array([None if one else TOOL for one in first], MORE["cause"]),
+                "cause": pa.array([None if is_first else TOOL for is_first in first], MORE["cause"]),
             },
             lasts=float(delay_s.sum()),
         )
@@ -89,11 +89,11 @@ class AppliedCompute(Checked):
         turns = tokens(_TURNS, value(_TURNS))
         lists: list[list[object]] = []
         for name in (_ANSWERS, _TOOLS, _LATENCY):
-            given = value(name)
-            if not isinstance(given, list) or len(given) != turns:
-                got = f"{len(given)} values" if isinstance(given, list) else _cells.shown(given)
+            values = value(name)
+            if not isinstance(values, list) or len(values) != turns:
+                got = f"{len(values)} values" if isinstance(values, list) else _cells.shown(values)
                 block.fail(row, name, f"a list of {turns} values expected, one per turn, got {got}")
-            lists.append(given)
+            lists.append(values)
         answers = [tokens(_ANSWERS, cell) for cell in lists[0]]
         tools = [tokens(_TOOLS, cell) for cell in lists[1]]
         delays_s = [_cells.number(cell, lambda message: block.fail(row, _LATENCY, message)) for cell in lists[2]]

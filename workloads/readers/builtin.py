@@ -44,16 +44,16 @@ class _Table(Checked):
 
     def requests(self, block: Block) -> Requests:
         """Every row; a row without prompt or output tokens is reported as dropped."""
-        found = _plain.requests(block, self.columns)
-        if found.prefix_ids is None or self.form == "parquet":  # a converted trace states the size of its blocks
-            return found
-        blocks = found.prefix_ids.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
-        over = (blocks - 1) * self.block_tokens >= np.maximum(found.prompt_tokens, 1)
+        parsed = _plain.requests(block, self.columns)
+        if parsed.prefix_ids is None or self.form == "parquet":  # a converted trace states the size of its blocks
+            return parsed
+        blocks = parsed.prefix_ids.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        over = (blocks - 1) * self.block_tokens >= np.maximum(parsed.prompt_tokens, 1)
         note = (
             f"more prefix blocks of {self.block_tokens} tokens than the prompt has room for; tell their size with "
             "--reader jsonl:block_tokens=N"
         )
-        return replace(found, notes=(*found.notes, (note, over)))
+        return replace(parsed, notes=(*parsed.notes, (note, over)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,8 +184,8 @@ class TextInput(Prompts):
     def requests(self, block: Block) -> Requests:
         """Every row but turns that come a `delay` after the one before: their prompt is only what they add."""
         if block.has("timestamp"):
-            for row, (at, delay) in enumerate(zip(*map(block.cells, ("timestamp", "delay")), strict=True)):
-                if at in (MISSING, None) and delay not in (MISSING, None):
+            for row, (stamp, delay) in enumerate(zip(*map(block.cells, ("timestamp", "delay")), strict=True)):
+                if stamp in (MISSING, None) and delay not in (MISSING, None):
                     what = "rows with a delay and no timestamp are not read; write input_length, not text_input"
                     block.leave_out(row, "delay", what)
         return Prompts.requests(self, block)
@@ -347,13 +347,13 @@ class Burstgpt:
 def _check_totals(block: Block, sums: Ints) -> None:
     """In every published row the total is the sum of both counts."""
     cells = block.cells(TOTAL)
-    given: Mask = pc.not_equal(pc.utf8_trim_whitespace(cells), "").to_numpy(zero_copy_only=False)
+    has_total: Mask = pc.not_equal(pc.utf8_trim_whitespace(cells), "").to_numpy(zero_copy_only=False)
 
     def total(cell: object, refuse: _cells.Fail) -> int:
         return 0 if not str(cell).strip() else _cells.tokens(cell, refuse)
 
-    totals = block.tokens(TOTAL) if given.all() else np.array(block.each(TOTAL, total, blank=0), np.int64)
-    for row in np.flatnonzero(given & (totals != sums)).tolist():
+    totals = block.tokens(TOTAL) if has_total.all() else np.array(block.each(TOTAL, total, blank=0), np.int64)
+    for row in np.flatnonzero(has_total & (totals != sums)).tolist():
         block.leave_out(row, TOTAL, f"{sums[row]} expected (request + response), got {cells[row].as_py()[:40]!r}")
 
 
@@ -401,18 +401,18 @@ def _with_hashes(block: Block, per_s: int, block_tokens: int) -> Requests:
     """
     stamp, prompt, output, ids = Mooncake.needs
     in_sessions = block.has("session_id")
-    at = np.array(_plain.known_numbers(block, stamp), np.float64) if in_sessions else None
-    requests = of_rows(block, stamp, prompt, output, at=at, per_s=per_s)
+    times = np.array(_plain.known_numbers(block, stamp), np.float64) if in_sessions else None
+    requests = of_rows(block, stamp, prompt, output, at=times, per_s=per_s)
     if block.has(ids):
-        given = block.id_lists(ids)
+        hashes = block.id_lists(ids)
         counts, expected = (
-            pc.list_value_length(given).to_numpy(zero_copy_only=False),
+            pc.list_value_length(hashes).to_numpy(zero_copy_only=False),
             -(-requests.prompt_tokens // block_tokens),
         )
         for row in np.flatnonzero(counts != expected).tolist():
             what = f"{expected[row]} ids expected for {requests.prompt_tokens[row]} tokens in blocks of {block_tokens}"
             block.leave_out(row, ids, f"{what}, got {counts[row]}")
-        requests = replace(requests, prefix_ids=given)
+        requests = replace(requests, prefix_ids=hashes)
     if not in_sessions:
         return requests
     return replace(
@@ -457,19 +457,19 @@ class Bailian:
         chats, parents = block.names(chat), block.names(parent)
         requests = of_rows(block, *columns, chat=chats)
         turn = block.tokens("turn") if block.has("turn") else None
-        prompt_tokens, named = requests.prompt_tokens, block.id_lists(ids)
-        counts = pc.list_value_length(named).to_numpy(zero_copy_only=False)
+        prompt_tokens, hashes = requests.prompt_tokens, block.id_lists(ids)
+        counts = pc.list_value_length(hashes).to_numpy(zero_copy_only=False)
         blocks = -(-prompt_tokens // self.block_tokens)
         for row in np.flatnonzero(counts > blocks).tolist():
             what = f"at most {blocks[row]} ids expected for {prompt_tokens[row]} tokens"
-            block.leave_out(row, ids, f"{what} in blocks of {self.block_tokens}, got {len(named[row])}")
+            block.leave_out(row, ids, f"{what} in blocks of {self.block_tokens}, got {len(hashes[row])}")
         part = f"{ids} do not cover the whole prompt in blocks of {self.block_tokens} tokens"
         return replace(
             requests,
             parent=pc.if_else(pc.equal(parents, "-1"), pa.scalar(None, pa.string()), parents),
             turn=None if turn is None else np.maximum(turn - 1, 0),
             tag=block.names("type") if block.has("type") else None,
-            prefix_ids=named,
+            prefix_ids=hashes,
             notes=((part, counts < blocks),),
         )
 

@@ -82,7 +82,7 @@ def _spans(block: Block, row: int) -> Iterator[dict[str, Any]]:
 
 
 def _objects(block: Block, row: int, value: object, name: str) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+    if not isinstance(value, list) or not all(isinstance(element, dict) for element in value):
         block.fail(row, "resourceSpans", f"{name} must be a list of objects, got {_cells.shown(value)}")
     return value
 
@@ -93,16 +93,16 @@ def _call(block: Block, row: int, span: Mapping[str, Any]) -> _Call:
 
     start_ns, end_ns = (number(span.get(name), name) for name in ("startTimeUnixNano", "endTimeUnixNano"))
     values = {
-        one.get("key"): one.get("value") for one in _objects(block, row, span.get("attributes", []), "attributes")
+        pair.get("key"): pair.get("value") for pair in _objects(block, row, span.get("attributes", []), "attributes")
     }
-    found = {key: next(iter(value.values()), None) for key, value in values.items() if isinstance(value, dict)}
+    attributes = {key: next(iter(value.values()), None) for key, value in values.items() if isinstance(value, dict)}
     counts = []
     for names in (INPUT, OUTPUT):
-        name = next((n for n in names if n in found), None)
-        counts.append(None if name is None else number(found[name], name))
-    operation = found.get("gen_ai.operation.name")
-    session = found.get("gen_ai.conversation.id", span.get("traceId"))
-    cached = found.get("gen_ai.usage.cache_read.input_tokens")
+        name = next((n for n in names if n in attributes), None)
+        counts.append(None if name is None else number(attributes[name], name))
+    operation = attributes.get("gen_ai.operation.name")
+    session = attributes.get("gen_ai.conversation.id", span.get("traceId"))
+    cached = attributes.get("gen_ai.usage.cache_read.input_tokens")
     return _Call(
         start_ns,
         max(0, end_ns - start_ns) / SECOND_NS,

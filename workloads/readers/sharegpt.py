@@ -112,5 +112,5 @@ def _messages(block: Block, row: int) -> Iterator[tuple[str, str]]:
 
 
 def _message(message: Any) -> tuple[Any, Any]:
-    given = message if isinstance(message, dict) else {}
-    return given.get("from", given.get("role")), given.get("value", given.get("content"))
+    fields = message if isinstance(message, dict) else {}
+    return fields.get("from", fields.get("role")), fields.get("value", fields.get("content"))

@@ -60,16 +60,16 @@ class _Conversation:
         last: int | None = None
         due: list[tuple[float, int]] = []  # when the answer of a sub-agent came back, and its last request
         for number, entry in enumerate(requests):
-            given = entry if isinstance(entry, dict) else {}
-            where = f"request {number}"
-            if given.get("type") == "subagent":
-                found = self._subagent(given, where, last)
-                due += [] if found is None else [found]
+            fields = entry if isinstance(entry, dict) else {}
+            place = f"request {number}"
+            if fields.get("type") == "subagent":
+                back = self._subagent(fields, place, last)
+                due += [] if back is None else [back]
                 continue
-            at_s = self._number(given, "t", where)
+            at_s = self._number(fields, "t", place)
             joined = [node for back_s, node in due if back_s <= at_s]
-            due = [one for one in due if one[0] > at_s]
-            last = self._request(given, where, at_s, last, joined, None, common)
+            due = [pending for pending in due if pending[0] > at_s]
+            last = self._request(fields, place, at_s, last, joined, None, common)
 
     def _subagent(self, given: Mapping[str, Any], where: str, last: int | None) -> tuple[float, int] | None:
         """Read a sub-agent; when its answer came back and its last request, or None where no one waits for it.
@@ -86,8 +86,8 @@ class _Conversation:
         name = agent if isinstance(agent, str) and agent else f"{where} of {self.block.start + self.row}"
         common = self.common(given, where)
         before = last
-        for number, one in enumerate(requests):
-            inner = one if isinstance(one, dict) else {}
+        for number, entry in enumerate(requests):
+            inner = entry if isinstance(entry, dict) else {}
             place = f"{where}, request {number} of the sub-agent"
             at_s = start_s + self._number(inner, "t", place)
             before = self._request(inner, place, at_s, before, [], name, common, first=number == 0)
@@ -173,17 +173,17 @@ class Weka(Checked):
         sessions: list[str] = []
         before_s, moved = 0.0, []  # stamps of the conversations of a block follow one another, too
         for row in range(block.size):
-            own, lasts_s = self._conversation(block, row)
-            sessions += [str(block.start + row)] * len(own)
-            for node in own:
+            row_nodes, lasts_s = self._conversation(block, row)
+            sessions += [str(block.start + row)] * len(row_nodes)
+            for node in row_nodes:
                 node.before = None if node.before is None else node.before + len(nodes)
                 node.joins = [join + len(nodes) for join in node.joins]
-            moved.append(np.array([node.at_s for node in own]) + before_s)
+            moved.append(np.array([node.at_s for node in row_nodes]) + before_s)
             before_s += lasts_s
-            nodes += own
+            nodes += row_nodes
         prompt, output = (np.array([getattr(n, x) for n in nodes], np.int64) for x in ("prompt", "output"))
         joins = [join for n in nodes for join in n.joins]
-        named = np.array([len(n.ids) for n in nodes], np.int64)
+        blocks = np.array([len(n.ids) for n in nodes], np.int64)
         untimed = np.array([n.api_s is None for n in nodes])
         return Requests(
             "t",
@@ -195,14 +195,14 @@ class Weka(Checked):
             session=pa.array(sessions, pa.string()),
             parent_row=pa.array([n.before for n in nodes], pa.int64()),
             tag=pa.array([MAIN if n.agent is None else SUBAGENT for n in nodes], pa.string()),
-            prefix_ids=_lists(named, np.concatenate([n.ids for n in nodes]) if nodes else np.zeros(0, np.int64)),
+            prefix_ids=_lists(blocks, np.concatenate([n.ids for n in nodes]) if nodes else np.zeros(0, np.int64)),
             notes=(
                 ("recorded without streaming, and replayed like the others", np.array([not n.streamed for n in nodes])),
                 ("no api_time: the think time after the answer holds the answer, too", untimed),
                 ("first request of a sub-agent in the background: no request waits for its answer",
                  np.array([n.left_alone for n in nodes])),
                 (f"hash_ids name fewer than the whole blocks of {self.block_tokens} tokens of the prompt",
-                 named < prompt // self.block_tokens),
+                 blocks < prompt // self.block_tokens),
             ),
             expanded=True,
             joins=_lists(np.array([len(n.joins) for n in nodes], np.int64), np.array(joins, np.int64)),
@@ -230,14 +230,14 @@ class Weka(Checked):
         if scope not in ("local", "global", MISSING):
             block.fail(row, "hash_id_scope", f"local or global expected, got {_cells.shown(scope)}")
         base = 0 if scope == "global" else LOCAL | (block.start + row) << ID_BITS
-        found = _Conversation(block, row, self.block_tokens, base)
-        given = {name: block.cells(name)[row] for name in ("tool_tokens", "system_tokens")}
-        known = {name: value for name, value in given.items() if value is not MISSING}
-        found.read(requests, found.common(known, "the conversation"))
+        conversation = _Conversation(block, row, self.block_tokens, base)
+        counts = {name: block.cells(name)[row] for name in ("tool_tokens", "system_tokens")}
+        present = {name: value for name, value in counts.items() if value is not MISSING}
+        conversation.read(requests, conversation.common(present, "the conversation"))
         # what is waited for comes first: the sorting is stable
-        order = sorted(range(len(found.nodes)), key=lambda i: found.nodes[i].at_s)
+        order = sorted(range(len(conversation.nodes)), key=lambda i: conversation.nodes[i].at_s)
         place = {old: new for new, old in enumerate(order)}
-        nodes = [found.nodes[i] for i in order]
+        nodes = [conversation.nodes[i] for i in order]
         for node in nodes:
             node.before = None if node.before is None else place[node.before]
             node.joins = [place[join] for join in node.joins]

@@ -47,8 +47,8 @@ class Burstgpt:
         check(self)
         counted = np.array(CONVERSATIONS, float)
         beyond = np.arange(len(counted), LONGEST + 1) ** -LONG_EXPONENT  # as P(K > k), up to a line
-        left = (beyond - beyond[-1]) / (beyond[0] - beyond[-1])
-        shares = np.concatenate(((1 - LONG_SHARE) * counted / counted.sum(), -LONG_SHARE * np.diff(left)))
+        tail = (beyond - beyond[-1]) / (beyond[0] - beyond[-1])
+        shares = np.concatenate(((1 - LONG_SHARE) * counted / counted.sum(), -LONG_SHARE * np.diff(tail)))
         object.__setattr__(self, "turns", np.cumsum(shares))
 
     @property

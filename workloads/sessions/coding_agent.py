@@ -95,10 +95,10 @@ class CodingAgent:
         """(M,) tokens of each prompt beside the common prefix, and the number of the context that it belongs to."""
         ratios = np.stack([_law(AGAIN, drawn[:, 1]), _law(FULL, drawn[:, 1])], axis=1).tolist()
         chance, grown = drawn[:, 0].tolist(), (new[1:] + answer[:-1]).tolist()
-        whole, context, row, number = [], [], 0, -1
+        totals, context, row, number = [], [], 0, -1
         for size, begin in zip(sizes.tolist(), first_tokens.tolist(), strict=True):
             number, tokens = number + 1, begin
-            whole.append(tokens)
+            totals.append(tokens)
             context.append(number)
             for _ in range(size - 1):
                 row += 1
@@ -107,10 +107,10 @@ class CodingAgent:
                     number, tokens = number + 1, tokens * ratios[row][full]
                 else:
                     tokens += grown[row - 1]
-                whole.append(tokens)
+                totals.append(tokens)
                 context.append(number)
             row += 1
-        prompt = np.maximum(np.array(whole) - self.beside_tokens, 1.0)
+        prompt = np.maximum(np.array(totals) - self.beside_tokens, 1.0)
         if self.limit_tokens is not None:
             fits = np.minimum.reduceat((self.limit_tokens - self.beside_tokens - answer) / prompt, starts_of(sizes))
             prompt *= np.repeat(np.minimum(fits, 1.0), sizes)

@@ -45,11 +45,11 @@ class Compound:
         stage = np.repeat(np.arange(len(widths)), widths)  # (size,) of each request of a task
         before = (np.cumsum(widths) - widths)[np.maximum(stage - 1, 0)]  # first request of the stage before
         parents = np.where(stage > 0, widths[np.maximum(stage - 1, 0)], 0)
-        own, answer = (x.reshape(count, size) for x in streams.pairs(count * size))
-        held = self._inherited(own, answer, widths)
-        prompt = held[:, stage] + own
-        alone = (widths == 1)[stage] & (self.inherit == "context")  # its whole prompt begins the next one's
-        blocks = np.where(alone, -(-prompt // self.block_tokens), held[:, stage] // self.block_tokens)
+        new, answer = (x.reshape(count, size) for x in streams.pairs(count * size))
+        held = self._inherited(new, answer, widths)
+        prompt = held[:, stage] + new
+        passed_on = (widths == 1)[stage] & (self.inherit == "context")  # its whole prompt begins the next one's
+        blocks = np.where(passed_on, -(-prompt // self.block_tokens), held[:, stage] // self.block_tokens)
         return Tasks(
             np.full(count, size),
             np.tile(stage, count),

@@ -83,8 +83,8 @@ class DeepResearch:
         delay_s[called] = self.tool_scale * law(TOOL_S, streams.delays.random(len(called)))
 
         blocks = -(-prompt // self.block_tokens)
-        own = blocks[last]  # (agents,) the longest context of each; the lead's comes first
-        starts = np.cumsum(own) - own
+        longest = blocks[last]  # (agents,) the longest context of each; the lead's comes first
+        starts = np.cumsum(longest) - longest
         starts += blocks[report][task] - starts[starts_of(agents)][task]
         first_block = np.zeros(total, np.int64)
         first_block[row] = starts[agent]

@@ -52,11 +52,11 @@ class Fitted:
 
 
 def _sessions(model: Model, path: str) -> dict[str, Any]:
-    known = [service for service in model.services if service.sessions]
-    if not known:
-        whole = f" --trace {path} draws its whole sessions." if model.whole is not None else ""
-        raise ValueError(f"no sessions were fitted to '{path}': {NONE}.{whole}")
-    if len(known) > 1:
-        tags = ", ".join(str(service.tag) for service in known)
+    fitted = [service for service in model.services if service.sessions]
+    if not fitted:
+        hint = f" --trace {path} draws its whole sessions." if model.whole is not None else ""
+        raise ValueError(f"no sessions were fitted to '{path}': {NONE}.{hint}")
+    if len(fitted) > 1:
+        tags = ", ".join(str(service.tag) for service in fitted)
         raise ValueError(f"'{path}' has several services with sessions ({tags}); name one with service=.")
-    return dict(known[0].sessions or {})
+    return dict(fitted[0].sessions or {})

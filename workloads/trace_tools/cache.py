@@ -98,10 +98,10 @@ def from_spec(text: str, block_tokens: int) -> Lru:
     spec = parse(text)
     if spec.name != "lru":
         raise no_such("cache", spec.name, ["lru"], f"Write {_EXAMPLE}.")
-    given = {"tokens": spec.first, **spec.args} if spec.first is not None else spec.args
-    if len(given) != 1 or not given.keys() <= {"tokens", "blocks"}:
+    arguments = {"tokens": spec.first, **spec.args} if spec.first is not None else spec.args
+    if len(arguments) != 1 or not arguments.keys() <= {"tokens", "blocks"}:
         raise UsageError(f"'{text}': a cache has one capacity, in tokens or in blocks; write {_EXAMPLE}.")
-    [(unit, amount)] = given.items()
+    [(unit, amount)] = arguments.items()
     match = _AMOUNT.fullmatch(amount)
     if not match:
         raise UsageError(f"'{text}': {unit} must be a number such as 3M or 8000, got '{amount}'.")

@@ -64,12 +64,12 @@ def sources() -> dict[str, KnownTrace]:
 
 def find(name_or_url: str) -> KnownTrace:
     """The source of that name, or of that http(s) address. Raises UsageError for anything else."""
-    known = sources()
-    if name_or_url in known:
-        return known[name_or_url]
+    by_name = sources()
+    if name_or_url in by_name:
+        return by_name[name_or_url]
     if "://" not in name_or_url:
-        raise no_such("trace to download", name_or_url, known, "An address (https://...) can be given too.")
-    same = [source for source in known.values() if source.url == name_or_url]
+        raise no_such("trace to download", name_or_url, by_name, "An address (https://...) can be given too.")
+    same = [source for source in by_name.values() if source.url == name_or_url]
     if same:
         return same[0]
     parts = urllib.parse.urlsplit(name_or_url)
@@ -250,10 +250,10 @@ def download(
     NotValid for bytes with another hash than the official file (kept as FILE.bad); Interrupted on Ctrl-C;
     BenchError where the server refuses or cannot be reached. What was fetched stays in FILE.part.
     """
-    wanted = find(name_or_url)
-    path = folder / wanted.file
+    source = find(name_or_url)
+    path = folder / source.file
     if path.exists() and not force:
-        return _there(path, wanted)
+        return _there(path, source)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -261,11 +261,11 @@ def download(
         raise UsageError(f"'{folder}' {what}.") from None
     part = path.with_name(path.name + ".part")
     try:
-        _complete(wanted.url, part, watch, timeout_s)
+        _complete(source.url, part, watch, timeout_s)
     except KeyboardInterrupt:
-        kept = part.stat().st_size if part.exists() else 0
-        raise Interrupted(f"interrupted; {kept:,} bytes are kept in '{part}': rerun the command to resume.") from None
-    return _checked(part, path, wanted)
+        saved = part.stat().st_size if part.exists() else 0
+        raise Interrupted(f"interrupted; {saved:,} bytes are kept in '{part}': rerun the command to resume.") from None
+    return _checked(part, path, source)
 
 
 def _there(path: Path, wanted: KnownTrace) -> Fetched:

@@ -107,9 +107,9 @@ def _gaps(at_s: np.ndarray) -> dict[str, Any]:
         "zero_share": float((gaps_s == 0).mean()) if len(gaps_s) else None,
         "longest_s": float(gaps_s.max()) if len(gaps_s) else None,
         "window_cv": {
-            width: dict(zip(("p10", "p50", "p90"), quantiles(found, [0.1, 0.5, 0.9]), strict=True))
-            for width, found in windows.items()
-            if len(found)
+            width: dict(zip(("p10", "p50", "p90"), quantiles(cvs, [0.1, 0.5, 0.9]), strict=True))
+            for width, cvs in windows.items()
+            if len(cvs)
         },
     }
 
@@ -135,8 +135,8 @@ def _ticks(at_s: np.ndarray, grain: float | None) -> dict[str, Any]:
     ticks = {1, *(round(width / grain) for width in TICK_WIDTHS_S if width >= 2 * grain)}
     spread = {}
     for width in sorted(ticks):
-        whole = len(counts) // width * width  # what is left over at the end is not counted
-        spread[f"{width * grain:g}"] = arrivals.spread(counts[:whole].reshape(-1, width).sum(axis=1))
+        end = len(counts) // width * width  # what is left over at the end is not counted
+        spread[f"{width * grain:g}"] = arrivals.spread(counts[:end].reshape(-1, width).sum(axis=1))
     return {
         "tick_s": grain,
         "ticks": len(counts),
@@ -153,12 +153,12 @@ def _classes(trace: Trace, grain: float | None) -> dict[str, dict[str, Any]]:
     codes = np.asarray(tags.indices.fill_null(len(tags.dictionary)))
     names = [*tags.dictionary.to_pylist(), "none"]
     prompt, output = (np.asarray(trace.table[name]) for name in ("prompt_tokens", "output_tokens"))
-    found: dict[str, dict[str, Any]] = {}
+    classes: dict[str, dict[str, Any]] = {}
     for code in np.argsort(-np.bincount(codes, minlength=len(names)), kind="stable").tolist():
         rows = codes == code
         if rows.any():
-            found[str(names[code])] = _class(trace.at_s[rows], prompt[rows], output[rows], grain)
-    return found
+            classes[str(names[code])] = _class(trace.at_s[rows], prompt[rows], output[rows], grain)
+    return classes
 
 
 def _class(at_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, grain: float | None) -> dict[str, Any]:
@@ -220,8 +220,8 @@ def conversations(table: pa.Table) -> dict[str, Any]:
 
 
 def _at(values: np.ndarray, qs: tuple[float, ...]) -> dict[str, float]:
-    found = quantiles(values.astype(np.float64), list(qs))
-    return {"max" if q == 1 else f"p{100 * q:g}": value for q, value in zip(qs, found, strict=True)}
+    percentiles = quantiles(values.astype(np.float64), list(qs))
+    return {"max" if q == 1 else f"p{100 * q:g}": value for q, value in zip(qs, percentiles, strict=True)}
 
 
 def check(path: str, *, reader: str | None = None) -> dict[str, Any]:

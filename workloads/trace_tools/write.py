@@ -132,9 +132,9 @@ class _JsonLines:
         for batch in table.to_batches(max_chunksize=8192):
             rows = ({**row, **self._same} for row in batch.to_pylist())
             for row in rows:
-                kept = row if self._first else {k: v for k, v in row.items() if v is not None}
+                fields = row if self._first else {k: v for k, v in row.items() if v is not None}
                 self._first = False  # the first line names all columns, by which the file is read
-                self.writer.write(f"{json.dumps(kept)}\n")
+                self.writer.write(f"{json.dumps(fields)}\n")
 
     def finish(self, about: Mapping[str, object]) -> None:
         """JSON lines have no room for it."""
@@ -145,11 +145,11 @@ def _opened(kind: Callable[[Path, pa.Schema], Any]) -> Callable[[Path, pa.Schema
 
     @contextmanager
     def sink(file: Path, schema: pa.Schema) -> Iterator[Sink]:
-        made = kind(file, schema)
+        opened = kind(file, schema)
         try:
-            yield made
+            yield opened
         finally:
-            made.writer.close()
+            opened.writer.close()
 
     return sink
 
@@ -185,8 +185,8 @@ def trace_table(schedule: pa.Table) -> pa.Table:
 def block_tokens(schedule: pa.Table) -> int:
     """Size of the blocks that a trace of the schedule names: a file has one, classes may have several."""
     sizes = np.asarray(schedule["prefix_block_tokens"])
-    named = sizes[_blocks(schedule) > 0]
-    return math.gcd(*(named if len(named) else sizes[:1]).tolist())
+    used_sizes = sizes[_blocks(schedule) > 0]
+    return math.gcd(*(used_sizes if len(used_sizes) else sizes[:1]).tolist())
 
 
 def _blocks(schedule: pa.Table) -> np.ndarray:

@@ -37,25 +37,25 @@ class Sarathi:
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """All decodes, unfinished prompts, new prompts, under the budget."""
-        left = self.budget
+        budget_left = self.budget
         if replica.decoding.members:
             replica.decode(batch, self.budget)
-            left -= batch.decode_seqs
+            budget_left -= batch.decode_seqs
         if self.low is not None:
-            self._shrinking(replica, batch, left)
+            self._shrinking(replica, batch, budget_left)
             return
         for seq in replica.prefilling:
-            if left == 0:
+            if budget_left == 0:
                 return
-            tokens = min(seq.need(), left)
+            tokens = min(seq.need(), budget_left)
             replica.run(batch, seq, tokens)
-            left -= tokens
+            budget_left -= tokens
         if batch.preempted:
             return
-        while left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
-            tokens = min(replica.waiting[0].need(), left)
+        while budget_left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
+            tokens = min(replica.waiting[0].need(), budget_left)
             replica.admit(batch, tokens)
-            left -= tokens
+            budget_left -= tokens
         batch.repeats = True
 
     def _shrinking(self, replica: Replica, batch: Batch, left: int) -> None:

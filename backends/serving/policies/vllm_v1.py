@@ -44,24 +44,24 @@ class VllmV1:
         """Running sequences in order, then waiting ones, under the budget."""
         while replica.parked:
             replica.unpark()
-        left = self.run(replica, batch)
+        budget_left = self.run(replica, batch)
         if batch.preempted:
             return
-        self.admit(replica, batch, left)
+        self.admit(replica, batch, budget_left)
         batch.repeats = not replica.parked
 
     def run(self, replica: Replica, batch: Batch, *, decodes: bool = True) -> int:
         """Running sequences in order, without `decodes` prompts alone; returns how much of the budget is left."""
         chunks = self._chunks(replica) if replica.prefilling else []
         growth = self._make_room(replica, batch, chunks)
-        left = self.budget
+        budget_left = self.budget
         if decodes and replica.decoding.members:
-            replica.decode(batch, left - sum(tokens for _, tokens in chunks), growth)
-            left -= batch.decode_seqs
+            replica.decode(batch, budget_left - sum(tokens for _, tokens in chunks), growth)
+            budget_left -= batch.decode_seqs
         for seq, tokens in chunks:
             replica.grow(batch, seq, tokens)
-            left -= tokens
-        return left
+            budget_left -= tokens
+        return budget_left
 
     def admit(
         self, replica: Replica, batch: Batch, left: int, may_start: Callable[[Sequence], bool] | None = None
@@ -83,18 +83,18 @@ class VllmV1:
 
     def _chunks(self, replica: Replica) -> list[Chunk]:
         """What of each unfinished prompt runs; decodes for which no token of the budget is left sit out."""
-        left = self.budget - len(replica.decoding)
+        budget_left = self.budget - len(replica.decoding)
         wants = [(seq, self._cap(seq.need(), self.budget)) for seq in replica.prefilling]
-        if sum(tokens for _, tokens in wants) <= left:
+        if sum(tokens for _, tokens in wants) <= budget_left:
             return wants
-        chunks, left = [], self.budget
+        chunks, budget_left = [], self.budget
         for seq in sorted((*replica.decoding, *replica.prefilling), key=_admitted):
-            tokens = self._cap(seq.need(), left)
+            tokens = self._cap(seq.need(), budget_left)
             if seq.group is None:
                 chunks += [(seq, tokens)] if tokens else []
             elif not tokens:
                 replica.park(seq)
-            left -= tokens
+            budget_left -= tokens
         return chunks
 
     def _make_room(self, replica: Replica, batch: Batch, chunks: list[Chunk]) -> int:

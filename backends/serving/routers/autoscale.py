@@ -104,15 +104,15 @@ class Autoscale:
         self._ended.append((finished.end_s, finished.ttft_s, met))
 
     def _by_queue(self, up: list[ReplicaView], view: ClusterView, have: int) -> int:
-        wanted = (sum(r.requests for r in up) + len(view.held)) / self.requests
-        return have if abs(wanted - have) <= 0.1 * have else ceil(wanted)
+        needed = (sum(r.requests for r in up) + len(view.held)) / self.requests
+        return have if abs(needed - have) <= 0.1 * have else ceil(needed)
 
     def _by_slo(self, up: list[ReplicaView], now_s: float, have: int) -> int:
         ended = self._ended
         while ended and ended[0][0] < now_s - self.window_s:
             ended.popleft()
         late = sum(
-            one.phase is Phase.WAITING and now_s - one.arrived_s > self.ttft_s for r in up for one in r.sequences()
+            seq.phase is Phase.WAITING and now_s - seq.arrived_s > self.ttft_s for r in up for seq in r.sequences()
         )
         if late + len(ended) and sum(met for *_, met in ended) < self.goal * (len(ended) + late):
             return have + 1 if not self._ready_s else have  # what is loading may be enough

@@ -27,8 +27,8 @@ class TrialShare(Part, frozen=True, kw_only=True):
         if self.sd is None or not self.of:
             return 1.0
         p = (self.met + 0.5) / (self.of + 1)
-        alone = math.sqrt(p * (1 - p) / self.of)
-        return min(1.0, (alone / max(self.sd, alone)) ** 2)
+        binomial_sd = math.sqrt(p * (1 - p) / self.of)
+        return min(1.0, (binomial_sd / max(self.sd, binomial_sd)) ** 2)
 
 
 class AgentTrial(Part, frozen=True, kw_only=True):

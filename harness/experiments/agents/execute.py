@@ -151,7 +151,7 @@ def set_up(
         )
         for slo in slos
     ]  # fmt: skip
-    judged = (Tier(text, one, AgentSearch(one).objective()) for text, one in zip(tiers, searches, strict=True))
+    judged = (Tier(text, search, AgentSearch(search).objective()) for text, search in zip(tiers, searches, strict=True))
     takes = resources(first.backend.describe())
     return Setup(spec, tuple(judged), tolerance, horizon_s, budget_s, first, takes, max_requests)
 
@@ -237,10 +237,10 @@ def _shares(table: pa.Table, tier: Tier, quarter: npt.NDArray[np.int64]) -> Iter
     masks: dict[ShareKey, tuple[Mask, Mask]] = {JOINT: (scored.met, np.ones(len(table), bool))}
     masks |= {bound.bound: (bound.met, bound.applies) for bound in scored.bounds}
     for key, text in tier.texts():
-        met, of = masks[key]
-        met_by, of_by = (np.bincount(quarter[mask], minlength=QUARTERS).tolist() for mask in (met & of, of))
+        met, judged = masks[key]
+        met_by, of_by = (np.bincount(quarter[mask], minlength=QUARTERS).tolist() for mask in (met & judged, judged))
         yield TrialShare(
-            text=text, met=sum(met_by), of=sum(of_by), sd=_sd(met[of], session[of]), met_by=met_by, of_by=of_by
+            text=text, met=sum(met_by), of=sum(of_by), sd=_sd(met[judged], session[judged]), met_by=met_by, of_by=of_by
         )
 
 
@@ -257,17 +257,17 @@ def trial_of(stored: AgentTrial, tier: Tier, want: TrialRequest, *, independent:
 
     With `independent` it counts as many requests as the scatter of its sessions leaves independent.
     """
-    shares, met, of = [], {}, {}
+    shares, met, total = [], {}, {}
     for key, text in tier.texts():
         share = stored.share(text)
         part = share.independent if independent else 1.0
         shares.append(Share(key, round(part * share.met), round(part * share.of)))
-        met[key], of[key] = np.array(share.met_by), np.array(share.of_by)
+        met[key], total[key] = np.array(share.met_by), np.array(share.of_by)
     nothing = np.zeros(QUARTERS, np.int64)
     return Trial(
         key=want.key, requests=stored.requests, kept=stored.requests, cut_at_s=0.0, passed=None, overloaded=False,
         e2e_s=None, system_s=stored.seconds, wall_s=stored.wall_s, shares=tuple(shares),
-        quarters=Quarters(met, of, nothing, (0.0, 0.0)),
+        quarters=Quarters(met, total, nothing, (0.0, 0.0)),
     )  # fmt: skip
 
 
@@ -312,13 +312,13 @@ class _Search:
     def answer(self) -> AgentsAnswer:
         """Search every tier, and return what is known in the end."""
         self._save("running", [])
-        found = []
+        answers = []
         for tier in self.setup.tiers:
             search = AgentSearch(tier.spec) if self.setup.virtual else AgentBlocks(tier.spec, lambda: math.inf, ())
             steps, make = search.steps(), lambda wanted, tier=tier: self._make(tier, wanted)
-            found.append(self._tier(tier, answered(steps, make)))
+            answers.append(self._tier(tier, answered(steps, make)))
         self.budget.check(self.trials)
-        return self._save("interrupted" if self.budget.interrupted else "finished", found)
+        return self._save("interrupted" if self.budget.interrupted else "finished", answers)
 
     def _make(self, tier: Tier, wanted: Sequence[TrialRequest]) -> list[Trial]:
         """Return the trials, in the order requested; fewer where the search ends."""
@@ -327,9 +327,9 @@ class _Search:
         missing = [key for key in dict.fromkeys(keys) if key not in self.trials]
         if missing and self._allows(missing):
             with self.budget.ends():
-                for key, made in self._made(missing):
-                    self.trials[key] = made
-                    self.tell(_line(made))
+                for key, tried in self._made(missing):
+                    self.trials[key] = tried
+                    self.tell(_line(tried))
                     self._save("running", [])
         return [
             trial_of(self.trials[key], tier, want, independent=not setup.virtual)
@@ -359,17 +359,17 @@ class _Search:
 
     def _sent(self, missing: Sequence[Key]) -> float:
         """About how many requests the trials have sent, with those that were not observed, and the next ones will."""
-        settle_s, made = CUT * self.setup.horizon_s, self.trials.items()
-        of_agent = max((one.requests_rps / key.users for key, one in made), default=0.0)
-        sent = sum(one.requests_rps * (settle_s + key.span_s) for key, one in made)
+        settle_s, measured = CUT * self.setup.horizon_s, self.trials.items()
+        of_agent = max((tried.requests_rps / key.users for key, tried in measured), default=0.0)
+        sent = sum(tried.requests_rps * (settle_s + key.span_s) for key, tried in measured)
         return sent + of_agent * sum(key.users * (settle_s + key.span_s) for key in missing)
 
     def _made(self, missing: Sequence[Key]) -> Iterator[tuple[Key, AgentTrial]]:
         setup = self.setup
         tasks = [Task(setup.spec, setup.tiers, key, CUT * setup.horizon_s) for key in missing]
         if setup.virtual:
-            return ((task.key, made) for task, made in self.processes.map(simulated, tasks))
-        return ((task.key, made) for task, made in self.runs.each(tasks, _real))
+            return ((task.key, tried) for task, tried in self.processes.map(simulated, tasks))
+        return ((task.key, tried) for task, tried in self.runs.each(tasks, _real))
 
     def _save(self, state: str, found: Sequence[TierAgents]) -> AgentsAnswer:
         setup, trials, failed = self.setup, self.trials.values(), self.budget.failed
@@ -382,7 +382,7 @@ class _Search:
             answers=list(found),
             invalid=[*self.runs.invalid],
             trials=sorted(trials, key=lambda made: (made.users, made.seed, made.span_s)),
-            requests=sum(made.requests for made in trials),
+            requests=sum(tried.requests for tried in trials),
             wall_s=self.budget.spent_s,
         )
         if self.folder is not None:
@@ -396,7 +396,7 @@ class _Search:
         if not found.resolved and (self.budget.interrupted or failed is not None):
             why = INTERRUPTED if failed is None else str(failed)
         met, missed = found.bracket.low, found.bracket.high
-        known = TierAgents(
+        outcome = TierAgents(
             tier=tier.text,
             state="unreachable" if found.unreachable else "unresolved",
             met=None if met is None else math.floor(met.rate_rps),
@@ -405,22 +405,22 @@ class _Search:
         )
         estimate = found.answered
         if estimate is None:
-            return known
+            return outcome
         agents = estimate.rate_rps
-        whole = math.floor(agents)
-        near = min(self.trials.values(), key=lambda made: abs(made.users - agents)).users
-        rates = [made.requests_rps for made in self.trials.values() if made.users == near]
+        whole_agents = math.floor(agents)
+        near_users = min(self.trials.values(), key=lambda made: abs(made.users - agents)).users
+        rates = [tried.requests_rps for tried in self.trials.values() if tried.users == near_users]
         return structs.replace(
-            known,
+            outcome,
             state="resolved" if found.resolved else "unresolved",
             agents=agents,
             low=estimate.low_rps,
             high=estimate.high_rps,
             binding=str(binding_of(estimate, found) or JOINT),
             requests_rps=math.fsum(rates) / len(rates),
-            per_gpu=whole / takes.gpus if takes.gpus else None,
-            per_kw=whole / takes.kw if takes.kw else None,
-            usd_per_agent_hour=takes.usd_per_hour / whole if takes.usd_per_hour and whole else None,
+            per_gpu=whole_agents / takes.gpus if takes.gpus else None,
+            per_kw=whole_agents / takes.kw if takes.kw else None,
+            usd_per_agent_hour=takes.usd_per_hour / whole_agents if takes.usd_per_hour and whole_agents else None,
             horizon=horizon_of(found),
             near=near_of(found),
         )
@@ -475,7 +475,7 @@ def _stored(folder: ExperimentFolder, before: Mapping[str, Any] | None, setup: S
         trials = codec.decode(AgentsAnswer, before).trials
     except codec.Damaged as error:
         raise UsageError(f"'{folder.file}' is damaged ({error}); name another --out.") from None
-    return {Key(made.users, made.seed, made.span_s): made for made in trials}
+    return {Key(tried.users, tried.seed, tried.span_s): tried for tried in trials}
 
 
 def agents_at(load: float, seed: int) -> int:
@@ -496,12 +496,12 @@ class AgentSearch(HorizonSearch):
         """Run one agent: how many requests it sends, and whether the tier is met at all."""
         assert self.spec.horizon_s is not None
         self.horizon_s, self.settle_s, self.alone_s = self.spec.horizon_s, CUT * self.spec.horizon_s, 1.0
-        wanted, slo = self._objective(self.horizon_s)
-        alone = yield from self._made(
-            [self._request(seed, 1.0, self.horizon_s, wanted, slo, None) for seed in self._fresh(FEWEST_SEEDS)]
+        goals, slo = self._objective(self.horizon_s)
+        trials = yield from self._made(
+            [self._request(seed, 1.0, self.horizon_s, goals, slo, None) for seed in self._fresh(FEWEST_SEEDS)]
         )
-        self.pace_rps = sum(trial.requests for trial in alone) / sum(trial.system_s for trial in alone)
-        return None if any(kept_all(trial.shares, wanted) for trial in alone) else ONE_MISSES
+        self.pace_rps = sum(trial.requests for trial in trials) / sum(trial.system_s for trial in trials)
+        return None if any(kept_all(trial.shares, goals) for trial in trials) else ONE_MISSES
 
     def _probe(self, rate_rps: float) -> Generator[list[TrialRequest], list[Trial], bool]:
         if rate_rps > MOST_AGENTS:
@@ -539,11 +539,11 @@ class AgentBlocks(Blocks):
         """Yield the trials to run, one by one: more and more agents until some miss the tier, then around there."""
         users, sides = int(self._spec.from_rps or 1), dict[bool, int]()
         while len(sides) < 2:
-            made = yield [self._block(users, 0.0)]
-            if not made:
+            trials = yield [self._block(users, 0.0)]
+            if not trials:
                 return self._found(SPENT)
-            self._made += made
-            good = self._good(made[0])
+            self._made += trials
+            good = self._good(trials[0])
             sides[good] = users
             users = users * WALL_STEP if good else users // WALL_STEP
             if users < 1:

@@ -55,10 +55,12 @@ def answer(
 
     if interrupted or failed is not None:
         why = INTERRUPTED if failed is None else str(failed)
-        found = [(goal, one if one.resolved else replace(one, why=why, ended_early=True)) for goal, one in found]
+        found = [
+            (goal, search if search.resolved else replace(search, why=why, ended_early=True)) for goal, search in found
+        ]
     gpus = setup.planned.backend.describe().get("gpus")
-    shown = _shown(setup.slo, found)
-    answers = [_goal(setup, goal, one, gpus, ledger) for goal, one in found]
+    key = _shown(setup.slo, found)
+    answers = [_goal(setup, goal, search, gpus, ledger) for goal, search in found]
     states, verdicts = [a.state for a in answers], [a.at.verdict for a in answers if a.at is not None]
     return codec.of(CapacityAnswer, {
         **search_options(setup),
@@ -71,8 +73,8 @@ def answer(
         "answers": answers,
         "invalid": list(invalid),
         "warnings": [asdict(warning) for warning in warnings],
-        "curve_of": str(shown),
-        "curve": curve(ledger.whole, shown),
+        "curve_of": str(key),
+        "curve": curve(ledger.whole, key),
         "cost": _cost(ledger, wall_s),
         **({} if setup.planned.virtual else {"output_tokens": _output_tokens(ledger.whole)}),
     })  # fmt: skip
@@ -80,11 +82,11 @@ def answer(
 
 def _output_tokens(trials: Sequence[Trial]) -> dict[str, float]:
     """Seed -> output tokens per request over its whole trials; a simulator always answers what is requested."""
-    found: dict[int, list[float]] = {}
+    by_seed: dict[int, list[float]] = {}
     for tried in trials:
         if tried.output_tokens is not None:
-            found.setdefault(tried.key.seed, []).append(tried.output_tokens)
-    return {str(seed): math.fsum(values) / len(values) for seed, values in sorted(found.items())}
+            by_seed.setdefault(tried.key.seed, []).append(tried.output_tokens)
+    return {str(seed): math.fsum(values) / len(values) for seed, values in sorted(by_seed.items())}
 
 
 def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: Ledger) -> GoalCapacity:
@@ -142,15 +144,15 @@ def near_of(found: SearchResult) -> RunsNear | None:
 
 def _missed_most(spec: SearchSpec, ledger: Ledger, rate_rps: float) -> ShareKey | None:
     """The bound that fewest requests met, against its goal, at a rate not sustained; None where all were met."""
-    found = {
+    margins = {
         bound.key: share.met / max(1, share.of) - bound.goal
         for tried in ledger
         if tried.key.rate_rps == rate_rps
         for bound in spec.bounds
         for share in (tried.share(bound.key),)
     }
-    worst = min(found, key=found.__getitem__, default=None)
-    return worst if worst is not None and found[worst] < 0 else None
+    worst = min(margins, key=margins.__getitem__, default=None)
+    return worst if worst is not None and margins[worst] < 0 else None
 
 
 def _bracket(bracket: Bracket) -> RateBracket | None:
@@ -223,28 +225,28 @@ def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> Share
     """The condition whose curve is shown: the one that decides the first goal that has an answer."""
     single = not all(bound.percentile for bound in objective.bounds)
     default: ShareKey = JOINT if single else objective.bounds[0]
-    return next((one.estimate.binding for _, one in found if one.estimate is not None), default)
+    return next((search.estimate.binding for _, search in found if search.estimate is not None), default)
 
 
 def curve(trials: Sequence[Trial], key: ShareKey = JOINT) -> list[RatePoint]:
     """Attainment in a condition by rate over whole trials: mean, range of the seeds, and the means made to fall."""
-    groups = [list(made) for _, made in groupby((t for t in trials if t.key.rate_rps), key=lambda t: t.key.rate_rps)]
-    shares = [[tried.share(key) for tried in made] for made in groups]
-    requests = [sum(s.of for s in each) for each in shares]
-    attained = [sum(s.met for s in each) / max(1, of) for each, of in zip(shares, requests, strict=True)]
+    groups = [list(group) for _, group in groupby((t for t in trials if t.key.rate_rps), key=lambda t: t.key.rate_rps)]
+    shares = [[tried.share(key) for tried in group] for group in groups]
+    requests = [sum(s.of for s in row) for row in shares]
+    attained = [sum(s.met for s in row) / max(1, total) for row, total in zip(shares, requests, strict=True)]
     smooth = falling(attained, requests) if groups else []
     return [
         RatePoint(
-            rate_rps=made[0].key.rate_rps,
-            seeds=len(made),
+            rate_rps=group[0].key.rate_rps,
+            seeds=len(group),
             requests=requests[i],
             attainment=attained[i],
             least=min(s.met / s.of if s.of else 1.0 for s in shares[i]),
             most=max(s.met / s.of if s.of else 1.0 for s in shares[i]),
-            overloaded=sum(t.overloaded for t in made),
+            overloaded=sum(t.overloaded for t in group),
             falling=smooth[i],
         )
-        for i, made in enumerate(groups)
+        for i, group in enumerate(groups)
     ]
 
 

@@ -121,15 +121,15 @@ class Blocks:
     def steps(self) -> SearchSteps:
         """Yield the trials to run and receive their results."""
         spec = self._spec
-        alone = yield [TrialRequest(self._key(spec.alone_rps, ALONE), spec.wanted)]
-        if not alone:
+        unloaded = yield [TrialRequest(self._key(spec.alone_rps, ALONE), spec.wanted)]
+        if not unloaded:
             return SearchResult(None, resolved=False, why="the budget was spent before the first trial was over.")
-        self._alone_s = self._e2e_s = alone[0].e2e_s or 0.0
-        self._more_s = min(MOST_MORE_S, alone[0].more_s)
+        self._alone_s = self._e2e_s = unloaded[0].e2e_s or 0.0
+        self._more_s = min(MOST_MORE_S, unloaded[0].more_s)
         if not self._e2e_s:
             return SearchResult(None, resolved=False, why="no request was answered in time.")
-        few = alone[0].key.rate_rps * self._e2e_s < MEET and not alone[0].late
-        if few and (binding := missed_alone(alone[0], spec)) is not None:
+        few = unloaded[0].key.rate_rps * self._e2e_s < MEET and not unloaded[0].late
+        if few and (binding := missed_alone(unloaded[0], spec)) is not None:
             return SearchResult(None, resolved=True, unreachable=True, why=binding)
         if (why := (yield from self._climb())) is not None:
             return self._found(why)
@@ -143,29 +143,29 @@ class Blocks:
         """Blocks by turns below and above the best guess."""
         spec = self._spec
         while True:
-            found = self._knee()
-            here, bracket = self._estimate(found), self._bracket(found)
-            if here is not None and spec.at_rps is not None and sustained(spec.at_rps, here, bracket) is not None:
+            knee = self._knee()
+            guess, bracket = self._estimate(knee), self._bracket(knee)
+            if guess is not None and spec.at_rps is not None and sustained(spec.at_rps, guess, bracket) is not None:
                 return self._found(None)
-            if len(self._made) >= FIRST_LOOK and here is not None and here.half_width <= spec.tolerance:
+            if len(self._made) >= FIRST_LOOK and guess is not None and guess.half_width <= spec.tolerance:
                 return self._found(None)
-            step = min(FARTHEST, max(NEAREST, APART * found.sd))
+            step = min(FARTHEST, max(NEAREST, APART * knee.sd))
             least_rps, most_rps = self._sides()
-            middle_rps = max(found.rate_rps, least_rps * math.exp(step - FARTHEST))
+            middle_rps = max(knee.rate_rps, least_rps * math.exp(step - FARTHEST))
             rate_rps = middle_rps * math.exp(step if len(self._made) % 2 else -step)
             most = self._most()
             answered_rps = most.rate_rps * math.exp(BEYOND[0] + BEYOND[1] * most.sd)
             rate_rps = plain(min(rate_rps, most_rps * math.exp(FARTHEST), answered_rps, MOST_RPS))
-            wanted = self._block(rate_rps, found.sd)
-            made = [] if wanted is None else (yield [wanted])
-            if not made:
+            request = self._block(rate_rps, knee.sd)
+            trials = [] if request is None else (yield [request])
+            if not trials:
                 return self._found(SPENT)
-            if made[0].late:
-                self._late += [t for t in made if not t.undecided]
+            if trials[0].late:
+                self._late += [t for t in trials if not t.undecided]
                 continue
-            self._learn(made[0])
-            self._made += made
-            if rate_rps >= MOST_RPS and kept_all(made[0].shares, spec.wanted):
+            self._learn(trials[0])
+            self._made += trials
+            if rate_rps >= MOST_RPS and kept_all(trials[0].shares, spec.wanted):
                 return self._found(_never(rate_rps))
 
     def _climb(self) -> Generator[list[TrialRequest], list[Trial], str | None]:
@@ -183,22 +183,22 @@ class Blocks:
                 break
             if requests / rate_rps > room_s:
                 return f"the budget does not hold {requests:,} requests at {rate_rps:g} req/s."
-            made = yield [TrialRequest(self._key(rate_rps, requests, spec.goal), spec.wanted)]
-            if not made:
+            trials = yield [TrialRequest(self._key(rate_rps, requests, spec.goal), spec.wanted)]
+            if not trials:
                 return SPENT
-            if made[0].undecided:
+            if trials[0].undecided:
                 late.append(rate_rps)
                 if len(set(late)) == LATE_RATES and late.count(rate_rps) == LATE_AGAIN:
                     return too_late(rate_rps)
                 if late.count(rate_rps) == LATE_AGAIN:  # farther from the goal being late decides less
                     rate_rps = plain(rate_rps / 4 if low is None else 2 * rate_rps)
                 continue
-            self._ramp += made
-            self._more_s = max(self._more_s, min(MOST_MORE_S, made[0].wall_s - requests / rate_rps))
-            open_again = made[0].passed and not self._good(made[0])
+            self._ramp += trials
+            self._more_s = max(self._more_s, min(MOST_MORE_S, trials[0].wall_s - requests / rate_rps))
+            open_again = trials[0].passed and not self._good(trials[0])
             if open_again and sum(t.key.rate_rps == rate_rps for t in self._ramp) < OPEN_AGAIN:
                 continue
-            if self._good(made[0]):
+            if self._good(trials[0]):
                 low = rate_rps
             else:
                 high = rate_rps
@@ -264,8 +264,8 @@ class Blocks:
             return False
         shares = [[t.share(c.key) for t in step] for c in self._spec.wanted]
         return all(
-            sum(share.met for share in each) >= c.goal * sum(share.of for share in each)
-            for c, each in zip(self._spec.wanted, shares, strict=True)
+            sum(share.met for share in step_shares) >= c.goal * sum(share.of for share in step_shares)
+            for c, step_shares in zip(self._spec.wanted, shares, strict=True)
         )
 
     def _sides(self) -> tuple[float, float]:
@@ -278,50 +278,50 @@ class Blocks:
     def _most(self) -> Most:
         """What the server answers when it is behind. Where a queue takes longer to fill than a trial lasts, this alone
         tells that a rate is too high."""
-        found = [t for t in (*self._ramp, *self._made) if self._behind(t)]
-        if not found:
+        behind = [t for t in (*self._ramp, *self._made) if self._behind(t)]
+        if not behind:
             return Most()
-        variances = [MORE**2 + 2 * WORK / t.requests + (FILLING * self._filling(t)) ** 2 for t in found]
+        variances = [MORE**2 + 2 * WORK / t.requests + (FILLING * self._filling(t)) ** 2 for t in behind]
         weight = sum(1 / variance for variance in variances)
-        mean = sum(math.log(t.answered_rps or 1.0) / variance for t, variance in zip(found, variances, strict=True))
+        mean = sum(math.log(t.answered_rps or 1.0) / variance for t, variance in zip(behind, variances, strict=True))
         return Most(math.exp(mean / weight), max(MORE, 1 / math.sqrt(weight)))
 
     def _knee(self) -> Knee:
         """The crossing of the condition that crosses first."""
         most = self._most()
-        found = {c: knee(self._blocks_of(c, self._made, most), c.goal, most=most) for c in self._spec.wanted}
-        self._binding = min(found, key=lambda c: found[c].rate_rps)
-        return found[self._binding]
+        knees = {c: knee(self._blocks_of(c, self._made, most), c.goal, most=most) for c in self._spec.wanted}
+        self._binding = min(knees, key=lambda c: knees[c].rate_rps)
+        return knees[self._binding]
 
     def _blocks_of(self, condition: Condition, made: Sequence[Trial], most: Most) -> list[Block]:
         """What trials tell of a condition. A server that is behind misses in the end, however short the trial. One that
         met the goal while its queue grew tells nothing, and of one that missed the second half counts. One at nearly
         all that the server can answer tells little: a queue fills there as slowly as a random walk leaves 0, in
         noise / (most (1 - load)^2) seconds."""
-        found, noise = [], self._dispersion() + WORK
+        blocks, noise = [], self._dispersion() + WORK
         for tried in (*self._ramp, *made):
             share, rate_rps = tried.share(condition.key), _rate_rps(tried)
-            met, of, requests = float(share.met), max(1, share.of), max(1, tried.kept)
+            met, total, requests = float(share.met), max(1, share.of), max(1, tried.kept)
             mask = share.mask
-            each = () if mask is None or len(mask) < PARTS else np.array_split(mask, PARTS)
-            parts = tuple(float(part.mean()) for part in each)
+            splits = () if mask is None or len(mask) < PARTS else np.array_split(mask, PARTS)
+            parts = tuple(float(part.mean()) for part in splits)
             weight = 1.0
             if self._behind(tried):
                 met = 0.0
-            elif met >= condition.goal * of:
-                weight = 1 / of if tried.overloaded else BEGUN if tried.key.goal is not None else 1.0
+            elif met >= condition.goal * total:
+                weight = 1 / total if tried.overloaded else BEGUN if tried.key.goal is not None else 1.0
                 if not math.isinf(most.rate_rps):
                     room = math.sqrt(FILLED * noise * rate_rps / (most.rate_rps * requests))
                     rate_rps = min(rate_rps, most.rate_rps * max(0.05, 1 - room))
             elif tried.overloaded and parts:
-                met, weight = of * sum(parts[PARTS // 2 :]) / (PARTS - PARTS // 2), 0.5
-            found.append(Block(rate_rps, weight * met, weight * of, weight * requests, parts))
-        return found
+                met, weight = total * sum(parts[PARTS // 2 :]) / (PARTS - PARTS // 2), 0.5
+            blocks.append(Block(rate_rps, weight * met, weight * total, weight * requests, parts))
+        return blocks
 
     def _dispersion(self) -> float:
         """The variance of how many requests come, over their mean: 1 for Poisson arrivals."""
-        found = [(t.dispersion, t.requests) for t in (*self._ramp, *self._made) if t.dispersion is not None]
-        return sum(value * of for value, of in found) / sum(of for _, of in found) if found else 1.0
+        parts = [(t.dispersion, t.requests) for t in (*self._ramp, *self._made) if t.dispersion is not None]
+        return sum(value * count for value, count in parts) / sum(count for _, count in parts) if parts else 1.0
 
     def _estimate(self, found: Knee) -> Estimate | None:
         if len(self._made) < FEWEST_BLOCKS:
@@ -350,22 +350,22 @@ class Blocks:
         good = [t for t in trials if self._good(t)]
         bad = [t for t in trials if not self._good(t)]
         rates = [t.key.rate_rps for t in trials]
-        known = self._estimate(found) is not None
+        fitted = self._estimate(found) is not None
         low_rps, high_rps = found.low_rps, found.high_rps
         most_good_rps = max((t.key.rate_rps for t in good), default=0.0)
-        if not known:
+        if not fitted:
             low_rps = max(low_rps, BELOW * min((t.key.rate_rps for t in bad), default=0.0))
             high_rps = min(high_rps, (most_good_rps or math.inf) / BELOW)
         # Note: a step begins empty, so its requests miss less than later ones: misses tell, a rate that meets does not
         far = [
             t for t in bad
-            if t.key.rate_rps >= high_rps or (not known and t.key.rate_rps > most_good_rps and self._misses(t, bad))
+            if t.key.rate_rps >= high_rps or (not fitted and t.key.rate_rps > most_good_rps and self._misses(t, bad))
         ]  # fmt: skip
-        highs = [self._side(t, bad, sure=known or t in far) for t in far or ([] if known else bad)]
+        highs = [self._side(t, bad, sure=fitted or t in far) for t in far or ([] if fitted else bad)]
         high = min(highs, key=lambda side: (not side.sure, side.rate_rps), default=None)
         below = [t for t in good if high is None or t.key.rate_rps < high.rate_rps]
-        near = [t for t in below if t.key.rate_rps <= low_rps]
-        lows = [self._side(t, below, sure=known or t in near) for t in near or ([] if known else below)]
+        safe = [t for t in below if t.key.rate_rps <= low_rps]
+        lows = [self._side(t, below, sure=fitted or t in safe) for t in safe or ([] if fitted else below)]
         low = max(lows, key=lambda side: (side.sure, side.rate_rps), default=None)
         return Bracket(low, high, min(rates), max(rates))
 
@@ -376,8 +376,8 @@ class Blocks:
 
     def _misses(self, tried: Trial, bad: Sequence[Trial]) -> bool:
         """Whether the requests at a rate tell by themselves that it misses the goal."""
-        met, of = self._counts([t for t in bad if t.key.rate_rps == tried.key.rate_rps])
-        return tells(met, of, self._binding.goal, good=False)
+        met, total = self._counts([t for t in bad if t.key.rate_rps == tried.key.rate_rps])
+        return tells(met, total, self._binding.goal, good=False)
 
     def _side(self, tried: Trial, others: Sequence[Trial], *, sure: bool) -> Side:
         """The side of a rate, with the requests at it. Where these are too few, those that met at higher rates count
@@ -390,28 +390,28 @@ class Blocks:
         enough, counted = grew or tells(*self._counts(at_rate), goal, good=good), at_rate
         if not enough and tells(*self._counts(farther), goal, good=good):
             enough, counted = True, farther
-        met, of = self._counts(counted)
+        met, total = self._counts(counted)
         seeds, rates = ({getattr(t.key, name) for t in counted} for name in ("seed", "rate_rps"))
-        return Side(rate_rps, len(seeds), of, grew, met, sure and enough, len(rates))
+        return Side(rate_rps, len(seeds), total, grew, met, sure and enough, len(rates))
 
     def _found(self, why: str | None) -> SearchResult:
         if not (self._ramp or self._made):
             return SearchResult(None, resolved=False, why=why)
-        found = self._knee()
-        estimate = self._estimate(found)
+        knee = self._knee()
+        estimate = self._estimate(knee)
         if estimate is not None:
-            estimate = replace(estimate, capacity_by_seed=self._by_seed(found))
-        away = sorted((abs(math.log(t.key.rate_rps / found.rate_rps)), i) for i, t in enumerate(self._made))
-        near = [self._made[i] for far, i in away if far <= max(FARTHEST, away[0][0])]  # the nearest where none is near
+            estimate = replace(estimate, capacity_by_seed=self._by_seed(knee))
+        away = sorted((abs(math.log(t.key.rate_rps / knee.rate_rps)), i) for i, t in enumerate(self._made))
+        close = [self._made[i] for far, i in away if far <= max(FARTHEST, away[0][0])]  # the nearest where none is near
         bounds = {
-            bound.key: sum(share.met for share in shares) / of
+            bound.key: sum(share.met for share in shares) / total
             for bound in self._spec.bounds
-            for shares in [[tried.share(bound.key) for tried in near]]
-            if (of := sum(share.of for share in shares))
+            for shares in [[tried.share(bound.key) for tried in close]]
+            if (total := sum(share.of for share in shares))
         }
         return SearchResult(
             estimate, resolved=why is None and estimate is not None, why=why, bounds=bounds,
-            bracket=self._bracket(found),
+            bracket=self._bracket(knee),
         )  # fmt: skip
 
 
@@ -449,10 +449,10 @@ def _on_one_traffic(spec: SearchSpec) -> SearchSteps:
     high: Trial | None = None
     rate_rps = plain(spec.from_rps or spec.own_rps)
     for _ in range(DOUBLINGS):
-        made = yield [TrialRequest(Key(spec.first_seed, rate_rps, spec.planned), spec.wanted)]
-        if not made:
+        trials = yield [TrialRequest(Key(spec.first_seed, rate_rps, spec.planned), spec.wanted)]
+        if not trials:
             return _between(low, high, spec, SPENT)
-        tried = made[0]
+        tried = trials[0]
         if tried.undecided:
             return _between(low, high, spec, too_late(rate_rps))
         if tried.passed if tried.late else kept_all(tried.shares, spec.wanted) and not tried.overloaded:

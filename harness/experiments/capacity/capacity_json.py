@@ -193,4 +193,4 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     @property
     def searched_goals(self) -> list[Share]:
         """The goals that have an answer; before the search is over all of them."""
-        return [one.goal for one in self.answers] or self.goals
+        return [answer.goal for answer in self.answers] or self.goals

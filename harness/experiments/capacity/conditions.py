@@ -60,35 +60,35 @@ class Share:
 
 def conditions(slo: Slo, goal: float, definition: Definition) -> tuple[Condition, ...]:
     """What must hold at a goal: all bounds at once, or each of them, and every bound on a percentile."""
-    each = [Condition(bound, goal) for bound in slo.bounds if bound.percentile is None]
-    whole = [Condition(b, b.percentile / 100) for b in slo.bounds if b.percentile is not None]
-    if definition == "separate" and each:
-        return (*each, *whole)
-    return (Condition(JOINT, goal), *whole)
+    singles = [Condition(bound, goal) for bound in slo.bounds if bound.percentile is None]
+    percentiles = [Condition(b, b.percentile / 100) for b in slo.bounds if b.percentile is not None]
+    if definition == "separate" and singles:
+        return (*singles, *percentiles)
+    return (Condition(JOINT, goal), *percentiles)
 
 
 def shares(table: pa.Table, slo: Slo) -> tuple[Share, ...]:
     """Every share of a table in order of request ids: joint, then one per bound."""
     scored = score(table, slo)
-    found = [Share(JOINT, int(scored.met.sum()), len(table), scored.met)]
-    for each in scored.bounds:
-        met, of = (int(part.sum()) for part in each.counts(table))
-        of_all = each.applies.all() and not (each.bound.percentile is not None and metrics()[each.bound.metric].pooled)
-        found.append(Share(each.bound, met, of, each.met if of_all else None))
-    return tuple(found)
+    counted = [Share(JOINT, int(scored.met.sum()), len(table), scored.met)]
+    for row in scored.bounds:
+        met, total = (int(part.sum()) for part in row.counts(table))
+        of_all = row.applies.all() and not (row.bound.percentile is not None and metrics()[row.bound.metric].pooled)
+        counted.append(Share(row.bound, met, total, row.met if of_all else None))
+    return tuple(counted)
 
 
 def with_typical(found: Sequence[Share], table: pa.Table, slo: Slo) -> tuple[Share, ...]:
     """The shares with what was measured of each bound."""
     table = table.filter(pa.array(succeeded(table)))
-    shown = [*found]
+    shares = [*found]
     for place, bound in enumerate(slo.bounds, 1):
         values = np.asarray(metrics()[bound.metric].of(table), float)
         values = values[np.isfinite(values)]
         if len(values) and bound.tag is None:
             typical_s = float(np.quantile(values, (50.0 if bound.percentile is None else bound.percentile) / 100))
-            shown[place] = replace(shown[place], typical_s=typical_s)
-    return tuple(shown)
+            shares[place] = replace(shares[place], typical_s=typical_s)
+    return tuple(shares)
 
 
 def missed_unloaded(share: Share, goal: float) -> str:
@@ -114,8 +114,8 @@ def hardly_met(joint: Share, goal: float) -> str:
 
 def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
     """Whether a trial that is over keeps its conditions."""
-    found = {share.key: share for share in shares}
-    return all(found[c.key].met >= c.goal * found[c.key].of for c in wanted)
+    by_key = {share.key: share for share in shares}
+    return all(by_key[c.key].met >= c.goal * by_key[c.key].of for c in wanted)
 
 
 SURE, TELLS = 1.5e-3, 0.05
@@ -132,8 +132,8 @@ def tells(met: int, of: int, goal: float, *, good: bool, level: float = TELLS) -
 
 def missed(shares: Sequence[Share], wanted: Sequence[Condition], level: float = TELLS) -> list[Condition]:
     """The conditions that requests tell to be missed."""
-    found = {share.key: share for share in shares}
-    return [c for c in wanted if tells(found[c.key].met, found[c.key].of, c.goal, good=False, level=level)]
+    by_key = {share.key: share for share in shares}
+    return [c for c in wanted if tells(by_key[c.key].met, by_key[c.key].of, c.goal, good=False, level=level)]
 
 
 def sure_misses(goal: float, of: int) -> int:
@@ -195,46 +195,46 @@ def settings(
     windows: str | None = None,
 ) -> Settings:
     """The settings of the options of a command line. Raises UsageError."""
-    found = Settings(at_rps=at, from_rps=rate_from, max_requests=max_requests)
+    chosen = Settings(at_rps=at, from_rps=rate_from, max_requests=max_requests)
     if horizon is not None:
-        found = replace(found, horizon_s=_time(horizon, "--horizon"))
+        chosen = replace(chosen, horizon_s=_time(horizon, "--horizon"))
     if windows is not None:
-        found = replace(found, windows=_goal_share(windows, "windows"))
+        chosen = replace(chosen, windows=_goal_share(windows, "windows"))
     if goal is not None:
         goals = tuple(sorted({_goal_share(part, "goal") for part in goal.split(",")}))
-        found = replace(found, goals=goals)
+        chosen = replace(chosen, goals=goals)
     if conditions is not None:
-        found = replace(found, definition=definition_of(conditions))
+        chosen = replace(chosen, definition=definition_of(conditions))
     if tolerance is not None:
-        found = replace(found, tolerance=_goal_share(tolerance, "tolerance"))
+        chosen = replace(chosen, tolerance=_goal_share(tolerance, "tolerance"))
     if budget is not None:
-        found = replace(found, budget_s=_time(budget, "--budget"))
-    return found
+        chosen = replace(chosen, budget_s=_time(budget, "--budget"))
+    return chosen
 
 
 def _goal_share(text: str, name: str) -> float:
-    found = check.share(text.strip(), f"--{name}", "0.03 or 3%" if name == "tolerance" else "0.9 or 90%")
-    if found == 1:
+    fraction = check.share(text.strip(), f"--{name}", "0.03 or 3%" if name == "tolerance" else "0.9 or 90%")
+    if fraction == 1:
         more = {"goal": "a queue never keeps all; ask for 99.9%", "windows": "ask for 95%", "tolerance": "take 3%"}[
             name
         ]
         raise UsageError(f"--{name} must be a share below 1, got '{text.strip()}': {more}.")
-    return found
+    return fraction
 
 
 def definition_of(text: str) -> Definition:
     """Return the definition of that name. Raises UsageError with the nearest one."""
-    for known in DEFINITIONS:
-        if known == text.strip().lower():
-            return known
+    for definition in DEFINITIONS:
+        if definition == text.strip().lower():
+            return definition
     raise no_such("condition", text, DEFINITIONS)
 
 
 def _time(text: str, option: str) -> float:
-    found = seconds(text, option)
-    if not found > 0 or math.isinf(found):
+    time_s = seconds(text, option)
+    if not time_s > 0 or math.isinf(time_s):
         raise UsageError(f"{option} must be longer than 0 s, got '{text}'.")
-    return found
+    return time_s
 
 
 def requests_of(spec: RunSpec) -> int:

@@ -253,11 +253,11 @@ def run_search(
             assert store.path is not None  # folder_of gives one to every search under the wall clock
             make = Runs(store.path, tell, Path(folder, "probe.json"), display)
         runner = TrialRunner(setup, store.ledger, make, budget, tell)
-        found = [(goal, _search_goal(setup, place, runner)) for place, goal in enumerate(setup.settings.goals, 1)]
+        searches = [(goal, _search_goal(setup, place, runner)) for place, goal in enumerate(setup.settings.goals, 1)]
         budget.check(store.ledger)
         invalid, late = (make.invalid, make.server_late) if isinstance(make, Runs) else ([], {})
         info = answer(
-            setup, found, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
+            setup, searches, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
             invalid=invalid, warnings=[*setup.warnings, *_first(late)],
         )  # fmt: skip
         store.finish(info)
@@ -292,16 +292,16 @@ def _search_goal(setup: Setup, place: int, runner: TrialRunner) -> SearchResult:
         if setup.over_horizon:
             return HorizonSearch(setup.search_spec(goals[place - 1])).steps()
         # On a wall clock the length of a block depends on the time that was left, so stored ones count as they are.
-        known = before if setup.planned.virtual else runner.ledger
-        blocks = [t for t in known if t.key.goal is None and t.key.rate_rps != setup.alone_rps and not t.undecided]
+        trials = before if setup.planned.virtual else runner.ledger
+        blocks = [t for t in trials if t.key.goal is None and t.key.rate_rps != setup.alone_rps and not t.undecided]
         return search(setup.search_spec(goals[place - 1]), left_s, blocks)
 
     try:
-        found = answered(new_search(), runner.run)
+        outcome = answered(new_search(), runner.run)
     except KeyboardInterrupt:  # between two trials: search again with those that are done
         runner.budget.interrupted = True
-        found = answered(new_search(), runner.run)
-    return found if found.resolved or runner.limit is None else replace(found, why=runner.limit)
+        outcome = answered(new_search(), runner.run)
+    return outcome if outcome.resolved or runner.limit is None else replace(outcome, why=runner.limit)
 
 
 @dataclass(slots=True)
@@ -339,18 +339,18 @@ class TrialRunner:
         missing = [
             task_of(want, setup.spec, setup.own_rps, setup.slo, ends_s)
             for want in wanted
-            if (known := self.ledger.get(want.key)) is None or known.undecided
+            if (stored := self.ledger.get(want.key)) is None or stored.undecided
         ]
         with self.budget.ends():
             for tried in self.make(t for t in missing if self._allows(t)):
                 self.ledger.add(tried)
                 if tried.quarters is None:
                     self.tell(format_trial(tried))
-        found = [known for want in wanted if (known := self.ledger.get(want.key)) is not None]
-        self.trials.update((known.key, known) for known in found)
-        if missing and found and found[0].quarters is not None:
-            self.tell(self._format_runs(found))
-        return found
+        ordered = [stored for want in wanted if (stored := self.ledger.get(want.key)) is not None]
+        self.trials.update((stored.key, stored) for stored in ordered)
+        if missing and ordered and ordered[0].quarters is not None:
+            self.tell(self._format_runs(ordered))
+        return ordered
 
     def _format_runs(self, runs: Sequence[Trial]) -> str:
         """One line of progress about runs over a horizon."""

@@ -212,10 +212,10 @@ class HorizonSearch:
             line = yield from self._pilot(ends, seeds)
             if line is None:
                 return None
-            again = yield from self._final(line)
-            if again is None:
+            next_ends = yield from self._final(line)
+            if next_ends is None:
                 return None
-            ends, seeds = again, self._fresh(SEEDS)
+            ends, seeds = next_ends, self._fresh(SEEDS)
 
     @property
     def _hardly(self) -> float:
@@ -229,25 +229,25 @@ class HorizonSearch:
     def _alone(self) -> Generator[list[TrialRequest], list[Trial], SearchResult | None]:
         spec = self.spec
         for count in ALONE:
-            made = yield [TrialRequest(Key(spec.first_seed, 0.0, count), spec.wanted)]
-            if not made:
+            trials = yield [TrialRequest(Key(spec.first_seed, 0.0, count), spec.wanted)]
+            if not trials:
                 raise SearchEnded
-            alone = made[0]
-            self._spent += alone.requests
-            if not alone.e2e_s:
+            unloaded = trials[0]
+            self._spent += unloaded.requests
+            if not unloaded.e2e_s:
                 return SearchResult(None, resolved=False, why="no request was answered.")
-            self.alone_s, self.settle_s = alone.e2e_s, spec.filling.seconds(alone.e2e_s)
-            self._least_s = max(SHORTEST_S, ANSWERS * alone.e2e_s, WAITS * longest_wait_s(spec.wanted, spec.slo))
+            self.alone_s, self.settle_s = unloaded.e2e_s, spec.filling.seconds(unloaded.e2e_s)
+            self._least_s = max(SHORTEST_S, ANSWERS * unloaded.e2e_s, WAITS * longest_wait_s(spec.wanted, spec.slo))
             self.horizon_s = spec.horizon_s or max(HORIZON_S, self._least_s)
-            away = min(_errors_above(alone, condition) for condition in spec.wanted)
+            away = min(_errors_above(unloaded, condition) for condition in spec.wanted)
             if away > 1:
                 return None
             if away < -SURE:
-                missed = min(spec.bounds, key=lambda bound: _errors_above(alone, bound))
+                missed = min(spec.bounds, key=lambda bound: _errors_above(unloaded, bound))
                 return SearchResult(
-                    None, resolved=True, unreachable=True, why=missed_unloaded(alone.share(missed.key), missed.goal)
+                    None, resolved=True, unreachable=True, why=missed_unloaded(unloaded.share(missed.key), missed.goal)
                 )
-        return SearchResult(None, resolved=False, why=hardly_met(alone.shares[0], spec.goal))
+        return SearchResult(None, resolved=False, why=hardly_met(unloaded.shares[0], spec.goal))
 
     def _bracket(self) -> Generator[list[TrialRequest], list[Trial], tuple[float | None, float | None]]:
         rate_rps = self.spec.from_rps or FIRST / self.alone_s
@@ -276,14 +276,14 @@ class HorizonSearch:
         if self.pace_rps * rate_rps * span_s < FEW:
             span_s = horizon_s
         seeds = min(PROBE_SEEDS, max(1, math.ceil(FEW / (self.pace_rps * rate_rps * span_s))))
-        wanted, slo = self._objective(horizon_s)
-        made = yield from self._made(
-            [self._request(seed, rate_rps, span_s, wanted, slo, self.spec.goal) for seed in self._fresh(seeds)]
+        goals, slo = self._objective(horizon_s)
+        trials = yield from self._made(
+            [self._request(seed, rate_rps, span_s, goals, slo, self.spec.goal) for seed in self._fresh(seeds)]
         )
-        if any(trial.passed is False for trial in made):
+        if any(trial.passed is False for trial in trials):
             return False
-        sums = {c: [sum(getattr(t.share(c.key), n) for t in made) for n in ("met", "of")] for c in wanted}
-        return all(met >= c.goal * of for c, (met, of) in sums.items())
+        sums = {c: [sum(getattr(t.share(c.key), n) for t in trials) for n in ("met", "of")] for c in goals}
+        return all(met >= c.goal * total for c, (met, total) in sums.items())
 
     def _pilot(
         self, ends: tuple[float, float], seeds: list[int]
@@ -320,24 +320,24 @@ class HorizonSearch:
 
     def _final(self, line: Line) -> Generator[list[TrialRequest], list[Trial], tuple[float, float] | None]:
         """Fresh runs; None where they are the answer, else between which rates the search goes on."""
-        tolerance, center, apart, before = self.spec.tolerance, line.crossing, self._apart(line), self._spent
+        tolerance, center, offset, before = self.spec.tolerance, line.crossing, self._apart(line), self._spent
         self._final_seeds = []
         count = runs_needed(line, line.scatter, tolerance, FINAL)
         while True:
-            left = int((self.spec.limit - self._spent) / self._cost(line, 1))
+            runs_left = int((self.spec.limit - self._spent) / self._cost(line, 1))
             missing = count - len(self._final_seeds)
-            cut = missing > left + 2
-            if cut and left < 2:
+            cut = missing > runs_left + 2
+            if cut and runs_left < 2:
                 raise SearchEnded
-            more = max(2, min(missing, left))
+            more = max(2, min(missing, runs_left))
             more += more % 2
             fresh = [self._planned_seed + i for i in range(more)]
             self._planned_seed += more
             self._final_seeds += fresh
-            yield from self._by_turns(center, apart, fresh)
-            lines = self._lines(center, max(SAME_LINE, 3 * apart))
+            yield from self._by_turns(center, offset, fresh)
+            lines = self._lines(center, max(SAME_LINE, 3 * offset))
             if not lines:
-                return center - apart, center + apart
+                return center - offset, center + offset
             line = min(lines.values(), key=lambda each: each.crossing)
             roots = self._roots(lines)
             best = self._best = self._by_roots(lines, roots)
@@ -345,9 +345,9 @@ class HorizonSearch:
                 return None
             if len(self._runs) > MOST_RUNS:
                 raise SearchEnded
-            moved = abs(best.x - center) / apart
+            moved = abs(best.x - center) / offset
             if moved > MOVED:
-                return best.x - apart, best.x + apart
+                return best.x - offset, best.x + offset
             if moved > 1:  # an error of the slope counts by how far away the runs are
                 center = best.x
             done = len(self._final_seeds)
@@ -362,12 +362,12 @@ class HorizonSearch:
                 return
             rate_rps = plain(math.exp(self._best.x) * times)
             span_s = max(PROBE_PART * self.horizon_s, ANSWERS / 3 * self.alone_s, SERVED / rate_rps)
-            wanted, slo = self._objective(self.horizon_s)
+            goals, slo = self._objective(self.horizon_s)
             try:
-                made = yield from self._made([self._request(self._fresh(1)[0], rate_rps, span_s, wanted, slo, None)])
+                trials = yield from self._made([self._request(self._fresh(1)[0], rate_rps, span_s, goals, slo, None)])
             except SearchEnded:  # it is beside the answer
                 return
-            self._overloaded += made
+            self._overloaded += trials
 
     def _cost(self, line: Line, runs: int) -> int:
         """Requests of so many runs near the crossing."""
@@ -419,10 +419,10 @@ class HorizonSearch:
         missing = [(seed, rate_rps) for seed, x in wanted if (seed, rate_rps := plain(math.exp(x))) not in self._runs]
         goals, slo = self._objective(self.horizon_s)
         requests = [self._request(s, r, self.horizon_s, goals, slo, None) for s, r in missing]
-        left = self.spec.limit - self._spent - np.cumsum([request.key.planned for request in requests])
-        made = yield from self._made(requests[: int((left >= 0).sum())])
-        self._runs.update(((trial.key.seed, trial.key.rate_rps), trial) for trial in made)
-        if len(made) < len(requests):
+        requests_left = self.spec.limit - self._spent - np.cumsum([request.key.planned for request in requests])
+        trials = yield from self._made(requests[: int((requests_left >= 0).sum())])
+        self._runs.update(((trial.key.seed, trial.key.rate_rps), trial) for trial in trials)
+        if len(trials) < len(requests):
             raise SearchEnded
 
     def _made(self, requests: list[TrialRequest]) -> Generator[list[TrialRequest], list[Trial], list[Trial]]:
@@ -430,12 +430,12 @@ class HorizonSearch:
             return []
         if self._spent > self.spec.limit:
             raise SearchEnded
-        made = yield requests
-        self._spent += sum(trial.requests for trial in made)
-        if len(made) < len(requests):
-            self._runs.update(((t.key.seed, t.key.rate_rps), t) for t in made if t.key.goal is None)
+        trials = yield requests
+        self._spent += sum(trial.requests for trial in trials)
+        if len(trials) < len(requests):
+            self._runs.update(((t.key.seed, t.key.rate_rps), t) for t in trials if t.key.goal is None)
             raise SearchEnded
-        return made
+        return trials
 
     def _request(
         self, seed: int, rate_rps: float, span_s: float, wanted: tuple[Condition, ...], slo: Slo, goal: float | None
@@ -536,7 +536,7 @@ class HorizonSearch:
         """What all runs say; None where their slope is not known."""
         binding = min(lines, key=lambda c: lines[c].crossing)
         line = lines[binding]
-        ends = [each.interval(LOOKED) for each in lines.values() if each.crossing < line.crossing + OTHERS]
+        ends = [other.interval(LOOKED) for other in lines.values() if other.crossing < line.crossing + OTHERS]
         low, high = (min(end) for end in zip(*ends, strict=True))
         if not (math.isfinite(low) and math.isfinite(high)):
             return None
@@ -555,7 +555,7 @@ class HorizonSearch:
 
     def _by_roots(self, lines: dict[Condition, Line], roots: dict[Condition, Root]) -> _Best:
         binding = min(roots, key=lambda c: roots[c].x)
-        low, high = (min(each.x + sign * each.half for each in roots.values()) for sign in (-1, 1))
+        low, high = (min(root.x + sign * root.half for root in roots.values()) for sign in (-1, 1))
         best = roots[binding]
         return _Best(best.x, low, high, binding.key, binding.goal, lines[binding].sharpness, best.by_seed)
 
@@ -611,8 +611,8 @@ class HorizonSearch:
         best = self._best
         if best is None:
             return False
-        known = min(POINTS, OF_MISSES * (1 - best.goal))
-        return best.half <= self.spec.tolerance or best.half * best.sharpness <= known
+        max_error = min(POINTS, OF_MISSES * (1 - best.goal))
+        return best.half <= self.spec.tolerance or best.half * best.sharpness <= max_error
 
     @property
     def _decided(self) -> bool:
@@ -646,10 +646,10 @@ class HorizonSearch:
         """The runs at the answer: of both sides of it, or their mean would not be the goal."""
         trials: list[Trial] = []
         above = {t.key: math.log(t.key.rate_rps) - best.x for t in self._runs.values()}
-        both = max(min((abs(x) for x in above.values() if x * side >= 0), default=0.0) for side in (-1, 1))
+        reach = max(min((abs(x) for x in above.values() if x * side >= 0), default=0.0) for side in (-1, 1))
         for width in (FARTHEST, SAME_LINE):
             if len(trials) < FINAL // 2:
-                width = max(width, both if both <= 2 * FARTHEST else 0.0)
+                width = max(width, reach if reach <= 2 * FARTHEST else 0.0)
                 trials = [t for t in self._runs.values() if abs(above[t.key]) <= width]
         return [t for t in trials if t.share(best.key).of and t.quarters is not None]
 
@@ -659,9 +659,9 @@ class HorizonSearch:
             return None
         condition = next(c for c in self._objective(self.horizon_s)[0] if c.key == best.key)
         shares = np.array([t.share(best.key).met / t.share(best.key).of for t in trials])
-        met, of = (np.array([part[best.key] for t in trials if (q := t.quarters) for part in (getattr(q, name),)])
+        met, total = (np.array([part[best.key] for t in trials if (q := t.quarters) for part in (getattr(q, name),)])
                    for name in ("met", "of"))  # fmt: skip
-        quarters = np.nanmean(np.where(of > 0, met / np.maximum(1, of), math.nan), axis=0)
+        quarters = np.nanmean(np.where(total > 0, met / np.maximum(1, total), math.nan), axis=0)
         return NearRuns(
             runs=len(trials), quarters=tuple(quarters.tolist()), worst=float(shares.min()),
             met=float((shares >= condition.goal).mean()), collapsed=float((shares < condition.goal / 2).mean()),

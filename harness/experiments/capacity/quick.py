@@ -77,11 +77,11 @@ def quick_search(
         try:
             if isinstance(backend, Remote) and setup.alone_rps == 0 and settings.from_rps is None:
                 with store.opened(setup):
-                    alone = _alone(setup, store, runs, ends_s, tell)
+                    unloaded = _alone(setup, store, runs, ends_s, tell)
                     first_rps = None
                     left_s = ends_s - time.monotonic()
-                    if alone.e2e_s and _rise_s(alone) + alone.more_s < LOOP_SHARE * left_s:
-                        first_rps = _loaded(setup, store.path, alone, shared, ends_s, tell, display)
+                    if unloaded.e2e_s and _rise_s(unloaded) + unloaded.more_s < LOOP_SHARE * left_s:
+                        first_rps = _loaded(setup, store.path, unloaded, shared, ends_s, tell, display)
                 settings = replace(settings, from_rps=first_rps)
                 if (limit := settings.max_requests) is not None and first_rps is not None:
                     settings = replace(settings, max_requests=max(1, limit - limit // 2))
@@ -109,16 +109,16 @@ def _alone(setup: Setup, store: Store, runs: Runs, ends_s: float, tell: Callable
         replace(setup.spec, duration=ALONE_S), setup.own_rps, setup.slo, key, _wanted(setup),
         ends_s=min(ends_s, time.monotonic() + ALONE_S + ALONE_MOST_S),
     )  # fmt: skip
-    (alone,) = runs([task])
+    (unloaded,) = runs([task])
     table = load(store.path / TRIALS_FOLDER / task.folder).requests
     table = table.filter(pa.array(succeeded(table)))
-    if alone.e2e_s and len(table):
-        alone = replace(alone, e2e_s=_answer_s(table, setup))
-        known = [(metric.label, metric.of(table)) for metric in headline()]
-        shown = (f"{label} {np.nanmedian(values):.3g} s" for label, values in known if np.isfinite(values).any())
-        tell(f"one request at a time: {', '.join(shown)} (medians of {len(table)})")
-    store.ledger.add(alone)
-    return alone
+    if unloaded.e2e_s and len(table):
+        unloaded = replace(unloaded, e2e_s=_answer_s(table, setup))
+        latencies = [(metric.label, metric.of(table)) for metric in headline()]
+        medians = (f"{label} {np.nanmedian(values):.3g} s" for label, values in latencies if np.isfinite(values).any())
+        tell(f"one request at a time: {', '.join(medians)} (medians of {len(table)})")
+    store.ledger.add(unloaded)
+    return unloaded
 
 
 def _answer_s(table: pa.Table, setup: Setup) -> float:
@@ -195,25 +195,25 @@ def first_rate(table: pa.Table, setup: Setup) -> float | None:
     """
     table = table.sort_by("scheduled_s")
     due_s, end_s = number(table, "scheduled_s"), ended_s(table)
-    known = table.filter(pc.field("status") != "cancelled")
-    good = {share.key: share.mask for share in shares(known, setup.slo)}
-    wanted = _wanted(setup)
-    masks = [mask for c in wanted if (mask := good[c.key]) is not None]
-    if not len(known) or not masks:
+    ended = table.filter(pc.field("status") != "cancelled")
+    good = {share.key: share.mask for share in shares(ended, setup.slo)}
+    conditions = _wanted(setup)
+    masks = [mask for c in conditions if (mask := good[c.key]) is not None]
+    if not len(ended) or not masks:
         return None
-    goal = max(condition.goal for condition in wanted)
+    goal = max(condition.goal for condition in conditions)
     sums = np.cumsum(np.logical_and.reduce(masks) - goal)
     last = int(sums.argmax()) if sums.max() > 0 else 0
-    near = known.slice(max(0, last + 1 - NEAR), NEAR)
-    near = near.filter(pa.array(succeeded(near)))
-    if not len(near):
+    window = ended.slice(max(0, last + 1 - NEAR), NEAR)
+    window = window.filter(pa.array(succeeded(window)))
+    if not len(window):
         return None
-    middle_s = (number(near, "scheduled_s") + ended_s(near)) / 2  # of each request, when others slow it down
-    under_way = [(due_s <= at).sum() - (end_s <= at).sum() for at in middle_s]
-    steady_rps = float(np.mean(under_way)) / _answer_s(near, setup)
-    begun_s = number(near, "scheduled_s")
+    middle_s = (number(window, "scheduled_s") + ended_s(window)) / 2  # of each request, when others slow it down
+    under_way = [(due_s <= at_s).sum() - (end_s <= at_s).sum() for at_s in middle_s]
+    steady_rps = float(np.mean(under_way)) / _answer_s(window, setup)
+    begun_s = number(window, "scheduled_s")
     begun_rps = float(((due_s >= begun_s[0]) & (due_s <= begun_s[-1])).sum() / max(begun_s[-1] - begun_s[0], 0.1))
-    if last + 1 == len(known):
+    if last + 1 == len(ended):
         return plain(max(1e-3, steady_rps))
     first_s = np.sort(first_last(table)[0])
     first_s = first_s[np.isfinite(first_s)]
@@ -225,14 +225,14 @@ def client_floor(setup: Setup, info: CapacityAnswer) -> Floor | None:
     """The error of the client's times at the rate that was found, or the highest one tried; None where it has none that
     can be measured."""
     backend = setup.planned.backend
-    rates = [rate for one in info.answers for rate in (one.capacity_rps, *one.bracket_rps) if rate]
+    rates = [rate for answer in info.answers for rate in (answer.capacity_rps, *answer.bracket_rps) if rate]
     rate_rps = next(iter(rates), max((point.rate_rps for point in info.curve), default=0.0))
     if not isinstance(backend, Remote) or not backend.stream or not rate_rps:
         return None
     planned = plan(at_rate(replace(setup.spec, requests=FLOOR_REQUESTS, duration=None), rate_rps, setup.own_rps))
     senders = sender_count(setup.spec.senders, events_rps(planned.schedule.table))
     try:
-        found = termination.run(calibration.measure(backend, planned.schedule, senders, FLOOR_S))
+        floor = termination.run(calibration.measure(backend, planned.schedule, senders, FLOOR_S))
     except (BenchError, OSError, KeyboardInterrupt):  # an answer without a floor is better than none
         return None
-    return calibration.combined(found, found)
+    return calibration.combined(floor, floor)

@@ -208,12 +208,12 @@ class SearchResult:
     @property
     def answered(self) -> Estimate | None:
         """The estimate, where it is an answer: with an interval (one traffic has none), inside of the rates tried."""
-        found = self.estimate
-        if found is None:
+        estimated = self.estimate
+        if estimated is None:
             return None
-        if found.low_rps is None or found.high_rps is None:
-            return found if self.resolved and self.bracket.holds(found.rate_rps, found.rate_rps) else None
-        return found if self.bracket.holds(found.low_rps, found.high_rps) else None
+        if estimated.low_rps is None or estimated.high_rps is None:
+            return estimated if self.resolved and self.bracket.holds(estimated.rate_rps, estimated.rate_rps) else None
+        return estimated if self.bracket.holds(estimated.low_rps, estimated.high_rps) else None
 
 
 def sustained(rate_rps: float, found: Estimate, bracket: Bracket) -> bool | None:
@@ -230,14 +230,14 @@ def answered(
     steps: Generator[list[TrialRequest], list[Trial], Answer], make: Callable[[list[TrialRequest]], list[Trial]]
 ) -> Answer:
     """Make the trials that a search asks for until it has its answer."""
-    made: list[Trial] | None = None
+    trials: list[Trial] | None = None
     while True:
         try:
-            wanted = steps.send(made)  # type: ignore[arg-type]  # the first word to a generator is None
+            requests = steps.send(trials)  # type: ignore[arg-type]  # the first word to a generator is None
         except StopIteration as end:
-            found: Answer = end.value
-            return found
-        made = make(wanted)
+            answer: Answer = end.value
+            return answer
+        trials = make(requests)
 
 
 def plain(rate_rps: float) -> float:

@@ -250,8 +250,8 @@ def _alone(task: Task) -> pa.Table:
     due_s = np.where(waits, number(table, "scheduled_s"), APART_S * np.cumsum(~waits))
     due_s = np.maximum.accumulate(due_s)  # a row stays below the one that it waits for
     place = table.schema.get_field_index("scheduled_s")
-    apart = replace(planned.schedule, table=table.set_column(place, "scheduled_s", pa.array(due_s)))
-    return trial.run(replace(planned, schedule=apart)).table
+    spaced = replace(planned.schedule, table=table.set_column(place, "scheduled_s", pa.array(due_s)))
+    return trial.run(replace(planned, schedule=spaced)).table
 
 
 def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Trial:
@@ -267,7 +267,7 @@ def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: floa
     quarter = np.minimum(quarter, QUARTERS - 1)  # the stages of a task that is completed after the end
     counts = ObjectiveCounts(task.slo)
     counts.add(table, quarter)
-    met, of = ({k: _padded(part) for k, part in parts.items()} for parts in (counts.met, counts.of))
+    met, total = ({k: _padded(part) for k, part in parts.items()} for parts in (counts.met, counts.of))
     ends = settled_s + quarter_s * np.arange(1, QUARTERS + 1)
     under_way = np.array([int((due_s < end).sum() - (end_s < end).sum()) for end in ends])
     drawn = float(number(table, "prompt_tokens").sum()), float(number(table, "output_tokens_asked").sum())
@@ -279,15 +279,15 @@ def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: floa
     return Trial(
         key=key,
         requests=sent,
-        kept=int(of[JOINT].sum()),
+        kept=int(total[JOINT].sum()),
         cut_at_s=settled_s,
         passed=passed,
         overloaded=passed is None and overload(table) is not None,
         e2e_s=float(e2e_s.mean()) if len(e2e_s) else None,
         system_s=settled_s + task.horizon_s,
         wall_s=time.monotonic() - begun_s,
-        shares=tuple(Share(name, int(met[name].sum()), int(of[name].sum())) for name in met),
-        quarters=Quarters(met, of, under_way, drawn, full),
+        shares=tuple(Share(name, int(met[name].sum()), int(total[name].sum())) for name in met),
+        quarters=Quarters(met, total, under_way, drawn, full),
     )
 
 
@@ -310,9 +310,9 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         measured = measured.filter(pa.array(due_s <= task.key.planned / task.key.rate_rps - tail_s))
     # Note: follow-ups come long after the last session has begun, so more slowly than the traffic of that rate
     trails = task.settle_s is None and measured["session"].null_count < len(measured)
-    found = shares(table if probe else measured, task.slo)
+    trial_shares = shares(table if probe else measured, task.slo)
     if task.key.rate_rps == 0:
-        found = with_typical(found, table, task.slo)
+        trial_shares = with_typical(trial_shares, table, task.slo)
     early = passed is not None
     if not (probe or len(measured)):
         raise UsageError(
@@ -322,18 +322,18 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     # Note: in longer runs a growing queue grows further, so it counts even where all requests met the SLO
     grown = not early and overload(table) is not None
     if probe and passed is None:
-        passed = not grown and not missed(found, task.wanted)
+        passed = not grown and not missed(trial_shares, task.wanted)
     sent = len(table)
     if early:  # those under way when the probe was ended were paid for too
         due_s = number(table, "scheduled_s")
         per_s = len(due_s) / max(float(due_s.max()), 1e-9)
         sent = min(task.key.planned, max(len(table), round(per_s * float(np.nanmax(end_s)))))
-    ok, requested, made = (
+    ok, requested, generated = (
         succeeded(measured),
         number(measured, "output_tokens_asked"),
         number(measured, "output_tokens"),
     )
-    wanted = float(requested[ok].sum())
+    asked_tokens = float(requested[ok].sum())
     return Trial(
         key=task.key,
         requests=sent,
@@ -344,12 +344,12 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         e2e_s=float(e2e_s.mean()) if len(e2e_s) else None,
         system_s=float(np.nanmax(end_s, initial=0.0)),
         wall_s=time.monotonic() - begun_s,
-        shares=found,
+        shares=trial_shares,
         answered_rps=answered_rps(end_s[succeeded(table)]),
         arrived_rps=None if trails else arrived_rps(number(measured, "scheduled_s")),
         dispersion=dispersion(number(measured, "scheduled_s")),
         # requests that fail, more of them at a higher rate, do not change it
-        output_tokens=float(made[ok].sum() / wanted * requested.mean()) if wanted else None,
+        output_tokens=float(generated[ok].sum() / asked_tokens * requested.mean()) if asked_tokens else None,
     )
 
 
@@ -423,9 +423,9 @@ class Watch:
             if record.request_id < len(self._deadline_s):
                 self._deadline_s[record.request_id] = np.inf
         for share in shares(to_table(records), self._task.slo):
-            met, of = self._seen.get(share.key, (0, 0))
+            met, total = self._seen.get(share.key, (0, 0))
             if share.mask is not None:
-                self._seen[share.key] = met + share.met, of + share.of
+                self._seen[share.key] = met + share.met, total + share.of
         return self._decided()
 
     def tick(self, now_s: float) -> bool:
@@ -436,15 +436,15 @@ class Watch:
     def _decided(self) -> bool:
         planned = self._task.key.planned
         for condition in self._task.wanted if self.passed is None else ():
-            met, of = self._seen.get(condition.key, (0, 0))
+            met, total = self._seen.get(condition.key, (0, 0))
             late = self._late if condition.key == JOINT else 0
-            ended, may_miss = of + late, float(self._may_miss.get(condition.key, 0))
+            ended, may_miss = total + late, float(self._may_miss.get(condition.key, 0))
             if self._task.key.goal is None:  # a block has to be far below the goal, and a good part of it over
                 if ended < PART * planned:
                     continue
                 spread = math.sqrt(CLUMP * condition.goal * (1 - condition.goal) * ended)
                 may_miss = (1 - condition.goal + FAR) * ended + 4 * spread
-            if of - met + late > may_miss:
+            if total - met + late > may_miss:
                 self.passed = False
         return self.passed is not None
 
@@ -525,13 +525,13 @@ class Ledger:
             write_parquet(self._path, TRIALS, self.table().to_batches())
 
     def _keep(self, tried: Iterable[Trial]) -> None:
-        self._tried.update((each.key, each) for each in tried)
+        self._tried.update((trial.key, trial) for trial in tried)
 
     @property
     def whole(self) -> list[Trial]:
         """The trials that ran to their end, by rate and seed."""
-        found = [tried for tried in self if tried.key.goal is None and not tried.late]
-        return sorted(found, key=lambda tried: (tried.key.rate_rps, tried.key.seed))
+        complete = [tried for tried in self if tried.key.goal is None and not tried.late]
+        return sorted(complete, key=lambda tried: (tried.key.rate_rps, tried.key.seed))
 
     @property
     def probes(self) -> list[Trial]:
@@ -561,17 +561,17 @@ def _row(tried: Trial) -> dict[str, object]:
     ]
     names = ("requests", "kept", "cut_at_s", "passed", "overloaded", "e2e_s", "system_s", "wall_s", "output_tokens",
              "answered_rps", "arrived_rps", "dispersion", "late")  # fmt: skip
-    own = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
+    key_fields = {"seed": key.seed, "rate_rps": key.rate_rps, "planned": key.planned, "goal": key.goal}
     row: dict[str, object] = {
-        **own,
+        **key_fields,
         **{name: getattr(tried, name) for name in names},
         "shares": packed,
         "typical_s": [s.typical_s for s in tried.shares],
     }
     if quarters is not None:
-        met, of = quarters.met, quarters.of
+        met, total = quarters.met, quarters.of
         row |= {"drawn": list(quarters.drawn), "open": quarters.under_way.tolist(), "full": quarters.full}
-        row |= {"blocks": [{"text": str(k), "met": met[k].tolist(), "of": of[k].tolist()} for k in met]}
+        row |= {"blocks": [{"text": str(k), "met": met[k].tolist(), "of": total[k].tolist()} for k in met]}
     return row
 
 
@@ -588,18 +588,18 @@ def _read(path: Path) -> Iterable[Trial]:
         raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
     for row in rows:
         key = Key(*(row.pop(name) for name in ("seed", "rate_rps", "planned", "goal")))
-        found = []
+        trial_shares = []
         packed, typical_s = row.pop("shares"), row.pop("typical_s")
         for share, value_s in zip(packed, typical_s or [None] * len(packed), strict=True):
-            bits, of = share["bits"], int(share["of"])
-            mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=of).astype(bool)
-            found.append(Share(restored_key(share["text"]), int(share["met"]), of, mask, value_s))
+            bits, total = share["bits"], int(share["of"])
+            mask = None if bits is None else np.unpackbits(np.frombuffer(bits, np.uint8), count=total).astype(bool)
+            trial_shares.append(Share(restored_key(share["text"]), int(share["met"]), total, mask, value_s))
         drawn, under_way, blocks, full = (row.pop(name) for name in ("drawn", "open", "blocks", "full"))
         quarters = None
         if drawn is not None:
             met_of = [{restored_key(b["text"]): np.array(b[part]) for b in blocks} for part in ("met", "of")]
             quarters = Quarters(met_of[0], met_of[1], np.array(under_way), tuple(drawn), full)
-        yield Trial(key=key, shares=tuple(found), quarters=quarters, **row)
+        yield Trial(key=key, shares=tuple(trial_shares), quarters=quarters, **row)
 
 
 ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "late", "typical_s", "drawn", "open",
@@ -677,8 +677,8 @@ class Runs:
                 raise BackendError(result.outcome.error)
             if result.outcome.ended != "finished" and (watch is None or not watch.ended_run):
                 raise KeyboardInterrupt
-            if (made := shown(task, result, watch, begun_s)) is not None:
-                return made
+            if (tried := shown(task, result, watch, begun_s)) is not None:
+                return tried
             reasons = " ".join(result.run.info.verdict.reasons)
             self.invalid.append(f"{task.name}: {reasons}")
             if attempt == 0:
@@ -727,29 +727,29 @@ def _failed(info: RunInfo, *, ended_early: bool) -> set[str]:
 
 def _scored(task: Task, requests: pa.Table, early: bool | None, begun_s: float, *, late: bool) -> Trial:
     """The result of a run. Of requests that left `late`, or were held back, it is what both ways of counting say."""
-    made = replace(concluded(task, requests, early, begun_s), late=False)
-    known = without_held_back(requests)
-    if not late and known is requests:
-        return made
-    best = from_sent(known) if late else known  # the system was no better than this, and no worse than `requests`
+    tried = replace(concluded(task, requests, early, begun_s), late=False)
+    unheld = without_held_back(requests)
+    if not late and unheld is requests:
+        return tried
+    best = from_sent(unheld) if late else unheld  # the system was no better than this, and no worse than `requests`
     scores = _sides(task, early, requests), _sides(task, early, best)
     if decide_alike(*scores):
-        return made
+        return tried
     sides = {all(side for side, _ in score) for score in scores}
     side = sides.pop() if len(sides) == 1 else None
     if side is False:  # the fewest misses that it may have
-        made = concluded(task, best, early, begun_s)
-    return replace(made, late=True, passed=side)
+        tried = concluded(task, best, early, begun_s)
+    return replace(tried, late=True, passed=side)
 
 
 def _sides(task: Task, early: bool | None, table: pa.Table) -> Sequence[tuple[bool, float]]:
     """The side of each condition, and its share where that counts: a probe tells a side alone."""
     probe = task.key.goal is not None or task.key.rate_rps == 0
-    made = concluded(task, table, None if probe else early, 0.0)
-    found = [(condition, made.share(condition.key)) for condition in task.wanted]
+    tried = concluded(task, table, None if probe else early, 0.0)
+    by_condition = [(condition, tried.share(condition.key)) for condition in task.wanted]
     if probe:
-        return [(bool(made.passed) and not missed([share], [c]), 0.0) for c, share in found]
-    return [(share.met >= c.goal * share.of, share.met / max(1, share.of)) for c, share in found]
+        return [(bool(tried.passed) and not missed([share], [c]), 0.0) for c, share in by_condition]
+    return [(share.met >= c.goal * share.of, share.met / max(1, share.of)) for c, share in by_condition]
 
 
 def _fault(task: Task, result: Result) -> str | None:

@@ -73,7 +73,7 @@ def compare(
     """
     pairs = matched.pairs
     differing = refusals.found(matched, rescored=settings.slo is not None)
-    stops = [each for each in differing if each.field not in settings.allowed]
+    stops = [diff for diff in differing if diff.field not in settings.allowed]
     cuts_s = [gates.cut_s(pair, settings.warmup) for pair in pairs]
     compared = [
         _pair(number, pair, cut_s, settings) for number, (pair, cut_s) in enumerate(zip(pairs, cuts_s, strict=True), 1)
@@ -92,12 +92,12 @@ def compare(
     judged = None if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter, in_turns=in_turns)
     own_slos = {pair.base.info.slo.text for pair in pairs}
     first = pairs[0].base if pairs else None
-    every = _with_attempts(compared, attempts)
-    valid = {pair.pair for pair in every if pair.valid}
-    whole = all(pair.valid for pair in compared) and all(pair.pair in valid for pair in every)
+    all_pairs = _with_attempts(compared, attempts)
+    valid = {pair.pair for pair in all_pairs if pair.valid}
+    all_valid = all(pair.valid for pair in compared) and all(pair.pair in valid for pair in all_pairs)
     info = CompareAnswer(
         versions=dict(host.versions()),
-        verdict="refused" if judged is None else judged.verdict if whole else "invalid",
+        verdict="refused" if judged is None else judged.verdict if all_valid else "invalid",
         mode="exact" if exact else "paired",
         in_turns=in_turns,
         alpha=settings.alpha,
@@ -109,14 +109,14 @@ def compare(
         goal=settings.goal or (settings.slo or (Slo() if first is None else restored_slo(first.info))).goal,
         rescored=settings.slo is not None,
         warmup=settings.warmup,
-        pairs=every,
+        pairs=all_pairs,
         gates=[] if judged is None else judged.gates,
         shown=[] if judged is None else judged.shown,
         output_lengths=answered,
         exact=None if judged is None else judged.exact,
         differences=refusals.others(pairs),
         refused=[refusals.refusal(stop) for stop in stops],
-        allowed_differences=[refusals.refusal(each) for each in differing if each.field in settings.allowed],
+        allowed_differences=[refusals.refusal(diff) for diff in differing if diff.field in settings.allowed],
         notes=list(notes),
     )
     info = info.change(warnings=list(wording.warnings(info, matched)), exit_code=EXIT_CODES[info.verdict])
@@ -147,25 +147,25 @@ def _judged(
     runs = [side for pair in pairs for side in (pair.base, pair.head) if isinstance(side, Run)]
     fewest = min((len(run.requests) for run in runs), default=0)
     series = _series(pairs, cuts_s, settings.slo, {gate.quantity.name: gate.quantity for gate in settings.gates})
-    names = {each.quantity.name for each in series}
+    names = {measured.quantity.name for measured in series}
     standing = gates.exact(gates.few_requests(fewest)) if virtual else gates.defaults(names)
     chosen = settings.gates or standing
     for gate in settings.gates:
         if gate.quantity.name not in names:  # it would never fire
             raise no_such("quantity to gate in these runs", gate.quantity.name, names)
-    fails_otherwise = any(any(each.losses) for each in series if each.quantity.name == "failed")
+    fails_otherwise = any(any(measured.losses) for measured in series if measured.quantity.name == "failed")
     if fails_otherwise and "failed" not in {gate.quantity.name for gate in chosen}:
         # answering fewer requests is not better, whatever the gates are
         chosen += tuple(gate for gate in standing if gate.quantity.name == "failed")
     gated = [
-        (gate, each)
-        for point in dict.fromkeys(tuple(each.point.items()) for each in series)
+        (gate, measured)
+        for point in dict.fromkeys(tuple(measured.point.items()) for measured in series)
         for gate in chosen
-        for each in series
-        if each.quantity.name == gate.quantity.name and tuple(each.point.items()) == point
+        for measured in series
+        if measured.quantity.name == gate.quantity.name and tuple(measured.point.items()) == point
     ]
     if not virtual:
-        gated = [(gate, _with_steady(each, pairs, cuts_s)) for gate, each in gated]
+        gated = [(gate, _with_steady(measured, pairs, cuts_s)) for gate, measured in gated]
     judge = verdict.exact if virtual else verdict.paired
     rows = list(shorter) or judge(gated, settings.alpha)
     if not in_turns:  # failures, shorter answers and what cannot be measured any more come from no other day
@@ -175,9 +175,9 @@ def _judged(
             else row
             for row in rows
         ]
-    taken = set() if shorter else {gate.quantity.name for gate in chosen}
+    gate_names = set() if shorter else {gate.quantity.name for gate in chosen}
     by_chance = [] if shorter else [row for row in answered if any(row.losses)]
-    rest = verdict.shown([each for each in series if each.quantity.name not in taken], settings.alpha)
+    rest = verdict.shown([measured for measured in series if measured.quantity.name not in gate_names], settings.alpha)
     return _Judged(
         verdict=whole([row.verdict for row in rows]) if rows else "inconclusive",
         gates=rows,
@@ -188,44 +188,44 @@ def _judged(
 
 def _with_steady(series: Series, pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Series:
     """A series with its steady losses, where each pair has one."""
-    here = [(pair, cut_s) for pair, cut_s in zip(pairs, cuts_s, strict=True) if pair.point == series.point]
-    found = [gates.steady(pair, series.quantity.name, cut_s) for pair, cut_s in here]
-    return replace(series, steady=tuple(each for each in found if each is not None)) if all(found) else series
+    at_point = [(pair, cut_s) for pair, cut_s in zip(pairs, cuts_s, strict=True) if pair.point == series.point]
+    losses = [gates.steady(pair, series.quantity.name, cut_s) for pair, cut_s in at_point]
+    return replace(series, steady=tuple(loss for loss in losses if loss is not None)) if all(losses) else series
 
 
 def _series(
     pairs: Sequence[Pair], cuts_s: Sequence[float], objective: Slo | None, gated: Mapping[str, gates.Quantity]
 ) -> list[Series]:
     """Every quantity at every point, in the order in which they come up; those that no run has are left out."""
-    both = [(pair, *gates.both(pair, objective, cut_s)) for pair, cut_s in zip(pairs, cuts_s, strict=True)]
-    found, held = [], any(map(gates.is_held_back, pairs))  # an unknown gate has no verdict, rather than no row
+    scored = [(pair, *gates.both(pair, objective, cut_s)) for pair, cut_s in zip(pairs, cuts_s, strict=True)]
+    rows, held = [], any(map(gates.is_held_back, pairs))  # an unknown gate has no verdict, rather than no row
     for point in dict.fromkeys(tuple(pair.point.items()) for pair in pairs):
-        here = [(base, head) for pair, base, head in both if tuple(pair.point.items()) == point]
-        for name in dict.fromkeys(name for sides in here for side in sides for name in side):
+        at_point = [(base, head) for pair, base, head in scored if tuple(pair.point.items()) == point]
+        for name in dict.fromkeys(name for sides in at_point for side in sides for name in side):
             series = Series(
                 gated.get(name) or gates.quantity(name),
                 dict(point),
-                tuple(base.get(name) for base, _ in here),
-                tuple(head.get(name) for _, head in here),
+                tuple(base.get(name) for base, _ in at_point),
+                tuple(head.get(name) for _, head in at_point),
             )
-            found += [series] if series.is_there or held else []
-    return found
+            rows += [series] if series.is_there or held else []
+    return rows
 
 
 def _parted(pairs: Sequence[Pair]) -> Parting:
     """How many rows of all pairs differ, and where the runs of the first pair that is not the same part."""
-    found = [
+    partings = [
         structs.replace(verdict.compared(pair.base, pair.head), pair=number)
         for number, pair in enumerate(pairs, 1)
         if not isinstance(pair.base, Numbers) and not isinstance(pair.head, Numbers)
     ]
-    first = next((each for each in found if not each.identical), found[0])
-    steps = [each.steps for each in found if each.steps is not None]
+    first = next((parting for parting in partings if not parting.identical), partings[0])
+    steps = [parting.steps for parting in partings if parting.steps is not None]
     return structs.replace(
         first,
-        requests=sum(each.requests for each in found),
-        requests_differ=sum(each.requests_differ for each in found),
-        steps=sum(steps) if len(steps) == len(found) else None,
+        requests=sum(parting.requests for parting in partings),
+        requests_differ=sum(parting.requests_differ for parting in partings),
+        steps=sum(steps) if len(steps) == len(partings) else None,
     )
 
 
@@ -255,21 +255,21 @@ def _reasons(source: Source, side: str) -> list[str]:
         return [f"{side}: the run did not finish"]
     if len(source.requests) and not succeeded(source.requests).any():
         return [f"{side}: no request ended well"]
-    found = source.info.verdict
-    return [f"{side}: {each}" for each in found.reasons or ["not valid"]] if found.valid is False else []
+    validity = source.info.verdict
+    return [f"{side}: {reason}" for reason in validity.reasons or ["not valid"]] if validity.valid is False else []
 
 
 def _with_attempts(compared: list[ComparedPair], attempts: Sequence[ComparedPair]) -> list[ComparedPair]:
     """The pairs with the facts of the attempts that made them, and the attempts that failed, in their order."""
     if not attempts:
         return compared
-    found: list[ComparedPair] = []
+    all_pairs: list[ComparedPair] = []
     for attempt in attempts:
         facts = {name: getattr(attempt, name) for name in _OF_ATTEMPT}
         path = Path(attempt.base_run)
-        ours = [pair for pair in compared if path in (Path(pair.base_run), *Path(pair.base_run).parents)]
-        found += [structs.replace(pair, **facts) for pair in ours] or [attempt]
-    return found
+        attempt_pairs = [pair for pair in compared if path in (Path(pair.base_run), *Path(pair.base_run).parents)]
+        all_pairs += [structs.replace(pair, **facts) for pair in attempt_pairs] or [attempt]
+    return all_pairs
 
 
 def _side(label: str, runs: Sequence[Source]) -> Side:

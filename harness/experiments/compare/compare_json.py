@@ -234,7 +234,7 @@ class CompareAnswer(Document, frozen=True, kw_only=True):
     @property
     def same_requests(self) -> bool:
         """Whether both sides of every pair sent the same requests; else --allow-different let others pass."""
-        return all(each.field != "schedule" for each in (*self.refused, *self.allowed_differences))
+        return all(refusal.field != "schedule" for refusal in (*self.refused, *self.allowed_differences))
 
     def on(self, side: str) -> Side:
         return self.base if side == "base" else self.head

@@ -55,8 +55,8 @@ Values = dict[str, float | None]
 
 def compared() -> Mapping[str, Metric]:
     """Metrics of which mean and percentiles are compared: the headlines first, then by name."""
-    known = [metric for metric in metrics().values() if metric.compared is not None]
-    return {m.name: m for m in sorted(known, key=lambda m: m.place if m.headline else math.inf)}
+    comparable = [metric for metric in metrics().values() if metric.compared is not None]
+    return {m.name: m for m in sorted(comparable, key=lambda m: m.place if m.headline else math.inf)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ def quantity(name: str, better: Better | None = None) -> Quantity:
 
 def defaults(names: Iterable[str]) -> tuple[Gate, ...]:
     """The gates that stand where the user names none, of the quantities that are there."""
-    there = set(names)
-    return tuple(Gate(quantity(name), *limits) for name, limits in _DEFAULTS.items() if name in there)
+    present = set(names)
+    return tuple(Gate(quantity(name), *limits) for name, limits in _DEFAULTS.items() if name in present)
 
 
 def exact(ignored: float) -> tuple[Gate, ...]:
@@ -156,9 +156,9 @@ def exact(ignored: float) -> tuple[Gate, ...]:
 
     A request that fails counts always. What must be found plays a part only where one seed is better and another worse.
     """
-    found = {name: _DEFAULTS.get(name, _USUAL)[1] for name in _EXACT}
+    must_detect = {name: _DEFAULTS.get(name, _USUAL)[1] for name in _EXACT}
     least = {name: 0.0 if name == "failed" else ignored for name in _EXACT}
-    return tuple(Gate(quantity(name), least[name], max(least[name], found[name])) for name in _EXACT)
+    return tuple(Gate(quantity(name), least[name], max(least[name], must_detect[name])) for name in _EXACT)
 
 
 def few_requests(requests: int) -> float:
@@ -186,20 +186,20 @@ def parse(text: str, *, free: bool = False) -> tuple[Gate, ...]:
 
 def _gate(part: str, whole: str, free: bool) -> Gate:
     name, _, limits = part.partition("=")
-    name, (given, better) = name.strip(), _direction(limits.strip())
+    name, (losses, better) = name.strip(), _direction(limits.strip())
     if not name:
         raise UsageError(f"--gate '{whole}': a gate has no name; {_FORM}.")
     if not (free or better or _is_known(name)):
-        known = {*_DEFAULTS, *_RATES, *compared(), *_SHARES, "p99:ttft"}
-        raise no_such("quantity to gate", name, known, "Numbers of other programs need a direction: NAME=2%:5%:lower.")
-    found = quantity(name, better)
-    if not given:
-        return Gate(found, *_DEFAULTS.get(name, _USUAL))
-    ignored, _, wanted = given.partition(":")
-    least, must = _share(ignored, part), _share(wanted or ignored, part)
+        names = {*_DEFAULTS, *_RATES, *compared(), *_SHARES, "p99:ttft"}
+        raise no_such("quantity to gate", name, names, "Numbers of other programs need a direction: NAME=2%:5%:lower.")
+    gated = quantity(name, better)
+    if not losses:
+        return Gate(gated, *_DEFAULTS.get(name, _USUAL))
+    ignored, _, detected = losses.partition(":")
+    least, must = _share(ignored, part), _share(detected or ignored, part)
     if must < least or must == 0:
         raise UsageError(f"--gate '{part}': the loss that must be found is above 0 and not below the one that is not.")
-    return Gate(found, least, must)
+    return Gate(gated, least, must)
 
 
 def _direction(limits: str) -> tuple[str, Better | None]:
@@ -221,13 +221,13 @@ def _is_percentile(text: str) -> bool:
 
 
 def _share(text: str, part: str) -> float:
-    given = text.strip()
+    stripped = text.strip()
     try:
-        value = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+        value = float(stripped.removesuffix("%")) / (100 if stripped.endswith("%") else 1)
     except ValueError:
         value = math.nan
     if not 0 <= value < 1:
-        raise UsageError(f"--gate '{part}': '{given}' is no share from 0% to 99%; {_FORM}.")
+        raise UsageError(f"--gate '{part}': '{stripped}' is no share from 0% to 99%; {_FORM}.")
     return value
 
 
@@ -277,12 +277,12 @@ def decided_alike(pair: Pair, chosen: Sequence[Gate], objective: Slo | None, fro
     def losses(view: Callable[[pa.Table], pa.Table]) -> Scores:
         sides = [replace(s, requests=view(s.requests)) if isinstance(s, Run) else s for s in (pair.base, pair.head)]
         base, head = both(Pair(sides[0], sides[1]), objective, from_s)
-        found = []
+        scores = []
         for gate in chosen or defaults({*base, *head}):
             name, least = gate.quantity.name, gate.limits.min_effect or gate.limits.must_detect
             loss = gate.quantity.loss(base.get(name), head.get(name)) or 0.0
-            found.append(((loss > least) - (loss < -least), loss / least))
-        return found
+            scores.append(((loss > least) - (loss < -least), loss / least))
+        return scores
 
     return decide_alike(losses(lambda requests: requests), losses(from_sent), within=1.0)
 
@@ -296,16 +296,16 @@ def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:
     if metric is None or isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
         return None
     tables = [since(run.requests, from_s) for run in (pair.base, pair.head)]
-    _, ours, theirs = np.intersect1d(*(table["request_id"] for table in tables), return_indices=True)
+    _, base_rows, head_rows = np.intersect1d(*(table["request_id"] for table in tables), return_indices=True)
     base, head = (
         np.where(succeeded(table), per_request(metric, table), np.nan)[rows]
-        for table, rows in zip(tables, (ours, theirs), strict=True)
+        for table, rows in zip(tables, (base_rows, head_rows), strict=True)
     )
-    due_s = number(tables[0], "scheduled_s")[ours]
-    known = np.flatnonzero((base > 0) & (head > 0))
-    known = known[np.argsort(due_s[known], kind="stable")]
-    found = steady_loss(base[known], head[known])
-    return found if found is None or metric.better == "lower" else (-found[0], found[1])
+    due_s = number(tables[0], "scheduled_s")[base_rows]
+    valid = np.flatnonzero((base > 0) & (head > 0))
+    valid = valid[np.argsort(due_s[valid], kind="stable")]
+    loss = steady_loss(base[valid], head[valid])
+    return loss if loss is None or metric.better == "lower" else (-loss[0], loss[1])
 
 
 def cached_share(source: Source, from_s: float) -> float | None:
@@ -314,9 +314,9 @@ def cached_share(source: Source, from_s: float) -> float | None:
         return None
     table = since(source.requests, from_s)
     cached, prompts = number(table, "cached_tokens"), number(table, "prompt_tokens")
-    known = ~np.isnan(cached)
-    total = float(prompts[known].sum())
-    return float(cached[known].sum()) / total if total else None
+    reported = ~np.isnan(cached)
+    total = float(prompts[reported].sum())
+    return float(cached[reported].sum()) / total if total else None
 
 
 def _cut_s(run: Run, rule: str | None) -> float:
@@ -331,8 +331,8 @@ def _summary(summary: Summary) -> Iterator[tuple[str, float | None]]:
     if summary.bounds:
         yield "attainment", summary.attainment
         yield from ((f"attainment of {bound.text}", bound.attainment) for bound in summary.bounds)
-        whole = [bound for bound in summary.bounds if bound.percentile is not None and bound.passed is not None]
-        yield from ((f"{MISSED}{bound.text}", float(not bound.passed)) for bound in whole)
+        percentiles = [bound for bound in summary.bounds if bound.percentile is not None and bound.passed is not None]
+        yield from ((f"{MISSED}{bound.text}", float(not bound.passed)) for bound in percentiles)
     for name in compared():
         described = summary.metrics.get(name, Described())
         yield name, described.mean

@@ -102,17 +102,17 @@ def read(root: Path) -> dict[str, list[NightlyRun]]:
         raise UsageError(f"'{root}' is no folder; --trend names one with <workload>/<backend>/<utc>-<commit>/ in it.")
     if any((root / file).exists() for file in FILES):
         raise UsageError(f"'{root}' is a single run; --trend names the folder of a series of runs.")
-    found: dict[str, list[NightlyRun]] = {}
+    by_series: dict[str, list[NightlyRun]] = {}
     for path, files in _folders(root):
         below = path.parent.relative_to(root).as_posix()
         series = below if below != "." else "/".join(path.parent.resolve().parts[-2:])
-        found.setdefault(series, []).append(_nightly_run(path, [_read(file) for file in files]))
-    if not found:
+        by_series.setdefault(series, []).append(_nightly_run(path, [_read(file) for file in files]))
+    if not by_series:
         raise UsageError(
             f"No nightly run in '{root}': no folder below it has a date in its name and a run.json or capacity.json; "
             f"write each run with 'bench run ... --out {root}/WORKLOAD/BACKEND/20260105T021700Z-COMMIT'."
         )
-    return {name: _in_order(runs) for name, runs in sorted(found.items())}
+    return {name: _in_order(runs) for name, runs in sorted(by_series.items())}
 
 
 def is_series(root: Path) -> bool:
@@ -149,24 +149,24 @@ def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
         path = Path(place)
         if path == root or not _NAME.search(path.name):
             continue
-        here = [path / file for file in FILES if file in files]
-        if here := here or sorted(file for kind in FILES for file in path.rglob(kind)):
+        run_files = [path / file for file in FILES if file in files]
+        if run_files := run_files or sorted(file for kind in FILES for file in path.rglob(kind)):
             names.clear()
-            yield path, here
+            yield path, run_files
 
 
 def _read(file: Path) -> _Stored:
     try:
         if file.name == "run.json":
             return read_info(file.parent)
-        found = answers.of(file)
+        answer = answers.of(file)
     except UsageError:
         return None
-    return found if isinstance(found, CapacityAnswer) else None
+    return answer if isinstance(answer, CapacityAnswer) else None
 
 
 def _nightly_run(path: Path, stored: Sequence[_Stored]) -> NightlyRun:
-    at, commit = _named(path.name)
+    started, commit = _named(path.name)
     why = next((reason for each in stored if (reason := _unusable(each)) is not None), None)
     readable = [each for each in stored if each is not None]
     infos = [as_run(each) if isinstance(each, CapacityAnswer) else each for each in readable]
@@ -178,7 +178,7 @@ def _nightly_run(path: Path, stored: Sequence[_Stored]) -> NightlyRun:
         values = {name: statistics.fmean(one[name] for one in each) for name in names}
     return NightlyRun(
         name=path.name,
-        at=at,
+        at=started,
         commit=commit,
         path=path,
         exact=exact,
@@ -212,8 +212,8 @@ def _unusable(stored: _Stored) -> str | None:
         if not stored.answers:
             return "not finished: no answer"
         first = stored.answers[0]
-        found = first.state in ("resolved", "unreachable")
-        return None if found else f"{first.state or 'not finished'}: {first.why or 'no answer'}"
+        answered = first.state in ("resolved", "unreachable")
+        return None if answered else f"{first.state or 'not finished'}: {first.why or 'no answer'}"
     if stored.state != "finished" or not stored.concluded:
         return f"not finished ({stored.state or 'no state'})"
     return None if stored.verdict.valid else stored.verdict.text or "not valid"
@@ -222,16 +222,16 @@ def _unusable(stored: _Stored) -> str | None:
 def _values(stored: RunInfo | CapacityAnswer) -> dict[str, float]:
     """The values by name, of a search the capacity for its first goal."""
     if isinstance(stored, CapacityAnswer):
-        found = {"capacity_rps": stored.answers[0].capacity_rps}
+        values = {"capacity_rps": stored.answers[0].capacity_rps}
     else:
         summary, lengths = stored.summary, stored.output_lengths
-        found = {
+        values = {
             f"{name} {statistic}": getattr(summary.metrics.get(name, Described()), statistic)
             for name, statistic in _STATISTICS
         }
-        found |= {name: getattr(summary, name) for name in ("failed", "goodput_rps", "throughput_rps", "attainment")}
-        found[OUTPUT_TOKENS] = lengths.output_tokens if lengths.by == "server" else None
-    return {name: float(value) for name, value in found.items() if value is not None}
+        values |= {name: getattr(summary, name) for name in ("failed", "goodput_rps", "throughput_rps", "attainment")}
+        values[OUTPUT_TOKENS] = lengths.output_tokens if lengths.by == "server" else None
+    return {name: float(value) for name, value in values.items() if value is not None}
 
 
 def _within(stored: RunInfo | CapacityAnswer) -> dict[str, tuple[float, float]]:
@@ -301,21 +301,21 @@ def levels(folder: Path) -> Accepted:
     try:
         return decode(Accepted, untrusted.read_json(path))
     except (Damaged, ValueError, OSError) as error:
-        where = f"at '{error}'" if isinstance(error, Damaged) else "it is no JSON"
+        fault = f"at '{error}'" if isinstance(error, Damaged) else "it is no JSON"
         raise UsageError(
-            f"'{path}' holds no accepted levels ({where}): each needs the 'run' and the 'date' YYYY-MM-DD; correct it, "
+            f"'{path}' holds no accepted levels ({fault}): each needs the 'run' and the 'date' YYYY-MM-DD; correct it, "
             "or delete it and accept a run again with --accept."
         ) from None
 
 
 def accepted_places(runs: Sequence[NightlyRun]) -> dict[int, Level]:
     """Place of the first run at each accepted level -> that level; also where the run itself is gone."""
-    found = {}
+    by_place = {}
     for level in levels(runs[0].path.parent).levels:
         later = [i for i, run in enumerate(runs) if date_of(run.name) >= date_of(level.run)]
         if later:
-            found[later[0]] = level
-    return found
+            by_place[later[0]] = level
+    return by_place
 
 
 def accept(root: Path, name: str, reason: str | None) -> None:
@@ -324,17 +324,17 @@ def accept(root: Path, name: str, reason: str | None) -> None:
     Raises UsageError where none has it, or where the last run has no values.
     """
     series = read(root)
-    found = {key: run for key, runs in series.items() if (run := _chosen(runs, name)) is not None}
-    if not found:
+    chosen = {key: run for key, runs in series.items() if (run := _chosen(runs, name)) is not None}
+    if not chosen:
         last = max(runs[-1].name for runs in series.values())
         raise UsageError(
             f"No run in '{root}' is named '{name}'; give its folder, date or commit, such as '{last}', or latest."
         )
-    for key, run in found.items():
+    for key, run in chosen.items():
         if run.why is not None:
             raise UsageError(f"'{run.name}' of {key} has no values to accept: {run.why}. Name another run.")
     today = f"{datetime.now(UTC):%Y-%m-%d}"
-    for run in found.values():
+    for run in chosen.values():
         folder = run.path.parent
         before = levels(folder)
         others = [level for level in before.levels if date_of(level.run) != date_of(run.name)]
@@ -346,7 +346,7 @@ def _chosen(runs: Sequence[NightlyRun], name: str) -> NightlyRun | None:
     """The run of that name; of several with one commit or on one day the first."""
     if name == LATEST:
         return runs[-1]
-    named: Mapping[str, NightlyRun] = {
+    by_name: Mapping[str, NightlyRun] = {
         key: run for run in reversed(runs) for key in (run.commit, run.at, run.at[:10], run.name) if key
     }
-    return named.get(name)
+    return by_name.get(name)

@@ -56,16 +56,16 @@ class Answered:
         unit of losses, which is -ln of the ratio.
         """
         fall, mean = self.base - self.head, float(self.base.mean())
-        found = decide(fall.tolist(), Limits(0.0, math.inf), alpha)
-        ratio, low, high = (1 - loss / mean for loss in (found.mean, found.high, found.low))
-        sure = self.exact or (found.sd == 0 and len(fall) > 1)
+        test = decide(fall.tolist(), Limits(0.0, math.inf), alpha)
+        ratio, low, high = (1 - loss / mean for loss in (test.mean, test.high, test.low))
+        sure = self.exact or (test.sd == 0 and len(fall) > 1)
         change: LengthChange = "same"
         if ratio < SHORTER and (sure or high < 1):
             change = "shorter"
         elif ratio > LONGER and (sure or low > 1):
             change = "longer"
-        unseen = None if found.mde is None else _loss(1 - found.mde / mean)
-        return change, replace(found, mean=_loss(ratio), low=_loss(high), high=_loss(low), p_sign_flip=None, mde=unseen)
+        unseen = None if test.mde is None else _loss(1 - test.mde / mean)
+        return change, replace(test, mean=_loss(ratio), low=_loss(high), high=_loss(low), p_sign_flip=None, mde=unseen)
 
 
 def _loss(ratio: float) -> float:
@@ -77,12 +77,12 @@ def compared(pairs: Sequence[Pair], cuts_s: Sequence[float], alpha: float) -> li
 
     Several points share alpha equally, so that many of them do not make a false alarm likelier.
     """
-    every = [*_answered(pairs, cuts_s)]
+    answered = [*_answered(pairs, cuts_s)]
     rows = []
-    for one in every:
-        change, decision = one.decided(alpha / len(every))
-        row = structs.asdict(verdict.row(one.series, decision))
-        rows.append(LengthRow(**row, change=change, requests=one.requests))
+    for at_point in answered:
+        change, decision = at_point.decided(alpha / len(answered))
+        row = structs.asdict(verdict.row(at_point.series, decision))
+        rows.append(LengthRow(**row, change=change, requests=at_point.requests))
     return rows
 
 
@@ -94,15 +94,15 @@ def gated(row: LengthRow) -> GateRow | None:
     many_fewer = row.change_pct is not None and row.change_pct < -100 * SUSPECT
     if row.change != "shorter" and not (row.change == "same" and many_fewer):
         return None
-    found: RowVerdict = "regressed" if row.change == "shorter" else "inconclusive"
-    return GateRow(**structs.asdict(row), min_effect_pct=1.0, must_detect_pct=1.0, pairs_needed=None, verdict=found)
+    state: RowVerdict = "regressed" if row.change == "shorter" else "inconclusive"
+    return GateRow(**structs.asdict(row), min_effect_pct=1.0, must_detect_pct=1.0, pairs_needed=None, verdict=state)
 
 
 def different(row: LengthRow) -> Difference:
     """The difference of a row, as it is refused or allowed."""
     assert row.base is not None and row.head is not None and row.change_pct is not None  # both sides have tokens
-    at = ", ".join(f"{name} {value}" for name, value in row.point.items())
-    base = f"{row.base:.4g} tokens a request{f' at {at}' if at else ''}"
+    place = ", ".join(f"{name} {value}" for name, value in row.point.items())
+    base = f"{row.base:.4g} tokens a request{f' at {place}' if place else ''}"
     change = f"{abs(row.change_pct):.3g}% {'fewer' if row.change == 'shorter' else 'more'}"
     return Difference(refusals.OUTPUT_LENGTHS, base, f"{row.head:.4g} ({change})")
 
@@ -121,8 +121,8 @@ def warning(row: LengthRow) -> str | None:
 
 def _answered(pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Iterable[Answered]:
     for point in dict.fromkeys(tuple(pair.point.items()) for pair in pairs):
-        here = [(p, cut) for p, cut in zip(pairs, cuts_s, strict=True) if tuple(p.point.items()) == point]
-        parts = [part for pair, cut_s in here if (part := _tokens(pair, cut_s)) is not None]
+        at_point = [(p, cut) for p, cut in zip(pairs, cuts_s, strict=True) if tuple(p.point.items()) == point]
+        parts = [part for pair, cut_s in at_point if (part := _tokens(pair, cut_s)) is not None]
         base, head = (np.concatenate([part[side] for part in parts]) if parts else np.zeros(0) for side in (0, 1))
         if not base.sum():
             continue
@@ -132,7 +132,7 @@ def _answered(pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Iterable[Answer
             tuple(float(part[0].sum()) / part[2] for part in parts),
             tuple(float(part[1].sum()) / part[2] for part in parts),
         )
-        exact = all(refusals.is_virtual(pair) for pair, _ in here)
+        exact = all(refusals.is_virtual(pair) for pair, _ in at_point)
         yield Answered(dict(point), base, head, sum(part[2] for part in parts), series, exact)
 
 
@@ -143,20 +143,20 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
         return None if None in means else (np.array(means[:1], float), np.array(means[1:], float), 1)
     base, head = (since(run.requests, cut_s) for run in (pair.base, pair.head))
     base, head = base.filter(succeeded(base)), head.filter(succeeded(head))
-    _, ours, theirs = np.intersect1d(base["request_id"], head["request_id"], return_indices=True)
-    if not len(ours):
+    _, base_rows, head_rows = np.intersect1d(base["request_id"], head["request_id"], return_indices=True)
+    if not len(base_rows):
         return None
-    made, made_by_head = (number(t, "output_tokens")[rows] for t, rows in ((base, ours), (head, theirs)))
+    base_tokens, head_tokens = (number(t, "output_tokens")[rows] for t, rows in ((base, base_rows), (head, head_rows)))
     if not (pair.base.info.source or pair.head.info.source):  # other tools do not say what was requested
         requested, requested_of_head = (
-            number(t, "output_tokens_asked")[rows].sum() for t, rows in ((base, ours), (head, theirs))
+            number(t, "output_tokens_asked")[rows].sum() for t, rows in ((base, base_rows), (head, head_rows))
         )
-        made_by_head = made_by_head * (requested / requested_of_head)  # 1, but where other requests were allowed
-    session = number(base, "session")[ours]
-    alone = np.isnan(session)
-    session[alone] = -1 - np.arange(alone.sum())
+        head_tokens = head_tokens * (requested / requested_of_head)  # 1, but where other requests were allowed
+    session = number(base, "session")[base_rows]
+    sessionless = np.isnan(session)
+    session[sessionless] = -1 - np.arange(sessionless.sum())
     group = np.unique(session, return_inverse=True)[1]
-    return np.bincount(group, made).astype(float), np.bincount(group, made_by_head).astype(float), len(ours)
+    return np.bincount(group, base_tokens).astype(float), np.bincount(group, head_tokens).astype(float), len(base_rows)
 
 
 def _mean(side: Source) -> float | None:

@@ -101,8 +101,8 @@ class PairLog:
     def folder(self, pair: int, seed: int) -> Path:
         """An empty folder for the next attempt at a pair; what an attempt that was killed left there is dropped."""
         before = len(self.attempts(pair))
-        again = "" if not before else "-again" if before == 1 else f"-again{before}"
-        path = self.out / "pairs" / f"{pair:02d}-seed{seed}{again}"
+        suffix = "" if not before else "-again" if before == 1 else f"-again{before}"
+        path = self.out / "pairs" / f"{pair:02d}-seed{seed}{suffix}"
         if path.exists():
             shutil.rmtree(path)
         path.mkdir(parents=True)
@@ -165,7 +165,7 @@ class PairLog:
             )
 
     def _write(self) -> None:
-        kept = {
+        content = {
             "schema": 1,
             "kind": KIND,
             "versions": host.versions(),
@@ -174,7 +174,7 @@ class PairLog:
             "notes": self.notes,
             "pairs": [encode(row) for row in self.rows],
         }
-        self._folder.write(kept)
+        self._folder.write(content)
 
 
 def _about(side: Command) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def _differing(kept: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Which words differ, where the texts are the same because the difference lies in what both sides share."""
     if kept["command"] != now["command"]:
         return ""
-    before, after = ([w for w in one["words"] if w not in other["words"]] for one, other in ((kept, now), (now, kept)))
+    before, after = ([w for w in cmd["words"] if w not in other["words"]] for cmd, other in ((kept, now), (now, kept)))
     return f" ({' '.join(before) or 'nothing'} there, {' '.join(after) or 'nothing'} now)"
 
 
@@ -214,8 +214,8 @@ class Command:
         place = _command_at(words)
         if shared is None or place is None or words[place] != "run":
             return words
-        folder, own = (Path(program).parent.resolve() for program in (shutil.which(words[0]) or "", sys.executable))
-        return [*words, f"--probed={shared}"] if folder == own else words
+        folder, prefix = (Path(program).parent.resolve() for program in (shutil.which(words[0]) or "", sys.executable))
+        return [*words, f"--probed={shared}"] if folder == prefix else words
 
     @property
     def seeded(self) -> bool:
@@ -233,13 +233,13 @@ def parse(text: str) -> Command:
         raise UsageError("--run names a command, such as 'bench run --backend sim'; got an empty text.")
     if any(word in _SHELL or word.endswith(";") for word in words):
         raise UsageError(f"--run {text!r} is started without a shell; put it into one: --run \"sh -c '...'\".")
-    given = 0
-    while given < len(words) and _VARIABLE.fullmatch(words[given]):
-        given += 1
-    variables = dict(word.split("=", 1) for word in words[:given])
-    words = _found(words[given:], text)
-    at = _command_at(words)
-    name, options = ("", []) if at is None else (words[at], words[at + 1 :])
+    count = 0
+    while count < len(words) and _VARIABLE.fullmatch(words[count]):
+        count += 1
+    variables = dict(word.split("=", 1) for word in words[:count])
+    words = _found(words[count:], text)
+    place = _command_at(words)
+    name, options = ("", []) if place is None else (words[place], words[place + 1 :])
     if name == "run":
         words = [*words[: -len(options) or None], *_own(options, text)]
     elif name in _SEARCHES and not any(OUT in word for word in options):
@@ -252,7 +252,7 @@ def of_spec(spec: RunSpec, text: str) -> Command:
     words = python("harness.cli", "run")
     for option, value in spec.options().items():
         values = str(value).split("\n") if option == "header" else [str(value)]
-        words += [f"--{option}={one}" for one in values if option != "seed"]
+        words += [f"--{option}={part}" for part in values if option != "seed"]
     return Command(shown(text), (*words[:5], *_own(words[5:], text)), ours=True)
 
 

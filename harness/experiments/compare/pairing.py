@@ -93,22 +93,22 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
         raise UsageError(f"'{text}' names no run; name what 'bench run' wrote.")
     if not path.exists() and "," in str(text):
         return [run for part in str(text).split(",") if part.strip() for run in opened(part.strip(), goal)]
-    found = _search(path)
-    if found is not None:
-        tokens = found.output_tokens or {}
+    search = _search(path)
+    if search is not None:
+        tokens = search.output_tokens or {}
         return [
-            Numbers(path, values, found, seed, tokens.get(str(seed)))
-            for seed, values in by_seed(path, found, goal).items()
+            Numbers(path, values, search, seed, tokens.get(str(seed)))
+            for seed, values in by_seed(path, search, goal).items()
         ]
     return _printed(path) or _runs(path)
 
 
 def made(path: Path) -> list[Source]:
     """What one side of a pair left that was made for a comparison: as `opened`, but a search is one value."""
-    found = _search(path)
-    if found is not None:
-        tokens = [*(found.output_tokens or {}).values()]
-        return [Numbers(path, whole(found), found, None, math.fsum(tokens) / len(tokens) if tokens else None)]
+    search = _search(path)
+    if search is not None:
+        tokens = [*(search.output_tokens or {}).values()]
+        return [Numbers(path, whole(search), search, None, math.fsum(tokens) / len(tokens) if tokens else None)]
     return _printed(path) or _runs(path)
 
 
@@ -121,8 +121,8 @@ def _runs(path: Path) -> list[Source]:
 
 
 def _search(path: Path) -> CapacityAnswer | None:
-    found = answers.of(path) if path.exists() else None
-    return found if isinstance(found, CapacityAnswer) else None
+    answer = answers.of(path) if path.exists() else None
+    return answer if isinstance(answer, CapacityAnswer) else None
 
 
 def _printed(path: Path) -> list[Source]:
@@ -140,21 +140,21 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
     pairs: list[Pair] = []
     left_base: list[Source] = []
     left_head: list[Source] = []
-    for _, ours, theirs in _grouped(base, head, schedule_of):
-        found, alone, others = _nearest(ours, theirs)
-        pairs += found
-        left_base += alone
-        left_head += others
+    for _, of_base, of_head in _grouped(base, head, schedule_of):
+        nearest, rest_base, rest_head = _nearest(of_base, of_head)
+        pairs += nearest
+        left_base += rest_base
+        left_head += rest_head
     if any_schedule:
-        found, left_base, left_head = _nearest(left_base, left_head)
-        pairs += found
+        nearest, left_base, left_head = _nearest(left_base, left_head)
+        pairs += nearest
     if not pairs:
-        pairs = [Pair(ours, theirs) for ours, theirs in zip(base, head, strict=False)]
+        pairs = [Pair(of_base, of_head) for of_base, of_head in zip(base, head, strict=False)]
         return Matched(tuple(pairs), tuple(base[len(pairs) :]), tuple(head[len(pairs) :]))
     order = {id(run): place for place, run in enumerate(base)}
     pairs.sort(key=lambda pair: order[id(pair.base)])
     options = [_options(run) for run in base]
-    varied = {name for each in options for name in each if len({one.get(name) for one in options}) > 1}
+    varied = {name for opts in options for name in opts if len({other.get(name) for other in options}) > 1}
     return Matched(tuple(_named(pairs, varied)), tuple(left_base), tuple(left_head))
 
 
@@ -162,41 +162,41 @@ def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Sour
     """A search that found no capacity at all has none for each seed that the other side searched."""
     only = side[0] if len(side) == 1 else None
     if isinstance(only, Numbers) and only.seed is None and only.search is not None:
-        seeds = [each.seed for each in other if isinstance(each, Numbers) and each.seed is not None]
+        seeds = [run.seed for run in other if isinstance(run, Numbers) and run.seed is not None]
         return [replace(only, seed=seed) for seed in seeds] or side
     return side
 
 
 def joined(matches: Iterable[Matched]) -> Matched:
-    every = [*matches]
+    matched = [*matches]
     return Matched(
-        tuple(pair for each in every for pair in each.pairs),
-        tuple(run for each in every for run in each.alone_base),
-        tuple(run for each in every for run in each.alone_head),
+        tuple(pair for part in matched for pair in part.pairs),
+        tuple(run for part in matched for run in part.alone_base),
+        tuple(run for part in matched for run in part.alone_head),
     )
 
 
 def _nearest(base: Sequence[Source], head: Sequence[Source]) -> tuple[list[Pair], list[Source], list[Source]]:
     """Pairs of those with the most equal options, the nearest first; and what is left on both sides."""
-    ours, theirs = [_options(run) for run in base], [_options(run) for run in head]
-    near = sorted(
-        (sum(one.get(name) != other.get(name) for name in {*one, *other}), i, j)
-        for i, one in enumerate(ours)
-        for j, other in enumerate(theirs)
+    base_options, head_options = [_options(run) for run in base], [_options(run) for run in head]
+    distances = sorted(
+        (sum(opts.get(name) != other.get(name) for name in {*opts, *other}), i, j)
+        for i, opts in enumerate(base_options)
+        for j, other in enumerate(head_options)
     )
     partner: dict[int, int] = {}
-    for _, i, j in near:
+    for _, i, j in distances:
         if i not in partner and j not in partner.values():
             partner[i] = j
     pairs = [Pair(base[i], head[j]) for i, j in partner.items()]
-    alone = [run for i, run in enumerate(base) if i not in partner]
-    return pairs, alone, [run for j, run in enumerate(head) if j not in partner.values()]
+    left_base = [run for i, run in enumerate(base) if i not in partner]
+    return pairs, left_base, [run for j, run in enumerate(head) if j not in partner.values()]
 
 
 def _named(pairs: Sequence[Pair], names: Iterable[str]) -> list[Pair]:
     """The pairs with their points, named by the folder where each has one, else by the fewest options of the base."""
-    own = [_options(pair.base) for pair in pairs]
-    points = [tuple((name, each[name]) for name in sorted(names) if name in each) for each in own]
+    base_options = [_options(pair.base) for pair in pairs]
+    points = [tuple((name, opts[name]) for name in sorted(names) if name in opts) for opts in base_options]
     different = list(dict.fromkeys(points))
     if len(different) == 1:
         return [*pairs]
@@ -236,11 +236,11 @@ def _grouped(
     base: Sequence[Source], head: Sequence[Source], key: Callable[[Source], Key]
 ) -> Iterator[tuple[Key, list[Source], list[Source]]]:
     """Each key, in the order in which it comes up, with the runs of both sides that have it."""
-    found: dict[Key, tuple[list[Source], list[Source]]] = defaultdict(lambda: ([], []))
+    groups: dict[Key, tuple[list[Source], list[Source]]] = defaultdict(lambda: ([], []))
     for side, runs in enumerate((base, head)):
         for run in runs:
-            found[key(run)][side].append(run)
-    yield from ((name, *both) for name, both in found.items())
+            groups[key(run)][side].append(run)
+    yield from ((name, *sides) for name, sides in groups.items())
 
 
 def by_seed(path: Path | str, search: CapacityAnswer, goal: float | None) -> dict[int | None, dict[str, float]]:
@@ -252,34 +252,34 @@ def by_seed(path: Path | str, search: CapacityAnswer, goal: float | None) -> dic
     by_goal = _by_goal(search)
     chosen = next(iter(by_goal)) if goal is None else goal
     if chosen not in by_goal:
-        known = ", ".join(f"{each:.4g}" for each in by_goal)
-        raise UsageError(f"--goal {chosen:g}: the search was for other goals ({known}); name one of them.")
-    found = by_goal[chosen]
-    if not found.knees and found.capacity_rps == 0:
+        goals = ", ".join(f"{searched:.4g}" for searched in by_goal)
+        raise UsageError(f"--goal {chosen:g}: the search was for other goals ({goals}); name one of them.")
+    answer = by_goal[chosen]
+    if not answer.knees and answer.capacity_rps == 0:
         return {None: {NAME: 0.0}}
-    if not found.knees:
-        why = (found.why or "it found none").rstrip(".")
+    if not answer.knees:
+        why = (answer.why or "it found none").rstrip(".")
         raise NotValid(f"The search in '{path}' has no capacity at a goal of {chosen:.4g} to compare: {why}.")
     return {
         int(seed): {
-            _name(goal, chosen): math.exp(one.knees[seed]) for goal, one in by_goal.items() if seed in one.knees
+            _name(goal, chosen): math.exp(other.knees[seed]) for goal, other in by_goal.items() if seed in other.knees
         }
-        for seed in found.knees
+        for seed in answer.knees
     }
 
 
 def whole(search: CapacityAnswer) -> dict[str, float]:
     """The capacity at each goal of a search, over all of its seeds."""
-    found = {goal: one.capacity_rps for goal, one in _by_goal(search).items()}
-    first = next(iter(found))
-    return {_name(goal, first): float(value) for goal, value in found.items() if value is not None}
+    capacities = {goal: answer.capacity_rps for goal, answer in _by_goal(search).items()}
+    first = next(iter(capacities))
+    return {_name(goal, first): float(value) for goal, value in capacities.items() if value is not None}
 
 
 def _by_goal(search: CapacityAnswer) -> dict[float, GoalCapacity]:
     """Goal -> answer. Raises UsageError where a search has none yet."""
     if not search.answers:
         raise UsageError("The search has no answer yet: it is running or was killed; rerun its command to resume.")
-    return {float(one.goal): one for one in search.answers}
+    return {float(answer.goal): answer for answer in search.answers}
 
 
 def _name(goal: float, first: float) -> str:
@@ -289,10 +289,10 @@ def _name(goal: float, first: float) -> str:
 def read(folder: Path) -> dict[str, float] | None:
     """Name -> number of a folder that `write` made; None where there is no such file."""
     try:
-        kept = untrusted.read_json(folder / FILE)["numbers"]
+        numbers = untrusted.read_json(folder / FILE)["numbers"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return {str(name): float(value) for name, value in kept.items()}
+    return {str(name): float(value) for name, value in numbers.items()}
 
 
 def write(folder: Path, numbers: Mapping[str, float]) -> None:

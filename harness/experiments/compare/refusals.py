@@ -56,9 +56,9 @@ def found(matched: Matched, *, rescored: bool) -> list[Difference]:
     differing = (
         Difference(name, _text(base), _text(head))
         for pair in matched.pairs
-        for name, of in FIELDS.items()
+        for name, get in FIELDS.items()
         if not (rescored and name == "slo")
-        if (base := _stated(of(pair.base))) != (head := _stated(of(pair.head)))
+        if (base := _stated(get(pair.base))) != (head := _stated(get(pair.head)))
         if not (None in (base, head) and name in LATER and _versions_differ(pair))
     )
     return [*dict.fromkeys(differing), *_too_few(matched.pairs), *_without_partner(matched)]
@@ -69,8 +69,8 @@ def _too_few(pairs: Sequence[Pair]) -> Iterator[Difference]:
     counts = Counter(tuple(pair.point.items()) for pair in pairs)
     least = min(counts.values(), default=0)
     if least < LEAST_PAIRS and not all(map(is_virtual, pairs)):
-        where = " at a point" if len(counts) > 1 else ""
-        yield Difference("pairs", f"{least} pair{'s' if least != 1 else ''} there{where}", f"{LEAST_PAIRS} needed")
+        at_point = " at a point" if len(counts) > 1 else ""
+        yield Difference("pairs", f"{least} pair{'s' if least != 1 else ''} there{at_point}", f"{LEAST_PAIRS} needed")
 
 
 def _without_partner(matched: Matched) -> Iterator[Difference]:
@@ -78,10 +78,10 @@ def _without_partner(matched: Matched) -> Iterator[Difference]:
 
     Searches take as many seeds as they need, so that one may have more than the other.
     """
-    alone = [run for run in matched.alone_base if not isinstance(run, Numbers)]
-    if alone and matched.pairs:
-        names = ", ".join(str(run.path) for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
-        yield Difference("runs", f"{len(alone)} without a partner ({names})", "nothing of the same schedule")
+    unpaired = [run for run in matched.alone_base if not isinstance(run, Numbers)]
+    if unpaired and matched.pairs:
+        names = ", ".join(str(run.path) for run in unpaired[:3]) + (", ..." if len(unpaired) > 3 else "")
+        yield Difference("runs", f"{len(unpaired)} without a partner ({names})", "nothing of the same schedule")
 
 
 def in_turns(pairs: Sequence[Pair]) -> bool:
@@ -101,7 +101,7 @@ def in_turns(pairs: Sequence[Pair]) -> bool:
     head_first = Counter(tuple(pairs[number].point.items()) for _, number, side in firsts if side)
     return (
         len(ordered) == len(runs)
-        and all(one[1] == other[1] for one, other in zip(firsts, ordered[1::2], strict=True))
+        and all(first[1] == other[1] for first, other in zip(firsts, ordered[1::2], strict=True))
         and all(
             abs(count - 2 * head_first[point]) <= 1
             for point, count in Counter(tuple(pair.point.items()) for pair in pairs).items()
@@ -112,10 +112,10 @@ def in_turns(pairs: Sequence[Pair]) -> bool:
 def _started(source: Source) -> datetime | None:
     """When a run began; None where that is not stored. Other tools leave out the zone."""
     try:
-        found = datetime.fromisoformat(source.info.started or "")
+        start_time = datetime.fromisoformat(source.info.started or "")
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return start_time if start_time.tzinfo else start_time.replace(tzinfo=UTC)
 
 
 def is_virtual(pair: Pair) -> bool:
@@ -128,13 +128,13 @@ def others(pairs: Sequence[Pair]) -> list[Difference]:
 
     A field that is new in the version of bench of one side is no difference.
     """
-    every: list[Difference] = []
+    differences: list[Difference] = []
     for pair in pairs:
         base, head = _facts(pair.base), _facts(pair.head)
-        known = base.keys() & head.keys() if _versions_differ(pair) else base.keys() | head.keys()
-        names = (name for name in dict.fromkeys([*base, *head]) if name in known and base.get(name) != head.get(name))
-        every += [Difference(name, _text(base.get(name)), _text(head.get(name))) for name in names]
-    return list(dict.fromkeys(every))
+        fields = base.keys() & head.keys() if _versions_differ(pair) else base.keys() | head.keys()
+        names = (name for name in dict.fromkeys([*base, *head]) if name in fields and base.get(name) != head.get(name))
+        differences += [Difference(name, _text(base.get(name)), _text(head.get(name))) for name in names]
+    return list(dict.fromkeys(differences))
 
 
 def _versions_differ(pair: Pair) -> bool:
@@ -192,7 +192,7 @@ def _horizon(source: Source) -> object:
     """How long the runs of a simulated search last: capacities over different periods are not comparable."""
     if not isinstance(source, Numbers) or source.search is None:
         return None
-    lasting = dict.fromkeys(one.horizon.horizon_s for one in source.search.answers if one.horizon is not None)
+    lasting = dict.fromkeys(answer.horizon.horizon_s for answer in source.search.answers if answer.horizon is not None)
     return ", ".join(f"{seconds:g} s" for seconds in lasting) or None
 
 

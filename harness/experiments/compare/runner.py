@@ -153,14 +153,14 @@ class _Pairs:
         """Make pairs until there are enough; the exit code of what ended it early, else None."""
         in_vain = 0
         while (pair := self._next()) is not None:
-            again = any(row.pair == pair for row in self.log.complete)
-            row, found = self._attempt(pair)
+            repeated = any(row.pair == pair for row in self.log.complete)
+            row, outcome = self._attempt(pair)
             if row is None:
                 return None
             check_enough(self.wanted, exact=bool(row.exact))
-            in_vain = 0 if row.valid or again else in_vain + 1
-            invalid = found.state in _UNUSABLE
-            if in_vain and (found.exact or in_vain >= (INVALID if invalid else ATTEMPTS)):
+            in_vain = 0 if row.valid or repeated else in_vain + 1
+            invalid = outcome.state in _UNUSABLE
+            if in_vain and (outcome.exact or in_vain >= (INVALID if invalid else ATTEMPTS)):
                 return _NOT_VALID if invalid else _FAILED
         return None
 
@@ -183,12 +183,12 @@ class _Pairs:
             return None
         if done not in verdict.INTERIM:
             return done + 1 if done < verdict.INTERIM[-1] else None
-        found = self._judged(verdict.alpha(verdict.INTERIM, self.alpha))
-        if (pair := self._unusual(found)) is not None:
+        judged = self._judged(verdict.alpha(verdict.INTERIM, self.alpha))
+        if (pair := self._unusual(judged)) is not None:
             return pair
         self.log.add_analysis(done)
-        self.say(f"interim analysis after {count(done)}: {found.verdict}")
-        return done + 1 if found.verdict == OPEN and done < verdict.INTERIM[-1] else None
+        self.say(f"interim analysis after {count(done)}: {judged.verdict}")
+        return done + 1 if judged.verdict == OPEN and done < verdict.INTERIM[-1] else None
 
     def _judged(self, alpha: float) -> Judgement:
         exact = all(row.exact for row in self.log.complete)
@@ -204,7 +204,7 @@ class _Pairs:
         seed, repeated = self.first_seed + pair - 1, bool(self.log.attempts(pair))
         folder = self.log.folder(pair, seed)
         order = (0, 1) if pair % 2 else (1, 0)
-        found: dict[int, RunOutcome] = {}
+        outcomes: dict[int, RunOutcome] = {}
         took_s = [0.0, 0.0]
         for place, side in enumerate(order):
             if place or self.log.rows:
@@ -213,22 +213,22 @@ class _Pairs:
                 return None, RunOutcome(folder, "interrupted")
             self._announce(pair, seed, side, place, again=repeated)
             begun_s = time.monotonic()
-            found[side] = self._run(side, seed, folder)
+            outcomes[side] = self._run(side, seed, folder)
             took_s[side] = time.monotonic() - begun_s
-            if found[side].state == "wrong":
-                raise UsageError(f"{SIDES[side]}, '{self.sides[side].text}': {found[side].why}")
-            if found[side].state == "crashed":
-                raise Crashed(f"{SIDES[side]}, '{self.sides[side].text}': {found[side].why}")
-            if self.watched.interruptions or found[side].state == "interrupted":
+            if outcomes[side].state == "wrong":
+                raise UsageError(f"{SIDES[side]}, '{self.sides[side].text}': {outcomes[side].why}")
+            if outcomes[side].state == "crashed":
+                raise Crashed(f"{SIDES[side]}, '{self.sides[side].text}': {outcomes[side].why}")
+            if self.watched.interruptions or outcomes[side].state == "interrupted":
                 self.watched.interruptions = max(1, self.watched.interruptions)
-                return None, found[side]
-            if found[side].state not in ("good", "late"):
+                return None, outcomes[side]
+            if outcomes[side].state not in ("good", "late"):
                 break
-        states = {run.state for run in found.values()}
+        states = {run.state for run in outcomes.values()}
         late = "late" in states and states <= {"good", "late"}
-        if late and self.judge([(found[0].path, found[1].path)], self.alpha).valid:
-            found = {side: replace(run, state="good") for side, run in found.items()}
-        return self._entered(pair, seed, order, found, took_s, folder)
+        if late and self.judge([(outcomes[0].path, outcomes[1].path)], self.alpha).valid:
+            outcomes = {side: replace(run, state="good") for side, run in outcomes.items()}
+        return self._entered(pair, seed, order, outcomes, took_s, folder)
 
     def _run(self, side: int, seed: int, folder: Path) -> RunOutcome:
         """One run of a side, in a process of its own: each begins in the same state."""
@@ -262,7 +262,7 @@ class _Pairs:
             valid=bad is None,
             repeated=bool(self.log.attempts(pair)),
             why=None if bad is None else f"{SIDES[bad]}: {found[bad].why}",
-            exact=all(one.exact for one in found.values()),
+            exact=all(run.exact for run in found.values()),
             base_s=round(took_s[0], 3),
             head_s=round(took_s[1], 3),
         )
@@ -275,16 +275,16 @@ class _Pairs:
         """Notes on a pair that its numbers do not show."""
         if not row.valid:
             most = INVALID if last.state in _UNUSABLE else ATTEMPTS
-            again = "" if last.exact or len(self.log.attempts(row.pair)) >= most else "; the pair is made again"
-            self.say(f"pair {row.pair} cannot be used, {row.why}{again}")
+            retry = "" if last.exact or len(self.log.attempts(row.pair)) >= most else "; the pair is made again"
+            self.say(f"pair {row.pair} cannot be used, {row.why}{retry}")
         elif not row.exact and (shared := _shared(found)) is not None:
             self._note(shared)
-        for side, one in found.items():
-            if not (self.sides[side].seeded or one.exact or one.many_seeds):
+        for side, run in found.items():
+            if not (self.sides[side].seeded or run.exact or run.many_seeds):
                 self._note(f"{SIDES[side]} has no {{seed}}, so all pairs may be of one schedule, and show no other.")
-            if one.given_up:
+            if run.given_up:
                 self._note(
-                    f"pair {row.pair}, {SIDES[side]}: {one.given_up:,} requests were given up, and the server may have "
+                    f"pair {row.pair}, {SIDES[side]}: {run.given_up:,} requests were given up, and the server may have "
                     "worked on them during the next run; raise --drain or --pause."
                 )
 
@@ -293,11 +293,11 @@ class _Pairs:
             self.say(f"warning: {sentence}")
 
     def _announce(self, pair: int, seed: int, side: int, place: int, *, again: bool) -> None:
-        wanted = "auto" if self.wanted is None and self.log.rows and self.open_ended else self.wanted
-        of = "" if wanted is None else f" of up to {verdict.INTERIM[-1]}" if wanted == "auto" else f" of {wanted}"
+        target = "auto" if self.wanted is None and self.log.rows and self.open_ended else self.wanted
+        total = "" if target is None else f" of up to {verdict.INTERIM[-1]}" if target == "auto" else f" of {target}"
         last = self.wanted if isinstance(self.wanted, int) else verdict.INTERIM[-1]
-        left = _left_text(2 * (last - pair + 1) - place, self.log.seconds(), wanted)
-        self.say(f"pair {pair}{of}{', again' if again else ''}, seed {seed}: {SIDES[side]}{left}")
+        remaining = _left_text(2 * (last - pair + 1) - place, self.log.seconds(), target)
+        self.say(f"pair {pair}{total}{', again' if again else ''}, seed {seed}: {SIDES[side]}{remaining}")
 
 
 def _made(log: PairLog, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
@@ -316,14 +316,14 @@ def _made(log: PairLog, pairs: _Pairs, code: int | None, *, same: bool) -> Made:
         if not complete or (not exact and complete < LEAST_PAIRS):
             raise Interrupted(notes[-1])
     log.add_analysis(complete)
-    if again := sorted({row.pair for row in log.rows if row.unusual}):
-        one = len(again) == 1
-        numbers = ", ".join(map(str, again))
+    if repeated := sorted({row.pair for row in log.rows if row.unusual}):
+        sole = len(repeated) == 1
+        numbers = ", ".join(map(str, repeated))
         notes.append(
-            f"pair{'' if one else 's'} {numbers} {'was' if one else 'were'} unlike the others and made again once, "
+            f"pair{'' if sole else 's'} {numbers} {'was' if sole else 'were'} unlike the others and made again once, "
             "whichever side was slower; the second attempt counts."
         )
-    alpha = min(verdict.alpha(each, pairs.alpha) for each in (log.interim, verdict.INTERIM if pairs.open_ended else ()))
+    alpha = min(verdict.alpha(plan, pairs.alpha) for plan in (log.interim, verdict.INTERIM if pairs.open_ended else ()))
     if alpha < pairs.alpha:
         notes.append(
             f"each of the interim analyses (after {', '.join(map(str, sorted(log.interim)))} pairs) has alpha "
@@ -485,12 +485,12 @@ def outcome_of(path: Path, code: int, out: Path, err: Path, *, ours: bool) -> Ru
             info = answers.of(answer)
         except UsageError as error:
             return RunOutcome(path, "failed", str(error).rstrip("."))
-        known = info if isinstance(info, SweepAnswer | CapacityAnswer) else None
-        if code == _NOT_VALID or (known is not None and known.exit_code == _NOT_VALID):
+        search = info if isinstance(info, SweepAnswer | CapacityAnswer) else None
+        if code == _NOT_VALID or (search is not None and search.exit_code == _NOT_VALID):
             return RunOutcome(path, "invalid", _last(err))
         if code not in _JUDGED:
             return RunOutcome(path, "failed", f"it ended with exit code {code}: {_last(err)}")
-        return RunOutcome(path, "good", exact=known is not None and known.clock == "virtual", many_seeds=True)
+        return RunOutcome(path, "good", exact=search is not None and search.clock == "virtual", many_seeds=True)
     if code != 0:
         return RunOutcome(path, "failed", f"it ended with exit code {code}: {_last(err)}")
     return _of_file(path) or _of_numbers(path, out)
@@ -531,18 +531,18 @@ def _of_file(path: Path) -> RunOutcome | None:
     """A result file of another tool; None where there is none that is known."""
     logs = (".stdout.txt", ".stderr.txt")
     others = path.parent.glob(f"{path.name}.*")
-    there = [path] if path.exists() else sorted(p for p in others if not p.name.endswith(logs))
-    for place in there:
+    places = [path] if path.exists() else sorted(p for p in others if not p.name.endswith(logs))
+    for place in places:
         try:
-            found = imports.open(place)
+            runs = imports.open(place)
         except UsageError:
             if place.is_file() and (values := pairing.found(place.read_text(encoding="utf-8", errors="replace"))):
                 pairing.write(path, values)
                 return RunOutcome(path, "good")
             continue
-        if len(found) != 1:
-            return RunOutcome(place, "failed", f"it left {len(found)} runs where one was expected")
-        info = found[0].info
+        if len(runs) != 1:
+            return RunOutcome(place, "failed", f"it left {len(runs)} runs where one was expected")
+        info = runs[0].info
         if info.verdict.valid is False:
             return RunOutcome(place, "invalid", str(info.verdict.text))
         return RunOutcome(place, "good", schedule_sha256=info.schedule.sha256)

@@ -52,20 +52,20 @@ def trend(root: Path) -> TrendAnswer:
 
 def _whole(series: Sequence[TrendSeries]) -> TrendState:
     """The state of all series together, from those of the judged metrics."""
-    states = {metric.state for each in series for metric in each.judged}
+    states = {metric.state for trend in series for metric in trend.judged}
     if "longer" in states:
         return "longer"
     if "regressed" in states:
         return "regressed"
-    if not any(each.valid for each in series):
+    if not any(trend.valid for trend in series):
         return "invalid"
-    if "none" in states or any(each.missing for each in series):
+    if "none" in states or any(trend.missing for trend in series):
         return "missing"
     if states != {"few"}:
         return "steady"
-    for each in series:
-        seen = {run.state for metric in each.metrics for run in metric.runs}
-        if not (each.breaks and each.valid > Rule().reference and seen <= {"few", "gap"}):
+    for trend in series:
+        seen = {run.state for metric in trend.metrics for run in metric.runs}
+        if not (trend.breaks and trend.valid > Rule().reference and seen <= {"few", "gap"}):
             return "few"
     return "incomparable"  # there would have been enough runs, had they been comparable
 
@@ -159,9 +159,9 @@ class MetricHistory:
 
     def _part(self, span: Span) -> _Part:
         runs = [run for run in (*span.runs, *span.following) if self._value(run) is not None]
-        own = sum(self._value(run) is not None for run in span.runs)
+        span_runs = sum(self._value(run) is not None for run in span.runs)
         values = [value for run in runs if (value := self._value(run)) is not None]
-        return _Part(runs, own, watch(values, self.rule, higher=self.metric.higher))
+        return _Part(runs, span_runs, watch(values, self.rule, higher=self.metric.higher))
 
     def _value(self, run: NightlyRun) -> float | None:
         if run.why is None and run.overloaded and self.metric.latency:

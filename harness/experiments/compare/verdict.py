@@ -79,13 +79,13 @@ class Series:
 
 def paired(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[GateRow]:
     """The rows of the gates, each with its p adjusted for all of them."""
-    found = {i: (gate, series, series.losses) for i, (gate, series) in enumerate(gated)}
-    enough = {str(i): losses for i, (_, _, losses) in found.items() if losses}
-    steady = {name: [loss for loss, _ in found[int(name)][1].steady] for name in enough}
-    decisions = decide_all(enough, {name: found[int(name)][0].limits for name in enough}, alpha, steady)
+    numbered = {i: (gate, series, series.losses) for i, (gate, series) in enumerate(gated)}
+    enough = {str(i): losses for i, (_, _, losses) in numbered.items() if losses}
+    steady = {name: [loss for loss, _ in numbered[int(name)][1].steady] for name in enough}
+    decisions = decide_all(enough, {name: numbered[int(name)][0].limits for name in enough}, alpha, steady)
     return [
         _gate_row(gate, series, decision := decisions.get(str(i)), _paired_verdict(series, decision))
-        for i, (gate, series, _) in found.items()
+        for i, (gate, series, _) in numbered.items()
     ]
 
 
@@ -99,7 +99,7 @@ def exact(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[GateRow]:
 
 def shown(series: Sequence[Series], alpha: float) -> list[Row]:
     """The rows of what is shown and decides nothing."""
-    return [row(each, _over_seeds(each, alpha)) for each in series if each.is_there]
+    return [row(measured, _over_seeds(measured, alpha)) for measured in series if measured.is_there]
 
 
 def _over_seeds(series: Series, alpha: float) -> Decision | None:
@@ -131,13 +131,13 @@ def _paired_verdict(series: Series, decision: Decision | None) -> Verdict:
 
 def unusual(rows: Sequence[GateRow]) -> list[int]:
     """Places of the pairs that are to be made again: far from the others in a gate, or slowed down in some part."""
-    found: set[int] = set()
+    places: set[int] = set()
     for row in rows:
         losses = [loss for loss in row.losses if loss is not None]
         if row.scale == "ratio" and len(losses) == len(row.losses):
             limit = math.log1p(row.must_detect_pct / 100)
-            found |= {*outliers(losses, limit), *uneven(row.steady.scatter if row.steady else (), limit)}
-    return sorted(found)
+            places |= {*outliers(losses, limit), *uneven(row.steady.scatter if row.steady else (), limit)}
+    return sorted(places)
 
 
 def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Verdict) -> GateRow:
@@ -154,11 +154,11 @@ def _gate_row(gate: Gate, series: Series, decision: Decision | None, verdict: Ve
 def _steady_row(series: Series, decision: Decision | None) -> SteadyRow | None:
     if decision is None or decision.steady is None:
         return None
-    found, change_pct = decision.steady, series.quantity.change_pct
-    low_pct, high_pct = sorted(map(change_pct, (found.low, found.high)))
-    losses, scatter = ([*each] for each in zip(*series.steady, strict=True))
+    test, change_pct = decision.steady, series.quantity.change_pct
+    low_pct, high_pct = sorted(map(change_pct, (test.low, test.high)))
+    losses, scatter = ([*column] for column in zip(*series.steady, strict=True))
     return SteadyRow(
-        change_pct=change_pct(found.mean), low_pct=low_pct, high_pct=high_pct, p=found.p, losses=losses, scatter=scatter
+        change_pct=change_pct(test.mean), low_pct=low_pct, high_pct=high_pct, p=test.p, losses=losses, scatter=scatter
     )
 
 
@@ -194,24 +194,24 @@ def row(series: Series, decision: Decision | None) -> Row:
 
 def _middle(values: Sequence[Value], quantity: Quantity) -> Value:
     """The mean of what is known; of ratios the geometric one, so that the two means have the printed ratio."""
-    known = [value for value in values if value is not None]
-    if not known:
+    present = [value for value in values if value is not None]
+    if not present:
         return None
-    if quantity.scale == "difference" or min(known) <= 0:
-        return math.fsum(known) / len(known)
-    return math.exp(math.fsum(map(math.log, known)) / len(known)) if len(known) > 1 else known[0]
+    if quantity.scale == "difference" or min(present) <= 0:
+        return math.fsum(present) / len(present)
+    return math.exp(math.fsum(map(math.log, present)) / len(present)) if len(present) > 1 else present[0]
 
 
 def compared(base: Run, head: Run) -> Parting:
     """Whether all rows are equal to the last bit, how many requests are not, and the first request and step."""
-    ours, theirs = base.requests.sort_by("request_id"), head.requests.sort_by("request_id")
-    differ = _differ(ours, theirs)
+    base_table, head_table = base.requests.sort_by("request_id"), head.requests.sort_by("request_id")
+    differ = _differ(base_table, head_table)
     step = _first_step(base.steps, head.steps)
     return Parting(
         identical=not differ.any() and step is None,
-        requests=max(len(ours), len(theirs)),
+        requests=max(len(base_table), len(head_table)),
         requests_differ=int(differ.sum()),
-        first_request=_first_request(ours, theirs, differ),
+        first_request=_first_request(base_table, head_table, differ),
         steps=None if base.steps is None or head.steps is None else max(len(base.steps), len(head.steps)),
         first_step=step,
     )
@@ -219,44 +219,44 @@ def compared(base: Run, head: Run) -> Parting:
 
 def _differ(base: pa.Table, head: pa.Table) -> Mask:
     """(rows of the longer,) whether a row is not the same in both, in any column."""
-    both = min(len(base), len(head))
-    found = np.ones(max(len(base), len(head)), bool)
-    found[:both] = False
+    shared = min(len(base), len(head))
+    differ = np.ones(max(len(base), len(head)), bool)
+    differ[:shared] = False
     for name in dict.fromkeys([*base.column_names, *head.column_names]):
-        there = name in base.column_names and name in head.column_names
-        found[:both] |= _column_differs(base[:both], head[:both], name) if there else True
-    return found
+        in_both = name in base.column_names and name in head.column_names
+        differ[:shared] |= _column_differs(base[:shared], head[:shared], name) if in_both else True
+    return differ
 
 
 def _column_differs(base: pa.Table, head: pa.Table, name: str) -> Mask:
     """(rows,) whether the values of a column differ; null equals null."""
-    ours, theirs = base[name], head[name]
-    if ours.equals(theirs):
+    base_column, head_column = base[name], head[name]
+    if base_column.equals(head_column):
         return np.zeros(len(base), bool)
-    if pa.types.is_list(ours.type):
+    if pa.types.is_list(base_column.type):
         return _lists_differ(base, head, name)
-    other = pc.fill_null(pc.not_equal(ours, theirs), False).to_numpy()
-    found: Mask = other | (ours.is_null().to_numpy() != theirs.is_null().to_numpy())
-    return found
+    other = pc.fill_null(pc.not_equal(base_column, head_column), False).to_numpy()
+    differ: Mask = other | (base_column.is_null().to_numpy() != head_column.is_null().to_numpy())
+    return differ
 
 
 def _lists_differ(base: pa.Table, head: pa.Table, name: str) -> Mask:
     """(rows,) whether a row has another length, or another item."""
-    ours, theirs = lists(base, name), lists(head, name)
-    rows = zip(*(np.split(side.values, side.offsets[1:-1]) for side in (ours, theirs)), strict=True)
+    base_lists, head_lists = lists(base, name), lists(head, name)
+    rows = zip(*(np.split(side.values, side.offsets[1:-1]) for side in (base_lists, head_lists)), strict=True)
     return np.array([not np.array_equal(*row) for row in rows])
 
 
 def _first_request(base: pa.Table, head: pa.Table, differ: Mask) -> FirstDifference | None:
     """Of the requests that differ the one that is due first, and the first of its columns that differs."""
-    both = min(len(base), len(head))
+    shared = min(len(base), len(head))
     if not differ.any():
         return None
-    if not differ[:both].any():
+    if not differ[:shared].any():
         longer = base if len(base) > len(head) else head
-        request_id = longer["request_id"][both].as_py()
+        request_id = longer["request_id"][shared].as_py()
         return FirstDifference(request_id=request_id, column="request_id", base=None, head=None)
-    rows = np.flatnonzero(differ[:both])
+    rows = np.flatnonzero(differ[:shared])
     row = int(rows[np.argmin(base["scheduled_s"].to_numpy()[rows])])
     request_id, scheduled_s = (base[name][row].as_py() for name in ("request_id", "scheduled_s"))
     return structs.replace(_first_column(base, head, row), request_id=request_id, scheduled_s=scheduled_s)
@@ -278,15 +278,13 @@ def _first_step(base: pa.Table | None, head: pa.Table | None) -> FirstDifference
 def _first_column(base: pa.Table, head: pa.Table, row: int) -> FirstDifference:
     """Name and both values of the first column in which two rows differ; of a list, the first item that differs."""
     for name in dict.fromkeys([*base.column_names, *head.column_names]):
-        ours, theirs = (table[name][row].as_py() if name in table.column_names else None for table in (base, head))
-        if ours == theirs:
+        lhs, rhs = (table[name][row].as_py() if name in table.column_names else None for table in (base, head))
+        if lhs == rhs:
             continue
-        if not (isinstance(ours, list) and isinstance(theirs, list)):
-            return FirstDifference(column=name, base=ours, head=theirs)
-        place = next(
-            (i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))
-        )
-        return FirstDifference(column=name, item=place, base=_item(ours, place), head=_item(theirs, place))
+        if not (isinstance(lhs, list) and isinstance(rhs, list)):
+            return FirstDifference(column=name, base=lhs, head=rhs)
+        place = next((i for i, (a, b) in enumerate(zip(lhs, rhs, strict=False)) if a != b), min(len(lhs), len(rhs)))
+        return FirstDifference(column=name, item=place, base=_item(lhs, place), head=_item(rhs, place))
     raise AssertionError("the row was found to differ")
 
 

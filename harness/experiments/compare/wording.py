@@ -86,28 +86,28 @@ def bounds(row: Row, alpha: float) -> str:
 
 def spread(row: Row) -> str:
     """'+1.2 .. +3.4%': the least and the most of the changes of single pairs; empty for a single pair."""
-    known = [change for change in row.changes_pct if change is not None]
-    if len(known) < 2:
+    percents = [change for change in row.changes_pct if change is not None]
+    if len(percents) < 2:
         return ""
-    return f"{percent(min(known), signed=True)} .. {percent(max(known), signed=True)}{unit(row)}"
+    return f"{percent(min(percents), signed=True)} .. {percent(max(percents), signed=True)}{unit(row)}"
 
 
 def _changed(info: CompareAnswer) -> str:
     rows = [row for row in info.gates if row.verdict == info.verdict]
-    found = []
+    changes = []
     for row in rows[:3]:
         why = bounds(row, info.alpha) if info.mode == "paired" else spread(row).replace(" .. ", " to ")
         if row.steady is not None and not row.is_significant:  # the mean is hidden by episodes
             low, high = (percent(end, signed=True) for end in (row.steady.low_pct, row.steady.high_pct))
             why += f"; median group of requests {percent(row.steady.change_pct, signed=True)}%, {low} to {high}%"
-        found.append(f"{at(row)}{row.label} {change(row)}{f' ({why})' if why else ''}")
+        changes.append(f"{at(row)}{row.label} {change(row)}{f' ({why})' if why else ''}")
     more = f" and {len(rows) - 3} more" if len(rows) > 3 else ""
     if any(row.metric == "output_tokens" for row in rows):
         more += (
             ": shorter answers are less work, so no speed is compared (--allow-different output-lengths compares it)"
         )
-    alone = "" if info.mode == "paired" or any(map(spread, rows)) else " (exact: a simulator has no noise)"
-    return f"{info.verdict}: {'; '.join(found)}{more}{alone}."
+    note = "" if info.mode == "paired" or any(map(spread, rows)) else " (exact: a simulator has no noise)"
+    return f"{info.verdict}: {'; '.join(changes)}{more}{note}."
 
 
 def _equivalent(info: CompareAnswer) -> str:
@@ -213,15 +213,15 @@ def warnings(info: CompareAnswer, matched: Matched) -> Iterator[Warned]:
 def _of_pairing(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
     """Runs and seeds of one side alone, and what was allowed to differ."""
     refused = any(stop.field == "runs" for stop in info.refused)
-    for side, every in (("base", matched.alone_base), ("head", matched.alone_head)):
-        alone = [run for run in every if not isinstance(run, Numbers)]
-        if alone and not (side == "base" and refused):
-            names = ", ".join(f"'{run.path}'" for run in alone[:3]) + (", ..." if len(alone) > 3 else "")
-            yield "unpaired", f"{len(alone)} of the runs of the {side} found no partner of the same schedule: {names}"
-        if seeds := [str(run.seed) for run in every if isinstance(run, Numbers)]:
+    for side, runs in (("base", matched.alone_base), ("head", matched.alone_head)):
+        lone = [run for run in runs if not isinstance(run, Numbers)]
+        if lone and not (side == "base" and refused):
+            names = ", ".join(f"'{run.path}'" for run in lone[:3]) + (", ..." if len(lone) > 3 else "")
+            yield "unpaired", f"{len(lone)} of the runs of the {side} found no partner of the same schedule: {names}"
+        if seeds := [str(run.seed) for run in runs if isinstance(run, Numbers)]:
             yield "unpaired", f"seeds that only the {side} has are left out: {', '.join(seeds)}"
-    for each in info.allowed_differences:
-        yield "allowed-difference", f"compared although {each.message}"
+    for difference in info.allowed_differences:
+        yield "allowed-difference", f"compared although {difference.message}"
 
 
 def _of_runs(info: CompareAnswer, matched: Matched) -> Iterator[Message]:

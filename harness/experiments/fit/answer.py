@@ -64,8 +64,8 @@ def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: 
     constants, spread, memory = fit_with_kv(options.latency, runs, masks, simulator, options.fixed)
     if memory is not None and memory.tokens is not None:
         simulator = with_kv(simulator, memory.tokens)
-    given = {} if options.latency == "linear" else {"constants": "given"}
-    fitted = Fitted(options.latency, {**given, **constants}, spread)
+    source = {} if options.latency == "linear" else {"constants": "given"}
+    fitted = Fitted(options.latency, {**source, **constants}, spread)
     seen = sum(int(mask.sum()) for mask in masks)
     total = sum(map(len, runs))
     notes = {"from": [*paths], "requests_seen": seen, "requests_held_out": total - seen, "backend": str(simulator)}
@@ -157,11 +157,11 @@ def _constants(name: str, value: object, fitted: Fitted, options: FitOptions) ->
     """The constants of one argument of a latency model; none of a text, or of a list of points."""
     if isinstance(value, float):
         spread = fitted.plus_minus.get(name)
-        known = spread is not None and spread == spread
-        return [Constant(name, value, spread if known else None, name in options.fixed)]
+        finite = spread is not None and spread == spread
+        return [Constant(name, value, spread if finite else None, name in options.fixed)]
     if isinstance(value, list) and all(isinstance(x, float) for x in value):
         names = [f"{name.removesuffix('_s')}_{letter}_s" for letter in "abc"]
-        return [Constant(one, x, fitted.plus_minus.get(one), False) for one, x in zip(names, value, strict=True)]
+        return [Constant(key, x, fitted.plus_minus.get(key), False) for key, x in zip(names, value, strict=True)]
     return []
 
 
@@ -176,7 +176,7 @@ def text(latency: str, arguments: Mapping[str, Any], notes: Mapping[str, Any]) -
 
 def _value(value: object) -> str:
     if isinstance(value, list):
-        return "[" + ", ".join(_value(one) for one in value) + "]"
+        return "[" + ", ".join(_value(part) for part in value) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 

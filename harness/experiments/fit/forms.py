@@ -79,11 +79,11 @@ def check(latency: str, fixed: Mapping[str, float]) -> None:
 def _without_unknown_pairs(rows: Rows, fixed: Mapping[str, float]) -> tuple[Rows, dict[str, str]]:
     """The rows whose pairs are known, where enough are; else all rows, and why the square term is left out."""
     name, prompts = "prefill_token_squared_s", rows.tokens > 0
-    known = np.isfinite(rows.pairs)
+    has_pairs = np.isfinite(rows.pairs)
     if name in fixed:
-        return (rows, {}) if fixed[name] == 0 else (rows.take(known), {})
-    if not prompts.any() or known[prompts].mean() >= LEAST_KNOWN:
-        return rows.take(known), {}
+        return (rows, {}) if fixed[name] == 0 else (rows.take(has_pairs), {})
+    if not prompts.any() or has_pairs[prompts].mean() >= LEAST_KNOWN:
+        return rows.take(has_pairs), {}
     return rows, {name: "the rows do not tell how the prompts of a step were cut (column prefill_pairs)"}
 
 
@@ -93,13 +93,13 @@ def _columns(left_out: Mapping[str, str], **columns: np.ndarray) -> dict[str, np
 
 def _linear(rows: Rows, _: System, fixed: Mapping[str, float]) -> Fitted:
     rows, left_out = _without_unknown_pairs(rows, fixed)
-    found = solve(
+    solution = solve(
         _columns(
             left_out, base_s=np.ones(len(rows)), prefill_token_s=rows.tokens, decode_seq_s=rows.seqs,
             context_token_s=rows.context, prefill_token_squared_s=rows.pairs,
         ), rows.seconds, fixed,
     )  # fmt: skip
-    return Fitted("linear", found.values, found.plus_minus, left_out)
+    return Fitted("linear", solution.values, solution.plus_minus, left_out)
 
 
 def _mixed(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
@@ -111,26 +111,26 @@ def _mixed(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     loads = np.quantile(np.unique(total), np.linspace(0, 0.9, HINGES))
     tried: np.ndarray = np.unique(np.concatenate([[0.0], loads]))
     seen: list[float] = []
-    found: list[tuple[float, float, Solution]] = []
+    solutions: list[tuple[float, float, Solution]] = []
     refused: UsageError | None = None
     for _ in range(4):  # coarse, then between the neighbours of the best
         for hinge in tried:
             try:
-                one = _with_hinge(rows, total, float(hinge), left_out, fixed)
+                solution = _with_hinge(rows, total, float(hinge), left_out, fixed)
             except UsageError as error:
                 refused = refused or error
                 continue
-            if one.values["floor_s"] >= one.values["token_s"] * hinge:
-                found.append((one.loss, float(hinge), one))
-        if not found:
+            if solution.values["floor_s"] >= solution.values["token_s"] * hinge:
+                solutions.append((solution.loss, float(hinge), solution))
+        if not solutions:
             break
         seen = sorted([*seen, *tried.tolist()])
-        place = seen.index(min(found, key=lambda f: f[0])[1])
+        place = seen.index(min(solutions, key=lambda f: f[0])[1])
         tried = np.linspace(seen[max(0, place - 1)], seen[min(len(seen) - 1, place + 1)], 12)[1:-1]
-    if not found:
+    if not solutions:
         assert refused is not None  # without a hinge there always is a solution, or it is refused
         raise refused
-    _, hinge, best = min(found, key=lambda f: f[0])
+    _, hinge, best = min(solutions, key=lambda f: f[0])
     values = {**best.values, "base_s": max(0.0, best.values["floor_s"] - best.values["token_s"] * hinge)}
     return Fitted("mixed", {"constants": "given", **values}, best.plus_minus, left_out)
 
@@ -186,13 +186,13 @@ def _table(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     slopes = {name: float(straight.arguments.get(name, 0.0)) for name in CONSTANTS["table"]}
     left_s = rows.seconds - slopes["context_token_s"] * rows.context
     left_s -= slopes["prefill_token_squared_s"] * np.nan_to_num(rows.pairs)
-    alone, prompts = (
+    decode_only, prompts = (
         rows.tokens == 0,
         (rows.tokens > 0) & (np.isfinite(rows.pairs) | ("prefill_token_squared_s" in straight.left_out)),
     )
-    if not alone.any() or not prompts.any():
+    if not decode_only.any() or not prompts.any():
         raise UsageError("table needs steps of decodes alone and steps with prompts; these rows have only one of them.")
-    decode = [[x, 0, y] for x, y in points(rows.seqs[alone], left_s[alone])]
+    decode = [[x, 0, y] for x, y in points(rows.seqs[decode_only], left_s[decode_only])]
     squared_s = slopes["prefill_token_squared_s"]
     total = (rows.tokens + rows.seqs)[prompts]
     prefill = [[x, y + squared_s * x * x] for x, y in points(total, left_s[prompts])]
@@ -213,11 +213,11 @@ def _fit6(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     )  # fmt: skip
     inverse = {name: 1 / value if name in SHARES else value for name, value in fixed.items()}
     tried = [_by_turns(memory_s, compute_s, beside, rows.seconds, inverse, start) for start in (0.3, 0.6, 1.0, 2.0)]
-    found = min((one for one in tried if isinstance(one, Solution)), key=lambda one: one.loss, default=None)
-    if found is None:
-        refused = next(one for one in tried if isinstance(one, UsageError))
+    best = min((attempt for attempt in tried if isinstance(attempt, Solution)), key=lambda one: one.loss, default=None)
+    if best is None:
+        refused = next(attempt for attempt in tried if isinstance(attempt, UsageError))
         raise refused
-    return _shares(found, left_out)
+    return _shares(best, left_out)
 
 
 def _by_turns(
@@ -226,18 +226,18 @@ def _by_turns(
 ) -> Solution | UsageError:  # fmt: skip
     """The solution, with one over each share; `start` is how much slower memory is taken to be at first."""
     reading = start * memory_s >= compute_s
-    found: Solution | UsageError = UsageError("")
+    solution: Solution | UsageError = UsageError("")
     for _ in range(12):
         shares = {"memory_share": np.where(reading, memory_s, 0.0), "flops_share": np.where(reading, 0.0, compute_s)}
         try:
-            found = solve({**shares, **beside}, seconds, fixed)
+            solution = solve({**shares, **beside}, seconds, fixed)
         except UsageError as refused:
             return refused
-        again = memory_s * found.values["memory_share"] >= compute_s * found.values["flops_share"]
-        if (again == reading).all():
+        updated = memory_s * solution.values["memory_share"] >= compute_s * solution.values["flops_share"]
+        if (updated == reading).all():
             break
-        reading = again
-    return found
+        reading = updated
+    return solution
 
 
 def _shares(found: Solution, left_out: Mapping[str, str]) -> Fitted:
@@ -281,11 +281,11 @@ def points(x: np.ndarray, seconds: np.ndarray) -> list[list[float]]:
     cuts = np.unique(np.quantile(x, np.linspace(0, 1, MOST + 1)))
     which = np.searchsorted(cuts, x, side="right").clip(max=len(cuts) - 1) if len(cuts) > 1 else np.zeros(len(x), int)
     bins = [which == i for i in np.unique(which)]
-    places = [float(np.mean(x[one])) for one in bins]
+    places = [float(np.mean(x[mask])) for mask in bins]
     means = []
-    for one in bins:  # what is far off is brought nearer
-        middle = float(np.median(seconds[one]))
-        usual = float(np.median(np.abs(seconds[one] - middle))) / 0.6745
-        means.append(float(np.clip(seconds[one], middle - FAR * usual, middle + FAR * usual).mean()))
-    heights = isotonic_regression(means, weights=[int(one.sum()) for one in bins]).x.tolist()
+    for mask in bins:  # what is far off is brought nearer
+        middle = float(np.median(seconds[mask]))
+        usual = float(np.median(np.abs(seconds[mask] - middle))) / 0.6745
+        means.append(float(np.clip(seconds[mask], middle - FAR * usual, middle + FAR * usual).mean()))
+    heights = isotonic_regression(means, weights=[int(mask.sum()) for mask in bins]).x.tolist()
     return [[place, max(height, 1e-9)] for place, height in zip(places, heights, strict=True)]

@@ -37,14 +37,14 @@ def rows(backend: str, probe: Probe, seed: int, say: Callable[[str], None]) -> R
     """The steps that the endpoint was seen to take. Raises BackendError where it does not answer."""
     if len({*probe.users}) < 2 or min(probe.users) != 1:
         raise UsageError(f"--users must begin with 1 and name another number, got {','.join(map(str, probe.users))}.")
-    found = []
+    parts = []
     with tempfile.TemporaryDirectory() as folder:
         for users in probe.users:
             say(f"probing with {users} at a time")
             run = _run(backend, users, probe, seed, Path(folder))
-            found.append(seen(run.requests, alone=users == 1))
-    every = joined(found)
-    return every.take(np.random.default_rng(seed).permutation(len(every)))  # prompts shall be held out too
+            parts.append(seen(run.requests, alone=users == 1))
+    steps = joined(parts)
+    return steps.take(np.random.default_rng(seed).permutation(len(steps)))  # prompts shall be held out too
 
 
 def _run(backend: str, users: int, probe: Probe, seed: int, folder: Path) -> Run:
@@ -76,8 +76,8 @@ def seen(requests: pa.Table, *, alone: bool) -> Rows:
         zeros = np.zeros(len(prompts))
         n = prompts.astype(float)
         parts.append(Rows(n, zeros, zeros, n * n, first_s - sent_s))
-    found = joined(parts)
-    return found.take(found.seconds > 0)
+    steps = joined(parts)
+    return steps.take(steps.seconds > 0)
 
 
 def _gaps(
@@ -90,7 +90,7 @@ def _gaps(
     decoding = (first_s <= start_s) & (last_s >= end_s)  # (gaps, requests)
     clean = ~((sent_s < end_s) & (first_s > start_s)).any(axis=1)
     done = np.clip((start_s - first_s) / np.maximum(last_s - first_s, 1e-9), 0, 1)
-    context = (decoding * (prompts + done * np.array([one.sum() for one in counts]))).sum(axis=1)
+    context = (decoding * (prompts + done * np.array([count.sum() for count in counts]))).sum(axis=1)
     seconds = (end_s - start_s)[:, 0] / counts[mine][1:]
     zeros = np.zeros(int(clean.sum()))
     return Rows(zeros, decoding.sum(axis=1)[clean].astype(float), context[clean], zeros, seconds[clean])

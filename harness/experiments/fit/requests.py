@@ -82,22 +82,22 @@ def guess(
     most_s = [QUEUED * min(map(_median, times)) for times in ([r.ttft_s for r in runs], [r.tpot_s for r in runs])]
     parts = [_rows(run.take(np.isfinite(run.ttft_s)), replicas, most_s, together) for run in runs]
     matrix, seconds = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-    there = np.isfinite(seconds) & (seconds > 0)
-    matrix, seconds = matrix[there], seconds[there]
+    usable = np.isfinite(seconds) & (seconds > 0)
+    matrix, seconds = matrix[usable], seconds[usable]
     free = [i for i, name in enumerate(NAMES) if name not in fixed]
-    known = matrix @ np.array([fixed.get(name, 0.0) for name in NAMES])
+    fixed_s = matrix @ np.array([fixed.get(name, 0.0) for name in NAMES])
     if strict:
         identify([NAMES[i] for i in free], matrix[:, free] / seconds[:, None])
-    found, spread = estimate(matrix[:, free], seconds, known)
-    values = {**dict(zip([NAMES[i] for i in free], found.tolist(), strict=True)), **fixed}
+    fitted, spread = estimate(matrix[:, free], seconds, fixed_s)
+    values = {**dict(zip([NAMES[i] for i in free], fitted.tolist(), strict=True)), **fixed}
     widths = dict(zip([NAMES[i] for i in free], spread.tolist(), strict=True))
     return Guess({name: values[name] for name in NAMES}, widths)
 
 
 def _median(times_s: np.ndarray) -> float:
     """That of the times that are known; infinite where none is."""
-    known = times_s[np.isfinite(times_s)]
-    return float(np.median(known)) if len(known) else np.inf
+    finite_s = times_s[np.isfinite(times_s)]
+    return float(np.median(finite_s)) if len(finite_s) else np.inf
 
 
 def _rows(run: Measured, replicas: int, most_s: Sequence[float], together: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -134,8 +134,8 @@ def _mean(
     order = np.argsort(at_s, kind="stable")
     at_s, level = at_s[order], np.cumsum(np.concatenate([weight, -weight])[order])
     area = np.concatenate([[0.0], np.cumsum(level[:-1] * np.diff(at_s))])
-    both: np.ndarray = np.interp(high_s, at_s, area) - np.interp(low_s, at_s, area)
-    return both
+    integral: np.ndarray = np.interp(high_s, at_s, area) - np.interp(low_s, at_s, area)
+    return integral
 
 
 def _prompts(first_s: np.ndarray, tokens: np.ndarray, low_s: np.ndarray, high_s: np.ndarray) -> np.ndarray:
@@ -182,7 +182,7 @@ def read(paths: Sequence[str]) -> list[Measured]:
 
     In a table (parquet, CSV) a column `run` tells runs apart.
     """
-    return [one for path in paths for one in _of(Path(path))]
+    return [run for path in paths for run in _of(Path(path))]
 
 
 def of_measurements(run: Run, path: Path) -> Measured:
@@ -200,14 +200,14 @@ def _of(path: Path) -> list[Measured]:
         return _of_table(path)
     if path.suffix == ".toml":
         return [of_measurements(run, path) for run in measurements.read(path).runs]
-    found = []
+    measured = []
     for run in imports.open(path):
         rows = run.requests.filter(run.requests["status"].to_numpy(zero_copy_only=False) == "ok")
         names = ("scheduled_s", "prompt_tokens", "output_tokens")
         at_s, prompt, output = (numbers(rows, name, run.path) for name in names)
         ttft_s, tpot_s = (per_request(metrics()[name], rows) for name in ("ttft", "tpot"))
-        found.append(_kept(str(run.path), at_s, prompt, output, ttft_s, tpot_s))
-    return found
+        measured.append(_kept(str(run.path), at_s, prompt, output, ttft_s, tpot_s))
+    return measured
 
 
 def _kept(name: str, *columns: np.ndarray, users: int | None = None) -> Measured:
@@ -228,13 +228,13 @@ def _of_table(path: Path) -> list[Measured]:
     held = table(path, "requests")
     names = np.array(held["run"].to_pylist() if "run" in held.column_names else [str(path)] * held.num_rows, str)
     columns = {}
-    for name, known in COLUMNS.items():
-        here = next((c for c in known if c in held.column_names), None)
+    for name, spellings in COLUMNS.items():
+        col = next((c for c in spellings if c in held.column_names), None)
         thousandth = next((c for c in MILLISECONDS.get(name, ()) if c in held.column_names), None)
-        if here is None and thousandth is None:
-            allowed = ", ".join([*known, *MILLISECONDS.get(name, ())])
+        if col is None and thousandth is None:
+            allowed = ", ".join([*spellings, *MILLISECONDS.get(name, ())])
             raise UsageError(f"'{path}' has no column {name} ({allowed}); it has {', '.join(held.column_names)}.")
-        columns[name] = numbers(held, here, path) if here is not None else numbers(held, str(thousandth), path) / 1000
+        columns[name] = numbers(held, col, path) if col is not None else numbers(held, str(thousandth), path) / 1000
     users = numbers(held, "users", path) if "users" in held.column_names else np.full(held.num_rows, np.nan)
     runs = {name: names == name for name in dict.fromkeys(names.tolist())}
     return [
@@ -260,8 +260,8 @@ def fit(
     for name in fixed:
         if name not in form:
             raise no_such(f"constant of {latency}", name, form)
-    shown = [(run, mask) for run, mask in zip(runs, seen, strict=True) if mask.any()]
-    return _corrected(shown, latency, backend, fixed)
+    masked = [(run, mask) for run, mask in zip(runs, seen, strict=True) if mask.any()]
+    return _corrected(masked, latency, backend, fixed)
 
 
 def _corrected(
@@ -273,11 +273,11 @@ def _corrected(
     guess averages over all requests and does not (indirect inference: Gourieroux, Monfort, Renault, 1993).
     """
     names = dict(zip(NAMES, FORMS[latency], strict=True))
-    given = {plain: fixed[name] for plain, name in names.items() if name in fixed}
+    plain_fixed = {plain: fixed[name] for plain, name in names.items() if name in fixed}
     _simulator(latency, _named(names, dict.fromkeys(NAMES, 0.001)), backend)  # a wrong spec is reported first
     options = backend.args
     replicas, together = int(options.get("replicas", 1)), "decode" not in options
-    measured = guess([run.take(mask) for run, mask in shown], given, replicas, together=together, strict=True)
+    measured = guess([run.take(mask) for run, mask in shown], plain_fixed, replicas, together=together, strict=True)
     constants, best, least = dict(measured.values), dict(measured.values), np.inf
     best_in = 0
     for turn in range(ROUNDS):
@@ -287,13 +287,13 @@ def _corrected(
         errors = np.concatenate([errors_of(run, mask, t) for (run, mask), t in zip(shown, times, strict=True)])
         if (error := float(np.median(np.abs(errors)))) < least:
             least, best, best_in = error, dict(constants), turn
-        made = [
+        sim_runs = [
             replace(run, ttft_s=ttft_s, tpot_s=tpot_s).take(mask)
             for (run, mask), (ttft_s, tpot_s) in zip(shown, times, strict=True)
         ]
-        again = guess(made, given, replicas, together=together)
+        obtained = guess(sim_runs, plain_fixed, replicas, together=together)
         for name in measured.plus_minus:
-            wrong = measured.values[name] - again.values[name]
+            wrong = measured.values[name] - obtained.values[name]
             constants[name] = max(constants[name] + HEED * wrong, 0.0)
     return _named(names, best), _named(names, measured.plus_minus)
 
@@ -321,20 +321,20 @@ def _simulator(latency: str, constants: Mapping[str, float], backend: Spec) -> S
 
 def spec_of(latency: str, constants: Mapping[str, float], backend: Spec) -> Spec:
     """The backend with the latency model of these constants."""
-    given = {"constants": "given"} if latency == "mixed" else {}
-    arguments = {**given, **{name: repr(float(value)) for name, value in constants.items()}}
+    source = {"constants": "given"} if latency == "mixed" else {}
+    arguments = {**source, **{name: repr(float(value)) for name, value in constants.items()}}
     return Spec(backend.name, {**backend.args, "latency": str(Spec(latency, arguments))}, backend.first)
 
 
 def errors_of(run: Measured, mask: np.ndarray, times: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Logarithms of simulated over measured times; a request that did not end counts as ten times too slow."""
-    found = []
+    parts = []
     for obtained, measured in zip(times, (run.ttft_s, run.tpot_s), strict=True):
-        there = mask & np.isfinite(measured) & (measured > 0)
-        ratio = np.log(np.maximum(obtained[there], 1e-9) / measured[there])
-        found.append(np.where(np.isfinite(ratio), ratio, np.log(10.0)))
-    both: np.ndarray = np.concatenate(found)
-    return both
+        valid = mask & np.isfinite(measured) & (measured > 0)
+        ratio = np.log(np.maximum(obtained[valid], 1e-9) / measured[valid])
+        parts.append(np.where(np.isfinite(ratio), ratio, np.log(10.0)))
+    errors: np.ndarray = np.concatenate(parts)
+    return errors
 
 
 def scores(
@@ -346,15 +346,15 @@ def scores(
         if mask.any():
             times = simulated(run, latency, constants, backend)
             for name, obtained, measured in zip(pairs, times, (run.ttft_s, run.tpot_s), strict=True):
-                there = mask & np.isfinite(measured) & np.isfinite(obtained) & (measured > 0)
-                pairs[name].append((measured[there], obtained[there]))
-    found = []
+                valid = mask & np.isfinite(measured) & np.isfinite(obtained) & (measured > 0)
+                pairs[name].append((measured[valid], obtained[valid]))
+    per_metric = []
     for name, parts in pairs.items():
         measured, obtained = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        one = score(name, measured, obtained)
-        if one is not None:
-            found.append(one)
-    return found
+        scored = score(name, measured, obtained)
+        if scored is not None:
+            per_metric.append(scored)
+    return per_metric
 
 
 def split(runs: Sequence[Measured], share: float, seed: int) -> list[np.ndarray]:
@@ -395,16 +395,16 @@ def kv_size(
         return KvSize(None, round(held))
 
     def lots(spec: Spec) -> np.ndarray:
-        found = []
+        means = []
         for run, mask in waited:
             errors = np.abs(errors_of(run, mask, simulated(run, latency, constants, spec)))[: mask.sum()]  # of TTFT
-            found += [float(one.mean()) for one in np.array_split(errors, LOTS) if len(one)]
-        return np.array(found)
+            means += [float(lot.mean()) for lot in np.array_split(errors, LOTS) if len(lot)]
+        return np.array(means)
 
     plenty = lots(with_kv(backend, BLOCK_TOKENS * int(np.ceil(50 * held / BLOCK_TOKENS))))
-    each = [lots(with_kv(backend, size)) for size in sizes]
-    best = int(np.argmin([one.mean() for one in each]))
-    worse = plenty - each[best]  # lot by lot
+    lot_errors = [lots(with_kv(backend, size)) for size in sizes]
+    best = int(np.argmin([row.mean() for row in lot_errors]))
+    worse = plenty - lot_errors[best]  # lot by lot
     sure = worse.mean() > SURE * worse.std(ddof=1) / np.sqrt(len(worse))
     return KvSize(sizes[best] if sure else None, round(held))
 
@@ -434,15 +434,15 @@ def fit_with_kv(
 
     Constants and memory explain the same waits, so each is found again with the other. Raises UsageError as `fit` does.
     """
-    shown = [(run, mask) for run, mask in zip(runs, masks, strict=True) if mask.any()]
+    masked = [(run, mask) for run, mask in zip(runs, masks, strict=True) if mask.any()]
     constants, spread = fit(latency, runs, masks, backend, fixed)
-    size = kv_size(shown, latency, constants, backend)
+    size = kv_size(masked, latency, constants, backend)
     for _ in range(KV_ROUNDS):
         if size is None or size.tokens is None:
             break
         constants, spread = fit(latency, runs, masks, with_kv(backend, size.tokens), fixed)
-        again = kv_size(shown, latency, constants, backend)
-        if again is None or again.tokens is None or again.tokens == size.tokens:
+        next_size = kv_size(masked, latency, constants, backend)
+        if next_size is None or next_size.tokens is None or next_size.tokens == size.tokens:
             break
-        size = again
+        size = next_size
     return constants, spread, size

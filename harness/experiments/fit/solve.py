@@ -46,14 +46,14 @@ def solve(columns: Mapping[str, np.ndarray], seconds: np.ndarray, fixed: Mapping
     Raises UsageError where the rows do not identify a constant.
     """
     free = {name: column for name, column in columns.items() if name not in fixed}
-    known = sum((columns[name] * value for name, value in fixed.items() if name in columns), np.zeros(len(seconds)))
+    fixed_s = sum((columns[name] * value for name, value in fixed.items() if name in columns), np.zeros(len(seconds)))
     matrix = np.stack([*free.values()], axis=1) if free else np.zeros((len(seconds), 0))  # (rows, constants)
     identify([*free], matrix / seconds[:, None])
-    found, weights = _weighted(matrix, seconds - known, seconds)
-    predicted = np.maximum(matrix @ found + known, 1e-12)
+    fitted, weights = _weighted(matrix, seconds - fixed_s, seconds)
+    predicted = np.maximum(matrix @ fitted + fixed_s, 1e-12)
     errors = (predicted - seconds) / predicted
-    spread = _spread(matrix * weights[:, None], (seconds - known - matrix @ found) * weights)
-    values = {**dict(zip(free, found.tolist(), strict=True)), **{n: v for n, v in fixed.items() if n in columns}}
+    spread = _spread(matrix * weights[:, None], (seconds - fixed_s - matrix @ fitted) * weights)
+    values = {**dict(zip(free, fitted.tolist(), strict=True)), **{n: v for n, v in fixed.items() if n in columns}}
     loss = float(np.mean(np.minimum(np.abs(errors), FAR * _usual(np.abs(errors))) ** 2))
     return Solution(values, dict(zip(free, spread.tolist(), strict=True)), loss)
 
@@ -64,27 +64,27 @@ def estimate(matrix: np.ndarray, seconds: np.ndarray, known: np.ndarray) -> tupl
     `known` is the part of each row's seconds that comes of constants that are given.
     """
     identified = np.flatnonzero(np.abs(matrix).sum(axis=0))
-    found, spread = np.zeros(matrix.shape[1]), np.full(matrix.shape[1], np.nan)
-    found[identified], weights = _weighted(matrix[:, identified], seconds - known, seconds)
-    left = (seconds - known - matrix @ found) * weights
-    spread[identified] = _spread(matrix[:, identified] * weights[:, None], left)
-    return found, spread
+    fitted, spread = np.zeros(matrix.shape[1]), np.full(matrix.shape[1], np.nan)
+    fitted[identified], weights = _weighted(matrix[:, identified], seconds - known, seconds)
+    residuals = (seconds - known - matrix @ fitted) * weights
+    spread[identified] = _spread(matrix[:, identified] * weights[:, None], residuals)
+    return fitted, spread
 
 
 def _weighted(matrix: np.ndarray, target: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     from scipy.optimize import nnls  # heavy
 
     weights = 1 / seconds
-    found = np.zeros(matrix.shape[1])
+    fitted = np.zeros(matrix.shape[1])
     for _ in range(ROUNDS if matrix.shape[1] else 0):
         scale = np.linalg.norm(matrix * weights[:, None], axis=0)
         q, r = np.linalg.qr(matrix * weights[:, None] / scale)
-        found = nnls(r, q.T @ (target * weights))[0] / scale
-        predicted = np.maximum(matrix @ found + (seconds - target), 1e-3 * seconds)
+        fitted = nnls(r, q.T @ (target * weights))[0] / scale
+        predicted = np.maximum(matrix @ fitted + (seconds - target), 1e-3 * seconds)
         errors = np.abs(predicted - seconds) / predicted
         usual = FAR * _usual(errors)
         weights = np.sqrt(np.minimum(1, usual / np.maximum(errors, 1e-12))) / predicted
-    return found, weights
+    return fitted, weights
 
 
 def _usual(errors: np.ndarray) -> float:
@@ -160,17 +160,17 @@ def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> 
         "decodes alone": lambda r: r.tokens == 0,
         "with prompts": lambda r: r.tokens > 0,
     }
-    found = [score(kind, rows.seconds[mask(rows)], predicted[mask(rows)]) for kind, mask in kinds.items()]
-    return [one for one in found if one is not None]
+    by_kind = [score(kind, rows.seconds[mask(rows)], predicted[mask(rows)]) for kind, mask in kinds.items()]
+    return [scored for scored in by_kind if scored is not None]
 
 
 def _with_pairs(rows: Rows) -> Rows:
     """The rows whose pairs are known; where few are, all, each with one prompt (such a fit has no square term)."""
-    known = np.isfinite(rows.pairs)
+    has_pairs = np.isfinite(rows.pairs)
     prompts = rows.tokens > 0
-    if not prompts.any() or known[prompts].mean() >= LEAST_KNOWN:
-        return rows.take(known)
-    return replace(rows, pairs=np.where(known, rows.pairs, rows.tokens**2))
+    if not prompts.any() or has_pairs[prompts].mean() >= LEAST_KNOWN:
+        return rows.take(has_pairs)
+    return replace(rows, pairs=np.where(has_pairs, rows.pairs, rows.tokens**2))
 
 
 def predict(rows: Rows, model: LatencyModel) -> np.ndarray:

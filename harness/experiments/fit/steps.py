@@ -73,9 +73,9 @@ class Rows:
 
 def joined(parts: Iterable[Rows]) -> Rows:
     """The rows of several logs, one after another."""
-    every = [*parts]
-    columns = zip(*(part.columns for part in every), strict=True)
-    return _made([np.concatenate(column) for column in columns], sum(part.left_out for part in every))
+    logs = [*parts]
+    columns = zip(*(part.columns for part in logs), strict=True)
+    return _made([np.concatenate(column) for column in columns], sum(part.left_out for part in logs))
 
 
 def _made(columns: Sequence[np.ndarray], left_out: int = 0) -> Rows:
@@ -88,10 +88,10 @@ def read(paths: Iterable[str | Path], *, gaps: bool = True) -> Rows:
 
     With `gaps` a step of a run lasts until the next one while sequences run: simulated steps follow at once.
     """
-    found = joined(_rows_of(Path(path), gaps) for path in paths)
-    if not len(found):
+    rows = joined(_rows_of(Path(path), gaps) for path in paths)
+    if not len(rows):
         raise UsageError("No step can be fitted: every row is empty or takes no time.")
-    return found
+    return rows
 
 
 def _rows_of(path: Path, gaps: bool) -> Rows:
@@ -135,18 +135,18 @@ def _landed(replica: np.ndarray, start_s: np.ndarray, requests: pa.Table) -> np.
     to = requests["replica"].to_numpy()
     counts = np.zeros(len(start_s) - 1)
     for index in np.unique(to[np.isfinite(at_s)]):
-        mine = np.flatnonzero(replica == index)
-        before = np.searchsorted(np.sort(at_s[to == index]), start_s[mine], side="right")
-        counts[mine[:-1]] = np.diff(before)
+        of_replica = np.flatnonzero(replica == index)
+        before = np.searchsorted(np.sort(at_s[to == index]), start_s[of_replica], side="right")
+        counts[of_replica[:-1]] = np.diff(before)
     return counts
 
 
 def _imported(held: pa.Table, path: Path) -> list[np.ndarray]:
     values = {}
-    for name, known in COLUMNS.items():
-        here = next((column for column in known if column in held.column_names), None)
-        if here is not None:
-            values[name] = numbers(held, here, path)
+    for name, spellings in COLUMNS.items():
+        col = next((column for column in spellings if column in held.column_names), None)
+        if col is not None:
+            values[name] = numbers(held, col, path)
     if "seconds" not in values and {"start_s", "end_s"} <= {*held.column_names}:
         values["seconds"] = numbers(held, "end_s", path) - numbers(held, "start_s", path)
     missing = [name for name in COLUMNS if name not in values and name != "prefill_pairs"]
@@ -163,10 +163,10 @@ def _imported(held: pa.Table, path: Path) -> list[np.ndarray]:
 def _usable(*columns: np.ndarray) -> Rows:
     rows = _made([column.astype(np.float64) for column in columns])
     counts = (rows.tokens, rows.seqs, rows.context)
-    known = np.isfinite(rows.seconds) & np.all([np.isfinite(column) & (column >= 0) for column in counts], axis=0)
-    good = known & (rows.seconds > 0) & (rows.tokens + rows.seqs > 0)
-    kept = rows.take(good)
-    return _made(kept.columns, int(len(rows) - len(kept)))
+    valid = np.isfinite(rows.seconds) & np.all([np.isfinite(column) & (column >= 0) for column in counts], axis=0)
+    good = valid & (rows.seconds > 0) & (rows.tokens + rows.seqs > 0)
+    usable = rows.take(good)
+    return _made(usable.columns, int(len(rows) - len(usable)))
 
 
 def pairs_of_run(columns: Mapping[str, np.ndarray], requests: pa.Table) -> np.ndarray:
@@ -180,8 +180,8 @@ def pairs_of_run(columns: Mapping[str, np.ndarray], requests: pa.Table) -> np.nd
     values = {name: requests[name].to_numpy(zero_copy_only=False) for name in names}
     for replica in np.unique(columns["replica"]):
         places = np.flatnonzero((columns["replica"] == replica) & (columns["prefill_tokens"] > 0))
-        mine = np.flatnonzero((values["replica"] == replica) & np.isfinite(values["prefill_start_s"].astype(float)))
-        order = mine[np.lexsort((values["prefill_end_s"][mine], values["prefill_start_s"][mine]))]
+        begun = np.flatnonzero((values["replica"] == replica) & np.isfinite(values["prefill_start_s"].astype(float)))
+        order = begun[np.lexsort((values["prefill_end_s"][begun], values["prefill_start_s"][begun]))]
         steps = [columns[name][places].tolist() for name in ("prefill_tokens", "start_s", "end_s")]
         prompts = [values[name][order].tolist() for name in names[1:]]
         pairs[places] = _laid(steps, prompts)
@@ -190,27 +190,27 @@ def pairs_of_run(columns: Mapping[str, np.ndarray], requests: pa.Table) -> np.nd
 
 def _laid(steps: list[list[float]], prompts: list[list[float]]) -> list[float]:
     """The pairs of the steps of one replica: (tokens, start, end) and (prompt, start, end) as columns."""
-    found: list[float] = []
+    step_pairs: list[float] = []
     touched: list[list[int]] = []  # prompts of each step
     sure: dict[int, bool] = {}
     lengths, started, ended = prompts
     index = stored = 0
     for tokens, start_s, end_s in zip(*steps, strict=True):
         index, stored = _resumed(index, stored, started, ended, start_s)
-        left, pairs, mine = int(tokens), 0, []
-        while left > 0 and index < len(lengths) and (stored or started[index] <= start_s):
+        tokens_left, pairs, laid = int(tokens), 0, []
+        while tokens_left > 0 and index < len(lengths) and (stored or started[index] <= start_s):
             if not stored:
                 sure[index] = started[index] == start_s
-            piece = min(left, int(lengths[index]) - stored)
+            piece = min(tokens_left, int(lengths[index]) - stored)
             pairs += piece * (piece + 2 * stored)
-            left, stored = left - piece, stored + piece
-            mine.append(index)
+            tokens_left, stored = tokens_left - piece, stored + piece
+            laid.append(index)
             if stored == lengths[index]:
                 sure[index] = sure[index] and ended[index] == end_s
                 index, stored = index + 1, 0
-        found.append(pairs if not left else np.nan)
-        touched.append(mine)
-    return [pairs if all(sure[i] for i in mine) else np.nan for pairs, mine in zip(found, touched, strict=True)]
+        step_pairs.append(pairs if not tokens_left else np.nan)
+        touched.append(laid)
+    return [pairs if all(sure[i] for i in laid) else np.nan for pairs, laid in zip(step_pairs, touched, strict=True)]
 
 
 def _resumed(index: int, stored: int, started: list[float], ended: list[float], start_s: float) -> tuple[int, int]:
@@ -252,7 +252,9 @@ def numbers(held: pa.Table, name: str, path: Path) -> np.ndarray:
     """(rows,) float64 of a column, nan for null. Raises UsageError for text and dates."""
     import pyarrow as pa  # heavy
 
-    of = held[name].type
-    if not (pa.types.is_integer(of) or pa.types.is_floating(of) or pa.types.is_decimal(of) or pa.types.is_null(of)):
-        raise UsageError(f"'{path}': the column {name} must hold numbers, it holds {of}.")
+    kind = held[name].type
+    if not (
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind) or pa.types.is_null(kind)
+    ):
+        raise UsageError(f"'{path}': the column {name} must hold numbers, it holds {kind}.")
     return np.asarray(held[name].cast(pa.float64(), safe=False).to_numpy(), np.float64)

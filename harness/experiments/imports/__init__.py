@@ -58,13 +58,13 @@ def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # n
     folder = path.parent if path.name == "run.json" else path
     if (folder / "run.json").exists() or not folder.is_dir():
         return [read(folder)]
-    found = [*map(read, run_folders(folder)), *foreign_below(folder)]
-    if not found:
+    runs = [*map(read, run_folders(folder)), *foreign_below(folder)]
+    if not runs:
         raise UsageError(
             f"No run in '{path}': neither it nor a folder below it has a run.json; name what 'bench run' or "
             f"'bench sweep' wrote, or a file of results of {', '.join(tools())}."
         )
-    return found
+    return runs
 
 
 def is_foreign(run: Run) -> bool:
@@ -93,7 +93,7 @@ def of_file(path: Path) -> list[Run]:
     try:
         runs = list(reader.runs(values))
         names = [path.name if len(runs) == 1 else f"{path.name} ({i} of {len(runs)})" for i in range(1, len(runs) + 1)]
-        return [as_run(one, path, name) for one, name in zip(runs, names, strict=True)]
+        return [as_run(tool_run, path, name) for tool_run, name in zip(runs, names, strict=True)]
     except (TypeError, ValueError, KeyError, IndexError, AttributeError, ArithmeticError) as error:
         name = registry.name_of(reader)
         raise UsageError(
@@ -104,13 +104,13 @@ def of_file(path: Path) -> list[Run]:
 
 def foreign_below(path: str | os.PathLike[str]) -> Iterator[Run]:
     """The runs in files of other tools below a folder; other files are passed over."""
-    for at, names in folders(Path(path)):
+    for folder, names in folders(Path(path)):
         if "run.json" in names:
             continue
         done: set[str] = set()
         for name in (n for n in names if n.endswith(_ENDS)):
             try:
-                reader = _reader(documents(at / name))
+                reader = _reader(documents(folder / name))
             except UsageError:
                 continue
             if reader is None or name in done:
@@ -118,12 +118,12 @@ def foreign_below(path: str | os.PathLike[str]) -> Iterator[Run]:
             others = [other for other in _beside(reader) if other in names]
             if name in others or not others:
                 done.update(others)
-                yield from of_file(at / name)
+                yield from of_file(folder / name)
 
 
 def _reader(values: Sequence[Any]) -> Reader | None:
-    made: Iterator[Reader] = (registry.make("results", name) for name in tools())
-    return next((reader for reader in made if reader.recognizes(values)), None)
+    readers: Iterator[Reader] = (registry.make("results", name) for name in tools())
+    return next((reader for reader in readers if reader.recognizes(values)), None)
 
 
 def _beside(reader: Reader) -> Sequence[str]:
@@ -143,22 +143,22 @@ def documents(path: Path) -> list[Any]:
     try:
         if path.suffix in _YAML:
             return [untrusted.parse_yaml(text, f"'{path}'")]
-        found: list[Any] = untrusted.parse_json(text, f"'{path}'", _values)
+        values: list[Any] = untrusted.parse_json(text, f"'{path}'", _values)
     except ValueError as error:
         kind = "YAML" if path.suffix in _YAML else "JSON"
         raise UsageError(f"'{path}' holds no results that bench knows: it is not {kind} ({error}).") from None
-    if not found:
+    if not values:
         raise UsageError(f"'{path}' is empty; name a file of results.")
-    return found
+    return values
 
 
 def _values(text: str) -> list[Any]:
-    decoder, found, at = json.JSONDecoder(), [], _next(text, 0)
-    while at < len(text):
-        value, end = decoder.raw_decode(text, at)
-        found.append(value)
-        at = _next(text, end)
-    return found
+    decoder, values, start = json.JSONDecoder(), [], _next(text, 0)
+    while start < len(text):
+        value, end = decoder.raw_decode(text, start)
+        values.append(value)
+        start = _next(text, end)
+    return values
 
 
 def _next(text: str, at: int) -> int:
@@ -170,14 +170,14 @@ def _next(text: str, at: int) -> int:
 
 def run_folders(path: str | os.PathLike[str]) -> list[Path]:
     """Folders with a run.json at or below `path`, in the order of their names; nothing is looked for inside a run."""
-    return [at for at, files in folders(Path(path)) if "run.json" in files]
+    return [folder for folder, files in folders(Path(path)) if "run.json" in files]
 
 
 def folders(folder: Path) -> Iterator[tuple[Path, list[str]]]:
     """Every folder at or below `folder` with the names of its files, both in order; nothing inside a run is visited."""
-    for at, inner, files in os.walk(folder):
+    for place, inner, files in os.walk(folder):
         inner[:] = [] if "run.json" in files else sorted((n for n in inner if not n.startswith(".")), key=in_order)
-        yield Path(at), sorted(files, key=in_order)
+        yield Path(place), sorted(files, key=in_order)
 
 
 def in_order(name: str) -> list[tuple[float, str]]:

@@ -146,11 +146,11 @@ def as_run(source: ToolRun, path: Path, name: str) -> Run:
 
 def _table(answers: Sequence[Answer]) -> pa.Table:
     """Their `requests` table, in order of sending, from time 0 on; requested output is assumed to equal the output."""
-    origin_s = min((at for a in answers if (at := _due(a)) is not None), default=0.0)
-    named = [a.session for a in answers if a.session is not None] if any(a.turn for a in answers) else []
-    sessions = {name: i for i, name in enumerate(dict.fromkeys(named))}
+    origin_s = min((due_s for a in answers if (due_s := _due(a)) is not None), default=0.0)
+    names = [a.session for a in answers if a.session is not None] if any(a.turn for a in answers) else []
+    sessions = {name: i for i, name in enumerate(dict.fromkeys(names))}
     last_s = max((_due(a) or origin_s for a in answers), default=0.0)
-    ordered = sorted(answers, key=lambda a: last_s if (at := _due(a)) is None else at)
+    ordered = sorted(answers, key=lambda a: last_s if (due_s := _due(a)) is None else due_s)
     table = to_table([_record(i, a, origin_s, sessions) for i, a in enumerate(ordered)])
     _check_times(table)
     return table
@@ -160,8 +160,8 @@ def _check_times(table: pa.Table) -> None:
     """Raises ValueError for times that are too large for arithmetic."""
     event_s = lists(table, "token_s").values
     for name, at_s in (("token", event_s), ("sending", number(table, "sent_s")), ("due", number(table, "scheduled_s"))):
-        known = at_s if name == "token" else at_s[~np.isnan(at_s)]
-        if not (np.abs(known) < LONGEST_S).all():
+        finite_s = at_s if name == "token" else at_s[~np.isnan(at_s)]
+        if not (np.abs(finite_s) < LONGEST_S).all():
             raise ValueError(f"a {name} time is not within {LONGEST_S:g} s of the first one")
 
 
@@ -201,8 +201,8 @@ def number_of(value: object) -> float | None:
 
 def count(value: object) -> int:
     """A number of tokens or requests; 0 where there is none."""
-    found = number_of(value)
-    return 0 if found is None or found < 0 else round(found)
+    number = number_of(value)
+    return 0 if number is None or number < 0 else round(number)
 
 
 def text(value: object) -> str | None:
@@ -236,16 +236,16 @@ def columns_of(value: Mapping[str, Any], needed: Sequence[str], optional: Sequen
     """
     rows = len(items(value.get(needed[0])))
     lists = [items(value.get(name)) for name in needed] + [items(value.get(n)) or [None] * rows for n in optional]
-    for name, found in zip((*needed, *optional), lists, strict=True):
-        if len(found) != rows:
-            raise ValueError(f"{name} has {len(found)} values where {needed[0]} has {rows}")
+    for name, column in zip((*needed, *optional), lists, strict=True):
+        if len(column) != rows:
+            raise ValueError(f"{name} has {len(column)} values where {needed[0]} has {rows}")
     return zip(*lists, strict=True)
 
 
 def scaled(values: Mapping[str, Any], names: Mapping[str, str], scale: float = 1.0) -> dict[str, float]:
     """The numbers under our names, in seconds; `names` holds theirs by ours."""
-    found = {ours: number_of(values.get(theirs)) for ours, theirs in names.items()}
-    return {ours: value * scale for ours, value in found.items() if value is not None}
+    numbers = {name: number_of(values.get(tool_name)) for name, tool_name in names.items()}
+    return {name: value * scale for name, value in numbers.items() if value is not None}
 
 
 def aggregates(
@@ -267,17 +267,17 @@ def last_line(words: object) -> str | None:
 
 def spread(output_tokens: int, events: int) -> list[int]:
     """Tokens of each event where only their sum is known: spread evenly, the rest to the first events."""
-    each, more = divmod(output_tokens, events) if events else (0, 0)
-    return [each + (i < more) for i in range(events)]
+    per_event, more = divmod(output_tokens, events) if events else (0, 0)
+    return [per_event + (i < more) for i in range(events)]
 
 
 def ended(answer: Answer, *, failed: bool, error: object) -> Answer:
     """Return the answer as it ended: one that failed has no tokens, those of another are spread over its events."""
     events, tokens = len(answer.token_s), answer.output_tokens
-    known = failed or answer.token_n is not None or events == tokens
+    counted = failed or answer.token_n is not None or events == tokens
     return dataclasses.replace(
         answer,
-        token_n=answer.token_n if known else spread(tokens, events),
+        token_n=answer.token_n if counted else spread(tokens, events),
         output_tokens=0 if failed else tokens,
         status="error" if failed and answer.status == "ok" else answer.status,
         error=last_line(error) or ("no token came" if failed else None),
@@ -286,19 +286,19 @@ def ended(answer: Answer, *, failed: bool, error: object) -> Answer:
 
 def miscounted(tool: str, counts: Iterable[tuple[int, object]]) -> Iterator[str]:
     """The note that a tool and the server count differently; `counts` are pairs of output tokens, the tool's first."""
-    both = [(ours, count(server)) for ours, server in counts if number_of(server) is not None]
-    ours, server = sum(a for a, _ in both), sum(b for _, b in both)
-    if server and abs(ours - server) > MISCOUNTED * server:
+    pairs = [(local, count(server)) for local, server in counts if number_of(server) is not None]
+    local, server = sum(a for a, _ in pairs), sum(b for _, b in pairs)
+    if server and abs(local - server) > MISCOUNTED * server:
         yield (
-            f"the tokenizer of {tool} counted {ours:,} output tokens where the server counted {server:,}, so TPOT and "
-            f"token rates are off by a factor of {ours / server:.3g}"
+            f"the tokenizer of {tool} counted {local:,} output tokens where the server counted {server:,}, so TPOT and "
+            f"token rates are off by a factor of {local / server:.3g}"
         )
 
 
 def objective(bounds: Mapping[str, Any], names: Mapping[str, str], scale: float = 1.0) -> Slo:
     """The SLO that a tool was given; `names` holds our metrics by theirs."""
-    found = [(ours, number_of(bounds.get(theirs))) for theirs, ours in names.items()]
-    return Slo(tuple(Bound(metric, limit * scale) for metric, limit in found if limit is not None))
+    limits = [(name, number_of(bounds.get(tool_name))) for tool_name, name in names.items()]
+    return Slo(tuple(Bound(metric, limit * scale) for metric, limit in limits if limit is not None))
 
 
 def _judged(run: Run, objective: Slo) -> RunInfo:
@@ -312,8 +312,8 @@ def _judged(run: Run, objective: Slo) -> RunInfo:
         verdict = Verdict(False, [RunWarning("aggregates", message, DETAILS.get(tool, ""))])
         summary = _aggregated(info.aggregates, summary)
     if len(run.requests) and "sent_s" not in missing(run.requests):  # else the order of its requests is not known
-        found = within(run.requests, objective, overloaded=verdict.queue_grew, valid=verdict.valid)
-        info = info.change(within=found)
+        within_run = within(run.requests, objective, overloaded=verdict.queue_grew, valid=verdict.valid)
+        info = info.change(within=within_run)
     return info.change(
         summary=summary, warnings=warned(verdict.warnings), verdict=stored(verdict, verdict.text), outcome=None
     )
@@ -321,15 +321,15 @@ def _judged(run: Run, objective: Slo) -> RunInfo:
 
 def _checked(run: Run, met: bool | None) -> Verdict:
     lost = missing(run.requests)
-    known = "scheduled_s" not in lost
+    timed = "scheduled_s" not in lost
     closed = is_closed(run.info.workload)
-    found = judge(run.requests, None, clock="wall" if known else "virtual", closed=closed, as_requested=False, met=met)
-    kept = [
+    judged = judge(run.requests, None, clock="wall" if timed else "virtual", closed=closed, as_requested=False, met=met)
+    relevant = [
         RunWarning(c.code, c.message, _REMEDIES.get(c.code, c.remedy))
-        for c in found.warnings
+        for c in judged.warnings
         if "sent_s" not in lost or c.code not in (OVERLOAD, QUEUE_GREW)
     ]
-    return Verdict(found.valid, found.reasons, [*_of_source(run), *kept])
+    return Verdict(judged.valid, judged.reasons, [*_of_source(run), *relevant])
 
 
 def _of_source(run: Run) -> Iterator[RunWarning]:

@@ -49,13 +49,13 @@ class Aiperf:
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
         lines = [v for v in values if _is_line(v)]
-        whole: Json = next((v for v in values if not _is_line(v)), {})
-        kept = [v for v in lines if v["metadata"].get("benchmark_phase", "profiling") == "profiling"]
-        origin_ns = min((int(v["metadata"]["request_start_ns"]) for v in kept), default=0)
-        answers = [_answer(v, origin_ns) for v in kept]
+        summary: Json = next((v for v in values if not _is_line(v)), {})
+        profiled = [v for v in lines if v["metadata"].get("benchmark_phase", "profiling") == "profiling"]
+        origin_ns = min((int(v["metadata"]["request_start_ns"]) for v in profiled), default=0)
+        answers = [_answer(v, origin_ns) for v in profiled]
         # Whether requests were due at times of their own, by the phase that was measured, and at which rate. Without
         # the aggregates this is unknown, and the times at which credits were issued are used.
-        phases = part(whole, "input_config").get("phases")
+        phases = part(summary, "input_config").get("phases")
         measured = [p for p in phases if p.get("name") == "profiling"] if isinstance(phases, list) else []
         rate = next((number(p.get("rate") or p.get("request_rate")) for p in measured), None)
         waiting = {str(p.get("type")) for p in measured} & _WAITING
@@ -63,27 +63,27 @@ class Aiperf:
         due = rated and all(a.scheduled_s is not None for a in answers)
         if not due:
             answers = [replace(a, scheduled_s=None) for a in answers]
-        left_out = len(lines) - len(kept)
+        left_out = len(lines) - len(profiled)
         notes = [_DROPS] if due else []
         if left_out:
             notes.append(f"{left_out} requests of aiperf's warm-up are left out")
-        usage = [_value(line["metrics"], "usage_completion_tokens") for line in kept]
+        usage = [_value(line["metrics"], "usage_completion_tokens") for line in profiled]
         notes += miscounted("aiperf", zip((a.output_tokens for a in answers), usage, strict=True))
-        config = part(whole, "input_config")
+        config = part(summary, "input_config")
         uneven = any(a.token_n is not None for a in answers)
         yield ToolRun(
             tool="aiperf",
-            version=text(whole.get("aiperf_version")),
+            version=text(summary.get("aiperf_version")),
             answers=answers,
             model=_first(part(config, "models").get("items"), "name"),
             url=_first(part(config, "endpoint").get("urls")),
-            started=text(whole.get("start_time")),
+            started=text(summary.get("start_time")),
             rate_rps=rate,
             closed=not due,
             per_request=bool(lines),
             missing=frozenset([*([] if due else ["scheduled_s"]), *(["token_n"] if uneven else [])]),
             notes=tuple(notes),
-            aggregates=_aggregates(whole),
+            aggregates=_aggregates(summary),
             slo=objective(part(config, "slos") or part(config, "goodput"), _BOUNDS, 1e-3),  # in the units it prints
         )
 
@@ -142,6 +142,6 @@ def _aggregates(whole: Json) -> dict[str, Any]:
     plain = {"throughput_rps": "request_throughput", "goodput_rps": "goodput", "output_tps": "output_token_throughput",
              "attainment": "good_request_fraction", "duration_s": "benchmark_duration"}  # fmt: skip
     counts = {"completed": "request_count", "failed": "error_request_count", "output_tokens": "total_output_tokens"}
-    averages = ({ours: part(whole, tag).get("avg") for ours, tag in tags.items()} for tags in (plain, counts))
-    latencies = {ours: scaled(part(whole, tag), names, 1e-3) for ours, tag in _METRICS.items()}
+    averages = ({name: part(whole, tag).get("avg") for name, tag in tags.items()} for tags in (plain, counts))
+    latencies = {name: scaled(part(whole, tag), names, 1e-3) for name, tag in _METRICS.items()}
     return aggregates(latencies, *averages) if whole else {}

@@ -126,8 +126,8 @@ def _aggregates(value: Json, e2e: str) -> dict[str, Any]:
     """Return the numbers of the tool, which calls E2E by that name."""
     names = {"ttft": "ttft", "tpot": "tpot", "itl": "itl", "e2e": e2e}
     return aggregates(
-        {ours: scaled(value, {k: f"{v}_{theirs}_ms" for k, v in _STATISTICS.items()}, 1e-3)
-         for ours, theirs in names.items()},
+        {metric: scaled(value, {k: f"{v}_{tool_name}_ms" for k, v in _STATISTICS.items()}, 1e-3)
+         for metric, tool_name in names.items()},
         {"throughput_rps": value.get("request_throughput"), "goodput_rps": value.get("request_goodput"),
          "output_tps": value.get("output_throughput"), "duration_s": value.get("duration")},
         {"completed": value.get("completed"), "output_tokens": value.get("total_output_tokens")},

@@ -77,8 +77,8 @@ def _run(value: Json, benchmark: Json) -> ToolRun:
 
 
 def _answers(benchmark: Json, *, due: bool) -> Iterator[Answer]:
-    for where, status in _STATUS.items():
-        for request in items(part(benchmark, "requests").get(where)):
+    for group, status in _STATUS.items():
+        for request in items(part(benchmark, "requests").get(group)):
             times = part(request, "info", "timings")
             ends = [number(times.get(name)) for name in ("first_token_iteration", "last_token_iteration")]
             output = count(request.get("output_tokens") or part(request, "output_metrics").get("total_tokens"))
@@ -107,15 +107,15 @@ def _stamps(ends: Sequence[float | None], output_tokens: int) -> list[float]:
 
 
 def _aggregates(benchmark: Json) -> dict[str, Any]:
-    metrics, made = part(benchmark, "metrics"), part(benchmark, "scheduler_metrics", "requests_made")
-    latencies = {name: part(metrics, theirs, "successful") for name, (theirs, _) in _METRICS.items()}
+    metrics, tally = part(benchmark, "metrics"), part(benchmark, "scheduler_metrics", "requests_made")
+    latencies = {name: part(metrics, tool_name, "successful") for name, (tool_name, _) in _METRICS.items()}
     return aggregates(
-        {name: scaled({**part(of, "percentiles"), **of}, _STATISTICS, _METRICS[name][1])
-         for name, of in latencies.items()},
+        {name: scaled({**part(stats, "percentiles"), **stats}, _STATISTICS, _METRICS[name][1])
+         for name, stats in latencies.items()},
         {"throughput_rps": part(metrics, "requests_per_second", "successful").get("mean"),
          "goodput_rps": metrics.get("request_goodput"),
          "output_tps": part(metrics, "output_tokens_per_second", "successful").get("mean"),
          "attainment": metrics.get("slo_attainment"), "duration_s": benchmark.get("duration")},
-        {"completed": made.get("successful"), "failed": count(made.get("errored")) + count(made.get("incomplete")),
+        {"completed": tally.get("successful"), "failed": count(tally.get("errored")) + count(tally.get("incomplete")),
          "output_tokens": part(metrics, "output_token_count", "successful").get("total_sum")},
     )  # fmt: skip

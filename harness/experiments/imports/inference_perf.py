@@ -43,17 +43,17 @@ class InferencePerf:
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
         rows = [row for value in values if _is_list(value) for row in value]
-        whole: Json = next((v for v in values if _is_summary(v)), {})
+        summary: Json = next((v for v in values if _is_summary(v)), {})
         answers = [_answer(row) for row in rows]
         usage = (part(row, "info", "response_metrics", "server_usage").get("completion_tokens") for row in rows)
         yield ToolRun(
             tool="inference-perf",
             answers=answers,
-            rate_rps=number(part(whole, "load_summary").get("requested_rate")),
+            rate_rps=number(part(summary, "load_summary").get("requested_rate")),
             per_request=bool(rows),
             missing=frozenset({"scheduled_s"}),
             notes=tuple(miscounted("inference-perf", zip((a.output_tokens for a in answers), usage, strict=True))),
-            aggregates=_aggregates(whole),
+            aggregates=_aggregates(summary),
         )
 
 
@@ -97,7 +97,7 @@ def _aggregates(whole: Json) -> dict[str, Any]:
         return {}
     good, rates = part(whole, "successes"), part(whole, "successes", "throughput")
     return aggregates(
-        {ours: scaled(part(good, "latency", name), _STATISTICS) for ours, name in _METRICS.items()},
+        {metric: scaled(part(good, "latency", name), _STATISTICS) for metric, name in _METRICS.items()},
         {"throughput_rps": rates.get("requests_per_sec"),
          "goodput_rps": part(good, "goodput_metrics").get("request_goodput"),
          "output_tps": rates.get("output_tokens_per_sec"), "duration_s": whole.get("benchmark_time_seconds")},

@@ -55,23 +55,23 @@ def _aggregate(value: object) -> Json:
 def _model(value: Json) -> str | None:
     for component in items(part(value, "scenario").get("stack")):
         standard = part(component, "standardized")
-        found = text(part(standard, "model").get("name")) or text(standard.get("model"))
-        if found is not None:
-            return found
+        model = text(part(standard, "model").get("name")) or text(standard.get("model"))
+        if model is not None:
+            return model
     return None
 
 
 def _aggregates(value: Json) -> dict[str, Any]:
-    whole, ours = _aggregate(value), part(value, "results", "observability", "bench")
-    latency, rates, requests = part(whole, "latency"), part(whole, "throughput"), part(whole, "requests")
-    parts = {name: part(latency, theirs) for name, theirs in _METRICS.items()}
+    aggregate, bench = _aggregate(value), part(value, "results", "observability", "bench")
+    latency, rates, requests = part(aggregate, "latency"), part(aggregate, "throughput"), part(aggregate, "requests")
+    parts = {name: part(latency, tool_name) for name, tool_name in _METRICS.items()}
     failed = count(requests.get("failures")) + count(requests.get("incomplete"))
     completed = count(requests.get("total")) - failed
     return aggregates(
-        {name: scaled(of, _STATISTICS, 1e-3 if str(of.get("units")).startswith("ms") else 1.0)
-         for name, of in parts.items()},
-        {"throughput_rps": part(rates, "request_rate").get("mean"), "goodput_rps": ours.get("goodput_rps"),
-         "output_tps": part(rates, "output_token_rate").get("mean"), "attainment": ours.get("attainment")},
+        {name: scaled(stats, _STATISTICS, 1e-3 if str(stats.get("units")).startswith("ms") else 1.0)
+         for name, stats in parts.items()},
+        {"throughput_rps": part(rates, "request_rate").get("mean"), "goodput_rps": bench.get("goodput_rps"),
+         "output_tps": part(rates, "output_token_rate").get("mean"), "attainment": bench.get("attainment")},
         {"completed": completed, "failed": failed,
          "output_tokens": (number(part(requests, "output_length").get("mean")) or 0.0) * completed},
     )  # fmt: skip

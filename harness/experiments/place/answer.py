@@ -64,7 +64,7 @@ def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], w
     answers = list(answers)
     if result.cheapest is None:
         best = [*_sustained(options, result)]
-        candidates = [_capacity(options, PlacedUnit, *each) for each in result.rates_of_units]
+        candidates = [_capacity(options, PlacedUnit, *unit_rates) for unit_rates in result.rates_of_units]
     else:
         best, candidates = [*_cheapest(options, result)], [*_run(options, result)]
     undecided = result.cheapest is not None and any(one.meets is None for one in result.cheapest.run.values())
@@ -93,13 +93,13 @@ def _sustained(options: PlaceOptions, result: PlaceResult) -> Iterator[BestUnit]
     sustained = [(unit, capacity) for unit, capacity in result.sustained if capacity.rate_rps > 0]
     for unit, capacity in sustained[:CHOICES]:
         # logarithms of values per GPU are as far apart as those of the rates, but for what the units take
-        by_seed, taken = capacity.by_seed, options.objective.taken
-        near = [
-            other.name for other, theirs in sustained
-            if other != unit and apart(by_seed, theirs.by_seed, math.log(taken(other) / taken(unit))) is False
+        by_seed, takes = capacity.by_seed, options.objective.taken
+        ties = [
+            other.name for other, other_capacity in sustained
+            if other != unit and apart(by_seed, other_capacity.by_seed, math.log(takes(other) / takes(unit))) is False
         ]  # fmt: skip
         yield _capacity(
-            options, BestUnit, unit, capacity, not_apart=near, command=_command(options, unit, "capacity"),
+            options, BestUnit, unit, capacity, not_apart=ties, command=_command(options, unit, "capacity"),
             **_money(options, result, unit, capacity.rate_rps),
         )  # fmt: skip
 
@@ -162,12 +162,12 @@ def _judged(
 
 def _money(options: PlaceOptions, result: PlaceResult, deployment: Deployment, rate_rps: float) -> dict[str, float]:
     """What it takes, and where that is money, how much a million input and output tokens cost."""
-    taken = options.objective.taken(deployment)
+    amount = options.objective.taken(deployment)
     if options.objective.name != "cost":
-        return {"taken": taken}
-    a_request = taken / (3600 * rate_rps) * 1e6
+        return {"taken": amount}
+    a_request = amount / (3600 * rate_rps) * 1e6
     return {
-        "taken": taken, "per_million_tokens": a_request / result.tokens.output,
+        "taken": amount, "per_million_tokens": a_request / result.tokens.output,
         "per_million_input_tokens": a_request / result.tokens.prompt,
     }  # fmt: skip
 
@@ -181,22 +181,22 @@ def apart(one: Mapping[int, float], other: Mapping[int, float], step: float = 0.
 
 def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
     """The run (at the requested rate), or the search of the capacity, that confirms an answer."""
-    given = options.of(one).options()
-    for own in ("requests", "seed", "rate"):
-        given.pop(own, None)
+    flags = options.of(one).options()
+    for flag in ("requests", "seed", "rate"):
+        flags.pop(flag, None)
     backend = parse(options.spec.backend)
-    given["backend"] = str(replace(backend, args={n: v for n, v in backend.args.items() if n != "log_steps"}))
+    flags["backend"] = str(replace(backend, args={n: v for n, v in backend.args.items() if n != "log_steps"}))
     if name == "run":
         assert options.rate_rps is not None
         if options.spec.trace is None:
-            given |= {"rate": f"{options.rate_rps:g}", "requests": CONFIRMED_BY, "seed": options.spec.seed + UNSEEN}
+            flags |= {"rate": f"{options.rate_rps:g}", "requests": CONFIRMED_BY, "seed": options.spec.seed + UNSEEN}
         else:
-            given |= {"scale": f"compress:{options.rate_rps / options.own_rps:g}"}
+            flags |= {"scale": f"compress:{options.rate_rps / options.own_rps:g}"}
     elif options.recorded_requests is None:
-        given["horizon"] = f"{options.horizon_s:g}s"  # of a fast system it would be another
-    if given.get("goal") == 0.9:
-        del given["goal"]
-    return f"bench {name} " + " ".join(f"--{option} {shlex.quote(str(value))}" for option, value in given.items())
+        flags["horizon"] = f"{options.horizon_s:g}s"  # of a fast system it would be another
+    if flags.get("goal") == 0.9:
+        del flags["goal"]
+    return f"bench {name} " + " ".join(f"--{option} {shlex.quote(str(value))}" for option, value in flags.items())
 
 
 def _trust(options: PlaceOptions, hardware: str) -> str:

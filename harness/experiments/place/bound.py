@@ -101,14 +101,14 @@ def units(options: PlaceOptions, rates: Mapping[Group, float]) -> list[Deploymen
         return -options.objective.of(unit, served_rps(unit, rates)), unit.gpus, unit.key
 
     prefills, decodes = ([group for group in rates if group.role == role] for role in ("prefill", "decode"))
-    found = [Deployment((group,)) for group in rates if group.role == "mixed"]
+    candidates = [Deployment((group,)) for group in rates if group.role == "mixed"]
     for prefill, decode in product(prefills, decodes):
         alike = prefill.hardware == decode.hardware and options.cluster.share_nodes(prefill.shape, decode.shape)
         if "low" in options.algorithms and alike:
-            found.append(Deployment((prefill, decode)))
+            candidates.append(Deployment((prefill, decode)))
         if "high" in options.algorithms and (ratios := [*_ratios(options, prefill, decode, rates)]):
-            found.append(min(ratios, key=value))
-    return sorted(dict.fromkeys(found), key=value)
+            candidates.append(min(ratios, key=value))
+    return sorted(dict.fromkeys(candidates), key=value)
 
 
 def _ratios(options: PlaceOptions, prefill: Group, decode: Group, rates: Mapping[Group, float]) -> Iterator[Deployment]:

@@ -78,14 +78,14 @@ class Cheapest:
         """The deployment to run now, and whether again, with as many runs as decide; None: no other one is expected to
         save anything."""
         on_gpu = dict.fromkeys(self._options.hardware, self._most)
-        on_gpu |= {one.hardware: self._candidates[one].taken for one in reversed(self.met)}
+        on_gpu |= {unit.hardware: self._candidates[unit].taken for unit in reversed(self.met)}
         least, best = min(on_gpu.values(), default=0.0), None
         saves, sure = SMALL * least, self._sure(least)
         for candidate in self._candidates.values():
             if candidate.deployment in self._begun and candidate.deployment not in self._undecided:
                 continue
-            there = on_gpu.get(candidate.deployment.hardware, 0.0) - candidate.taken
-            saved = max(0.0, least - candidate.taken) + OTHER_GPUS * max(0.0, there)
+            gpu_saving = on_gpu.get(candidate.deployment.hardware, 0.0) - candidate.taken
+            saved = max(0.0, least - candidate.taken) + OTHER_GPUS * max(0.0, gpu_saving)
             expected = saved * self._chance(candidate) if saved > saves else 0.0
             if (saved := OTHER_GPUS * (sure - candidate.taken)) > saves:
                 expected = max(expected, saved * self._chance(candidate, LONGER))
@@ -93,10 +93,10 @@ class Cheapest:
                 best, saves = candidate.deployment, expected
         if best is None:
             return None
-        again = best in self._undecided
+        rerun = best in self._undecided
         self._undecided.discard(best)
         self._begun.add(best)
-        return best, again
+        return best, rerun
 
     def learn(self, deployment: Deployment, judged: Judged, *, again: bool) -> None:
         """Take in what the runs of a deployment tell."""
@@ -117,7 +117,7 @@ class Cheapest:
     @property
     def under_way(self) -> list[Deployment]:
         """Those that are being run."""
-        return [one for one in self._candidates if one in self._begun and one not in self.run]
+        return [unit for unit in self._candidates if unit in self._begun and unit not in self.run]
 
     @property
     def met(self) -> list[Deployment]:
@@ -130,10 +130,10 @@ class Cheapest:
         """The cheapest; the cheapest that meets with the error of the step times too; the cheapest of other kinds of
         GPU, and of other shapes, where these are no dearer or more requests meet."""
         met = self.met
-        sure = [one for one in met if self.run[one].holds]
-        of_gpu = {one.hardware: one for one in reversed(met)}
-        of_shape = {self._candidates[one].kind: one for one in reversed(met) if not self._worse(one, met[0])}
-        others = (one for some in (of_gpu, of_shape) for one in sorted(some.values(), key=met.index))
+        sure = [unit for unit in met if self.run[unit].holds]
+        of_gpu = {unit.hardware: unit for unit in reversed(met)}
+        of_shape = {self._candidates[unit].kind: unit for unit in reversed(met) if not self._worse(unit, met[0])}
+        others = (unit for some in (of_gpu, of_shape) for unit in sorted(some.values(), key=met.index))
         return sorted([*dict.fromkeys([*met[:1], *sure[:1], *others])][:CHOICES], key=met.index)
 
     def _worse(self, one: Deployment, than: Deployment) -> bool:
@@ -145,7 +145,7 @@ class Cheapest:
     def left(self) -> int:
         """Cheaper deployments that may meet, and were not run or not decided."""
         least = self._candidates[self.met[0]].taken if self.met else math.inf
-        return sum(one.taken < least and self._chance(one) > 0 for one in self._candidates.values())
+        return sum(candidate.taken < least and self._chance(candidate) > 0 for candidate in self._candidates.values())
 
     def _sure(self, least: float) -> float:
         """What the cheapest takes that meets with the error of the step times too, where the cheapest of all does not;
@@ -153,7 +153,7 @@ class Cheapest:
         met = self.met
         if not met or self.run[met[0]].holds is not False:
             return 0.0
-        return next((self._candidates[one].taken for one in met if self.run[one].holds), FAR * least)
+        return next((self._candidates[unit].taken for unit in met if self.run[unit].holds), FAR * least)
 
     def _chance(self, candidate: Candidate, longer: float = 1.0) -> float:
         """How likely it is to meet, or with steps that are `longer`, as far as its load and what was run of its kind
@@ -180,8 +180,8 @@ class Cheapest:
         return chance if chance >= UNLIKELY else 0.0
 
     def _add(self, counts: list[int], deployment: Deployment) -> None:
-        if min(counts) > 0 and (near := deployment.counted(*counts)) not in self._candidates:
-            self._candidates |= {one.deployment: one for one in _held(self._options, self._rates, [near])}
+        if min(counts) > 0 and (unit := deployment.counted(*counts)) not in self._candidates:
+            self._candidates |= {held.deployment: held for held in _held(self._options, self._rates, [unit])}
 
 
 def algorithm_of(options: PlaceOptions, deployment: Deployment) -> str:
@@ -210,20 +210,20 @@ def _candidates(options: PlaceOptions, rates: Mapping[Group, float]) -> Iterator
         alike = (Deployment((group,)).counted(n) for n in range(counts[0], counts[-1] + 1))
         yield from _held(options, rates, alike)
     prefills, decodes = (_cheapest_shapes(options, by_role[role]) for role in ("prefill", "decode"))
-    for (prefill, ours), (decode, theirs) in product(prefills, decodes):
+    for (prefill, prefill_counts), (decode, decode_counts) in product(prefills, decodes):
         pair = Deployment((prefill, decode))
-        both = dict.fromkeys(zip(ours, theirs, strict=True))
+        count_pairs = dict.fromkeys(zip(prefill_counts, decode_counts, strict=True))
         if "high" not in options.algorithms:
-            both = dict.fromkeys((max(counts),) * 2 for counts in both)
-        yield from _held(options, rates, (pair.counted(*counts) for counts in both))
+            count_pairs = dict.fromkeys((max(counts),) * 2 for counts in count_pairs)
+        yield from _held(options, rates, (pair.counted(*counts) for counts in count_pairs))
 
 
 def _cheapest_shapes(options: PlaceOptions, sides: list[tuple[Group, list[int]]]) -> Iterator[tuple[Group, list[int]]]:
     half = min(range(len(LOADS)), key=lambda place: abs(LOADS[place] - HALF))
     for hardware in options.hardware:
-        there = [side for side in sides if side[0].hardware == hardware]
-        taken = {group: options.objective.taken(Deployment((group,)).counted(n[half])) for group, n in there}
-        yield from sorted(there, key=lambda side: taken[side[0]])[:SHAPES]
+        on_gpu = [side for side in sides if side[0].hardware == hardware]
+        amounts = {group: options.objective.taken(Deployment((group,)).counted(n[half])) for group, n in on_gpu}
+        yield from sorted(on_gpu, key=lambda side: amounts[side[0]])[:SHAPES]
 
 
 def _held(

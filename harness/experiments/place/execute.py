@@ -83,10 +83,10 @@ def _replicas(options: PlaceOptions, tokens: Tokens) -> tuple[dict[Group, float]
     skipped: list[Skipped] = []
     fits = False
     for hardware in options.hardware:
-        here, kv_tokens = _space(options, roles[0], hardware)
-        skipped += here.skipped
-        fits = fits or bool(here.shapes)
-        for shape in here.shapes:
+        space, kv_tokens = _space(options, roles[0], hardware)
+        skipped += space.skipped
+        fits = fits or bool(space.shapes)
+        for shape in space.shapes:
             model = options.step_times(hardware, shape)
             for role in roles:
                 group = Group(role, hardware, shape)
@@ -137,19 +137,19 @@ class _Asker:
         if time.monotonic() > self.ends_s:
             self.out_of_time = True
             return
-        for question, found in self.processes.map(call, self._in_time(questions), self.ends_s):
-            self.store.add(question.key, found)
-            yield question, found
+        for question, reply in self.processes.map(call, self._in_time(questions), self.ends_s):
+            self.store.add(question.key, reply)
+            yield question, reply
         self.out_of_time = self.out_of_time or time.monotonic() > self.ends_s
 
     def all(self, call: Callable[[Question], Capacity], units: Sequence[Deployment]) -> dict[Deployment, Capacity]:
         """The answers of several units, in their order, as many as there is time for."""
         questions = [Question(f"{call.__name__} {one.key}", self.options, one) for one in units]
-        for question, found in self.stream(call, (one for one in questions if one.key not in self.store.known)):
-            rate = f"{found.rate_rps:.3g} req/s ({found.requests:,} requests)"
+        for question, unit_capacity in self.stream(call, (one for one in questions if one.key not in self.store.known)):
+            rate = f"{unit_capacity.rate_rps:.3g} req/s ({unit_capacity.requests:,} requests)"
             self.tell(f"{question.deployment.name} on {question.deployment.hardware}: {rate}")
-        known = self.store.known
-        return {question.deployment: known[question.key] for question in questions if question.key in known}
+        answers = self.store.known
+        return {question.deployment: answers[question.key] for question in questions if question.key in answers}
 
     def _in_time(self, questions: Iterator[Question]) -> Iterator[Question]:
         for question in questions:
@@ -161,31 +161,31 @@ class _Asker:
 
 def _at_rate(ask: _Asker, result: PlaceResult) -> None:
     """The cheapest deployment for the requested rate."""
-    search, known = Cheapest(ask.options, result.rates), ask.store.known
+    search, answers = Cheapest(ask.options, result.rates), ask.store.known
     result.cheapest = search
 
     def questions() -> Iterator[Question]:
         while (chosen := search.next()) is not None:
-            deployment, again = chosen
-            key = f"{'again' if again else 'judged'} {deployment.key}"
-            if key in known:
-                search.learn(deployment, known[key], again=again)
+            deployment, rerun = chosen
+            key = f"{'again' if rerun else 'judged'} {deployment.key}"
+            if key in answers:
+                search.learn(deployment, answers[key], again=rerun)
             else:
-                yield Question(key, ask.options, deployment, again)
+                yield Question(key, ask.options, deployment, rerun)
 
     more = True
     while more:  # what is left while others are being run may be more once they are over
         more = False
-        for question, found in ask.stream(judged, questions()):
+        for question, outcome in ask.stream(judged, questions()):
             more = True
-            search.learn(question.deployment, found, again=question.again)
-            ask.tell(_progress(search, question.deployment, found))
+            search.learn(question.deployment, outcome, again=question.again)
+            ask.tell(_progress(search, question.deployment, outcome))
 
 
 def _progress(search: Cheapest, deployment: Deployment, found: Judged) -> str:
     """What was run, and what is known now: the cheapest that meets, and what is being tried."""
     side = {True: "meets", False: "misses", None: "not decided"}[found.meets]
-    met, trying = search.met, [f"{one.gpus} x {one.hardware}" for one in search.under_way]
+    met, trying = search.met, [f"{unit.gpus} x {unit.hardware}" for unit in search.under_way]
     best = f"{met[0].gpus} x {met[0].hardware} meets ({search.run[met[0]].share:.1%})" if met else "none meets yet"
     tried = f"; trying {', '.join(trying)}" if trying else ""
     return f"{deployment.name} on {deployment.gpus} x {deployment.hardware}: {found.share:.1%}, {side} | {best}{tried}"

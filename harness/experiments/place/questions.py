@@ -74,24 +74,24 @@ class AtRate(HorizonSearch):
         if not spec.one_traffic and (yield from self._alone()) is not None:
             return Attained(False, 0.0, None, None, WITHOUT_LOAD, self._spent)
         self.horizon_s = self._horizon_at(rate_rps)
-        wanted, slo = self._objective(self.horizon_s)
+        goals, slo = self._objective(self.horizon_s)
         runs: list[Trial] = []
         new = list(seeds[:1])
         if self._spent > spec.limit:
             return Attained(None, 0.0, None, None, "not run: --max-requests is too low", self._spent)
         while True:
             runs += yield from self._made(
-                [TrialRequest(Key(seed, rate_rps, spec.planned), wanted, slo=slo) for seed in new]
+                [TrialRequest(Key(seed, rate_rps, spec.planned), goals, slo=slo) for seed in new]
                 if spec.one_traffic
-                else [self._request(seed, rate_rps, self.horizon_s, wanted, slo, None) for seed in new]
+                else [self._request(seed, rate_rps, self.horizon_s, goals, slo, None) for seed in new]
             )
-            found = self._judged(runs, wanted)
-            if spec.one_traffic or found.meets is not None:
-                return found
+            outcome = self._judged(runs, goals)
+            if spec.one_traffic or outcome.meets is not None:
+                return outcome
             affordable = int((spec.limit - self._spent) / (rate_rps * (self.horizon_s + self.settle_s)))
             more = min(max(len(seeds) // 2, 2, len(runs)), affordable)  # 1, 5, 10, 20, ... seeds
             if more < 1:
-                return found
+                return outcome
             new = list(range(seeds[0] + len(runs), seeds[0] + len(runs) + more))
 
     def rough(self) -> Generator[list[TrialRequest], list[Trial], tuple[float, int]]:
@@ -109,9 +109,9 @@ class AtRate(HorizonSearch):
         shares = {c: {t.key.seed: t.share(c.key).met / max(1, t.share(c.key).of) for t in runs} for c in wanted}
         condition = min(wanted, key=lambda c: math.fsum(shares[c].values()) / len(runs) - c.goal)
         by_seed, goal = shares[condition], condition.goal
-        n, of = len(runs), max(1, sum(trial.share(condition.key).of for trial in runs))
+        n, total = len(runs), max(1, sum(trial.share(condition.key).of for trial in runs))
         mean = math.fsum(by_seed.values()) / n
-        error = math.sqrt(goal * (1 - goal) / of)  # of independent requests
+        error = math.sqrt(goal * (1 - goal) / total)  # of independent requests
         if self.spec.one_traffic:
             return Attained(mean >= goal, mean, None, None, str(condition.key), self._spent, by_seed)
         if n == 1:
@@ -188,22 +188,22 @@ def judged(question: Question) -> Judged:
     scored: list[Slo] = []
 
     def make(wanted: list[TrialRequest]) -> list[Trial]:
-        made = []
+        trials = []
         for want in wanted:
             task, begun_s = question.task(want), time.monotonic()
             if task.key.rate_rps == 0:
-                made.append(simulated(task))
+                trials.append(simulated(task))
                 continue
             try:
                 table = trial.simulate(task.run).table
             except NothingDue:
                 table = to_table([])
             conclude = concluded if task.horizon_s is None else over_horizon
-            made.append(conclude(task, table, None, begun_s))
+            trials.append(conclude(task, table, None, begun_s))
             if (slower := options.slower(task.slo, question.deployment)) is not None:
                 scored.append(slower)
                 delayed.append(conclude(replace(task, slo=slower), table, None, begun_s))
-        return made
+        return trials
 
     first = options.spec.seed
     attained = answered(search.attained(range(first, first + FEW_SEEDS)), make)
@@ -232,9 +232,9 @@ def capacity(question: Question) -> Capacity:
     )
     setup = set_up(replace(options.of(question.deployment), requests=None), settings)
     info = run_search(setup, Store(None), workers=1)
-    one, requests = info.answers[0], info.cost.requests if info.cost else 0
-    low, high = one.bracket_rps
-    if one.capacity_rps is None:
-        return Capacity(low or 0.0, None, None, one.binding, requests, at_least=high is None and low is not None)
-    by_seed = {int(seed): rate for seed, rate in one.knees.items()}
-    return Capacity(one.capacity_rps, one.low_rps, one.high_rps, one.binding, requests, by_seed=by_seed)
+    answer, requests = info.answers[0], info.cost.requests if info.cost else 0
+    low, high = answer.bracket_rps
+    if answer.capacity_rps is None:
+        return Capacity(low or 0.0, None, None, answer.binding, requests, at_least=high is None and low is not None)
+    by_seed = {int(seed): rate for seed, rate in answer.knees.items()}
+    return Capacity(answer.capacity_rps, answer.low_rps, answer.high_rps, answer.binding, requests, by_seed=by_seed)

@@ -81,8 +81,8 @@ class PlaceOptions:
     def step_times(self, hardware: str, shape: Shape) -> LatencyModel:
         """That model for a replica."""
         parallel = {"tp": shape.tp, "pp": shape.pp, "dp": shape.dp, "ep": shape.ep}
-        made = registry.make("latency", self.latency, model=self.spec.model, hardware=hardware, **parallel)
-        return cast("LatencyModel", made)
+        latency_model = registry.make("latency", self.latency, model=self.spec.model, hardware=hardware, **parallel)
+        return cast("LatencyModel", latency_model)
 
     def errors(self, deployment: Deployment) -> Mapping[str, float]:
         """How far step times were from measurements: TTFT where prompts are computed, TPOT where tokens are."""
@@ -106,7 +106,7 @@ def algorithms_of(text: str) -> tuple[Algorithm, ...]:
     for name in names:
         if name not in (*ROLES_OF, "all"):
             raise no_such("placement algorithm", name, (*ROLES_OF, "all"))
-    return tuple(known for known in ROLES_OF if known in names or "all" in names)
+    return tuple(algorithm for algorithm in ROLES_OF if algorithm in names or "all" in names)
 
 
 def hardware_of(text: str) -> tuple[str, ...]:
@@ -169,8 +169,8 @@ def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
     if "backend" not in values and (file is None or "backend" not in file.given.values):
         values["backend"] = "sim"
     spec = configuration.run_spec(replace(run, values=values), file.given if file else None)
-    named = "workload" in values or (file is not None and "workload" in file.given.values)
-    workload = spec.workload if named or spec.trace is not None else WORKLOAD
+    has_workload = "workload" in values or (file is not None and "workload" in file.given.values)
+    workload = spec.workload if has_workload or spec.trace is not None else WORKLOAD
     timed = None if spec.latency is None else registry.system_in(spec.latency).get("model")
     return replace(spec, workload=workload, model=spec.model or timed or "opt-13b", hardware=None)
 

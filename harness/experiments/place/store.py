@@ -55,7 +55,7 @@ class Store:
             self._folder.write(encode(info.change(searched=self._searched())))
 
     def _searched(self) -> Facts:
-        return {key: asdict(found) for key, found in self.known.items()}
+        return {key: asdict(answer) for key, answer in self.known.items()}
 
 
 def _known(folder: ExperimentFolder, before: dict[str, Any], options: Facts) -> dict[str, Any]:

@@ -110,12 +110,12 @@ class Deployment:
     def parts(self) -> dict[str, object]:
         """The options of a run that make it, but for the link."""
         first = self.groups[0]
-        found: dict[str, object] = {"hardware": first.hardware}
+        options: dict[str, object] = {"hardware": first.hardware}
         if first.role == "mixed":
             shape = first.shape
             more = {"tp": shape.tp, "pp": shape.pp, "replicas": first.count} | further_axes(shape)
-            return {**found, **{name: value for name, value in more.items() if value > 1 or name == "tp"}}
-        return {**found, **{group.role: group.spec(first.hardware) for group in self.groups}}
+            return {**options, **{name: value for name, value in more.items() if value > 1 or name == "tp"}}
+        return {**options, **{group.role: group.spec(first.hardware) for group in self.groups}}
 
     def in_pairs(self, cluster: "Cluster") -> bool:
         """Whether each prefill replica shares its nodes with a decode replica of the same kind of GPU."""
@@ -189,16 +189,16 @@ class Space:
 
 def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape], str | None]) -> Space:
     """The shapes that fit a cluster; `refused` says why one of them cannot run, or None. Raises UsageError."""
-    found = catalog.model(model)
+    model_facts = catalog.model(model)
     catalog.hardware(hardware)
-    skipped = [*_undivided(found, hardware, cluster)]
+    skipped = [*_undivided(model_facts, hardware, cluster)]
     shapes = []
     divided = (  # tensor-parallel within a node, pipelines over all of them
         Shape(tp, pp)
-        for tp in _divisors(found.heads, cluster.per_node)
-        for pp in _divisors(found.layers, cluster.gpus // tp)
+        for tp in _divisors(model_facts.heads, cluster.per_node)
+        for pp in _divisors(model_facts.layers, cluster.gpus // tp)
     )
-    for shape in (*divided, *_wide(found, cluster)):
+    for shape in (*divided, *_wide(model_facts, cluster)):
         reason = refused(shape)
         if reason is None:
             shapes.append(shape)
@@ -286,8 +286,8 @@ def _read(file: str) -> Mapping[str, object]:
 def _row(rows: Mapping[str, object], name: str, file: str, what: str) -> Mapping[str, float]:
     row = rows.get(name)
     if row is None:
-        known = ", ".join(sorted(rows)) or "nothing"
-        raise UsageError(f"'{file}' has no entry for '{name}' ({what}); it has {known}. Add a line: {name} = 2.5")
+        names = ", ".join(sorted(rows)) or "nothing"
+        raise UsageError(f"'{file}' has no entry for '{name}' ({what}); it has {names}. Add a line: {name} = 2.5")
     if not isinstance(row, Mapping):
         return dict.fromkeys(ROLES, _number(row, name, file))
     missing = [role for role in ROLES if role not in row]

@@ -87,8 +87,8 @@ def _named(source: Source, query: RescoreOptions) -> ScoredRun:
 
 
 def _run(source: Source, query: RescoreOptions) -> ScoredRun:
-    info, stored, own = source.info, encode(source.info), restored_slo(source.info)
-    goals, objectives = query.goals or (own.goal,), query.objectives or (own,)
+    info, stored, run_slo = source.info, encode(source.info), restored_slo(source.info)
+    goals, objectives = query.goals or (run_slo.goal,), query.objectives or (run_slo,)
     table, ok = source.table, source.seen.ok
     rate = per_second_of(table)
 
@@ -96,7 +96,7 @@ def _run(source: Source, query: RescoreOptions) -> ScoredRun:
         return known(rate(count))
 
     slos = [slo_part(source, objective, goals, query, per_second) for objective in objectives]
-    compared = next((objective for objective in query.objectives if isinstance(objective, Slo)), own)
+    compared = next((objective for objective in query.objectives if isinstance(objective, Slo)), run_slo)
     grew = info.verdict.grew
     return ScoredRun(
         name=info.source.name or source.path.name,
@@ -134,8 +134,8 @@ def _run(source: Source, query: RescoreOptions) -> ScoredRun:
 
 def _latency(source: Source, metric: str) -> Latency:
     values = source.seen.values(metric)[source.seen.ok]
-    found = describe(values[np.isfinite(values)])
-    return Latency(found.n or 0, found.mean, found.p50, found.p90, found.p99)
+    described = describe(values[np.isfinite(values)])
+    return Latency(described.n or 0, described.mean, described.p50, described.p90, described.p99)
 
 
 def _exit_code(runs: Sequence[ScoredRun], query: RescoreOptions) -> int:
@@ -162,12 +162,12 @@ def _judged(slo: SloScore, fail_under: float) -> int:
 def curves(runs: Sequence[ScoredRun]) -> list[SloCurve]:
     """A curve per system and objective, where there are runs at two rates or more; their points rise."""
     rated = [run for run in runs if run.rate_rps and run.measured]
-    found = []
+    slo_curves = []
     for key, group in groupby(sorted(rated, key=_key), _key):
-        made = sorted(group, key=_rate_rps)
-        if len(set(map(_rate_rps, made))) > 1:
-            found += [_curve(made, i, json.loads(key)[0]) for i in range(len(made[0].slos))]
-    return _distinguished(found)
+        by_rate = sorted(group, key=_rate_rps)
+        if len(set(map(_rate_rps, by_rate))) > 1:
+            slo_curves += [_curve(by_rate, i, json.loads(key)[0]) for i in range(len(by_rate[0].slos))]
+    return _distinguished(slo_curves)
 
 
 def _rate_rps(run: ScoredRun) -> float:
@@ -183,14 +183,14 @@ def _curve(runs: Sequence[ScoredRun], index: int, options: Facts) -> SloCurve:
     points = [_point(list(group), index) for _, group in groupby(runs, _rate_rps)]
     return SloCurve(
         options=options, slo=runs[0].slos[index].text, points=points,
-        crossings=[found for goal in runs[0].goals if (found := _crossing(points, goal)) is not None],
+        crossings=[crossing for goal in runs[0].goals if (crossing := _crossing(points, goal)) is not None],
     )  # fmt: skip
 
 
 def _point(runs: Sequence[ScoredRun], index: int) -> CurvePoint:
     slos = [run.slos[index] for run in runs]
     scales = [slo.scale for slo in slos if slo.scale is not None]
-    whole = len(scales) == len(slos)
+    complete = len(scales) == len(slos)
     shares = zip(*([share or 0.0 for share in scale.attainment] for scale in scales), strict=True)
     return CurvePoint(
         rate_rps=_rate_rps(runs[0]),
@@ -204,8 +204,8 @@ def _point(runs: Sequence[ScoredRun], index: int) -> CurvePoint:
             bound.text: spread([slo.bounds[i].attainment for slo in slos], most=1.0)
             for i, bound in enumerate(slos[0].bounds)
         },
-        factors=scales[0].factors if whole else [],
-        scale=[sum(each) / len(each) for each in shares] if whole else [],
+        factors=scales[0].factors if complete else [],
+        scale=[sum(column) / len(column) for column in shares] if complete else [],
         missed={
             bound.text: sum(slo.bounds[i].passed is False for slo in slos)
             for i, bound in enumerate(slos[0].bounds)
@@ -224,45 +224,47 @@ def _crossing(points: Sequence[CurvePoint], goal: float) -> CurveCrossing | None
     means = [p.attainment.mean for p in points if p.attainment is not None and not p.missed]
     if len(means) < len(points):
         return None
-    found = crossing([p.rate_rps for p in points], means, [p.requests for p in points], goal)
-    return CurveCrossing(goal, found.at, found.between, found.side)
+    crossed = crossing([p.rate_rps for p in points], means, [p.requests for p in points], goal)
+    return CurveCrossing(goal, crossed.at, crossed.between, crossed.side)
 
 
 def _distinguished(found: Sequence[SloCurve]) -> list[SloCurve]:
     """Each curve with the options in which it differs from the others as its `label`."""
-    names = sorted({name for one in found for name in one.options})
-    differ = [name for name in names if len({str(one.options.get(name)) for one in found}) > 1]
+    names = sorted({name for curve in found for name in curve.options})
+    differ = [name for name in names if len({str(curve.options.get(name)) for curve in found}) > 1]
     return [
-        structs.replace(one, label=", ".join(f"{name}={one.options[name]}" for name in differ if name in one.options))
-        for one in found
+        structs.replace(
+            curve, label=", ".join(f"{name}={curve.options[name]}" for name in differ if name in curve.options)
+        )
+        for curve in found
     ]
 
 
 def slo_part(
     source: Source, objective: Objective, goals: Sequence[float], query: RescoreOptions, per_second: PerSecond
 ) -> SloScore:
-    found = outcome(source.seen, objective, goals[0])
-    unknown = found.score is not None and found.score.unknown
-    met = int(np.count_nonzero(found.met)) if found.by_request and not unknown else None
+    scored = outcome(source.seen, objective, goals[0])
+    unknown = scored.score is not None and scored.score.unknown
+    met = int(np.count_nonzero(scored.met)) if scored.by_request and not unknown else None
     gpus = source.info.backend.get("gpus")
     goodput = None if met is None else per_second(met)
-    by_class = {} if found.score is None else found.score.by_class
+    by_class = {} if scored.score is None else scored.score.by_class
     return SloScore(
-        text=found.text,
+        text=scored.text,
         goal=goals[0],
-        attainment=known(found.attainment),
+        attainment=known(scored.attainment),
         met=met,
         goodput_rps=goodput,
         goodput_rps_per_gpu=goodput / gpus if goodput is not None and isinstance(gpus, int) and gpus > 0 else None,
-        joint=[found.kept(goal) for goal in goals],
-        separate=[found.kept_separately(goal) for goal in goals],
-        binding=found.binding,
-        bounds=list(found.parts),
+        joint=[scored.kept(goal) for goal in goals],
+        separate=[scored.kept_separately(goal) for goal in goals],
+        binding=scored.binding,
+        bounds=list(scored.parts),
         classes={name: known(share) for name, share in by_class.items()},
         resolution=_resolution(source, objective, goals[0]),
-        tasks=tasks(source.seen, found.met, per_second) if found.by_request else None,
-        scale=_scale(source, objective, found, query, goals, per_second),
-        tokens=_tokens(source, objective, found, per_second) if query.tokens and found.by_request else None,
+        tasks=tasks(source.seen, scored.met, per_second) if scored.by_request else None,
+        scale=_scale(source, objective, scored, query, goals, per_second),
+        tokens=_tokens(source, objective, scored, per_second) if query.tokens and scored.by_request else None,
     )
 
 
@@ -279,16 +281,16 @@ def _scale(
 ) -> ScaleScore | None:  # fmt: skip
     if not isinstance(objective, Slo) or not len(source.table):
         return None
-    found = curve(source.seen, objective, query.factors, scored.score)
-    if not found.bounds:
+    scaled = curve(source.seen, objective, query.factors, scored.score)
+    if not scaled.bounds:
         return None
     return ScaleScore(
-        found.factors.tolist(),
-        found.attainment.tolist(),
-        {str(bound): [known(share) for share in shares.tolist()] for bound, shares in found.bounds.items()},
-        [per_second(round(share * len(source.table))) for share in found.attainment.tolist()],
-        [found.crossing(goal) for goal in goals],
-        {str(bound): known(factor) for bound, factor in found.holds_from.items()},
+        scaled.factors.tolist(),
+        scaled.attainment.tolist(),
+        {str(bound): [known(share) for share in shares.tolist()] for bound, shares in scaled.bounds.items()},
+        [per_second(round(share * len(source.table))) for share in scaled.attainment.tolist()],
+        [scaled.crossing(goal) for goal in goals],
+        {str(bound): known(factor) for bound, factor in scaled.holds_from.items()},
     )
 
 
@@ -297,7 +299,7 @@ def groups_part(source: Source, by: str, objectives: Sequence[Objective], goal: 
     code, names = grouped(source, by)
     outcomes = [outcome(source.seen, objective, goal) for objective in objectives]
     count, failed = np.bincount(code, minlength=len(names)), np.bincount(code, ~source.seen.ok, len(names))
-    met = [np.bincount(code, found.met, len(names)) if found.by_request else None for found in outcomes]
+    met = [np.bincount(code, scored.met, len(names)) if scored.by_request else None for scored in outcomes]
     groups = [
         GroupScore(
             name=name,
@@ -305,7 +307,7 @@ def groups_part(source: Source, by: str, objectives: Sequence[Objective], goal: 
             failed=int(failed[i]),
             attainment=[None if m is None else float(m[i] / count[i]) for m in met],
             goodput_rps=[None if m is None else per_second(int(m[i])) for m in met],
-            bounds=[_bounds_in(found, code == i) for found in outcomes],
+            bounds=[_bounds_in(scored, code == i) for scored in outcomes],
             latencies={
                 metric.name: Percentiles(known(quantile(values_s, 0.5)), known(quantile(values_s, 0.99)))
                 for metric in headline()
@@ -314,7 +316,7 @@ def groups_part(source: Source, by: str, objectives: Sequence[Objective], goal: 
         )
         for i, name in enumerate(names)
     ]
-    return Groups(by, [found.text for found in outcomes], groups)
+    return Groups(by, [scored.text for scored in outcomes], groups)
 
 
 def _bounds_in(found: Outcome, inside: np.ndarray) -> dict[str, float | None]:
@@ -328,12 +330,12 @@ def _tokens(source: Source, objective: Objective, found: Outcome, per_second: Pe
     """Goodput in tokens; None where the tokens of an event are not known, or the objective has no such rule."""
     if not isinstance(objective, Slo) or "token_n" in missing(source.table):
         return None
-    made = tokens(source.seen, objective, found.score)
+    good = tokens(source.seen, objective, found.score)
     code, names = source.seen.classes() or (np.empty(0), [])
-    whole = int(source.table["output_tokens"].to_numpy()[found.met].sum())
-    classes = {name: GoodTokens(*_good(made, code == i, per_second)) for i, name in enumerate(names)}
-    everything = np.ones(len(made.output), bool)
-    return TokenScore(*_good(made, everything, per_second), per_second(whole), dict(sorted(classes.items())))
+    met_tokens = int(source.table["output_tokens"].to_numpy()[found.met].sum())
+    classes = {name: GoodTokens(*_good(good, code == i, per_second)) for i, name in enumerate(names)}
+    everything = np.ones(len(good.output), bool)
+    return TokenScore(*_good(good, everything, per_second), per_second(met_tokens), dict(sorted(classes.items())))
 
 
 def _good(
@@ -380,8 +382,8 @@ def numbers(text: str, what: str) -> list[float]:
     `low:high` has 17 of equal ratio, `low:high:step` steps, `low:high:x2` doublings. Raises UsageError, calling the
     range `what`.
     """
-    found = [number for part in text.split(",") for number in _part(part.strip(), what)]
-    return sorted(set(found))
+    values = [number for part in text.split(",") for number in _part(part.strip(), what)]
+    return sorted(set(values))
 
 
 def _part(part: str, what: str) -> list[float]:

@@ -45,10 +45,10 @@ def grouped(source: Source, by: str) -> Grouping:
 
 
 def _classes(source: Source) -> Grouping:
-    found = source.seen.classes()
-    if found is None:
+    coded = source.seen.classes()
+    if coded is None:
         return np.zeros(len(source.table), np.int64), [UNTAGGED] * min(1, len(source.table))
-    codes, names = found
+    codes, names = coded
     order = sorted(range(len(names)), key=names.__getitem__)
     return np.argsort(order)[codes], [names[i] for i in order]
 
@@ -80,9 +80,9 @@ def _prefixes(source: Source) -> Grouping:
     order = np.argsort(ids, kind="stable")
     place = np.searchsorted(ids[order], source.table["request_id"].to_numpy())
     block = blocks[order][np.minimum(place, len(ids) - 1)]
-    known, code, count = np.unique(block, return_inverse=True, return_counts=True)
-    alone = (count == 1) | np.isnan(known)
-    shared = np.where(alone[code], np.nan, block)
+    prefixes, code, count = np.unique(block, return_inverse=True, return_counts=True)
+    unshared = (count == 1) | np.isnan(prefixes)
+    shared = np.where(unshared[code], np.nan, block)
     return _each_value(shared, lambda value: f"prefix {value:.0f}", without="no shared prefix")
 
 
@@ -120,15 +120,15 @@ def _between(values: Floats) -> str:
 
 def _each_value(values: Floats, name: Callable[[float], str], *, without: str = "not known") -> Grouping:
     """A group per value, the most frequent ones; the others together, and those without a value."""
-    known, count = np.unique(values[~np.isnan(values)], return_counts=True)
-    shown = np.sort(known[np.argsort(-count, kind="stable")][:MOST])
-    place = np.searchsorted(shown, values)
-    inside = np.isin(values, shown)
-    place = np.where(inside, place, np.where(np.isnan(values), len(shown) + 1, len(shown))).astype(np.int64)
-    return _used(place, [*(name(v) for v in shown), "others", without])
+    distinct, count = np.unique(values[~np.isnan(values)], return_counts=True)
+    top = np.sort(distinct[np.argsort(-count, kind="stable")][:MOST])
+    place = np.searchsorted(top, values)
+    inside = np.isin(values, top)
+    place = np.where(inside, place, np.where(np.isnan(values), len(top) + 1, len(top))).astype(np.int64)
+    return _used(place, [*(name(v) for v in top), "others", without])
 
 
 def _used(place: Ints, names: list[str]) -> Grouping:
     """The same without empty groups."""
-    there = np.bincount(place, minlength=len(names)) > 0
-    return (np.cumsum(there) - 1)[place].astype(np.int64), [n for n, used in zip(names, there, strict=True) if used]
+    filled = np.bincount(place, minlength=len(names)) > 0
+    return (np.cumsum(filled) - 1)[place].astype(np.int64), [n for n, used in zip(names, filled, strict=True) if used]

@@ -131,9 +131,9 @@ def _by_length(rows: Lists) -> tuple[Ints, Ints]:
 
 
 def _back(values: Floats, order: Ints) -> Floats:
-    found = np.empty_like(values)
-    found[order] = values
-    return found
+    restored = np.empty_like(values)
+    restored[order] = values
+    return restored
 
 
 Objective: TypeAlias = Slo | Fastgen
@@ -188,13 +188,13 @@ def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
         binding = None if scored.binding is None else str(scored.binding.bound)
         return Outcome(str(slo) or "no bound", scored.met, parts, binding, scored)
     check_bounds(seen.table, ("itl",))
-    found = success(seen, objective)
-    named = (("prompt in time", found.prompt), ("answer in time", found.answer))
+    judged = success(seen, objective)
+    masks = (("prompt in time", judged.prompt), ("answer in time", judged.answer))
     parts = tuple(
-        ConditionScore(name, None, None, None, None, len(mask), known(share(mask)), None, None) for name, mask in named
+        ConditionScore(name, None, None, None, None, len(mask), known(share(mask)), None, None) for name, mask in masks
     )
-    binding = min(parts, key=lambda p: p.attainment or 0.0).text if len(found.met) else None
-    return Outcome(written(objective), found.met, parts, binding)
+    binding = min(parts, key=lambda p: p.attainment or 0.0).text if len(judged.met) else None
+    return Outcome(written(objective), judged.met, parts, binding)
 
 
 def _condition(scored: BoundScore) -> ConditionScore:
@@ -225,11 +225,11 @@ def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
     gate = seen.ok & np.logical_and.reduce([np.ones(len(seen.ok), bool), *others])
     ttft_s, tpot_s = (scored.limits_s(metric) for metric in LINE)
     in_time = gate & ~(seen.values("ttft") > ttft_s)
-    requested, made = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
+    requested, generated = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
     return Tokens(
         _on_line(seen, gate, in_time, ttft_s, tpot_s),
         np.where(in_time, number(seen.table, "prompt_tokens"), 0).astype(np.int64),
-        np.where(seen.ok, made, requested).astype(np.int64),
+        np.where(seen.ok, generated, requested).astype(np.int64),
     )
 
 
@@ -238,21 +238,21 @@ def _on_line(seen: Seen, gate: Mask, in_time: Mask, ttft_s: Floats, tpot_s: Floa
 
     Without a bound on TTFT the line begins at the first token.
     """
-    made = number(seen.table, "output_tokens")
+    generated = number(seen.table, "output_tokens")
     lined = gate & np.isfinite(tpot_s)
-    good = np.where(in_time & ~lined, made, 0)
+    good = np.where(in_time & ~lined, generated, 0)
     if not lined.any():
         return good.astype(np.int64)
     due_s, first_s = number(seen.table, "scheduled_s"), first_last(seen.table)[0]
     from_s = np.where(np.isfinite(ttft_s), due_s, first_s)
     base_s = np.where(np.isfinite(ttft_s), ttft_s, 0.0)
-    at = 0
+    start = 0
     for piece in seen.pieces():
-        rows = slice(at, at + len(piece))
-        found = _piece(piece, from_s[rows], base_s[rows], np.where(lined[rows], tpot_s[rows], 0.0))
-        good[rows] = np.where(lined[rows], found, good[rows])
-        at += len(piece)
-    return np.minimum(good, made).astype(np.int64)  # a file of another tool may have an event more than tokens
+        rows = slice(start, start + len(piece))
+        piece_tokens = _piece(piece, from_s[rows], base_s[rows], np.where(lined[rows], tpot_s[rows], 0.0))
+        good[rows] = np.where(lined[rows], piece_tokens, good[rows])
+        start += len(piece)
+    return np.minimum(good, generated).astype(np.int64)  # a file of another tool may have an event more than tokens
 
 
 def _piece(piece: pa.Table, from_s: Floats, base_s: Floats, step_s: Floats) -> Ints:
@@ -279,7 +279,7 @@ def tasks(seen: Seen, met: Mask, per_second: Callable[[int], float | None]) -> T
         return None
     session = number(seen.table, "session")
     inside = ~np.isnan(session)
-    known, group = np.unique(session[inside], return_inverse=True)
-    missed = np.bincount(group, ~met[inside], len(known))
-    good, alone = int(np.count_nonzero(missed == 0)), int(np.count_nonzero(met & ~inside))
-    return TaskScore(len(known), good, good / len(known), per_second(good), per_second(good + alone))
+    sessions, group = np.unique(session[inside], return_inverse=True)
+    missed = np.bincount(group, ~met[inside], len(sessions))
+    good, single = int(np.count_nonzero(missed == 0)), int(np.count_nonzero(met & ~inside))
+    return TaskScore(len(sessions), good, good / len(sessions), per_second(good), per_second(good + single))

@@ -53,9 +53,9 @@ def sources(path: str | os.PathLike[str]) -> Iterator[Source]:
     if (folder / "run.json").exists():
         yield of_run(large.load(folder, large=0))
         return
-    ours = imports.run_folders(folder)
-    yield from (of_run(large.load(each, large=0)) for each in ours)
-    yield from map(of_run, imports.foreign_below(folder) if ours else imports.open(path))
+    folders = imports.run_folders(folder)
+    yield from (of_run(large.load(run_path, large=0)) for run_path in folders)
+    yield from map(of_run, imports.foreign_below(folder) if folders else imports.open(path))
 
 
 def of_run(run: Run) -> Source:

@@ -41,8 +41,8 @@ class Curve:
         if not len(self.ratio):
             return None
         needed = max(1, int(np.ceil(goal * len(self.ratio) - 1e-9)))
-        at = float(np.partition(self.ratio, needed - 1)[needed - 1])
-        return at if np.isfinite(at) else None
+        factor = float(np.partition(self.ratio, needed - 1)[needed - 1])
+        return factor if np.isfinite(factor) else None
 
 
 def scaled(slo: Slo, factor: float) -> Slo:
@@ -58,18 +58,18 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     rising = np.asarray(factors, np.float64)
     scored = score(seen.table, slo, seen) if scored is None else scored
     scores = scored.bounds
-    each = [b for b in scores if b.bound.percentile is None]
+    per_request = [b for b in scores if b.bound.percentile is None]
     failed = np.where(seen.ok, 0, len(rising))  # (requests,) beyond every factor
     places: dict[Bound, Ints] = {}  # (requests,) the first factor at which each request meets the bound
-    for b in each if len(rising) else ():
-        found = first_within(seen.values(b.bound.metric), b.limit_s, rising)
-        places[b.bound] = np.maximum(np.where(b.applies, found, 0), failed)
+    for b in per_request if len(rising) else ():
+        place = first_within(seen.values(b.bound.metric), b.limit_s, rising)
+        places[b.bound] = np.maximum(np.where(b.applies, place, 0), failed)
     joint = np.maximum.reduce([failed, *places.values()]) if len(rising) else np.empty(0, np.int64)
     return Curve(
         rising,
         _shares(joint, len(rising)) if scored.by_request and not scored.unknown else np.full(len(rising), np.nan),
-        {b.bound: _shares(places[b.bound][b.applies], len(rising)) if places else np.empty(0) for b in each},
-        _joint_ratio(seen, each),
+        {b.bound: _shares(places[b.bound][b.applies], len(rising)) if places else np.empty(0) for b in per_request},
+        _joint_ratio(seen, per_request),
         {
             b.bound: 0.0 if b.value_s is None or np.isnan(b.value_s) else b.value_s / b.bound.limit
             for b in scores
@@ -85,22 +85,22 @@ def first_within(values: Floats, limit: Floats | float, factors: Floats) -> Ints
     """
     if np.ndim(limit) == 0:
         return np.where(np.isnan(values), 0, np.searchsorted(factors * limit, values))
-    found = np.zeros(len(values), np.int64)
+    places = np.zeros(len(values), np.int64)
     for factor in factors:
-        found += values > factor * limit
-    return found
+        places += values > factor * limit
+    return places
 
 
 def _joint_ratio(seen: Seen, each: Sequence[BoundScore]) -> Floats:
     """(requests,) the factor from which on each request meets all of the bounds."""
-    found = np.where(seen.ok, 0.0, np.inf)
+    joint = np.where(seen.ok, 0.0, np.inf)
     for scored in each:
         with np.errstate(invalid="ignore"):  # a task that failed, of a request that it does not bind: inf / inf
             ratio = seen.values(scored.bound.metric) / scored.limit_s
         if not scored.applies.all():
             ratio[~scored.applies] = 0.0
-        np.fmax(found, ratio, out=found)  # not np.maximum: a request without a value meets the bound
-    return found
+        np.fmax(joint, ratio, out=joint)  # not np.maximum: a request without a value meets the bound
+    return joint
 
 
 def _shares(places: Ints, factors: int) -> Floats:
@@ -133,14 +133,14 @@ def plane(seen: Seen, limits_s: Mapping[str, Sequence[float]], held: Slo | None 
     scored = score(seen.table, Slo(open_ends if held is None else (*held.bounds, *open_ends)), seen)
     inside = seen.ok if held is None else scored.met
     limits, places = [np.asarray(values, np.float64) for values in limits_s.values()], []
-    for each, values in zip(open_ends, limits, strict=True):
-        place = first_within(seen.values(each.metric), 1.0, values)
+    for open_end, values in zip(open_ends, limits, strict=True):
+        place = first_within(seen.values(open_end.metric), 1.0, values)
         if held is not None:
-            bound, own = next(b for b in scored.bounds if b.bound == each), seen.own(each.metric)
-            place = np.where(bound.applies & (True if own is None else np.isnan(own)), place, 0)
+            bound, brought_s = next(b for b in scored.bounds if b.bound == open_end), seen.own(open_end.metric)
+            place = np.where(bound.applies & (True if brought_s is None else np.isnan(brought_s)), place, 0)
         places.append(place[inside])
     shape = len(limits[0]) + 1, len(limits[1]) + 1
     cells = np.bincount(places[0] * shape[1] + places[1], minlength=shape[0] * shape[1]).reshape(shape)
     met = cells.cumsum(axis=0).cumsum(axis=1)
-    one, other = limits_s
-    return Plane((one, other), (limits[0], limits[1]), met, len(seen.ok))
+    first_metric, second_metric = limits_s
+    return Plane((first_metric, second_metric), (limits[0], limits[1]), met, len(seen.ok))

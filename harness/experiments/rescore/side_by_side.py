@@ -44,8 +44,8 @@ def names() -> list[str]:
 def made(requested: Sequence[str]) -> list[Profile]:
     """The profiles of these names, ours first; `all` has every one. Raises UsageError for an unknown one."""
     plain = [name.strip().lower().replace(".", "-").replace("_", "-") for name in requested]
-    wanted = names() if "all" in plain else [OURS, *(name for name in plain if name != OURS)]
-    return [registry.make("profiles", name) for name in dict.fromkeys(wanted)]
+    chosen = names() if "all" in plain else [OURS, *(name for name in plain if name != OURS)]
+    return [registry.make("profiles", name) for name in dict.fromkeys(chosen)]
 
 
 def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> Profiles:
@@ -69,8 +69,8 @@ def gaps_of_run(source: Source, lost: Collection[str] = ()) -> Gaps | None:
     if "itl" in lost:
         return None
     ok = source.seen.ok
-    made, seen = (number(source.seen.table, column)[ok].sum() for column in ("output_tokens", "events"))
-    return Gaps(source.seen.sample("itl", ok), max(0, int(made - seen)))
+    generated, seen = (number(source.seen.table, column)[ok].sum() for column in ("output_tokens", "events"))
+    return Gaps(source.seen.sample("itl", ok), max(0, int(generated - seen)))
 
 
 def _for_all(bound: Bound) -> bool:
@@ -129,21 +129,21 @@ def _column(
             "attainment": good / judged.of if good is not None and judged.of else None,
             "goodput_rps": good / judged.duration_s if timed and good is not None and judged.duration_s else None,
         }
-    plain, extra = ({name: known(value) for name, value in each.items()} for each in (values, more))
+    plain, extra = ({name: known(value) for name, value in cells.items()} for cells in (values, more))
     return ProfileColumn(profile.name, profile.tool, list(profile.notes), plain, extra)
 
 
 def _latencies(profile: Profile, times: Times) -> dict[str, float | None]:
-    found: dict[str, float | None] = {}
+    cells: dict[str, float | None] = {}
     for metric, statistics in STATISTICS.items():
         values = times.of(metric)
-        there = ~np.isnan(values)
-        finite = values[there]
-        weight = times.tpot_weight[there] if metric == "tpot" and times.tpot_weight is not None else None
+        mask = ~np.isnan(values)
+        finite = values[mask]
+        weight = times.tpot_weight[mask] if metric == "tpot" and times.tpot_weight is not None else None
         for statistic in statistics:
-            found[f"{metric}_{statistic}_s"] = _statistic(profile, finite, weight, statistic) if len(finite) else None
-        found[f"{metric}_n"] = len(finite)
-    return found
+            cells[f"{metric}_{statistic}_s"] = _statistic(profile, finite, weight, statistic) if len(finite) else None
+        cells[f"{metric}_n"] = len(finite)
+    return cells
 
 
 def _itl(profile: Profile, gaps: Gaps | None, pooled: dict[bool, list[float]]) -> dict[str, float | None]:
@@ -166,9 +166,9 @@ def _statistic(profile: Profile, values: Floats, weight: Floats | None, statisti
 
 def _apart(columns: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     """Per row the largest value over the smallest, minus 1; left out where fewer than two columns have one above 0."""
-    found: dict[str, float | None] = {}
+    spreads: dict[str, float | None] = {}
     for row in dict.fromkeys(name for column in columns for name in column):
         values = [v for column in columns if (v := column.get(row)) is not None and v > 0]
         if len(values) > 1 and not row.endswith("_n") and row not in ("good", "of"):
-            found[row] = max(values) / min(values) - 1
-    return found
+            spreads[row] = max(values) / min(values) - 1
+    return spreads

@@ -40,7 +40,7 @@ def answer(
     """The whole of sweep.json: the plan that is `stored`, and the results of the runs that ended, by folder."""
     layout = Layout.restored(stored)
     place = {scoring: number for number, scoring in enumerate(layout.scorings)}
-    found = [
+    planned = [
         over_seeds(
             {name: valued(text) for name, text in point.values},
             point.folder,
@@ -48,8 +48,8 @@ def answer(
         )
         for point in layout.points
     ]
-    points = [point for point in found if point.runs]
-    done = sum(one.ended == "finished" for one in results.values())
+    points = [point for point in planned if point.runs]
+    done = sum(run_result.ended == "finished" for run_result in results.values())
     info = compared(codec.of(SweepAnswer, {
         **stored,
         "state": state,
@@ -141,8 +141,8 @@ def _warnings(info: SweepAnswer) -> Iterator[str]:
             "other parts of the trace (--start, --stop) show how much it varies."
         )
     elif seeds < LEAST_SEEDS:
-        one = "one run at each point: no interval" if seeds == 1 else f"{seeds} seeds at each point: no interval"
-        yield f"{one}; repeat with --seeds {LEAST_SEEDS} or more, into the same --out."
+        few_seeds = "one run at each point: no interval" if seeds == 1 else f"{seeds} seeds at each point: no interval"
+        yield f"{few_seeds}; repeat with --seeds {LEAST_SEEDS} or more, into the same --out."
     yield from run_warnings(runs)
     yield from _judged(info)
     shares = [point.attainment for point in info.points if point.attainment is not None]
@@ -184,10 +184,10 @@ def run_warnings(runs: Sequence[SweptRun]) -> Iterator[str]:
             if run.overloaded and warning.code == "not-stationary":
                 continue  # it follows from the overload, which the table of the points shows
             by_code.setdefault(warning.code, []).append((run.folder, warning))
-    for code, found in by_code.items():
-        folder, first = found[0]
-        where = f"{code} in {len(found)} of {len(runs)} runs, first in {folder}"
-        yield f"{where}: {first.message}{'; ' if first.remedy else ''}{first.remedy}."
+    for code, warned in by_code.items():
+        folder, first = warned[0]
+        heading = f"{code} in {len(warned)} of {len(runs)} runs, first in {folder}"
+        yield f"{heading}: {first.message}{'; ' if first.remedy else ''}{first.remedy}."
 
 
 GOOD, BELOW, FAILED, NOT_VALID, OPEN = 0, 1, 3, 4, 5
@@ -235,11 +235,11 @@ def _floor_decides(point: SweepPoint, fail_under: float | None) -> bool:
     moved = [run.resolution for run in point.runs if run.valid and run.resolution is not None]
     if fail_under is None or not moved:
         return False
-    shares = [one.attainment for one in moved if one.attainment is not None]
+    shares = [resolved.attainment for resolved in moved if resolved.attainment is not None]
     low, high = (sum(share[side] for share in shares) / len(moved) for side in (0, 1))
-    kept = all(one.kept[0] for one in moved), all(one.kept[1] for one in moved)
+    sides = all(resolved.kept[0] for resolved in moved), all(resolved.kept[1] for resolved in moved)
     attainment = (low, high) if len(shares) == len(moved) else None
-    return undecided(Resolution(attainment=attainment, kept=kept), fail_under)
+    return undecided(Resolution(attainment=attainment, kept=sides), fail_under)
 
 
 def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
@@ -255,9 +255,9 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
         except (KeyError, TypeError, AttributeError) as error:
             unscored.append(f"{folder} has no {error} that could be read, so it is left out.")
     infos, options = [info for info, _, _ in scored], [options for _, options, _ in scored]
-    names = dict.fromkeys(name for one in options for name in one)
-    axes = [name for name in names if name != RATE and len({str(one.get(name)) for one in options}) > 1]
-    if options and all(one.get(RATE) is not None for one in options):
+    names = dict.fromkeys(name for opts in options for name in opts)
+    axes = [name for name in names if name != RATE and len({str(opts.get(name)) for opts in options}) > 1]
+    if options and all(opts.get(RATE) is not None for opts in options):
         axes.insert(0, RATE)
     points = _points(axes, [(options, run) for _, options, run in scored])
     traffic = alike([inner(encode(info), "workload") for info in infos]) | {"rate_rps": None, "arrivals_rps": None}
@@ -284,18 +284,18 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
 
 def _options(info: RunInfo) -> Facts:
     """What distinguishes a run from others."""
-    spec, own, set_rate = info.spec, info.workload.rate_rps, info.spec.get(RATE)
-    rate = float(f"{own:.{MOST_DIGITS}g}") if set_rate is None and own is not None and own > 0 else set_rate
+    spec, own_rps, set_rate = info.spec, info.workload.rate_rps, info.spec.get(RATE)
+    rate = float(f"{own_rps:.{MOST_DIGITS}g}") if set_rate is None and own_rps is not None and own_rps > 0 else set_rate
     options = {name: value for name, value in spec.items() if name not in (*ASIDE, SLO, RATE)}
     return {RATE: rate, **options, OWN_SLO: info.slo.text}
 
 
 def _points(axes: Sequence[str], runs: Sequence[tuple[Facts, SweptRun]]) -> list[SweepPoint]:
     """A point for each combination of values that there is, in the order of rates."""
-    found: dict[Values, list[SweptRun]] = {}
+    by_values: dict[Values, list[SweptRun]] = {}
     for options, run in runs:
-        found.setdefault(tuple((name, _value(options.get(name))) for name in axes), []).append(run)
-    points = [over_seeds(dict(values), runs[0].folder, runs) for values, runs in found.items()]
+        by_values.setdefault(tuple((name, _value(options.get(name))) for name in axes), []).append(run)
+    points = [over_seeds(dict(values), runs[0].folder, runs) for values, runs in by_values.items()]
     return sorted(points, key=lambda point: float(str(point.values.get(RATE) or 0.0)))
 
 

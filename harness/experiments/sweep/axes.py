@@ -59,12 +59,12 @@ Values = tuple[tuple[str, str], ...]
 def axis(name: str, text: str) -> Axis:
     """The axis of that name over a list. Raises UsageError for a name that no option has, and for a wrong list."""
     option = f"--{name}" if name == RATE else f"--over {name}"
-    found = Axis(name, values(text, option, whole=name in OPTIONS and OPTIONS[name].commas))
-    for value in found.values if name == SCALE else ():
+    swept = Axis(name, values(text, option, whole=name in OPTIONS and OPTIONS[name].commas))
+    for value in swept.values if name == SCALE else ():
         scale = valued(value)
         if isinstance(scale, str) or scale <= 0:
             raise UsageError(f"{option}: a scale multiplies every bound, so it is a number above 0, got '{value}'.")
-    return found
+    return swept
 
 
 def named(text: str) -> tuple[str, str]:
@@ -85,9 +85,9 @@ def over(text: str) -> Axis:
         raise no_such(
             "option with arguments", option, SPECS, f"An argument of it is written as --over {SPECS[1]}.cv=1,2."
         )
-    known = {SCALE, *(name for name, option in OPTIONS.items() if not option.secret)}  # a secret must not name a folder
-    if not dot and name not in known:
-        raise no_such("option to sweep over", name, known - {*INSTEAD})
+    names = {SCALE, *(name for name, option in OPTIONS.items() if not option.secret)}  # a secret must not name a folder
+    if not dot and name not in names:
+        raise no_such("option to sweep over", name, names - {*INSTEAD})
     return axis(name, rest)
 
 
@@ -97,10 +97,10 @@ def points(axes: Sequence[Axis]) -> list[Values]:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"{twice} is swept over twice; give all of its values at once.")
-    found = [tuple(zip(names, texts, strict=True)) for texts in product(*(a.values for a in axes))]
-    if len(found) > MOST_POINTS:
-        raise UsageError(f"These lists have {len(found):,} points together; a sweep takes {MOST_POINTS:,} at most.")
-    return found
+    grid = [tuple(zip(names, texts, strict=True)) for texts in product(*(a.values for a in axes))]
+    if len(grid) > MOST_POINTS:
+        raise UsageError(f"These lists have {len(grid):,} points together; a sweep takes {MOST_POINTS:,} at most.")
+    return grid
 
 
 def applied(options: Mapping[str, object], values: Values, file: Mapping[str, object]) -> dict[str, object]:
@@ -109,14 +109,14 @@ def applied(options: Mapping[str, object], values: Values, file: Mapping[str, ob
     An option of which an argument is changed may stand in a `file` too. Rates and scales of the SLO are left to those
     who know the traffic and the score. Raises UsageError for an argument of an option that is not there.
     """
-    found = dict(options)
+    changed = dict(options)
     for name, text in sorted(values, key=lambda value: "." in value[0]):
         option, dot, argument = name.partition(".")
         if dot:
-            found[option] = str(_with_argument(found.get(option, file.get(option)), option, argument, text))
+            changed[option] = str(_with_argument(changed.get(option, file.get(option)), option, argument, text))
         elif name not in (RATE, SCALE):
-            found[name] = text
-    return found
+            changed[name] = text
+    return changed
 
 
 def _with_argument(base: object, option: str, argument: str, text: str) -> Spec:
@@ -148,13 +148,13 @@ def values(text: str, name: str, *, whole: bool = False) -> tuple[str, ...]:
     `1:8:0.5` counts up by 0.5 and `1:16:x2` doubles, both up to and with the last. Raises UsageError for a list that
     is empty, doubtful or too long.
     """
-    found = [value for part in _parts(text, name, whole or "|" in text) for value in _each(part, name)]
-    if len(found) > MOST:
+    texts = [value for part in _parts(text, name, whole or "|" in text) for value in _each(part, name)]
+    if len(texts) > MOST:
         raise UsageError(f"{name}: '{text}' has more than {MOST:,} values; take a larger step.")
-    twice = next((value for value in found if found.count(value) > 1), None)
+    twice = next((value for value in texts if texts.count(value) > 1), None)
     if twice is not None:
         raise UsageError(f"{name}: '{twice}' stands twice in '{text}'.")
-    return tuple(found)
+    return tuple(texts)
 
 
 def plain(text: str) -> str:
@@ -241,15 +241,15 @@ class Layout:
     @classmethod
     def of(cls, axes: Sequence[Axis], seeds: Sequence[int], added: Sequence[Values] = ()) -> Layout:
         """The layout over these axes, the last one counting fastest; with `added` points by rising rate."""
-        found = []
+        planned = []
         scores = points([a for a in axes if a.rescored])
         more = [dict(values + score) for values in added for score in scores]
-        every = dict.fromkeys([*points(axes), *(tuple((a.name, values[a.name]) for a in axes) for values in more)])
-        for values in sorted(every, key=lambda values: float(dict(values)[RATE])) if added else every:
-            at = dict(values)
-            scoring = Rescoring(at.get(SLO), float(at[SCALE]) if SCALE in at else 1.0)
-            found.append(Point(values, point_folder(values), scoring))
-        return cls(tuple(found), tuple(seeds))
+        grid = dict.fromkeys([*points(axes), *(tuple((a.name, values[a.name]) for a in axes) for values in more)])
+        for values in sorted(grid, key=lambda values: float(dict(values)[RATE])) if added else grid:
+            by_name = dict(values)
+            scoring = Rescoring(by_name.get(SLO), float(by_name[SCALE]) if SCALE in by_name else 1.0)
+            planned.append(Point(values, point_folder(values), scoring))
+        return cls(tuple(planned), tuple(seeds))
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> Layout:
@@ -269,15 +269,15 @@ class Layout:
 
 def added_points(stored: Mapping[str, Any]) -> list[Values]:
     """The points of a sweep.json that are beside those of its axes, without the axes that only score."""
-    return [tuple((name, plain(str(value))) for name, value in one.items()) for one in stored.get("added") or ()]
+    return [tuple((name, plain(str(value))) for name, value in point.items()) for point in stored.get("added") or ()]
 
 
 def point_folder(values: Values) -> str:
     """Where the runs of a point stand: points/rate=1.5,policy=static; odd characters make way for dashes and a hash."""
-    whole = ",".join(f"{name}={text}" for name, text in values if name not in RESCORED) or "base"
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.,=+") else "-" for c in whole)[:LONGEST]
-    if name != whole:
-        name = f"{name}-{hashlib.sha256(whole.encode()).hexdigest()[:6]}"
+    label = ",".join(f"{name}={text}" for name, text in values if name not in RESCORED) or "base"
+    name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.,=+") else "-" for c in label)[:LONGEST]
+    if name != label:
+        name = f"{name}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"
     return f"points/{name}"
 
 

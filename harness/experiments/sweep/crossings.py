@@ -32,9 +32,9 @@ def compared(info: SweepAnswer) -> SweepAnswer:
     rates = _lines(info.points, RATE)
     return info.change(
         crossings=[
-            _crossed(line, along, dict(where), goal)
+            _crossed(line, along, dict(others), goal)
             for along, lines in ((RATE, rates), (SCALE, _lines(info.points, SCALE)))
-            for where, line in lines.items()
+            for others, line in lines.items()
             for goal in info.goals
             if len(line) > 1
         ],
@@ -48,9 +48,9 @@ def _lines(points: Sequence[SweepPoint], along: str) -> dict[Where, list[SweepPo
     lines: dict[Where, list[SweepPoint]] = {}
     for point in points:
         if along in point.values and point.bounds:
-            where = tuple((name, value) for name, value in point.values.items() if name != along)
-            lines.setdefault(where, []).append(point)
-    return {where: sorted(line, key=lambda point: _value(point, along)) for where, line in lines.items()}
+            others = tuple((name, value) for name, value in point.values.items() if name != along)
+            lines.setdefault(others, []).append(point)
+    return {others: sorted(line, key=lambda point: _value(point, along)) for others, line in lines.items()}
 
 
 def _value(point: SweepPoint, along: str) -> float:
@@ -58,26 +58,26 @@ def _value(point: SweepPoint, along: str) -> float:
 
 
 def _crossed(line: Line, along: str, where: dict[str, object], goal: float) -> Crossing:
-    found = _found(line, along, goal)
-    if found is None:
+    crossing = _found(line, along, goal)
+    if crossing is None:
         why = "a bound on a percentile is part of the SLO, which attainment does not show"
         if all(bound.percentile is None for point in line for bound in point.bounds):
             why = "attainment is unknown, as the stream was held back"
         return Crossing(along=along, where=where, goal=goal, at=None, between=None, side=None, why=why)
-    if found.at is None:
+    if crossing.at is None:
         unit = " req/s" if along == RATE else ""
         span = f"from {_value(line[0], along):g} to {_value(line[-1], along):g}{unit}"
-        why = f"attainment is {found.side} the goal {span}"
-        return Crossing(along=along, where=where, goal=goal, at=None, between=None, side=found.side, why=why)
+        why = f"attainment is {crossing.side} the goal {span}"
+        return Crossing(along=along, where=where, goal=goal, at=None, between=None, side=crossing.side, why=why)
     ends = jackknife(lambda seed: _log(line, along, goal, seed), _seeds(line))
     return Crossing(
         along=along,
         where=where,
         goal=goal,
-        at=found.at,
+        at=crossing.at,
         low=None if ends is None else math.exp(ends[0]),
         high=None if ends is None else math.exp(ends[1]),
-        between=found.between,
+        between=crossing.between,
         side=None,
         why=None,
     )
@@ -88,21 +88,21 @@ def _found(line: Line, along: str, goal: float, without: object = None) -> cross
     if any(bound.percentile is not None for point in line for bound in point.bounds):
         return None
     runs = [[run for run in point.runs if run.valid and run.seed != without] for point in line]
-    shares = [[run.attainment for run in of if run.attainment is not None] for of in runs]
+    shares = [[run.attainment for run in at_point if run.attainment is not None] for at_point in runs]
     if not all(shares):
         return None
     return crossing.crossing(
         [_value(point, along) for point in line],
-        [math.fsum(of) / len(of) for of in shares],
-        [max(sum(run.requests for run in of), 1) for of in runs],
+        [math.fsum(at_point) / len(at_point) for at_point in shares],
+        [max(sum(run.requests for run in at_point), 1) for at_point in runs],
         goal,
         rising=along == SCALE,
     )
 
 
 def _log(line: Line, along: str, goal: float, without: object = None) -> float | None:
-    found = _found(line, along, goal, without)
-    return None if found is None or found.at is None else math.log(found.at)
+    crossing = _found(line, along, goal, without)
+    return None if crossing is None or crossing.at is None else math.log(crossing.at)
 
 
 def _seeds(line: Line) -> list[object]:
@@ -119,11 +119,11 @@ def ratio(base: Line, head: Line, goal: float) -> tuple[float, float | None, flo
         logs = [_log(line, RATE, goal, without) for line in (base, head)]
         return None if logs[0] is None or logs[1] is None else logs[1] - logs[0]
 
-    whole = log_ratio()
-    if whole is None:
+    center = log_ratio()
+    if center is None:
         return None
     ends = jackknife(log_ratio, _seeds(base)) if set(_seeds(base)) == set(_seeds(head)) else None
-    return (math.exp(whole), None, None) if ends is None else (math.exp(whole), math.exp(ends[0]), math.exp(ends[1]))
+    return (math.exp(center), None, None) if ends is None else (math.exp(center), math.exp(ends[0]), math.exp(ends[1]))
 
 
 def _ratios(goals: Sequence[float], lines: Mapping[Where, Line]) -> Iterator[SystemRatio]:
@@ -131,8 +131,8 @@ def _ratios(goals: Sequence[float], lines: Mapping[Where, Line]) -> Iterator[Sys
     for base, head in combinations([*lines][:MOST_SYSTEMS], 2):
         if _scoring(base) == _scoring(head):
             for goal in goals:
-                if found := ratio(lines[base], lines[head], goal):
-                    value, low, high = found
+                if interval := ratio(lines[base], lines[head], goal):
+                    value, low, high = interval
                     yield SystemRatio(goal=goal, base=dict(base), head=dict(head), ratio=value, low=low, high=high)
 
 
@@ -144,22 +144,22 @@ def _differences(points: Sequence[SweepPoint]) -> Iterator[SystemDifference]:
     """Attainment of each system less that of the first, at each rate that both have, over their common seeds."""
     first: dict[Where, SweepPoint] = {}
     for point in points:
-        at = tuple((name, value) for name, value in point.values.items() if name in (RATE, *RESCORED))
-        base = first.setdefault(at, point)
+        at_rate = tuple((name, value) for name, value in point.values.items() if name in (RATE, *RESCORED))
+        base = first.setdefault(at_rate, point)
         shares = [{run.seed: run.attainment for run in p.runs if run.valid} for p in (base, point)]
-        apart = [
+        differences = [
             after - before
             for seed, after in shares[1].items()
             if after is not None and (before := shares[0].get(seed)) is not None
         ]
-        if base is point or not apart or _system(base) != _system(next(iter(first.values()))):
+        if base is point or not differences or _system(base) != _system(next(iter(first.values()))):
             continue
-        mean, half = math.fsum(apart) / len(apart), half_width(apart)
+        mean, half = math.fsum(differences) / len(differences), half_width(differences)
         yield SystemDifference(
-            at=dict(at),
+            at=dict(at_rate),
             base=_system(base),
             head=_system(point),
-            seeds=len(apart),
+            seeds=len(differences),
             difference=mean,
             low=None if half is None else mean - half,
             high=None if half is None else mean + half,

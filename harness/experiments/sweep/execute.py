@@ -60,8 +60,8 @@ class Progress:
 
     def line(self) -> str:
         left_s = self.left_s()
-        left = "" if left_s is None else f", about {duration(left_s)} left"
-        return f"{self.done} of {self.total} runs{left}"
+        remaining = "" if left_s is None else f", about {duration(left_s)} left"
+        return f"{self.done} of {self.total} runs{remaining}"
 
 
 def duration(seconds: float) -> str:
@@ -204,11 +204,11 @@ def _execute(
     with tempfile.TemporaryDirectory() as folder:
         shared, shown_by = Path(folder, "probe.json"), QUIET if virtual else display
         orders = [Order(task, str(out), command, shown_by, shared) for task in outcome.sweep.tasks]
-        kept = {order.task.folder for order in orders if finished(order.path)}
-        runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {len(kept)} of them there already' * bool(kept)}"
+        done = {order.task.folder for order in orders if finished(order.path)}
+        runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {len(done)} of them there already' * bool(done)}"
         points = len(outcome.sweep.layout.points)
         say(f"{points} point{'s' * (points != 1)}, {runs}; into {out}")
-        _made(processes, orders, outcome, kept, display, say)
+        _made(processes, orders, outcome, done, display, say)
 
 
 def _made(
@@ -220,9 +220,9 @@ def _made(
     say: Callable[[str], None],
 ) -> None:
     virtual = outcome.sweep.virtual
-    left = [order.task for order in orders if order.task.folder not in kept]
-    timed = not virtual and all(task.sending_s is not None for task in left)
-    work = {task.folder: (task.sending_s or 1.0) if timed else 1.0 for task in left}
+    tasks = [order.task for order in orders if order.task.folder not in kept]
+    timed = not virtual and all(task.sending_s is not None for task in tasks)
+    work = {task.folder: (task.sending_s or 1.0) if timed else 1.0 for task in tasks}
     progress = Progress(len(orders), len(kept), sum(work.values()), timed)
     with shown(progress, quiet=display.quiet or not virtual):
         announced = orders if virtual else _announced(orders, progress, say)

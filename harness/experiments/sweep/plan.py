@@ -87,10 +87,10 @@ def plan_sweep(
             "There is nothing to sweep over; give --rate 1:4:0.5, --over policy=sarathi,static or --seeds 5."
         )
     shares = goals if goals is not None else _texts(file).get("goal", "0.9")
-    wanted = tuple(check.share(value, "--goal") for value in values(str(shares), "--goal"))  # the runs have the first
+    targets = tuple(check.share(value, "--goal") for value in values(str(shares), "--goal"))  # the runs have the first
     options = dict(given.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
     run_axes = [a for a in axes if not a.rescored]
-    specs = {point: _spec(options, file, point, goal=wanted[0]) for point in points(run_axes)}
+    specs = {point: _spec(options, file, point, goal=targets[0]) for point in points(run_axes)}
     virtual = all(isinstance(make_backend(spec), Simulator) for spec in specs.values())
     for point, spec in specs.items():
         if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
@@ -117,7 +117,7 @@ def plan_sweep(
         "fixed": fixed,
         "axes": [a.stored for a in axes],
         "seeds": list(numbers),
-        "goals": list(wanted),
+        "goals": list(targets),
         "fail_under": fail_under,
     }
     folder = default_folder(first)
@@ -137,27 +137,27 @@ def _texts(file: Given | None) -> Mapping[str, object]:
 
 def _rated(specs: Mapping[Values, RunSpec]) -> dict[Values, RunSpec]:
     """The specs at the rates of their points; the own rate of each kind of traffic is found once."""
-    own: dict[RunSpec, float] = {}
-    found = {}
+    rates: dict[RunSpec, float] = {}
+    rated = {}
     for point, spec in specs.items():
         rate = dict(point).get(RATE)
         if rate is None:
-            found[point] = spec
+            rated[point] = spec
             continue
-        if spec not in own:
-            own[spec] = own_rate(spec)
-        found[point] = at_rate(spec, check.rate_rps(rate, "--rate"), own[spec])
-    return found
+        if spec not in rates:
+            rates[spec] = own_rate(spec)
+        rated[point] = at_rate(spec, check.rate_rps(rate, "--rate"), rates[spec])
+    return rated
 
 
 def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan]:
     """Plans of the first point and of each other value of each axis: a wrong one is reported before the first run."""
     first = next(iter(specs))
-    wanted, slos = [first], [value for a in axes if a.name == SLO for value in a.values[1:]]
+    points, slos = [first], [value for a in axes if a.name == SLO for value in a.values[1:]]
     for place, a in enumerate(a for a in axes if not a.rescored):
         others = a.values[1:] if a.name != RATE else ()
-        wanted += [(*first[:place], (a.name, value), *first[place + 1 :]) for value in others]
-    plans = [plan(_short(specs[point])) for point in wanted]
+        points += [(*first[:place], (a.name, value), *first[place + 1 :]) for value in others]
+    plans = [plan(_short(specs[point])) for point in points]
     return plans + [plan(_short(replace(specs[first], slo=value))) for value in slos]
 
 
@@ -173,27 +173,27 @@ def _common(
 ) -> dict[str, Any]:
     """The options that all runs have in common, and those of which an argument is swept, as they were given."""
     swept = {a.name for a in axes}
-    every = [p.spec.options() for p in checked]
-    given = [spec.options() for spec in specs.values()]
-    shared = {name: value for name, value in every[0].items() if all(one.get(name) == value for one in every)}
+    planned = [p.spec.options() for p in checked]
+    original = [spec.options() for spec in specs.values()]
+    shared = {name: value for name, value in planned[0].items() if all(opts.get(name) == value for opts in planned)}
     for name in ("requests", "scale"):
         shared.pop(name, None)
-        if all(one.get(name) == given[0].get(name) for one in given) and name in given[0]:
-            shared[name] = given[0][name]
+        if all(opts.get(name) == original[0].get(name) for opts in original) and name in original[0]:
+            shared[name] = original[0][name]
     bases = {name.partition(".")[0] for name in swept if "." in name}
     shared |= {name: options[name] for name in bases if name in options}
     away = {*swept, "seed", "goal", "fail-under", *(["scale"] if RATE in swept else [])}
     redact = checked[0].redact
-    kept = {name: value for name, value in shared.items() if name not in away}
-    return {name: redact(value) if isinstance(value, str) else value for name, value in kept.items()}
+    common = {name: value for name, value in shared.items() if name not in away}
+    return {name: redact(value) if isinstance(value, str) else value for name, value in common.items()}
 
 
 def _described(checked: Sequence[Plan], *, rated: bool) -> dict[str, Any]:
     """What all runs have in common of their traffic and their system; no rates where they are swept over."""
     redact = checked[0].redact
-    traffic = alike([encode(one.traffic) for one in checked])
+    traffic = alike([encode(plan.traffic) for plan in checked])
     rates = {"rate_rps": None, "arrivals_rps": None} if rated else {}
-    backend = alike([one.backend.describe() for one in checked])
+    backend = alike([plan.backend.describe() for plan in checked])
     return {"traffic": cleaned({**traffic, **rates}, redact), "backend": cleaned(backend, redact)}
 
 

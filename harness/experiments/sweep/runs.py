@@ -86,7 +86,7 @@ def swept(run: Run, folder: str, scoring: Rescoring) -> SweptRun:
     """A run in numbers, under its own SLO or another scoring; `folder` is its place in the sweep."""
     info, summary = run.info, run.info.summary
     metrics = {m.name: summary.metrics[m.name] for m in in_summary() if m.name in summary.metrics}
-    found = SweptRun(
+    numbers = SweptRun(
         seed=info.spec["seed"],
         valid=bool(info.verdict.valid),
         overloaded=bool(info.verdict.overloaded),
@@ -108,9 +108,9 @@ def swept(run: Run, folder: str, scoring: Rescoring) -> SweptRun:
         metrics={name: {part: getattr(metric, part) for part in PARTS} for name, metric in metrics.items()},
         folder=folder,
     )
-    own = restored_slo(info)
-    base = own if scoring.slo is None else replace(parse_slo(scoring.slo), goal=own.goal)
-    return found if scoring.scale == 1.0 and base == own else _rescored(run, found, base, scoring.scale)
+    run_slo = restored_slo(info)
+    base = run_slo if scoring.slo is None else replace(parse_slo(scoring.slo), goal=run_slo.goal)
+    return numbers if scoring.scale == 1.0 and base == run_slo else _rescored(run, numbers, base, scoring.scale)
 
 
 def _rescored(run: Run, found: SweptRun, base: Slo, scale: float) -> SweptRun:

@@ -111,7 +111,7 @@ class ValidateAnswer(Document, frozen=True, kw_only=True):
 
 def answer(validations: Sequence[Validation], command: str) -> ValidateAnswer:
     """Return the answer of these comparisons."""
-    missed = any(not target.holds for each in validations for target in each.targets)
+    missed = any(not target.holds for validation in validations for target in validation.targets)
     return ValidateAnswer(
         versions=dict(versions()), exit_code=int(missed), command=command, validations=list(validations)
     )
@@ -121,14 +121,14 @@ def validation(
     name: str, title: str, setting: Iterable[str], pairs: Iterable[Pair], targets: Iterable[Target]
 ) -> Validation:
     """Return a comparison with the errors of each of its metrics."""
-    every = list(pairs)
+    all_pairs = list(pairs)
     return Validation(
         name=name,
         title=title,
         setting=list(setting),
         targets=list(targets),
-        errors=[errors(every, metric) for metric in metrics(every) if scored(every, metric)],
-        pairs=every,
+        errors=[errors(all_pairs, metric) for metric in metrics(all_pairs) if scored(all_pairs, metric)],
+        pairs=all_pairs,
     )
 
 
@@ -149,15 +149,15 @@ def scored(pairs: Iterable[Pair], metric: str) -> list[Pair]:
 
 def errors(pairs: Sequence[Pair], metric: str) -> Errors:
     """The errors of a metric. Raises UsageError where nothing is left to score."""
-    found = scored(pairs, metric)
-    if not found:
+    counted = scored(pairs, metric)
+    if not counted:
         raise UsageError(f"No measurement of {metric} is left to score: the calibration has seen all of them.")
-    sizes = [pair.error for pair in found]
-    worst = max(found, key=lambda pair: abs(pair.error))
+    sizes = [pair.error for pair in counted]
+    worst = max(counted, key=lambda pair: abs(pair.error))
     return Errors(
         metric=metric,
-        pairs=len(found),
-        calibrated=sum(covers(metric, pair.metric) for pair in pairs) - len(found),
+        pairs=len(counted),
+        calibrated=sum(covers(metric, pair.metric) for pair in pairs) - len(counted),
         mean=sum(map(abs, sizes)) / len(sizes),
         bias=sum(sizes) / len(sizes),
         rmse=math.sqrt(sum(size * size for size in sizes) / len(sizes)),
@@ -173,18 +173,18 @@ def target(pairs: Sequence[Pair], metric: str, how: str, limit: float, published
     With `WORSE_HALF` after the comma the error is that of the worse half of the settings, every other one in each.
     """
     kind, _, more = how.partition(",")
-    found = errors(pairs, metric)
+    summary = errors(pairs, metric)
     halves = [pairs]
     if WORSE_HALF in more:
         settings = list(dict.fromkeys(pair.setting for pair in scored(pairs, metric)))
         parts = [set(half) for half in (settings[::2], settings[1::2]) if half]
         halves = [[pair for pair in pairs if pair.setting in part] for part in parts]
-    return Target(metric, how, limit, max(_obtained(half, metric, kind) for half in halves), published, found.pairs)
+    return Target(metric, how, limit, max(_obtained(half, metric, kind) for half in halves), published, summary.pairs)
 
 
 def _obtained(pairs: Sequence[Pair], metric: str, kind: str) -> float:
-    found = errors(pairs, metric)
-    kinds = {MEAN: found.mean, WORST: found.largest, RMSE: found.rmse, LARGEST: found.largest}
+    summary = errors(pairs, metric)
+    kinds = {MEAN: summary.mean, WORST: summary.largest, RMSE: summary.rmse, LARGEST: summary.largest}
     if kind == FACTOR:
         sides = [(pair.simulated, pair.measured) for pair in scored(pairs, metric)]
         kinds[FACTOR] = max(max(a / b, b / a) for a, b in sides)

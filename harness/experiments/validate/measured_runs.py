@@ -48,11 +48,11 @@ def validate(
     """
     held = read(path) if path.suffix == ".toml" else _of_table(path)
     bounds = held.slo if slo is None else {"attainment_pct": bounds_of(slo)}
-    own = None if backend is None else parse(backend)
-    fitted = {} if left_out is None else _fitted(held, own, left_out)
-    again = own is not None or left_out is not None
+    sim = None if backend is None else parse(backend)
+    fitted = {} if left_out is None else _fitted(held, sim, left_out)
+    fresh = sim is not None or left_out is not None
     pairs = [
-        pair for run in held.runs for pair in _pairs(held, run, fitted.get(run.name, own or run.backend), bounds, again)
+        pair for run in held.runs for pair in _pairs(held, run, fitted.get(run.name, sim or run.backend), bounds, fresh)
     ]
     if not pairs:
         raise UsageError(
@@ -60,14 +60,14 @@ def validate(
         )
     if slo is not None and not any(pair.metric == "attainment_pct" for pair in pairs):
         raise UsageError(f"--slo scores requests, and the requests of '{path}' have no ttft_s and tpot_s.")
-    limits = [one for one in held.limits if slo is None or one.metric not in held.slo]
+    limits = [row for row in held.limits if slo is None or row.metric not in held.slo]
     setting = held.setting if backend is None else (*held.setting, f"Simulated by {backend}.")
     if left_out is not None:
         setting = (*setting, f"Each {left_out.by} is simulated with a model '{left_out.latency}' fitted on all others.")
     targets = [
-        target([pair for pair in pairs if not one.runs or pair.setting in one.runs], one.metric, one.how, one.limit,
-               one.published)
-        for one in limits
+        target([pair for pair in pairs if not row.runs or pair.setting in row.runs], row.metric, row.how, row.limit,
+               row.published)
+        for row in limits
     ]  # fmt: skip
     return validation(held.name, held.title, setting, pairs, targets)
 
@@ -75,9 +75,9 @@ def validate(
 def _of_table(path: Path) -> Deployment:
     """A table of requests alone, as `bench fit --requests` takes it."""
     runs = []
-    for one in requests.read([str(path)]):
-        sent = Traffic(one.arrival_s, one.prompt_tokens.astype(np.int64), one.output_tokens.astype(np.int64), one.users)
-        runs.append(Run(one.name, None, (measured_requests(sent, one.ttft_s, one.tpot_s),), {}))
+    for run in requests.read([str(path)]):
+        sent = Traffic(run.arrival_s, run.prompt_tokens.astype(np.int64), run.output_tokens.astype(np.int64), run.users)
+        runs.append(Run(run.name, None, (measured_requests(sent, run.ttft_s, run.tpot_s),), {}))
     return Deployment(path, path.stem, path.stem, (), tuple(runs), QUANTILES, {}, ())
 
 
@@ -88,23 +88,23 @@ def _fitted(held: Deployment, own: Spec | None, left_out: LeftOut) -> dict[str, 
     if len(set(groups.values())) < 2:
         raise UsageError(f"'{held.path}' has one {left_out.by}; leaving one out needs two or more.")
     seen = {run.name: requests.of_measurements(run, held.path) for run in held.runs}
-    found: dict[tuple[str, str], Spec] = {}
+    backends: dict[tuple[str, str], Spec] = {}
     for name, spec in specs.items():
-        if spec is None or (groups[name], str(spec)) in found:
+        if spec is None or (groups[name], str(spec)) in backends:
             continue
         plain = Spec(spec.name, {key: value for key, value in spec.args.items() if key != "latency"}, spec.first)
-        rest = [one for other, one in seen.items() if groups[other] != groups[name] and specs[other] == spec]
+        rest = [measured for other, measured in seen.items() if groups[other] != groups[name] and specs[other] == spec]
         if not rest:
             raise UsageError(
                 f"'{held.path}', {left_out.by} '{groups[name]}': no other {left_out.by} has its backend, so nothing is "
                 "there to fit on."
             )
-        masks = [np.full(len(one), True) for one in rest]
+        masks = [np.full(len(measured), True) for measured in rest]
         constants, _, memory = fit_with_kv(left_out.latency, rest, masks, plain, {})
         if memory is not None and memory.tokens is not None:
             plain = with_kv(plain, memory.tokens)
-        found[groups[name], str(spec)] = requests.spec_of(left_out.latency, constants, plain)
-    return {name: found[groups[name], str(spec)] for name, spec in specs.items() if spec is not None}
+        backends[groups[name], str(spec)] = requests.spec_of(left_out.latency, constants, plain)
+    return {name: backends[groups[name], str(spec)] for name, spec in specs.items() if spec is not None}
 
 
 def _pairs(held: Deployment, run: Run, spec: Spec | None, bounds: Mapping[str, Slo], again: bool) -> Iterator[Pair]:
@@ -115,32 +115,32 @@ def _pairs(held: Deployment, run: Run, spec: Spec | None, bounds: Mapping[str, S
     if spec is None:
         raise UsageError(f"'{held.path}': run '{run.name}' has no backend; name one there, or with --backend sim:...")
     try:
-        simulated = [times(one.traffic, simulator(spec)) for one in run.repeats]
+        simulated = [times(repeat.traffic, simulator(spec)) for repeat in run.repeats]
     except BenchError as error:
         raise UsageError(f"'{held.path}', run '{run.name}': {error}") from None
-    if not all(len(one.ttft_s) for one in simulated):
+    if not all(len(repeat.ttft_s) for repeat in simulated):
         raise UsageError(f"'{held.path}', run '{run.name}': no simulated request ended well.")
     for metric, measured in _measured(held, run, bounds).items():
-        ours = _mean(simulated, metric, bounds)
-        if isnan(measured) or isnan(ours):  # TPOT, where every answer is one token
+        obtained = _mean(simulated, metric, bounds)
+        if isnan(measured) or isnan(obtained):  # TPOT, where every answer is one token
             continue
         if metric.endswith("_s") and measured <= 0:
             raise UsageError(f"'{held.path}', run '{run.name}': {metric} must be above 0 s to be compared.")
-        yield Pair(run.name, metric, measured, ours, run.calibrated and not again, run.rate_rps, run.curve)
+        yield Pair(run.name, metric, measured, obtained, run.calibrated and not again, run.rate_rps, run.curve)
 
 
 def _measured(held: Deployment, run: Run, bounds: Mapping[str, Slo]) -> dict[str, float]:
     """The metrics of a run: those of its row, else those of its requests; under other bounds those of its requests."""
-    own = bounds is not held.slo
-    of_row = {metric: value for metric, value in run.measured.items() if not own or metric not in held.slo}
-    wanted = [] if run.measured else [metric for metric in held.metrics if not own or metric not in held.slo]
-    real = [one.times for one in run.repeats if one.times is not None and len(one.times.ttft_s)]
-    of_requests = [*bounds, *wanted] if own else wanted
+    replaced = bounds is not held.slo
+    of_row = {metric: value for metric, value in run.measured.items() if not replaced or metric not in held.slo}
+    missing = [] if run.measured else [metric for metric in held.metrics if not replaced or metric not in held.slo]
+    real = [repeat.times for repeat in run.repeats if repeat.times is not None and len(repeat.times.ttft_s)]
+    of_requests = [*bounds, *missing] if replaced else missing
     return of_row | ({metric: _mean(real, metric, bounds) for metric in of_requests} if real else {})
 
 
 def _mean(repeats: Sequence[Times], metric: str, bounds: Mapping[str, Slo]) -> float:
-    return float(np.mean([_value(one, metric, bounds) for one in repeats]))
+    return float(np.mean([_value(repeat, metric, bounds) for repeat in repeats]))
 
 
 def _value(seen: Times, metric: str, bounds: Mapping[str, Slo]) -> float:

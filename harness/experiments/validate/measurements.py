@@ -170,38 +170,38 @@ def _toml(path: Path) -> _File:
 
 def _bounds(path: Path, given: str | Mapping[str, str]) -> dict[str, Slo]:
     """The bounds of each attainment: a text is those of `attainment_pct`, a table those of its names."""
-    found = {}
+    bounds = {}
     for name, text in ({"attainment_pct": given} if isinstance(given, str) else given).items():
         if not re.fullmatch(r"attainment\w*_pct", name):
             raise UsageError(f"'{path}': slo.{name} must be named attainment_..._pct.")
-        found[name] = bounds_of(text)
-    return found
+        bounds[name] = bounds_of(text)
+    return bounds
 
 
 def bounds_of(text: str) -> Slo:
     """Bounds that a request's TTFT and TPOT can be scored under. Raises UsageError for others."""
-    found = parse_slo(text)
-    for bound in found.bounds:
+    slo = parse_slo(text)
+    for bound in slo.bounds:
         if bound.metric not in ("ttft", "tpot") or bound.tag is not None or bound.percentile is not None:
             wrong = str(bound)
             raise UsageError(f"slo '{text}': measurements are scored by ttft and tpot of a request, not by '{wrong}'.")
-    return found
+    return slo
 
 
 def _check_metric(path: Path, metric: str, bounds: Iterable[str]) -> None:
     if metric not in bounds and METRIC.fullmatch(metric) is None:
-        known = ", ".join([METRICS, *bounds])
-        raise UsageError(f"'{path}': '{metric}' is no metric of measurements; allowed are {known}.")
+        allowed = ", ".join([METRICS, *bounds])
+        raise UsageError(f"'{path}': '{metric}' is no metric of measurements; allowed are {allowed}.")
 
 
 def _backends(tables: Mapping[str, Mapping[str, object]]) -> dict[str, Spec]:
     """The tables of [backends.NAME]: options of `bench run` by their names; `backend` is sim where none says so."""
-    found: dict[str, Spec] = {}
+    backends: dict[str, Spec] = {}
     for name, table in tables.items():
         options = {key.replace("-", "_"): str(value) for key, value in table.items() if key != "backend"}
         spec = parse(str(table.get("backend", "sim")))
-        found[name] = Spec(spec.name, spec.args | options, spec.first)
-    return found
+        backends[name] = Spec(spec.name, spec.args | options, spec.first)
+    return backends
 
 
 def _backend(given: str | None, backends: Mapping[str, Spec]) -> Spec | None:
@@ -276,7 +276,7 @@ def _requests(file: Path, frame: pd.DataFrame) -> dict[str, tuple[Requests, ...]
     users = _numbers(file, frame, "users", 1, empty=True) if "users" in frame else np.full(len(frame), np.nan)
     names = frame["run"].to_numpy()
     repeats = frame["repeat"].to_numpy() if "repeat" in frame else np.zeros(len(frame))
-    found: dict[str, tuple[Requests, ...]] = {}
+    by_run: dict[str, tuple[Requests, ...]] = {}
     for name in dict.fromkeys(names.tolist()):
         parts = []
         for repeat in dict.fromkeys(repeats[names == name].tolist()):
@@ -284,24 +284,24 @@ def _requests(file: Path, frame: pd.DataFrame) -> dict[str, tuple[Requests, ...]
             prompt, output = (counts[c][rows].astype(np.int64) for c in ("prompt_tokens", "output_tokens"))
             traffic = Traffic(arrival_s[rows], prompt, output, users_of(file, name, users[rows]))
             parts.append(
-                measured_requests(traffic, *(one[rows] for one in measured))
+                measured_requests(traffic, *(values[rows] for values in measured))
                 if measured
                 else Requests(traffic, None, np.zeros(len(prompt), bool))
             )
-        found[name] = tuple(parts)
-    return found
+        by_run[name] = tuple(parts)
+    return by_run
 
 
 def users_of(file: Path, run: str, values: Floats) -> int | None:
     """How many were under way at once in a closed loop, the same in every row; None where the column is empty."""
-    found = np.unique(values[~np.isnan(values)])
-    if not len(found):
+    distinct = np.unique(values[~np.isnan(values)])
+    if not len(distinct):
         return None
-    if len(found) > 1 or np.isnan(values).any() or found[0] < 1 or found[0] != round(found[0]):
+    if len(distinct) > 1 or np.isnan(values).any() or distinct[0] < 1 or distinct[0] != round(distinct[0]):
         raise UsageError(
             f"'{file}', run '{run}': users must be one whole number in all rows of a run, or empty in all."
         )
-    return int(found[0])
+    return int(distinct[0])
 
 
 def measured_requests(traffic: Traffic, ttft_s: Floats, tpot_s: Floats) -> Requests:
@@ -321,24 +321,24 @@ def _runs(
     metrics = [str(column) for column in frame.columns if column not in RUN_COLUMNS]
     for metric in metrics:
         if metric not in bounds and METRIC.fullmatch(metric) is None:
-            known = ", ".join([*RUN_COLUMNS, METRICS, *bounds])
-            raise UsageError(f"'{file}': '{metric}' is no column of runs; allowed are {known}.")
+            allowed = ", ".join([*RUN_COLUMNS, METRICS, *bounds])
+            raise UsageError(f"'{file}': '{metric}' is no column of runs; allowed are {allowed}.")
     measured = {metric: _numbers(file, frame, metric, 0, empty=True) for metric in metrics}
     rates = _numbers(file, frame, "rate_rps", 0, empty=True) if "rate_rps" in frame else np.full(len(frame), np.nan)
     text = {c: frame[c].tolist() if c in frame else [""] * len(frame) for c in RUN_COLUMNS}
-    found = []
+    runs = []
     for row, name in enumerate(text["run"]):
-        of = text["requests"][row] or name
-        if of not in requests:
-            raise no_such(f"run with requests ('{file}', row {row + 1})", of, requests)
+        source = text["requests"][row] or name
+        if source not in requests:
+            raise no_such(f"run with requests ('{file}', row {row + 1})", source, requests)
         seen = YES_OR_NO.get(text["calibrated"][row].lower())
         if seen is None:
             raise UsageError(f"'{file}', row {row + 1}: calibrated must be yes or no, got '{text['calibrated'][row]}'.")
         rate = None if np.isnan(rates[row]) else float(rates[row])
         values = {metric: float(column[row]) for metric, column in measured.items() if not np.isnan(column[row])}
         backend = _backend(text["backend"][row] or default, backends)
-        found.append(Run(name, backend, requests[of], values, seen, rate, text["curve"][row]))
-    return found
+        runs.append(Run(name, backend, requests[source], values, seen, rate, text["curve"][row]))
+    return runs
 
 
 def _check_limit(path: Path, limit: Limit, bounds: Iterable[str], runs: Sequence[str]) -> None:
@@ -362,11 +362,11 @@ def sent_again(simulator: Simulator, requests: list[Request], users: int | None)
     """The records of the requests: sent when they arrived, or of a closed loop, the next one whenever one is over."""
     if users is None:
         return simulator.simulate(requests)
-    left = iter(requests[users:])
+    rest = iter(requests[users:])
 
     def next_one(record: RequestRecord) -> Iterable[Request]:
         ends_s = [record.scheduled_s, *record.token_s[-1:], *([] if record.ended_s is None else [record.ended_s])]
-        return [replace(request, scheduled_s=max(ends_s)) for request in (next(left, None),) if request is not None]
+        return [replace(request, scheduled_s=max(ends_s)) for request in (next(rest, None),) if request is not None]
 
     return simulator.simulate(requests[:users], next_one)
 

@@ -34,15 +34,15 @@ ENDED = ("ok", "truncated")
 
 def validate(paths: Sequence[str], backend: str, bounds: str | None) -> Validation:
     """Simulate every run below the paths with `backend`. Raises UsageError for what cannot be repeated."""
-    found = [source for path in paths for source in sources(path)]
+    runs = [source for path in paths for source in sources(path)]
     requested = None if bounds is None else parse_slo(bounds)
-    pairs = [pair for source in found for pair in _pairs(source, backend, requested)]
+    pairs = [pair for source in runs for pair in _pairs(source, backend, requested)]
     shares = list(dict.fromkeys(pair.metric for pair in pairs if pair.metric.endswith("_pct")))
-    names = {str(source.info.backend.get("backend", "a system")) for source in found}
+    names = {str(source.info.backend.get("backend", "a system")) for source in runs}
     return validation(
         name="stored runs",
-        title=f"{len(found)} run{'s' * (len(found) != 1)} of {' and '.join(sorted(names))}, simulated by {backend}",
-        setting=_setting(found),
+        title=f"{len(runs)} run{'s' * (len(runs) != 1)} of {' and '.join(sorted(names))}, simulated by {backend}",
+        setting=_setting(runs),
         pairs=pairs,
         targets=[target(pairs, metric, LARGEST, POINTS, PUBLISHED) for metric in shares],
     )
@@ -63,24 +63,24 @@ def _pairs(source: Source, backend: str, requested: Slo | None) -> Iterator[Pair
     except UsageError as error:
         raise UsageError(f"'{source.path}': {error}") from None
     rate = source.info.workload.rate_rps
-    at: dict[str, Any] = {"x": rate, "curve": "" if rate is None else "runs"}
+    coords: dict[str, Any] = {"x": rate, "curve": "" if rate is None else "runs"}
     name = source.path.name if rate is None else f"{source.path.name} at {rate:g} req/s"
-    one = requested or restored_slo(source.info)
-    if any(bound.percentile is None for bound in one.bounds):
-        shares = [100 * score(table, one).attainment for table in (_whole(source), simulated)]
-        yield Pair(name, "attainment_pct", shares[0], shares[1], **at)
+    slo = requested or restored_slo(source.info)
+    if any(bound.percentile is None for bound in slo.bounds):
+        shares = [100 * score(table, slo).attainment for table in (_whole(source), simulated)]
+        yield Pair(name, "attainment_pct", shares[0], shares[1], **coords)
     seen = Seen(simulated)
     for metric in ("ttft", "tpot"):
         sides = [_finite(source.seen.values(metric)[source.seen.ok]), _finite(seen.values(metric)[seen.ok])]
         if all(len(side) for side in sides):
             for q in QUANTILES:
-                real, ours = (float(np.quantile(side, q)) for side in sides)
-                yield Pair(name, f"{metric}_p{100 * q:.0f}_s", real, ours, **at)
+                real, obtained = (float(np.quantile(side, q)) for side in sides)
+                yield Pair(name, f"{metric}_p{100 * q:.0f}_s", real, obtained, **coords)
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
-    found: np.ndarray = values[np.isfinite(values)]
-    return found
+    finite: np.ndarray = values[np.isfinite(values)]
+    return finite
 
 
 def _whole(source: Source) -> pa.Table:
@@ -96,20 +96,20 @@ def _simulated(source: Source, backend: str) -> pa.Table:
         raise UsageError(f"--backend '{spec.name}' runs in real time; name a simulator, such as sim:latency=file:PATH.")
     facts = source.info.backend
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
-    given = {name: facts[name] for name in TAKEN_OVER if name in fields and facts.get(name) is not None}
-    if "kv" in given:
-        given["kv"] = _with_pages(str(given["kv"]), facts)
-    given = _of_sides(facts, given)
+    options = {name: facts[name] for name in TAKEN_OVER if name in fields and facts.get(name) is not None}
+    if "kv" in options:
+        options["kv"] = _with_pages(str(options["kv"]), facts)
+    options = _of_sides(facts, options)
     if facts.get("prefix_cache") and "prefix_cache" in fields:
-        given["prefix_cache"] = "on"
-    simulator = cast("Simulator", registry.make("backends", spec, **given))
+        options["prefix_cache"] = "on"
+    simulator = cast("Simulator", registry.make("backends", spec, **options))
     try:
         records = list(simulator.simulate(_requests(source)))
     except BenchError as error:
         raise UsageError(f"the run cannot be simulated: {error}") from None
     table = to_table(sorted(records, key=lambda record: record.request_id))
-    wanted = source.table["request_id"]
-    return table.filter(pc.is_in(table["request_id"], pa.array(wanted.to_pylist(), pa.int64())))
+    ids = source.table["request_id"]
+    return table.filter(pc.is_in(table["request_id"], pa.array(ids.to_pylist(), pa.int64())))
 
 
 def _with_pages(kv: str, facts: Mapping[str, Any]) -> str:
@@ -152,12 +152,12 @@ def _requests(source: Source) -> list[Request]:
 
 def _made(table: pa.Table, planned: dict[int, Request]) -> Iterator[Request]:
     columns = ("request_id", "scheduled_s", "prompt_tokens", "output_tokens", "output_tokens_asked", "status")
-    for number, at_s, prompt, output, wanted, status in zip(*(table[c].to_pylist() for c in columns), strict=True):
-        length = output if status in ENDED and output else wanted
-        known = planned.get(number)
-        if known is None:
+    for number, at_s, prompt, output, asked, status in zip(*(table[c].to_pylist() for c in columns), strict=True):
+        length = output if status in ENDED and output else asked
+        request = planned.get(number)
+        if request is None:
             yield Request(number, at_s, prompt, length)
         else:
             yield dataclasses.replace(
-                known, scheduled_s=at_s, prompt_tokens=prompt, output_tokens=length, after=(), delay_s=0.0
+                request, scheduled_s=at_s, prompt_tokens=prompt, output_tokens=length, after=(), delay_s=0.0
             )

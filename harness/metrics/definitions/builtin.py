@@ -83,17 +83,17 @@ def task(table: pa.Table) -> Floats:
     """From the first scheduled time of a session to its last token: the same for each of its requests."""
     session = number(table, "session")
     inside = ~np.isnan(session)
-    found = np.full(len(session), np.nan)
+    task_s = np.full(len(session), np.nan)
     if not inside.any():
-        return found
+        return task_s
     _, group = np.unique(session[inside], return_inverse=True)
     end_s = last(lists(table, "token_s"))[inside]
     end_s[table["status"].to_numpy()[inside] != "ok"] = np.inf
     first_s, last_s = np.full(group.max() + 1, np.inf), np.full(group.max() + 1, -np.inf)
     np.minimum.at(first_s, group, number(table, "scheduled_s")[inside])
     np.maximum.at(last_s, group, end_s)
-    found[inside] = (last_s - first_s)[group]
-    return found
+    task_s[inside] = (last_s - first_s)[group]
+    return task_s
 
 
 # A few lines of choices each, so that metrics can be compared.

@@ -31,15 +31,15 @@ def ttft_answer(run: RunTables) -> Floats:
         return np.empty(0)
     first_s, due_s = first(lists(run.requests, "token_s")), number(run.requests, "scheduled_s")
     content_s, reasoning = np.full(len(due_s), np.nan), np.zeros(len(due_s))
-    at = {request: row for row, request in enumerate(run.requests["request_id"].to_pylist())}
-    rows = [(row, at[request]) for row, request in enumerate(run.http["request_id"].to_pylist()) if request in at]
+    by_id = {request: row for row, request in enumerate(run.requests["request_id"].to_pylist())}
+    rows = [(row, by_id[request]) for row, request in enumerate(run.http["request_id"].to_pylist()) if request in by_id]
     if rows:
-        seen, of = np.array(rows).T
-        content_s[of] = number(run.http, "first_content_s")[seen]
-        reasoning[of] = np.nan_to_num(number(run.http, "reasoning_tokens")[seen])
+        seen, request_rows = np.array(rows).T
+        content_s[request_rows] = number(run.http, "first_content_s")[seen]
+        reasoning[request_rows] = np.nan_to_num(number(run.http, "reasoning_tokens")[seen])
     ok = run.requests["status"].to_numpy() == "ok"
-    found: Floats = (content_s - due_s)[ok & (content_s >= first_s) & ((reasoning > 0) | (content_s > first_s))]
-    return found
+    ttft_s: Floats = (content_s - due_s)[ok & (content_s >= first_s) & ((reasoning > 0) | (content_s > first_s))]
+    return ttft_s
 
 
 def energy(run: RunTables) -> Floats:
@@ -65,15 +65,15 @@ def cache_found(run: RunTables) -> Floats:
 def cache_best(run: RunTables) -> Floats:
     """(1,): of the prompts that are measured; those of the warm-up came before."""
     seen: set[int] = set()
-    found = tokens = 0
+    hit_tokens = tokens = 0
     for prompt in run.prompts():
         blocks = prompt.blocks.tolist()
         hits = sum(1 for _ in takewhile(seen.__contains__, blocks))
         if prompt.measured:
-            found += min(hits * prompt.block_tokens, prompt.tokens)
+            hit_tokens += min(hits * prompt.block_tokens, prompt.tokens)
             tokens += prompt.tokens
         seen.update(blocks[hits:])
-    return np.array([found / tokens]) if tokens else np.empty(0)
+    return np.array([hit_tokens / tokens]) if tokens else np.empty(0)
 
 
 def working_set(run: RunTables) -> Floats:
@@ -82,25 +82,25 @@ def working_set(run: RunTables) -> Floats:
         (prompt for prompt in run.prompts() if prompt.measured),
         lambda prompt: int((prompt.sent_s - run.since_s) // WORKING_S),
     )
-    found = []
+    window_tokens = []
     for _, prompts in windows:
         blocks: dict[int, list[np.ndarray]] = {}  # by their tokens
         for prompt in prompts:
             blocks.setdefault(prompt.block_tokens, []).append(prompt.blocks)
-        found.append(sum(size * float(len(np.unique(np.concatenate(ids)))) for size, ids in blocks.items()))
-    return np.array(found[:-1] or found)
+        window_tokens.append(sum(size * float(len(np.unique(np.concatenate(ids)))) for size, ids in blocks.items()))
+    return np.array(window_tokens[:-1] or window_tokens)
 
 
 def _prompt_tps(run: RunTables, *, cached: bool) -> Floats:
     """(1,): between the first and the last scheduled time; none where no prompt names blocks or no answer tells."""
     scheduled_s = number(run.requests, "scheduled_s")
-    found, counted = number(run.requests, "cached_tokens"), number(run.requests, "prompt_tokens_server")
+    hit_tokens, counted = number(run.requests, "cached_tokens"), number(run.requests, "prompt_tokens_server")
     tokens = np.where(np.isnan(counted), number(run.requests, "prompt_tokens"), counted)
-    known = np.isfinite(found)
-    if not known.any() or np.ptp(scheduled_s) <= 0 or next(run.prompts(), None) is None:
+    reported = np.isfinite(hit_tokens)
+    if not reported.any() or np.ptp(scheduled_s) <= 0 or next(run.prompts(), None) is None:
         return np.empty(0)
-    wanted = found[known] if cached else tokens[known] - found[known]
-    return np.array([wanted.sum() / np.ptp(scheduled_s)])
+    selected = hit_tokens[reported] if cached else tokens[reported] - hit_tokens[reported]
+    return np.array([selected.sum() / np.ptp(scheduled_s)])
 
 
 def slow_decile(run: RunTables) -> Floats:
@@ -126,8 +126,8 @@ def session_time(run: RunTables) -> Floats:
     np.minimum.at(first_turn, group, turn)
     np.maximum.at(end_s, group, ended_s)
     over = end_s + pause_s.max(initial=0.0) < due_s.max()  # a longer pause than any that was seen: nothing follows
-    found: Floats = lasts_s[begins]
-    return found[(first_turn == 0) & over & np.isfinite(found)] if later.any() else np.empty(0)
+    session_s: Floats = lasts_s[begins]
+    return session_s[(first_turn == 0) & over & np.isfinite(session_s)] if later.any() else np.empty(0)
 
 
 # fmt: off

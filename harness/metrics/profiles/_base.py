@@ -220,7 +220,7 @@ def span_s(begin_s: Floats | float, end_s: Floats, among: Mask | None = None) ->
     """Seconds from the first beginning to the last end of some requests, else all; None where there is no such time."""
     chosen = np.ones(len(end_s), bool) if among is None else among
     begins = np.full(1, begin_s) if isinstance(begin_s, float) else begin_s[chosen]
-    begins, known = begins[np.isfinite(begins)], end_s[chosen & np.isfinite(end_s)]
-    if not len(known) or not len(begins) or known.max() <= begins.min():
+    begins, ends = begins[np.isfinite(begins)], end_s[chosen & np.isfinite(end_s)]
+    if not len(ends) or not len(begins) or ends.max() <= begins.min():
         return None
-    return float(known.max() - begins.min())
+    return float(ends.max() - begins.min())

@@ -105,16 +105,16 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
         fill_s = max(FILL_S, load.streams / FILL_RPS)
         records, epoch_s = await _sent(server.client, drawn(load, seconds, fill_s), senders)
         served, late_p99_s = await asyncio.to_thread(server.served)
-    found = errors(records, served, epoch_s, (fill_s, fill_s + seconds))
-    if not len(found.ttft):
+    measured = errors(records, served, epoch_s, (fill_s, fill_s + seconds))
+    if not len(measured.ttft):
         why = next((record.error for record in records if record.error), "no reason is known")
         raise BackendError(f"The null server answered none of {len(records)} requests: {why}.")
     return {
-        **{part: _quantiles(getattr(found, part)) for part in PARTS},
+        **{part: _quantiles(getattr(measured, part)) for part in PARTS},
         "streams": load.streams,
         "rate_rps": load.rate_rps,
         "seconds": seconds,
-        "requests": len(found.ttft),
+        "requests": len(measured.ttft),
         "failed": sum(record.status != "ok" for record in records),
         "server_late_p99_s": late_p99_s,
     }
@@ -141,14 +141,14 @@ async def measure_hosts(remote: Remote, schedule: bytes, places: Sequence[str], 
             raise BackendError(f"{name}: {answer.error}")
         return answer.found
 
-    each = await asyncio.gather(*(one(index) for index in range(len(places))))
-    whole = {name: sum(found[name] for found in each) for name in ("streams", "rate_rps", "requests", "failed")}
+    floors = await asyncio.gather(*(one(index) for index in range(len(places))))
+    sums = {name: sum(floor[name] for floor in floors) for name in ("streams", "rate_rps", "requests", "failed")}
     worst: dict[str, Any] = {
-        part: {name: max((f[part][name] for f in each if f[part][name] is not None), default=None) for name in of}
-        for part, of in ((part, each[0][part]) for part in PARTS)
+        part: {name: max((f[part][name] for f in floors if f[part][name] is not None), default=None) for name in stats}
+        for part, stats in ((part, floors[0][part]) for part in PARTS)
     }
-    late_s = max((found["server_late_p99_s"] or 0.0 for found in each), default=0.0)
-    return {**worst, **whole, "seconds": seconds, "server_late_p99_s": late_s}
+    late_s = max((floor["server_late_p99_s"] or 0.0 for floor in floors), default=0.0)
+    return {**worst, **sums, "seconds": seconds, "server_late_p99_s": late_s}
 
 
 async def serve(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> None:
@@ -158,8 +158,8 @@ async def serve(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> No
         return
     try:
         with stored(job.schedule) as path:
-            ours = share(Schedule.load(path), job.index, job.count)
-        answer = Measured(await measure(job.backend, ours, 1, job.seconds))
+            shard = share(Schedule.load(path), job.index, job.count)
+        answer = Measured(await measure(job.backend, shard, 1, job.seconds))
     except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run
         answer = Measured({}, f"{type(error).__name__}: {error}")
     outbox.send(answer)
@@ -271,13 +271,13 @@ class Words:
 
 async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[RequestRecord], float]:
     """The records of a schedule sent by so many senders, and the start in seconds of the host's monotonic clock."""
-    kept = Records()
+    collected = Records()
     with tempfile.TemporaryDirectory(prefix="bench-floor-") as folder:
         path = Path(folder) / "schedule.parquet"
         schedule.save(path)
         try:
             await remote.open(Words())
-            senders = Senders(remote, path, count, None, DRAIN_S, kept, kept, begun=kept.start)
+            senders = Senders(remote, path, count, None, DRAIN_S, collected, collected, begun=collected.start)
             try:
                 await senders.open()
                 outcome = await senders.run()
@@ -287,7 +287,7 @@ async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[Re
                 await senders.close()
         finally:
             await remote.close()
-    return kept.records, kept.epoch_s
+    return collected.records, collected.epoch_s
 
 
 def _quantiles(values: np.ndarray) -> dict[str, float | None]:

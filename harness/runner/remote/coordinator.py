@@ -86,8 +86,8 @@ class Senders:
         Raises BackendError or UsageError when one of them cannot.
         """
         for index in range(self.count):  # one by one: `close` knows those that were started
-            where = self.hosts[index] if self.hosts else None
-            self._children.append(_Child(index, await start(where), where))
+            host = self.hosts[index] if self.hosts else None
+            self._children.append(_Child(index, await start(host), host))
         for child in self._children:
             await greet(child.line, self._name(child))
             schedule = os.fspath(self.path) if child.where is None else self.path.read_bytes()
@@ -264,8 +264,8 @@ class Senders:
         why = f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record"
         if child.where is not None:
             child.lost = True
-            ours = await asyncio.to_thread(lambda: share(Schedule.load(self.path), child.index, self.count))
-            why += f", and {len(ours.table) - child.sent:,} of its {len(ours.table):,} were not sent"
+            shard = await asyncio.to_thread(lambda: share(Schedule.load(self.path), child.index, self.count))
+            why += f", and {len(shard.table) - child.sent:,} of its {len(shard.table):,} were not sent"
         elif child.still_s is None:
             self._crash = self._crash or why  # a lost sender is a bug here, not a failure of the server
         self._stop(why)
@@ -280,8 +280,8 @@ class Senders:
             child.line.send(message)
 
     def _name(self, child: _Child) -> str:
-        where = "" if child.where is None else f" ({label(child.where)})"
-        return f"sender {child.index + 1} of {self.count}{where}"
+        location = "" if child.where is None else f" ({label(child.where)})"
+        return f"sender {child.index + 1} of {self.count}{location}"
 
 
 def _host(child: _Child) -> dict[str, Any]:
@@ -301,10 +301,10 @@ def _host(child: _Child) -> dict[str, Any]:
 
 def _with_others(facts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The facts of the senders, with the cores of their machine busy with anything but them (a server there too)."""
-    ours: dict[object, float] = defaultdict(float)
-    for each in facts:
-        ours[each.get("host")] += float(each.get("cpu_share") or 0.0)
-    for each in facts:
-        busy = each.pop("machine_cores_busy", None)
-        each["other_load_cores"] = None if busy is None else max(0.0, busy - ours[each.get("host")])
+    cpu_by_host: dict[object, float] = defaultdict(float)
+    for report in facts:
+        cpu_by_host[report.get("host")] += float(report.get("cpu_share") or 0.0)
+    for report in facts:
+        busy = report.pop("machine_cores_busy", None)
+        report["other_load_cores"] = None if busy is None else max(0.0, busy - cpu_by_host[report.get("host")])
     return facts

@@ -105,17 +105,17 @@ def command(where: str | None) -> list[str]:
 async def start(where: str | None) -> Line:
     """Start a sender there. Raises UsageError where the command is unknown."""
     words = command(where)
-    ours, theirs = socket.socketpair()
-    with theirs:
+    parent_sock, child_sock = socket.socketpair()
+    with child_sock:
         try:
             process = await asyncio.create_subprocess_exec(
-                *words, stdin=theirs.fileno(), stdout=theirs.fileno(),
+                *words, stdin=child_sock.fileno(), stdout=child_sock.fileno(),
                 process_group=0,  # Ctrl-C is for this process, which tells the senders
             )  # fmt: skip
         except OSError as error:
-            ours.close()
+            parent_sock.close()
             raise UsageError(f"--senders: '{words[0]}' cannot be started: {error.strerror}.") from None
-    reader, writer = await asyncio.open_unix_connection(sock=ours, limit=FRAME_BYTES)
+    reader, writer = await asyncio.open_unix_connection(sock=parent_sock, limit=FRAME_BYTES)
     return Line(process, reader, writer)
 
 
@@ -128,9 +128,9 @@ async def greet(line: Line, name: str) -> None:
         except (ValueError, TimeoutError, ConnectionError):  # ValueError: no line, but bytes without end
             break
         if text.startswith(HELLO):
-            if (theirs := text.removeprefix(HELLO)) != __version__:
+            if (version := text.removeprefix(HELLO)) != __version__:
                 raise UsageError(
-                    f"{name} has bench {theirs[:40]!r}, and this machine has bench {__version__}; "
+                    f"{name} has bench {version[:40]!r}, and this machine has bench {__version__}; "
                     "install the same version on all hosts."
                 )
             return

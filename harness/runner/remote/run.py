@@ -82,13 +82,13 @@ class RemoteRun:
 
     async def _afterwards(self, folder: RunFolder, outcome: Outcome, signals: Signals) -> None:
         """Measure the client again and count what was not counted; Ctrl-C leaves that out, and the run is reported."""
-        again = asyncio.ensure_future(self._again(folder, outcome))
-        with signals(again.cancel):
-            await asyncio.wait([again])
-        if again.cancelled():
+        task = asyncio.ensure_future(self._again(folder, outcome))
+        with signals(task.cancel):
+            await asyncio.wait([task])
+        if task.cancelled():
             self.say("interrupted: the client is not measured again, and no tokens are counted again.")
         else:
-            again.result()
+            task.result()
         folder.update(backend=dict(self.backend.describe()))
 
     async def _again(self, folder: RunFolder, outcome: Outcome) -> None:
@@ -116,8 +116,8 @@ class RemoteRun:
             await senders.close()
             try:
                 recorder.close()
-                each = [from_facts(Sender, facts) for facts in senders.facts]
-                folder.update(client=Client(senders=self._count(), scheduling=policy, per_sender=each))
+                sender_rows = [from_facts(Sender, facts) for facts in senders.facts]
+                folder.update(client=Client(senders=self._count(), scheduling=policy, per_sender=sender_rows))
             finally:
                 facts = None if scraper is None else await asyncio.to_thread(scraper.stop)
             if facts is not None:
@@ -125,8 +125,8 @@ class RemoteRun:
 
     def _too_long(self) -> list[str]:
         """A warning about requests that do not fit the server's context; they are sent all the same."""
-        known = self.backend.describe().get("capabilities")
-        limit = known.get("max_model_len") if isinstance(known, Mapping) else None
+        capabilities = self.backend.describe().get("capabilities")
+        limit = capabilities.get("max_model_len") if isinstance(capabilities, Mapping) else None
         table = self.plan.schedule.table
         total = table["prompt_tokens"].to_numpy() + table["output_tokens"].to_numpy()  # (rows,) of prompt and answer
         over = 0 if not isinstance(limit, int) else int((total > limit).sum())
@@ -153,7 +153,7 @@ class RemoteRun:
         self.live.waits_for = "the client to be measured"
         schedule = folder.path / "schedule.parquet"
         try:
-            found = await (
+            client_floor = await (
                 calibration.measure_hosts(self.backend, schedule.read_bytes(), places, seconds)
                 if (places := hosts(self.plan.spec.senders))
                 else calibration.measure(self.backend, self.plan.schedule, self._count(), seconds)
@@ -161,7 +161,7 @@ class RemoteRun:
         except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run
             folder.update(floor=None, floor_why=f"{type(error).__name__}: {error}")
             return
-        self._floors.append(found)
+        self._floors.append(client_floor)
         self.live.floor = calibration.combined(self._floors[0], self._floors[-1])
         folder.update(floor=self.live.floor)
 

@@ -206,18 +206,18 @@ async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> Non
     assert isinstance(job, Job)
     try:
         with stored(job.schedule) as path:
-            ours = share(Schedule.load(path), job.index, job.count)
-        driver, progress = _built(job, ours, outbox)
+            shard = share(Schedule.load(path), job.index, job.count)
+        driver, progress = _built(job, shard, outbox)
         outbox.send(Ready())
         assert isinstance(await receive(reader), Connect)
-        tokens = ours.table["output_tokens"].to_numpy()
+        tokens = shard.table["output_tokens"].to_numpy()
         mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
-        rate_rps = requests_rps(ours.table, TTFT_S + mean_tokens * ITL_S)
+        rate_rps = requests_rps(shard.table, TTFT_S + mean_tokens * ITL_S)
         await job.backend.connect(job.index, rate_rps, mean_tokens)
         outbox.send(Ready())
     except Exception as error:  # noqa: BLE001  # the coordinator must be informed of any bug
-        known = error if isinstance(error, BenchError) else Crashed.of(f"a sender broke: {where(error)}", format_exc())
-        outbox.send(Ready(known))
+        cause = error if isinstance(error, BenchError) else Crashed.of(f"a sender broke: {where(error)}", format_exc())
+        outbox.send(Ready(cause))
         await outbox.flush(FLUSH_S)
         return
     try:
@@ -322,8 +322,8 @@ async def _serve(do: Callable[[object, asyncio.StreamReader, Outbox], Awaitable[
 def main(do: Callable[[object, asyncio.StreamReader, Outbox], Awaitable[None]] = work) -> None:
     """Serve the process at the other end of standard input and output: `do` gets its first message."""
     termination.led()  # by the process at the other end
-    given, taken, nothing = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDONLY)
+    stdin_fd, stdout_fd, nothing = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)  # what others print must not come between the messages
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        asyncio.run(_serve(do, given, taken))
+        asyncio.run(_serve(do, stdin_fd, stdout_fd))

@@ -56,8 +56,8 @@ def most_at_once(table: pa.Table) -> int:
     It is a number of chains that hold all requests, each after the one before (Dilworth): of closed loops the users.
     """
     child, parent = links(table)
-    there = parent < len(table)
-    child, parent = child[there], parent[there]
+    present = parent < len(table)
+    child, parent = child[present], parent[present]
     _, one_each = np.unique(child, return_index=True)
     return len(table) - len(np.unique(parent[one_each]))
 
@@ -86,16 +86,16 @@ def _groups(table: pa.Table) -> np.ndarray:
 
     rows = len(table)
     child, parent = links(table)
-    there = parent < rows
-    one, other = child[there], parent[there]
+    present = parent < rows
+    tails, heads = child[present], parent[present]
     sessions = table["session"]
     if sessions.null_count < rows:
-        known = np.flatnonzero(sessions.is_valid().to_numpy())
+        in_session = np.flatnonzero(sessions.is_valid().to_numpy())
         _, first, which = np.unique(sessions.drop_null().to_numpy(), return_index=True, return_inverse=True)
-        one, other = np.concatenate((one, known)), np.concatenate((other, known[first][which]))
-    if not len(one):
+        tails, heads = np.concatenate((tails, in_session)), np.concatenate((heads, in_session[first][which]))
+    if not len(tails):
         return np.arange(rows)
-    edges = coo_array((np.ones(len(one), np.int8), (one, other)), shape=(rows, rows))
+    edges = coo_array((np.ones(len(tails), np.int8), (tails, heads)), shape=(rows, rows))
     _, label = connected_components(edges, directed=False)
     _, first, which = np.unique(label, return_index=True, return_inverse=True)
     return np.asarray(np.argsort(np.argsort(first))[which])
