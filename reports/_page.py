@@ -228,8 +228,8 @@ def _values(value: Any) -> Any:
         packed = {"dtype": "f4", "bdata": base64.b64encode(value.astype("<f4").tobytes()).decode()}
         return packed if value.ndim == 1 else {**packed, "shape": ", ".join(str(n) for n in value.shape)}
     if isinstance(value, np.generic):
-        return value.item()
-    return value
+        value = value.item()
+    return None if value != value else value  # JSON has no NaN, and plotly leaves a gap at null
 
 
 def _library(path: str | None) -> bytes:

@@ -258,6 +258,18 @@ def test_the_command_accepts_a_level(nightly: Nightly, capsys: pytest.CaptureFix
     assert "holds no accepted levels (it is no JSON)" in capsys.readouterr().err
 
 
+def test_a_night_that_is_not_valid_is_a_gap(nightly: Nightly) -> None:
+    """One such night ended the page of all series with an error of JSON."""
+
+    def invalid(day: int, info: dict[str, Any]) -> None:
+        if day == 8:
+            info["verdict"] = {"valid": False, "text": "not valid"}
+
+    root = nightly([*FLAT, 130.0, 131.0], change=invalid)
+
+    assert "</html>" in pages.page(trend(root), root)
+
+
 @pytest.mark.nightly
 def test_series_draw_in_a_browser_whatever_they_are_called(nightly: Nightly, opened: Callable[..., Any]) -> None:
     """A folder, a version or a reason could run its script in the reader's browser, or the page would not fit it."""
