@@ -81,7 +81,7 @@ def sources(known: Iterable[Any]) -> Document:
     table = Table("", ("name", "rows", "size", "hash known", "what"), rows, words=1)
     get = "Licences differ and are shown by the download; fetch one from its owner"
     sections = (Section("sources", "Public traces", (table,)),)
-    return _report("Public traces", (), sections=sections, next=Command(get, "bench trace download NAME"))
+    return _report("Public traces", (), sections=sections, next=Command(get, f"bench trace download {rows[0][0]}"))
 
 
 def fetched(done: Any, source: Any) -> Document:

@@ -57,7 +57,7 @@ def test_every_quirk_in_one_run_leaves_a_record_each(
     }
     assert {} == wrong
     assert senders == len({row["sender"] for row in http.values()})
-    assert {"ok", "rejected", "timeout", "error", "truncated"} == {row["status"] for row in rows.values()}
+    assert {"ok", "empty", "rejected", "timeout", "error", "truncated"} == {row["status"] for row in rows.values()}
 
 
 def _owed(owed: dict) -> dict:

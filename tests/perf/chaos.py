@@ -313,8 +313,8 @@ def answer(out: Path) -> Any:
                 return info["state"], [
                     (p["values"], p["requests"], p["attainment"], p["goodput_rps"]) for p in info["points"]
                 ]
-            one = info["answers"][0]
-            return [one[key] for key in ("state", "capacity_rps", "low_rps", "high_rps", "seeds")]
+            wanted = ("state", "capacity_rps", "low_rps", "high_rps", "seeds")
+            return [[answer.get(key) for key in wanted] for answer in info.get("answers", [])]
     return None
 
 

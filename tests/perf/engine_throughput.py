@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from backends.executors import _layers, llama
+from backends.executors import _config, _layers, llama
 from backends.executors.llama import Llama
 from harness.api import Piece
 from harness.registry import make
@@ -154,7 +154,7 @@ def breakdown(model: Llama, pieces: list[Piece], repeats: int) -> dict[str, floa
         inside = TimedNumpy(clock, {"matmul": "attn product", "take": "gather", "exp": "exp"})
         with (
             _patched(llama, "multiply", "weights", clock),
-            _patched(llama, "sample", "sampling", clock),
+            _patched(_config, "sample", "sampling", clock),
             patch.object(Llama, "_plan", clock.timed("plan", Llama._plan)),
             patch.object(Llama, "_normed", clock.timed("norm", Llama._normed)),
             patch.object(Llama, "_feed_forward", clock.timed("swiglu", Llama._feed_forward)),

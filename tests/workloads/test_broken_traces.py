@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UsageError
+from workloads import traces
 from workloads.replay import load as load_trace
 
 AZ = b"TIMESTAMP,ContextTokens,GeneratedTokens\n"
@@ -124,3 +125,10 @@ def test_a_path_that_cannot_be_is_one_sentence(path: str) -> None:
     """If this failed, the operating system's error would reach the user as a traceback."""
     with pytest.raises(UsageError, match="Trace"):
         load_trace(path)
+
+
+def test_a_separator_of_records_after_a_number_is_a_blank(tmp_path: Path) -> None:
+    """Exports of old databases have them; the file ended in a traceback."""
+    (tmp_path / "t.csv").write_bytes(AZ + AZ_ROW * 20 + AZ_ROW.replace(b"44", b"44\x1d"))
+
+    assert 21 == len(traces.read(str(tmp_path / "t.csv")))

@@ -96,7 +96,7 @@ def number(cell: object, refuse: Fail, expected: str = "a finite number") -> flo
     if cell is None or (isinstance(cell, str) and not cell.strip()):
         refuse("a number is missing")
     if isinstance(cell, str):
-        value = float(cell) if is_number(cell) else math.nan
+        value = float(cell.strip()) if is_number(cell) else math.nan  # float keeps separators such as \x1d
     elif isinstance(cell, int | float) and not isinstance(cell, bool):
         value = float(cell) if abs(cell) < LARGEST_NUMBER else math.inf
     else:
