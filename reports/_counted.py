@@ -93,10 +93,10 @@ def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
     edges_s = np.linspace(0.0, max(end_s, 1e-9) * (1 + 1e-9), TIMES + 1)
     parts: Sequence[Part] = (partial(_pieces, run),) if run.whole is None else run.whole.requests
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
-        tallies = pool.map(partial(_gaps_of, width_s=edges_s[1]), parts)
-        counts, worst = next(tallies)
+        block_counts = pool.map(partial(_gaps_of, width_s=edges_s[1]), parts)
+        counts, worst = next(block_counts)
         largest = [worst]
-        for counted, worst in tallies:  # one by one: the counts of all parts would take 100 MB
+        for counted, worst in block_counts:  # one by one: the counts of all parts would take 100 MB
             counts += counted
             largest.append(worst)
     bins_s = (np.arange(_FIRST, _LAST + 2, dtype=np.int64) << _SHIFT).view(np.float64)

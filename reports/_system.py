@@ -134,9 +134,9 @@ def _requested(used: str | None, spec: Mapping[str, Any], *options: str) -> str:
     """The value of one of the options, which may contain more than the name of what was `used` of it."""
     was = parsed(used)
     for option in options:
-        asked = parsed(spec.get(option))
-        if was is not None and asked is not None and asked.name == was.name and asked.first is None and asked.args:
-            return clean(asked, 200)
+        named = parsed(spec.get(option))
+        if was is not None and named is not None and named.name == was.name and named.first is None and named.args:
+            return clean(named, 200)
     return used or ""
 
 

@@ -138,9 +138,12 @@ class EngineCluster:
         if now_s < self._held_until_s(now_s):
             now_s = nextafter(self._due_s, -inf)
         yield from self.loop.advance(now_s)
-        for request_id in self._withdrawn - self.loop.withdrawn:
-            self._withdrawn.discard(request_id)
-            self._over(request_id)
+        if gone := self._withdrawn - self.loop.withdrawn:
+            self._withdrawn -= gone
+            for request_id in gone:
+                self._over(request_id)
+            self._tell(Turn(self.loop.now_s))  # memory is free again, and perhaps no step follows that would say so
+            yield self.results.pop()
 
     # ---- what the loop calls ----------------------------------------------------------------------------------
 

@@ -170,17 +170,17 @@ def _refuse_what_is_not_here(fields: Mapping[str, object]) -> None:
 
 def _sampling(api: Api, fields: Mapping[str, object], prompt_tokens: int, room: int, max_model_len: int) -> Sampling:
     preferred = _whole(fields, "max_completion_tokens")
-    asked = preferred if preferred is not None else _whole(fields, "max_tokens")
-    if asked is not None and asked < 1:
-        raise Refused(400, f"max_tokens must be at least 1, got {asked}.", param="max_tokens")
-    least = asked if asked is not None else 1
+    requested = preferred if preferred is not None else _whole(fields, "max_tokens")
+    if requested is not None and requested < 1:
+        raise Refused(400, f"max_tokens must be at least 1, got {requested}.", param="max_tokens")
+    least = requested if requested is not None else 1
     if room < least:
         message = (
             f"This model's context is {max_model_len} tokens; the prompt has {prompt_tokens} and the answer asks for "
             f"{least}: {prompt_tokens + least - max_model_len} too many."
         )
         raise Refused(400, message, param="max_tokens" if room > 0 else None, code="context_length_exceeded")
-    max_tokens = asked if asked is not None else min(room, COMPLETION_TOKENS) if api == "completions" else room
+    max_tokens = requested if requested is not None else min(room, COMPLETION_TOKENS) if api == "completions" else room
     return Sampling(
         max_tokens,
         _least(fields, max_tokens),

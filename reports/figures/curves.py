@@ -131,11 +131,11 @@ def _furthest(points: Sequence[Point], joint: np.ndarray) -> tuple[str, Look, np
     """
     single = {bound.text: bound for point in points for bound in point.bounds
               if bound.attainment is not None and bound.percentile is None}  # fmt: skip
-    looks, others = {"ttft": style.TTFT, "tpot": style.TPOT}, cycle(_OTHERS)
+    styles, others = {"ttft": style.TTFT, "tpot": style.TPOT}, cycle(_OTHERS)
     met = [{b.text: 100 * b.attainment.mean for b in p.bounds if b.attainment is not None} for p in points]
     candidates = []
     for text, bound in single.items() if len(single) > 1 else ():
-        look = looks[bound.metric] if bound.metric in looks and bound.tag is None else next(others)
+        look = styles[bound.metric] if bound.metric in styles and bound.tag is None else next(others)
         y = np.array([shares.get(text, np.nan) for shares in met])
         candidates.append((in_figure(f"{_data.bound_label(bound.metric, tag=bound.tag)} only"), look, y))
     best = max(candidates, key=lambda one: float(np.nanmax(one[2] - joint)), default=None)

@@ -144,7 +144,7 @@ def test_a_failure_is_seen_in_idle_time(once):
     [
         ({"fail": "0@-1s"}, "time begins"),
         ({"prefill": "1", "decode": "1:router=min-load"}, "is that of the cluster"),
-        ({"router": "early-reject:memory=0", "replicas": 2}, "memory must be a share"),
+        ({"router": "early-reject:memory=0", "replicas": 2}, "memory must be above 0 and at most 1"),
     ],
 )
 def test_what_cannot_be_is_one_sentence(fields, words):

@@ -260,7 +260,7 @@ def test_vllm_v1_admits_the_most_urgent_first():
         ("sarathi:budget=512,low=600", "low 600 must not exceed budget 512"),
         ("sarathi:low=64,stages=1", "stages must be at least 2"),
         ("fastgen:budget=0", "budget must be at least 1"),
-        ("tgi:waiting_served_ratio=-1", "waiting_served_ratio must be at least 0"),
+        ("tgi:waiting_served_ratio=-1", "waiting_served_ratio must not be negative"),
         ("chunk-only:max_seqs=0", "max_seqs must be at least 1"),
         ("vllm-v1:long_prefill=0", "long_prefill must be at least 1"),
         ("vllm-v1:order=lifo", "order must be one of fcfs, priority"),

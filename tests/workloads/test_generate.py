@@ -1,4 +1,4 @@
-"""Requests drawn from a fitted model: the same bytes in any chunks and with any number of workers, at any rate."""
+"""Requests drawn from a fitted model: the same bytes in any chunks, at any rate."""
 
 from itertools import islice
 
@@ -42,14 +42,6 @@ def plain(burst=0.5):
 @pytest.fixture(scope="module")
 def whole():
     return generated(model(), requests=ROWS, seed=11)
-
-
-@pytest.mark.parametrize("workers", [2, 3])
-def test_workers_do_not_change_a_byte(whole, workers):
-    """A schedule drawn on a large machine could not be drawn again on a small one."""
-    again = generated(model(), requests=ROWS, seed=11, workers=workers)
-
-    assert whole.equals(again)
 
 
 @pytest.mark.parametrize("rows", [1, 1000, 65_536, 65_537, 131_072])
@@ -171,7 +163,6 @@ def test_merging_waits_for_the_slower_stream():
         ({"requests": 0}, "at least 1"),
         ({"duration_s": -1.0}, "longer than 0"),
         ({"requests": 5, "rate_rps": 0.0}, "> 0 req/s"),
-        ({"requests": 5, "workers": 0}, "workers must be at least 1"),
     ],
 )
 def test_limits_that_make_no_sense_are_refused(limits, message):

@@ -333,7 +333,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         number(measured, "output_tokens_asked"),
         number(measured, "output_tokens"),
     )
-    asked_tokens = float(requested[ok].sum())
+    requested_tokens = float(requested[ok].sum())
     return Trial(
         key=task.key,
         requests=sent,
@@ -349,7 +349,7 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
         arrived_rps=None if trails else arrived_rps(number(measured, "scheduled_s")),
         dispersion=dispersion(number(measured, "scheduled_s")),
         # requests that fail, more of them at a higher rate, do not change it
-        output_tokens=float(generated[ok].sum() / asked_tokens * requested.mean()) if asked_tokens else None,
+        output_tokens=float(generated[ok].sum() / requested_tokens * requested.mean()) if requested_tokens else None,
     )
 
 

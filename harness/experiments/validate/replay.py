@@ -152,8 +152,8 @@ def _requests(source: Source) -> list[Request]:
 
 def _made(table: pa.Table, planned: dict[int, Request]) -> Iterator[Request]:
     columns = ("request_id", "scheduled_s", "prompt_tokens", "output_tokens", "output_tokens_asked", "status")
-    for number, at_s, prompt, output, asked, status in zip(*(table[c].to_pylist() for c in columns), strict=True):
-        length = output if status in ENDED and output else asked
+    for number, at_s, prompt, output, requested, status in zip(*(table[c].to_pylist() for c in columns), strict=True):
+        length = output if status in ENDED and output else requested
         request = planned.get(number)
         if request is None:
             yield Request(number, at_s, prompt, length)
