@@ -94,7 +94,8 @@ class EngineCluster:
 
     def arrive(self, request: Request, params: GenerationParams | None, at_s: float) -> Turn | None:
         """A request arrives, not before what has happened already; what its refusal is, if the model cannot take it."""
-        at_s = max(at_s, self.loop.now_s, self._incoming.last_s)
+        # after the last decision, which did not know of it: at the same time a replay would take it in
+        at_s = max(at_s, nextafter(self.loop.now_s, inf), self._incoming.last_s)
         refusal = self._answers.refusal(request)
         if refusal is not None:
             return Turn(at_s, ended=[Ended(request.id, at_s, "rejected", refusal, arrived_s=at_s)])

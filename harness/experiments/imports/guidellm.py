@@ -107,7 +107,7 @@ def _stamps(ends: Sequence[float | None], output_tokens: int) -> list[float]:
 
 
 def _aggregates(benchmark: Json) -> dict[str, Any]:
-    metrics, ended = part(benchmark, "metrics"), part(benchmark, "scheduler_metrics", "requests_made")
+    metrics, sums = part(benchmark, "metrics"), part(benchmark, "scheduler_metrics", "requests_made")
     latencies = {name: part(metrics, tool_name, "successful") for name, (tool_name, _) in _METRICS.items()}
     return aggregates(
         {name: scaled({**part(stats, "percentiles"), **stats}, _STATISTICS, _METRICS[name][1])
@@ -116,6 +116,6 @@ def _aggregates(benchmark: Json) -> dict[str, Any]:
          "goodput_rps": metrics.get("request_goodput"),
          "output_tps": part(metrics, "output_tokens_per_second", "successful").get("mean"),
          "attainment": metrics.get("slo_attainment"), "duration_s": benchmark.get("duration")},
-        {"completed": ended.get("successful"), "failed": count(ended.get("errored")) + count(ended.get("incomplete")),
+        {"completed": sums.get("successful"), "failed": count(sums.get("errored")) + count(sums.get("incomplete")),
          "output_tokens": part(metrics, "output_token_count", "successful").get("total_sum")},
     )  # fmt: skip
