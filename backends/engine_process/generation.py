@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from types import MappingProxyType
 
 import numpy as np
 
@@ -63,9 +62,6 @@ class Turn:
     total_blocks: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
     actions: ListOf[ActionEvent] = ()
-
-
-NO_PARAMS: Mapping[int, GenerationParams] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ class Slow:
 
 def text_of(data: bytes) -> str:
     try:
-        text = re.sub(rb"\A(\xef\xbb\xbf)+", b"", data).decode()
+        text = data.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError:
         raise Refused from None
     if "\0" in text or not text.strip():
@@ -433,12 +433,12 @@ def compared(path: Path, form: str, data: bytes) -> int:
         )
         assert dict(expected.dropped) == facts["dropped"]
     for size in BLOCKS[1:]:
-        again, facts_again, _ = outcome(path, reader, size)
+        again, facts_again, message_again = outcome(path, reader, size)
+        assert message == message_again
         assert (table is None) == (again is None)
         if table is not None and again is not None:
             assert table.equals(again.combine_chunks().cast(table.schema))
-        # a row that is left out has the stamp of the row before it in its block, and sentences count such rows
-        assert {**facts, "oddities": ()} == {**facts_again, "oddities": ()}
+        assert facts == facts_again
     return 0 if table is None else len(table)
 
 
