@@ -31,6 +31,23 @@ ENDED_WELL: tuple[Status, ...] = ("ok", "empty")
 
 CountedBy = Literal["usage", "continuous usage", "server tokenizer", "tokenizer", "events"]
 """Where the number of output tokens of a remote answer comes from, best first."""
+End = Literal["finished", "interrupted", "stopped", "failed"]
+Timing = Literal["drawn", "recorded", "closed"]
+"""What decides when requests come: chance, a recording (it has its own rate, and the seed does not change it), or
+the answers to those before (a closed loop: its rate follows from the answers)."""
+ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
+Prompts = Callable[["Request", int], "np.ndarray"]
+"""(request, vocab_size) -> token ids of its prompt, (T,) int64."""
+FollowUps = Callable[["RequestRecord"], Iterable["Request"]]
+"""The requests that are due now that this one has ended; each tells by `scheduled_s` when."""
+WARM_UP = "warm-up"
+"""The tag of requests that only bring a cache up to date."""
+Row = dict[str, str | int | float | bool | None]
+"""A row of the table of a closed form, a function of its parameters in the file of a published system.
+
+The name of a column ends in its unit (`_s`, `_bytes`, `_bytes_per_s`, `_tokens_per_s`, `_rps`, `_share`, `_ratio`);
+None stands where a row has no value. What follows the first paragraph of the docstring is printed below the table.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +272,6 @@ class RequestRecord:
         return tpot(self.token_s[0], self.token_s[-1], self.output_tokens - (self.unseen_tokens or 0))
 
 
-End = Literal["finished", "interrupted", "stopped", "failed"]
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """How a run ended. `not_sent` were scheduled and never left; `cut` were sent and not waited for.
@@ -401,11 +415,6 @@ class Content(Protocol):
         ...
 
 
-Timing = Literal["drawn", "recorded", "closed"]
-"""What decides when requests come: chance, a recording (it has its own rate, and the seed does not change it), or
-the answers to those before (a closed loop: its rate follows from the answers)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Loaded:
     """A workload ready to draw from, and what a report says about it.
@@ -484,10 +493,6 @@ class Source(Protocol):
         ...
 
 
-Prompts = Callable[[Request, int], "np.ndarray"]
-"""(request, vocab_size) -> token ids of its prompt, (T,) int64."""
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One executor call: a row of the `steps` table.
@@ -511,9 +516,6 @@ class Step:
     experts_s: float | None = None
     communication_s: float | None = None
     host_s: float | None = None
-
-
-ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -696,10 +698,6 @@ class Calibrated(Remote, Protocol):
     def null_server(self, ttft_s: float, itl_s: float) -> AbstractContextManager[NullServer]:
         """A server in a process of its own that answers with these times."""
         ...
-
-
-FollowUps = Callable[[RequestRecord], Iterable[Request]]
-"""The requests that are due now that this one has ended; each tells by `scheduled_s` when."""
 
 
 @runtime_checkable
@@ -957,10 +955,6 @@ class Metric:
         return self.title or self.name
 
 
-WARM_UP = "warm-up"
-"""The tag of requests that only bring a cache up to date."""
-
-
 class SentPrompt(NamedTuple):
     """A prompt when it was sent (s): ids of its blocks (blocks,), tokens of a block and of all, whether it counts."""
 
@@ -1048,14 +1042,6 @@ class Slo:
     def __str__(self) -> str:
         """The bounds as they are written, joined by commas."""
         return ",".join(map(str, self.bounds))
-
-
-Row = dict[str, str | int | float | bool | None]
-"""A row of the table of a closed form, a function of its parameters in the file of a published system.
-
-The name of a column ends in its unit (`_s`, `_bytes`, `_bytes_per_s`, `_tokens_per_s`, `_rps`, `_share`, `_ratio`);
-None stands where a row has no value. What follows the first paragraph of the docstring is printed below the table.
-"""
 
 
 @dataclass(frozen=True, slots=True)

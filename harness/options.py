@@ -25,6 +25,8 @@ GROUPS = (TRAFFIC, TRACE, LENGTH, OBJECTIVES, SYSTEM, PARALLELISM, ENDPOINT)
 DEFAULT_WORKLOAD = "chatbot"
 HIDDEN = "[hidden]"
 """What stands in a run.json in place of a secret."""
+RESTARTING = ("arrivals", "rate", "sessions")
+"""Options of a workload that replay the sessions of a trace at other starts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +226,6 @@ OPTIONS: Mapping[str, Option] = MappingProxyType(
 )
 """Name of an option, as on the command line and in TOML -> what is known of it."""
 PARTS = tuple(name for name, known in OPTIONS.items() if known.part)
-RESTARTING = ("arrivals", "rate", "sessions")
-"""Options of a workload that replay the sessions of a trace at other starts."""
 SCHEDULE = tuple(name for name, known in OPTIONS.items() if known.source is not None)
 """Options that decide what is sent and when."""
 NO_SETTINGS = tuple(name for name, known in OPTIONS.items() if not known.setting)

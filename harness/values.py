@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.spec import seconds
 
 Check = Callable[[object, str], object]
+_ADDRESS = re.compile(r"https?://.*|(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):\d+(/[^,]*)?(,.*)?")
 
 
 def text(value: object, name: str) -> str:
@@ -22,9 +23,6 @@ def text(value: object, name: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UsageError(f"{name} must be a text that is not empty, got {value!r}.")
     return value.strip()
-
-
-_ADDRESS = re.compile(r"https?://.*|(?P<host>[\w.-]+|\[[0-9a-fA-F:]+\]):\d+(/[^,]*)?(,.*)?")
 
 
 def is_url(text: str) -> bool:

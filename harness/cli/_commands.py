@@ -44,6 +44,27 @@ HINTS = {
     "bench theory": "Parameters stand with the name of the form: 'bench theory slo:model=yi-34b'; --over varies them."
 }
 """What to do instead of an option that a command does not have."""
+_EPILOG = """
+\b
+First steps
+  bench doctor                 check this machine and the installation
+  bench quick                  find a server on this machine and its capacity, in three minutes
+  bench run                    one minute of chat traffic on the built-in engine
+  bench run --backend sim      the same traffic on a simulated GPU, in a second
+  bench capacity --backend sim --hardware h100
+                               the highest rate that GPU sustains, with an interval
+  bench compare BASE HEAD      test HEAD for a regression: two stored runs, folders or files
+  bench serve                  the built-in engine as an OpenAI-compatible server
+  bench trace info FILE        summarize recorded traffic; replay it with bench run --trace FILE
+  bench list                   all workloads, models, GPUs and policies
+  bench explain goodput        definition of a metric or term
+
+\b
+Exit codes
+  0 success             1 a bound (--fail-under) or a comparison failed       2 wrong usage
+  3 the backend failed  4 not valid, not comparable, or terminated (SIGTERM)  5 inconclusive
+  70 a bug, or exhausted memory       130 interrupted before the report
+"""
 
 
 class Commands(click.Group):
@@ -99,29 +120,6 @@ class Commands(click.Group):
         if args and args[0] not in names and not args[0].startswith("-"):
             raise no_such(self._what, args[0], names, self._hint)
         return super().resolve_command(ctx, args)
-
-
-_EPILOG = """
-\b
-First steps
-  bench doctor                 check this machine and the installation
-  bench quick                  find a server on this machine and its capacity, in three minutes
-  bench run                    one minute of chat traffic on the built-in engine
-  bench run --backend sim      the same traffic on a simulated GPU, in a second
-  bench capacity --backend sim --hardware h100
-                               the highest rate that GPU sustains, with an interval
-  bench compare BASE HEAD      test HEAD for a regression: two stored runs, folders or files
-  bench serve                  the built-in engine as an OpenAI-compatible server
-  bench trace info FILE        summarize recorded traffic; replay it with bench run --trace FILE
-  bench list                   all workloads, models, GPUs and policies
-  bench explain goodput        definition of a metric or term
-
-\b
-Exit codes
-  0 success             1 a bound (--fail-under) or a comparison failed       2 wrong usage
-  3 the backend failed  4 not valid, not comparable, or terminated (SIGTERM)  5 inconclusive
-  70 a bug, or exhausted memory       130 interrupted before the report
-"""
 
 
 def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:

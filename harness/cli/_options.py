@@ -19,6 +19,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 OUTPUT, GENERAL = "Output", "General"
 FORMATS = ("text", "markdown", "json", "csv")
 """The formats of every result, the default first."""
+COMMON = {
+    "workload", "trace", "rate", "requests", "duration", "slo", "goal", "fail-under", "backend", "model", "hardware",
+    "policy", "wait",
+}  # fmt: skip
+"""Options of a run that most users need."""
+RARE = {"quiet", "force", "no-html", "metrics-port"}
+"""Other options, which the shorter help leaves out."""
+MANY = 30
+"""Options of a command above which --help shows its own and the common ones of a run; --help-all shows every one."""
 
 
 class Value(click.ParamType[Any]):
@@ -35,19 +44,11 @@ class Value(click.ParamType[Any]):
         return self.check(value, next((name for name in param.opts if name.startswith("--")), str(param.name)))
 
 
-COUNT, SEED, RATE, SHARE = Value(values.count), Value(values.seed), Value(values.rate_rps), Value(values.share)
-TIME, DURATION = Value(values.time_s), Value(values.duration_s)
-
-
 def _writable(path: object, name: str) -> str:  # noqa: ARG001  # the message names the file
     from harness.data import files
 
     files.check(str(path))
     return str(path)
-
-
-NEW_FILE = Value(_writable)
-"""A file that is to be written: refused before the work where it cannot be."""
 
 
 def _bounds(value: object, name: str) -> str:
@@ -60,6 +61,44 @@ def _bounds(value: object, name: str) -> str:
     return text
 
 
+def _config(value: object, _: str) -> str:
+    from harness import configs
+
+    bounds = configs.read(str(value)).given.values.get("slo")
+    if bounds is not None:
+        _bounds(bounds, f"slo in '{value}'")
+    return str(value)
+
+
+def _url(value: object, name: str) -> str:  # noqa: ARG001  # an argument has no name that a user gave
+    if not values.is_url(str(value)):
+        raise UsageError(f"'{value}' is not the URL of a server, such as http://HOST:8000; other values need the name "
+                         f"of their option, as in --workload chatbot or --backend sim.")  # fmt: skip
+    return str(value)
+
+
+def port(value: object, name: str) -> int:
+    text = str(value)
+    if not text.isdecimal() or int(text) > 65_535:
+        raise UsageError(f"{name} must be a whole number from 0 to 65535, got '{text}'.")
+    return int(text)
+
+
+def _address(value: object, name: str) -> tuple[str, int]:
+    host, _, number = str(value).rpartition(":")
+    return host.strip("[]") or "127.0.0.1", port(number, name)
+
+
+def _format(value: object, name: str) -> str:  # noqa: ARG001  # the message names the format
+    if value not in FORMATS:
+        raise no_such("format", str(value), FORMATS, "Pages are written by --html, --out or bench report.")
+    return str(value)
+
+
+COUNT, SEED, RATE, SHARE = Value(values.count), Value(values.seed), Value(values.rate_rps), Value(values.share)
+TIME, DURATION = Value(values.time_s), Value(values.duration_s)
+NEW_FILE = Value(_writable)
+"""A file that is to be written: refused before the work where it cannot be."""
 BOUNDS = Value(_bounds)
 """An SLO, whose bounds are questioned where they were probably meant in another unit."""
 
@@ -75,17 +114,6 @@ class GroupedOption(click.Option):
 def option(*names: str, group: str = OUTPUT, **more: Any) -> Callable[[F], F]:
     """An option under a heading; `more` as for click.option."""
     return click.option(*names, cls=GroupedOption, group=group, **more)
-
-
-COMMON = {
-    "workload", "trace", "rate", "requests", "duration", "slo", "goal", "fail-under", "backend", "model", "hardware",
-    "policy", "wait",
-}  # fmt: skip
-"""Options of a run that most users need."""
-RARE = {"quiet", "force", "no-html", "metrics-port"}
-"""Other options, which the shorter help leaves out."""
-MANY = 30
-"""Options of a command above which --help shows its own and the common ones of a run; --help-all shows every one."""
 
 
 class GroupedCommand(click.Command):
@@ -169,23 +197,6 @@ def given(options: Mapping[str, Any]) -> Given:
 
 # Options that several commands share
 
-
-def _config(value: object, _: str) -> str:
-    from harness import configs
-
-    bounds = configs.read(str(value)).given.values.get("slo")
-    if bounds is not None:
-        _bounds(bounds, f"slo in '{value}'")
-    return str(value)
-
-
-def _url(value: object, name: str) -> str:  # noqa: ARG001  # an argument has no name that a user gave
-    if not values.is_url(str(value)):
-        raise UsageError(f"'{value}' is not the URL of a server, such as http://HOST:8000; other values need the name "
-                         f"of their option, as in --workload chatbot or --backend sim.")  # fmt: skip
-    return str(value)
-
-
 server_url = click.argument("url", required=False, type=Value(_url), metavar="[URL]")
 """The server to measure, in place of --backend; `given` takes it for that."""
 wait = option(
@@ -200,26 +211,6 @@ config = option(
 no_html = option("--no-html", is_flag=True, help="Do not write report.html.")
 quiet = option("--quiet", is_flag=True, help="Suppress progress and notes; results are still printed.")
 force = option("--force", is_flag=True, help="Overwrite existing output.")
-
-
-def max_requests(default: str) -> Callable[[F], F]:
-    """The limit of a search in requests, beside --requests, which is always that of a run."""
-    return option("--max-requests", metavar="N", type=COUNT, group="Search",
-                  help=f"Limit for the whole search, in requests. Default: {default}.")  # fmt: skip
-
-
-def port(value: object, name: str) -> int:
-    text = str(value)
-    if not text.isdecimal() or int(text) > 65_535:
-        raise UsageError(f"{name} must be a whole number from 0 to 65535, got '{text}'.")
-    return int(text)
-
-
-def _address(value: object, name: str) -> tuple[str, int]:
-    host, _, number = str(value).rpartition(":")
-    return host.strip("[]") or "127.0.0.1", port(number, name)
-
-
 metrics_port = option(
     "--metrics-port", type=Value(_address), metavar="[HOST:]PORT",
     help="While it runs, serve metrics in Prometheus' format there; on 127.0.0.1 without HOST, port 0: a free one.",
@@ -227,6 +218,17 @@ metrics_port = option(
 workers = option(
     "--workers", type=COUNT, metavar="N", group="Search", help="sim: trials at a time. Default: one per core."
 )
+formats = option(
+    "--format", "form", type=Value(_format), metavar="NAME", default=FORMATS[0],
+    help="Print as text (default), markdown, json or csv.",
+)  # fmt: skip
+"""How a command prints its result; the function takes `form`."""
+
+
+def max_requests(default: str) -> Callable[[F], F]:
+    """The limit of a search in requests, beside --requests, which is always that of a run."""
+    return option("--max-requests", metavar="N", type=COUNT, group="Search",
+                  help=f"Limit for the whole search, in requests. Default: {default}.")  # fmt: skip
 
 
 def workers_and_pool(function: F) -> F:
@@ -240,19 +242,6 @@ def workers_and_pool(function: F) -> F:
 def out(help: str) -> Callable[[F], F]:  # noqa: A002  # the word of click
     """--out: the folder of what a command makes."""
     return option("--out", metavar="DIR", help=help)
-
-
-def _format(value: object, name: str) -> str:  # noqa: ARG001  # the message names the format
-    if value not in FORMATS:
-        raise no_such("format", str(value), FORMATS, "Pages are written by --html, --out or bench report.")
-    return str(value)
-
-
-formats = option(
-    "--format", "form", type=Value(_format), metavar="NAME", default=FORMATS[0],
-    help="Print as text (default), markdown, json or csv.",
-)  # fmt: skip
-"""How a command prints its result; the function takes `form`."""
 
 
 def result_options(function: Callable[..., int]) -> Callable[..., int]:

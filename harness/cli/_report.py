@@ -30,6 +30,11 @@ _DATA = {*OURS, *(f"{kind}.json" for kind in answers.TYPES)}
 _SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
 _ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json",
          **{form: f"{form}.json" for form in ("vllm", "llm-d")}}  # fmt: skip
+SHARED = ("sweep", "capacity")
+"""Answers that are curves over the rate, of which several go onto one page."""
+APART = ("parquet", "perfetto", "vllm", "llm-d")
+"""Forms that are a file of one run."""
+HERE = "bench-report"
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +191,6 @@ def _place(subject: Subject, form: str, options: ReportOptions) -> Path:
         raise UsageError(f"--out names one place and '{name}' is made of each run; leave --out away, or name one RUN.")
     out = Path(options.out)
     return out / file if _wants_folder(options.forms, options.out, options.figure) else out
-
-
-SHARED = ("sweep", "capacity")
-"""Answers that are curves over the rate, of which several go onto one page."""
-APART = ("parquet", "perfetto", "vllm", "llm-d")
-"""Forms that are a file of one run."""
-HERE = "bench-report"
 
 
 class Subject(Protocol):

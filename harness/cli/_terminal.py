@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from reports.document.rendered import Report
 
 
+_ENDS = {".html": "html", ".md": "markdown", ".json": "json", ".csv": "csv", ".txt": "text"}
+
+
 def say(text: str) -> None:
     """A result, on standard output. A reader who has left (`| head`) does not change the exit code."""
     try:
@@ -132,9 +135,6 @@ def blocks(encoding: str | None) -> bool:
 def colored() -> bool:
     """Whether standard output is a terminal that knows colours, and whose user wants them (no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
-_ENDS = {".html": "html", ".md": "markdown", ".json": "json", ".csv": "csv", ".txt": "text"}
 
 
 def check(out: str) -> None:

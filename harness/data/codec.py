@@ -25,6 +25,9 @@ Range: TypeAlias = tuple[Number, Number]
 Flags: TypeAlias = tuple[bool, bool]
 Text: TypeAlias = str | None
 
+P = TypeVar("P", bound="Part")
+D = TypeVar("D", bound="Document")
+
 
 class Part(Struct, frozen=True):
     """A part of a file; false where nothing of it is known."""
@@ -47,9 +50,6 @@ class Damaged(ValueError):
     """A value of another kind than the file has; the message is its place, 'summary.bounds[0].metric'."""
 
 
-P = TypeVar("P", bound=Part)
-
-
 def from_facts(kind: type[P], facts: Mapping[str, object]) -> P:
     """A part, of the facts that a plug-in reports; those that no field has are left out."""
     return kind(**{name: facts[name] for name in kind.__struct_fields__ if name in facts})
@@ -65,9 +65,6 @@ def alike(facts: Sequence[Mapping[str, object]]) -> dict[str, object]:
     """What is there and equal in all of them; nothing of none."""
     first = facts[0] if facts else {}
     return {name: value for name, value in first.items() if all(name in row and row[name] == value for row in facts)}
-
-
-D = TypeVar("D", bound=Document)
 
 
 def decode(kind: type[D], read: object) -> D:

@@ -56,6 +56,10 @@ _SMALL = frozenset(("turn", "priority", "stage", "n", "token_n", "replica", "tar
                     "http_status"))  # fmt: skip
 """Whole numbers of 32 bits; all others have 64."""
 _KINDS = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}
+_SLO_CLASSES = (LatencySlo, DeadlineSlo, ProgramSlo)
+_DEFAULTS = {"prefix_block_tokens": 512, "turn": 0, "priority": 0, "delay_s": 0.0}
+Recounts: TypeAlias = Mapping[int, tuple[CountedBy, Sequence[int]]]
+"""Of a request: what its tokens were counted by, and how many came with each of its token events."""
 
 
 def _fields_of(cls: type, names: Sequence[str] = (), *, nullable: bool = False) -> list[pa.Field]:
@@ -108,7 +112,6 @@ ACTIONS: pa.Schema = _schema("actions", _fields_of(ActionEvent))
 HTTP: pa.Schema = _schema("http", [_field("request_id", int), *_fields_of(Exchange)])
 """What the wire saw of each request that was sent."""
 
-_SLO_CLASSES = (LatencySlo, DeadlineSlo, ProgramSlo)
 _EXTRA_SLO = pa.struct([column for cls in _SLO_CLASSES for column in _fields_of(cls, nullable=True)])
 EXTRA: pa.StructType = pa.struct([
     *_fields_of(Extra, [f.name for f in fields(Extra) if f.name != "slo"], nullable=True), pa.field("slo", _EXTRA_SLO),
@@ -238,9 +241,6 @@ def schedule_chunk(rows: int, **columns: Any) -> pa.Table:
     return pa.Table.from_arrays(arrays, schema=SCHEDULE)
 
 
-_DEFAULTS = {"prefix_block_tokens": 512, "turn": 0, "priority": 0, "delay_s": 0.0}
-
-
 def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -340,10 +340,6 @@ def _token_n(token_s: Sequence[Any], token_n: Sequence[Any]) -> pa.Array:
                 raise ValueError(f"row {i}: {len(counts)} token counts for {offsets[i + 1] - offsets[i]} stamps")
             values[offsets[i] : offsets[i + 1]] = counts
     return listed(events, values, REQUESTS.field("token_n").type)
-
-
-Recounts: TypeAlias = Mapping[int, tuple[CountedBy, Sequence[int]]]
-"""Of a request: what its tokens were counted by, and how many came with each of its token events."""
 
 
 def corrections(table: str, recounted: Recounts) -> Callable[[pa.RecordBatch], pa.RecordBatch] | None:

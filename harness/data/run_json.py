@@ -25,6 +25,10 @@ from harness.data.codec import (
 from harness.errors import UsageError
 from harness.options import respelled
 
+_Optional: TypeAlias = Number | UnsetType | None
+Curve: TypeAlias = dict[str, Number | None]
+"""A value by the width of the bins, in seconds."""
+
 
 class Cut(Part, frozen=True):
     """Requests due before `at_s` stay in the table and in the load, and are left out of metrics.
@@ -145,9 +149,6 @@ class Floor(Part, frozen=True, kw_only=True):
         """That of stamps of this kind; empty where it was not measured."""
         measured: FloorError | None = getattr(self, name)
         return measured or FloorError()
-
-
-_Optional: TypeAlias = Number | UnsetType | None
 
 
 class Sender(Part, frozen=True, kw_only=True):
@@ -367,10 +368,6 @@ class Check(Part, frozen=True):
     state: Text = None
     text: Text = field(default=None, name="said")
     remedy: Text = ""
-
-
-Curve: TypeAlias = dict[str, Number | None]
-"""A value by the width of the bins, in seconds."""
 
 
 class Burstiness(Part, frozen=True, kw_only=True):

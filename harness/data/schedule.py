@@ -22,6 +22,7 @@ from harness.errors import NothingDue, UsageError
 
 ENDLESS = 10_000_000
 """A workload that passes this many requests without being cut is taken for endless."""
+_SCHEDULED = SCHEDULE.get_field_index("scheduled_s")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -211,9 +212,6 @@ def requests_of(table: pa.Table) -> Iterator[Request]:
     """The rows of a `schedule` table as requests."""
     for batch in table.to_batches(max_chunksize=8192):
         yield from map(Request, *(_python(batch.column(name)) for name in SCHEDULE.names))
-
-
-_SCHEDULED = SCHEDULE.get_field_index("scheduled_s")
 
 
 class Rows:

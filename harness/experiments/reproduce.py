@@ -52,6 +52,10 @@ FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
 _ALLOWED = (ast.Expression, ast.BinOp, ast.UnaryOp, ast.USub, ast.Constant, ast.Attribute, ast.Subscript, ast.Tuple,
             ast.Name, ast.Call, ast.Load, *_OPERATORS)  # fmt: skip
 ALLOWED = f"it may hold OUT.COLUMN, OUT['cell'].COLUMN, numbers, + - * / and {', '.join(FUNCTIONS)}"
+OptionsOf: TypeAlias = Callable[[Sequence[str]], set[str]]
+"""The options that the command of these words takes."""
+STORED = "output.json"
+_QUIETLY = ("--quiet", "--no-html")
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -190,11 +194,6 @@ class Output(Part, frozen=True, kw_only=True):
 
 Execute: TypeAlias = Callable[[tuple[str, ...]], Output]
 """Runs bench with these words; called in other processes."""
-OptionsOf: TypeAlias = Callable[[Sequence[str]], set[str]]
-"""The options that the command of these words takes."""
-
-STORED = "output.json"
-_QUIETLY = ("--quiet", "--no-html")
 
 
 @dataclass(frozen=True, slots=True)

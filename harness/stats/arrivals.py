@@ -25,6 +25,28 @@ WIDTHS_S = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0)
 
 MIN_BINS = 10
 """Fewest bins of an index of dispersion; with 10 its standard error is already about 0.5 for Poisson."""
+LEAST_GAPS = 10
+"""Gaps below which a window has no coefficient of variation."""
+TICK = 0.005
+"""Stamps sit on ticks if the steps between them are whole multiples of one, to this share of it: the recorded ticks
+of 3 s of the Mooncake trace are 2.997 to 3.003 s long."""
+SHARED = 0.01
+"""Fewest gaps that are 0 where stamps sit on ticks; without shared stamps there is no tick to be seen."""
+LEAST_TICK_S = 0.001
+GapCdf: TypeAlias = Callable[[np.ndarray], np.ndarray]
+OperationalTime: TypeAlias = Callable[[np.ndarray], np.ndarray]
+MIN_GAPS = 10
+"""Fewest gaps that are compared with a law."""
+SHORTEST_S = 1e-6
+"""Gaps below this are only counted, not distinguished: a very bursty law (gamma with cv 4) puts up to half of its gaps
+there, where a running sum of times in float64 rounds them away and no network preserves them."""
+STRETCHES = 60
+"""Stretches of time in which the declared rate is stored for the picture."""
+POISSON_CV2 = 1.02
+"""Squared coefficient of variation of gaps up to which arrivals are no burstier than Poisson's, with the error of the
+integral."""
+MIN_ARRIVALS = 100
+"""Fewest arrivals whose rate is judged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,10 +144,6 @@ def gap_cv(times_s: Floats) -> float | None:
     return float(gaps_s.std(ddof=1) / gaps_s.mean())
 
 
-LEAST_GAPS = 10
-"""Gaps below which a window has no coefficient of variation."""
-
-
 def window_cvs(times_s: Floats, width_s: float) -> Floats:
     """(windows,) `gap_cv` inside each window of `width_s` that has at least `LEAST_GAPS` gaps."""
     if len(times_s) == 0:
@@ -141,16 +159,6 @@ def distance(one: Floats, other: Floats) -> float:
     pooled = np.concatenate([one, other])
     below = [np.searchsorted(values, pooled, side="right") / len(values) for values in (one, other)]
     return float(np.abs(below[0] - below[1]).max())
-
-
-TICK = 0.005
-"""Stamps sit on ticks if the steps between them are whole multiples of one, to this share of it: the recorded ticks
-of 3 s of the Mooncake trace are 2.997 to 3.003 s long."""
-
-SHARED = 0.01
-"""Fewest gaps that are 0 where stamps sit on ticks; without shared stamps there is no tick to be seen."""
-
-LEAST_TICK_S = 0.001
 
 
 def tick_s(times_s: Floats) -> float | None:
@@ -171,27 +179,6 @@ def per_tick(times_s: Floats, width_s: float) -> npt.NDArray[np.int64]:
     if len(times_s) == 0:
         return np.zeros(0, np.int64)
     return np.bincount(np.round((times_s - times_s[0]) / width_s).astype(np.int64))
-
-
-GapCdf: TypeAlias = Callable[[np.ndarray], np.ndarray]
-OperationalTime: TypeAlias = Callable[[np.ndarray], np.ndarray]
-
-MIN_GAPS = 10
-"""Fewest gaps that are compared with a law."""
-
-SHORTEST_S = 1e-6
-"""Gaps below this are only counted, not distinguished: a very bursty law (gamma with cv 4) puts up to half of its gaps
-there, where a running sum of times in float64 rounds them away and no network preserves them."""
-
-STRETCHES = 60
-"""Stretches of time in which the declared rate is stored for the picture."""
-
-POISSON_CV2 = 1.02
-"""Squared coefficient of variation of gaps up to which arrivals are no burstier than Poisson's, with the error of the
-integral."""
-
-MIN_ARRIVALS = 100
-"""Fewest arrivals whose rate is judged."""
 
 
 @dataclass(frozen=True, slots=True)

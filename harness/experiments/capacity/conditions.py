@@ -24,6 +24,19 @@ from harness.spec import seconds
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Definition = Literal["joint", "separate"]
+SURE, TELLS = 1.5e-3, 0.05
+"""Requests tell a side that are that unlikely at the goal itself: 29 of 29 for one of 90 %, and 12 of 12 do not.
+A trial is ended early, and a search before its first rate, where so many misses are as unlikely as `SURE`."""
+DEFINITIONS: tuple[Definition, ...] = ("joint", "separate")
+KEPT = 600
+"""Requests of a trial after the warm-up cut, where nothing says how many: a run starts empty, so this belongs to the
+definition of a capacity (statistics of the harness, section 6)."""
+FOR_WARMUP = 1.1
+TOLERANCE = {"virtual": 0.03, "wall": 0.05}
+MAX_REQUESTS = 1_000_000
+"""Requests that a search over a horizon may simulate, where --max-requests does not say how many."""
+BUDGET_S = 600.0
+"""Of a search on a wall clock, where nothing says how long it may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +131,6 @@ def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
     return all(by_key[c.key].met >= c.goal * by_key[c.key].of for c in wanted)
 
 
-SURE, TELLS = 1.5e-3, 0.05
-"""Requests tell a side that are that unlikely at the goal itself: 29 of 29 for one of 90 %, and 12 of 12 do not.
-A trial is ended early, and a search before its first rate, where so many misses are as unlikely as `SURE`."""
-
-
 def tells(met: int, of: int, goal: float, *, good: bool, level: float = TELLS) -> bool:
     """Whether so many of independent requests show that the goal is met, or that it is missed: an exact binomial."""
     from scipy.stats import binom  # heavy
@@ -147,18 +155,6 @@ def bounds_of(slo: Slo, goal: float) -> Iterator[Condition]:
     """Each bound by itself, with the goal that it has: what tells which of them binds."""
     for bound in slo.bounds:
         yield Condition(bound, goal if bound.percentile is None else bound.percentile / 100)
-
-
-DEFINITIONS: tuple[Definition, ...] = ("joint", "separate")
-KEPT = 600
-"""Requests of a trial after the warm-up cut, where nothing says how many: a run starts empty, so this belongs to the
-definition of a capacity (statistics of the harness, section 6)."""
-FOR_WARMUP = 1.1
-TOLERANCE = {"virtual": 0.03, "wall": 0.05}
-MAX_REQUESTS = 1_000_000
-"""Requests that a search over a horizon may simulate, where --max-requests does not say how many."""
-BUDGET_S = 600.0
-"""Of a search on a wall clock, where nothing says how long it may take."""
 
 
 @dataclass(frozen=True, slots=True)

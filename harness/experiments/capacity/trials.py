@@ -87,6 +87,24 @@ The columns from `drawn` on are null but in runs over a horizon: what was counte
 
 PART, FAR, CLUMP = 0.3, 0.12, 6.0
 """A block is ended when so much of it is over and attainment is so far below the goal, allowing for such clumps."""
+QUARTERS = 4
+APART_S = 1e5
+"""Seconds between two arrivals of an unloaded system: longer than any request or session takes."""
+LOOK = 50
+"""Records of a simulated trial that are scored together: each by itself would take longer than simulating it."""
+TICK_S = 0.25
+OF_A_PART = 10
+FEWEST = 12
+"""Fewer requests or answers have no rate."""
+SETTLE = 1.5
+"""Times an answer takes, which are not counted at the start of a block; at its end it is once at most."""
+ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "late", "typical_s", "drawn", "open",
+         "blocks", "full")  # fmt: skip
+"""Columns that the files of earlier versions lack."""
+AnyTask = TypeVar("AnyTask", bound="RunTask")
+TRIALS_FOLDER = "trials"
+AGAIN = 2
+"""Times that a trial is made before it counts as not valid: a machine may be disturbed once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,19 +371,6 @@ def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) 
     )
 
 
-QUARTERS = 4
-APART_S = 1e5
-"""Seconds between two arrivals of an unloaded system: longer than any request or session takes."""
-LOOK = 50
-"""Records of a simulated trial that are scored together: each by itself would take longer than simulating it."""
-TICK_S = 0.25
-OF_A_PART = 10
-FEWEST = 12
-"""Fewer requests or answers have no rate."""
-SETTLE = 1.5
-"""Times an answer takes, which are not counted at the start of a block; at its end it is once at most."""
-
-
 class Watch:
     """Ends a trial as soon as its side is certain: a probe when so many have missed that it is no chance, a block when
     it is far below the goal. On a wall clock a request misses when its deadline passes, not when it ends. Shares of
@@ -602,15 +607,6 @@ def _read(path: Path) -> Iterable[Trial]:
         yield Trial(key=key, shares=tuple(trial_shares), quarters=quarters, **row)
 
 
-ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "late", "typical_s", "drawn", "open",
-         "blocks", "full")  # fmt: skip
-"""Columns that the files of earlier versions lack."""
-
-TRIALS_FOLDER = "trials"
-AGAIN = 2
-"""Times that a trial is made before it counts as not valid: a machine may be disturbed once."""
-
-
 class RunTask(Protocol):
     """A trial that is a run: its spec, what messages call it, and the name of its folder."""
 
@@ -626,9 +622,6 @@ class RunTask(Protocol):
     def watch(self) -> Watch | None:
         """What ends it as soon as its side is certain."""
         ...
-
-
-AnyTask = TypeVar("AnyTask", bound=RunTask)
 
 
 class Runs:

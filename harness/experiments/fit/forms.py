@@ -6,7 +6,7 @@ Measured times by load, made to not fall: more work never takes less time.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,7 @@ CONSTANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 MOST = 24
 """Most points of a table."""
+Form: TypeAlias = "Callable[[Rows, System, Mapping[str, float]], Fitted]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +55,6 @@ class Fitted:
     arguments: Mapping[str, Any]
     plus_minus: Mapping[str, float]
     left_out: Mapping[str, str] = field(default_factory=dict)
-
-
-Form = Callable[[Rows, System, Mapping[str, float]], Fitted]
 
 
 def fit(latency: str, rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 SCHEMA = 1
 CONFIRMED_BY, UNSEEN = 20_000, 8
 """Requests of the run that confirms an answer, and how far its seed is from the first: no other run has it."""
+U = TypeVar("U", bound=PlacedUnit)
 
 
 def stored_options(options: PlaceOptions) -> Facts:
@@ -122,9 +123,6 @@ def _run(options: PlaceOptions, result: PlaceResult) -> Iterator[PlacedUnit]:
     run = result.cheapest.run
     for deployment in sorted(run, key=lambda one: (options.objective.taken(one), one.key)):
         yield _judged(options, result, PlacedUnit, deployment, run[deployment])
-
-
-U = TypeVar("U", bound=PlacedUnit)
 
 
 def _unit(options: PlaceOptions, kind: type[U], deployment: Deployment, rate_rps: float, **facts: Any) -> U:

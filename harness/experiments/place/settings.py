@@ -32,6 +32,8 @@ from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
 
 BUDGET_S = 120.0
+WORKLOAD = "distserve-fig1"
+"""The example of DistServe: 512 tokens in and 64 out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,6 @@ def hardware_of(text: str) -> tuple[str, ...]:
     """Names or files of kinds of GPU with commas, each once."""
     parts = (part.strip() for part in text.split(",") if part.strip())
     return tuple(dict.fromkeys(part if catalog.is_file(part) else part.lower() for part in parts))
-
-
-WORKLOAD = "distserve-fig1"
-"""The example of DistServe: 512 tokens in and 64 out."""
 
 
 def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOptions:

@@ -22,6 +22,20 @@ from harness.errors import UsageError
 Role = Literal["mixed", "prefill", "decode"]
 Kind = Literal["colocated", "pair", "prefill", "decode"]
 _LETTER: Mapping[Role, str] = {"mixed": "", "prefill": "P", "decode": "D"}
+NETWORK = "400Gbps"
+"""The link between replicas that share no node, where the argument `link` does not name one."""
+Algorithm = Literal["low", "high", "vllm++"]
+ROLES_OF: Mapping[Algorithm, tuple[Role, ...]] = {
+    "high": ("prefill", "decode"), "low": ("prefill", "decode"), "vllm++": ("mixed",),
+}  # fmt: skip
+"""The roles of the replicas of each algorithm."""
+ObjectiveName = Literal["gpu", "cost", "power"]
+UNITS: Mapping[ObjectiveName, str] = {
+    "gpu": "req/s per GPU",
+    "cost": "requests per unit of money",
+    "power": "requests per kJ",
+}
+ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
 
 
 def further_axes(shape: Shape) -> dict[str, int]:
@@ -33,10 +47,6 @@ def label(shape: Shape) -> str:
     """`(2,1)`: (tp, pp) as the papers write it; `(1,1,dp=4,ep=4)` with data- and expert-parallel groups."""
     further = "".join(f",{name}={value}" for name, value in further_axes(shape).items())
     return f"({shape.tp},{shape.pp}{further})"
-
-
-NETWORK = "400Gbps"
-"""The link between replicas that share no node, where the argument `link` does not name one."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -134,13 +144,6 @@ class Deployment:
         return "pcie" if catalog.hardware(prefill.hardware).nvlink_bytes_per_s is None else "nvlink"
 
 
-Algorithm = Literal["low", "high", "vllm++"]
-ROLES_OF: Mapping[Algorithm, tuple[Role, ...]] = {
-    "high": ("prefill", "decode"), "low": ("prefill", "decode"), "vllm++": ("mixed",),
-}  # fmt: skip
-"""The roles of the replicas of each algorithm."""
-
-
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A parallelism that was left out, and why."""
@@ -235,15 +238,6 @@ def _undivided(model: Model, hardware: str, cluster: Cluster) -> Iterator[Skippe
 
 def _divisors(number: int, most: int) -> list[int]:
     return [n for n in range(1, most + 1) if number % n == 0]
-
-
-ObjectiveName = Literal["gpu", "cost", "power"]
-UNITS: Mapping[ObjectiveName, str] = {
-    "gpu": "req/s per GPU",
-    "cost": "requests per unit of money",
-    "power": "requests per kJ",
-}
-ROLES: tuple[Role, ...] = ("mixed", "prefill", "decode")
 
 
 @dataclass(frozen=True, slots=True)

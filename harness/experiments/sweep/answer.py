@@ -32,6 +32,7 @@ OWN_SLO = "SLO requested"
 MOST_DIGITS = 4
 """Digits of a rate that no option sets: that of a recording."""
 Values = tuple[tuple[str, Any], ...]
+GOOD, BELOW, FAILED, NOT_VALID, OPEN = 0, 1, 3, 4, 5
 
 
 def answer(
@@ -188,9 +189,6 @@ def run_warnings(runs: Sequence[SweptRun]) -> Iterator[str]:
         folder, first = warned[0]
         heading = f"{code} in {len(warned)} of {len(runs)} runs, first in {folder}"
         yield f"{heading}: {first.message}{'; ' if first.remedy else ''}{first.remedy}."
-
-
-GOOD, BELOW, FAILED, NOT_VALID, OPEN = 0, 1, 3, 4, 5
 
 
 def exit_code(info: SweepAnswer) -> int:

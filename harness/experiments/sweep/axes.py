@@ -31,6 +31,18 @@ INSTEAD = {"seed": "--seeds 5", "goal": "--goal 0.9,0.99", "fail-under": "--fail
 
 MOST_POINTS = 2000
 """Points that a sweep may have."""
+Values = tuple[tuple[str, str], ...]
+"""The axes of one point with the text that each has there."""
+MOST = 1000
+"""Values that one list may hold; a range with more has most likely a wrong step."""
+MOST_DIGITS = 15
+"""Digits of a number beyond which an exponent is easier to read."""
+_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
+_RANGE = re.compile(rf"({_NUMBER}):({_NUMBER}):(x?)({_NUMBER})")
+_STEPLESS = re.compile(rf"({_NUMBER}):({_NUMBER})")
+_ARGUMENT = re.compile(r"[^:]*=.*", re.DOTALL)
+LONGEST = 100
+"""Letters in the name of a folder; a longer one is cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +62,6 @@ class Axis:
         """The axis as sweep.json holds it."""
         stored: dict[str, Any] = {"name": self.name, "values": [valued(value) for value in self.values]}
         return stored | {"rescored": True} if self.rescored else stored
-
-
-Values = tuple[tuple[str, str], ...]
-"""The axes of one point with the text that each has there."""
 
 
 def axis(name: str, text: str) -> Axis:
@@ -129,18 +137,6 @@ def _with_argument(base: object, option: str, argument: str, text: str) -> Spec:
     return replace(spec, args={**others, argument: text})
 
 
-MOST = 1000
-"""Values that one list may hold; a range with more has most likely a wrong step."""
-
-MOST_DIGITS = 15
-"""Digits of a number beyond which an exponent is easier to read."""
-
-_NUMBER = r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?"
-_RANGE = re.compile(rf"({_NUMBER}):({_NUMBER}):(x?)({_NUMBER})")
-_STEPLESS = re.compile(rf"({_NUMBER}):({_NUMBER})")
-_ARGUMENT = re.compile(r"[^:]*=.*", re.DOTALL)
-
-
 def values(text: str, name: str, *, whole: bool = False) -> tuple[str, ...]:
     """The values of a list, numbers in their shortest form; `name` is how messages call what they are for.
 
@@ -208,10 +204,6 @@ def _short(value: Decimal) -> str:
         return str(value)
     text = format(Decimal(f"{value:.12g}"), "f")
     return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-LONGEST = 100
-"""Letters in the name of a folder; a longer one is cut."""
 
 
 @dataclass(frozen=True, slots=True)

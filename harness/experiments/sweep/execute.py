@@ -27,6 +27,15 @@ from harness.experiments.sweep.runs import Order, RunResult, execute_order, fini
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.runner.progress import DRAW_HZ, PLAIN_S, QUIET, Display, drawn
 
+RUNNING: Mapping[str, Any] = {
+    "state": "running",
+    "exit_code": None,
+    "points": [],
+    "crossings": [],
+    "warnings": [],
+    "error": None,
+}
+
 
 @dataclass(slots=True)
 class Progress:
@@ -96,16 +105,6 @@ def _bar(progress: Progress, out: TextIO, done: threading.Event) -> None:
         while not over:
             over = done.wait(1 / DRAW_HZ)
             bar.update(task, completed=progress.done, description=progress.line(), refresh=True)
-
-
-RUNNING: Mapping[str, Any] = {
-    "state": "running",
-    "exit_code": None,
-    "points": [],
-    "crossings": [],
-    "warnings": [],
-    "error": None,
-}
 
 
 @contextmanager
