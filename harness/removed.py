@@ -58,7 +58,7 @@ REMOVED = {
     },
     ("option", "--columns"): "'--reader at=ts,prompt=in,output=out' names the columns of a plain trace",
     ("option", "--json"): "'--format json' prints JSON",
-    ("option of bench slo", "--plane"): "'bench report RUN --figure slo_plane' draws goodput over two bounds",
+    ("option of bench slo", "--plane"): "'bench slo RUN --slo A --slo B' scores the run under each SLO",
     (
         "option of bench slo",
         "--failed-as-infinite",

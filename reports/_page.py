@@ -21,12 +21,12 @@ import plotly.graph_objects as go
 
 from harness.errors import UsageError
 from reports import _format, figures
-from reports.figures.style import COUNTS, DARK, MARKS, MOST_ROWS
+from reports.figures.style import DARK, MARKS, MOST_ROWS
 
 SERIES = "series"
 """Head of the first column where points of several series stand below one another."""
 ROWS, COLUMNS = 16, 8
-"""The most rows and columns of the table of a heat map or contour."""
+"""The most rows and columns of the table of a heat map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class DataTable:
 def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
     """The points of `figure`, one row per shared x (or y), else one row per point; evenly thinned to `most` rows.
 
-    Of a heat map or contour a row per y and a column per x. A figure may bring a table of its own.
+    Of a heat map a row per y and a column per x. A figure may bring a table of its own.
     """
     if (table := figure.layout.meta.get("table")) is not None:
         heads, rows, points, note = table
@@ -84,24 +84,11 @@ def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
 
 
 def _grid(trace: Any) -> tuple[list[str], list[tuple[str, ...]], str]:
-    """Of a trace with `z` (rows, columns): labels of the columns, rows that begin with their label, what they are."""
-    z = np.asarray(trace.z, np.float64)
-    return _added(trace, np.nan_to_num(np.round(10.0**z))) if trace.meta == COUNTS else _chosen(trace, z)
+    """Of a heat map of counts: labels of the columns, rows that begin with their label, and what they are.
 
-
-def _chosen(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]], str]:
-    rows, columns = (
-        np.unique(np.linspace(0, n - 1, min(n, most)).astype(np.int64))
-        for n, most in zip(z.shape, (ROWS, COLUMNS), strict=True)
-    )
-    down, across = ([_cell(v) for v in np.asarray(a)[places]] for a, places in ((trace.y, rows), (trace.x, columns)))
-    cells = z[np.ix_(rows, columns)]
-    some = f"{cells.size:,} of the {z.size:,} cells drawn, evenly chosen"
-    note = some if cells.size < z.size else f"all {z.size:,} cells drawn"
-    return across, [(y, *map(_cell, row)) for y, row in zip(down, cells, strict=True)], note
-
-
-def _added(trace: Any, z: np.ndarray) -> tuple[list[str], list[tuple[str, ...]], str]:
+    `z` (rows, columns) has the common logarithm of each count; those of neighbouring cells are added up.
+    """
+    z = np.nan_to_num(np.round(10.0 ** np.asarray(trace.z, np.float64)))
     rows, columns = (
         np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.int64))
         for n, most in zip(z.shape, (ROWS, COLUMNS), strict=True)

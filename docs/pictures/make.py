@@ -24,7 +24,6 @@ LIMIT_BYTES = 60_000
 PICTURES = {
     "verdict": ("run/report.html", "section.verdict"),
     "misses": ("run/report.html", "section[aria-labelledby=t-misses]"),
-    "plane": ("run/report.html", "section[aria-labelledby=t-slo_plane]"),
     "attainment": ("curve/report.html", "section[aria-labelledby=t-attainment_rate]"),
     "latency": ("curve/report.html", "section[aria-labelledby=t-latency_rate]"),
     "capacity": ("found/report.html", "section[aria-labelledby=t-attainment_rate]"),

@@ -56,7 +56,6 @@ class Figure:
 
 FIGURES = (
     Figure("slo_scale", "run", "figures", "Attainment against SLO scale", "scale"),
-    Figure("slo_plane", "run", "figures", "Goodput over the bounds", "scale"),
     Figure("latency_cdf", "run", "figures", "Latency of the requests", "cdf"),
     Figure("itl_over_time", "run", "figures", "Gaps between tokens over the run", "timeline", True),
     Figure("latency_over_time", "run", "figures", "Time to first token over the run", "timeline", True),

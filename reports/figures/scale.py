@@ -1,10 +1,9 @@
-"""Attainment over the bounds of an SLO: every bound multiplied by a scale, and contours over the plane of two bounds.
+"""Attainment over the scale of an SLO, every bound multiplied by it.
 
 The curves that DistServe (OSDI 2024, figures 8 and 9) draws from many runs; the scale at which a request turns from
 missed to met is the greatest of its value / bound, so one stored run gives a whole curve exactly.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from itertools import cycle
 from typing import Any, NamedTuple
@@ -15,8 +14,7 @@ import plotly.graph_objects as go
 from harness.data.folder import Run
 from harness.experiments.rescore.scale import curve
 from harness.experiments.rescore.slo_json import ScaleScore
-from harness.metrics.summary import per_second_of
-from reports import _data, _format, _replay
+from reports import _data, _format
 from reports._format import in_figure
 from reports.figures import style
 from reports.figures.style import Look
@@ -24,13 +22,6 @@ from reports.figures.style import Look
 UNKNOWN = "The bounds of the SLO are on times that are unknown in this run, so there is no attainment to draw."
 FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241
-
-OWN = "the SLO"
-LEVELS = 11
-NONE = (
-    "No request meets any pair of bounds, so there is no goodput to draw; the counts by status and the errors say why."
-)
-NARROW = "A picture needs two bounds or more of each metric; the table has the requested ones."
 
 
 class Series(NamedTuple):
@@ -103,82 +94,3 @@ def of_answer(answer: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
         f"{goal * 100:g}% within": ["at no scale" if factor is None else f"from scale {_format.number(factor)} on"]
         for goal, factor in zip(goals, answer.crossings, strict=True)
     }))  # fmt: skip
-
-
-def slo_plane(run: Run) -> go.Figure | str:
-    """Requests per second that meet both bounds, as contours over the two, and where the goal is reached."""
-    plane = _replay.of_run(run)
-    if isinstance(plane, str):
-        return plane
-    (ttft, tpot), counted = plane
-    inside = counted.met[:-1, :-1]  # (TTFT, TPOT), without the positions of no bound
-    if not inside.any():
-        return NONE
-    goal, shares = _data.slo(run).goal, counted.met / counted.requests
-    per_s = per_second_of(run.requests)(counted.requests)
-    has_rate = bool(np.isfinite(per_s))  # a file of another tool may tell no time of sending, hence no rates
-    values = shares[:-1, :-1] * (per_s if has_rate else 100)
-    name, unit = ("goodput", "req/s") if has_rate else ("requests within", "%")
-    drawn = _contours((ttft.limits_s, tpot.limits_s), values, shares[:-1, :-1], goal, name, unit)
-    known_bounds = ttft.own_s is not None and tpot.own_s is not None
-    x, y = ([ttft.own_s], [tpot.own_s]) if known_bounds else ([], [])
-    cross = {"symbol": "x", "size": 12, "color": style.OCHRE, "line": {"width": 1.5, "color": style.HALO}}
-    hover = "TTFT %{x:.4r} s, TPOT %{y:.4r} s"
-    drawn.add_scatter(x=x, y=y, name=OWN, mode="markers", marker=cross, meta=style.MARKS, hovertemplate=hover)
-    cell, bounded = (ttft.place, tpot.place), [axis for axis in (ttft, tpot) if axis.own_s is not None]
-    limits = [f"{_data.label(axis.metric)} {_format.limit(axis.own_s or 0.0)}" for axis in bounded]
-    at_own = [
-        f"goodput {_format.number(float(shares[cell]) * per_s)} req/s" if has_rate else "",
-        f"{_format.share(float(shares[cell]), goal)} of the requests within the bounds",
-    ]
-    reached = [_least(ttft, shares[:-1, cell[1]], goal), _least(tpot, shares[cell[0], :-1], goal)]
-    moved = " or ".join(filter(None, reached)) or "not by moving one bound alone, as far as drawn"
-    notes = [
-        f"Exact counts of all requests at each of the {inside.size:,} pairs of bounds, drawn smoothly between them.",
-        "Other bounds of the SLO stay as they are." if len(_data.margins(run)) > len(bounded) else "",
-    ]
-    heading = ", ".join(limits) or "Without a bound on all requests"
-    return style.done(drawn, style.finding({heading: at_own, f"{goal * 100:g}%": [moved]}), notes)
-
-
-def _least(axis: _replay.Axis, shares: np.ndarray, goal: float) -> str:
-    """The least bound of an axis that reaches the goal."""
-    reached = np.flatnonzero(shares >= goal)
-    return f"from {_data.label(axis.metric)} {_format.limit(axis.limits_s[reached[0]])}" if len(reached) else ""
-
-
-def _contours(
-    limits_s: tuple[Sequence[float], Sequence[float]], values: np.ndarray, shares: np.ndarray, goal: float,
-    name: str = "goodput", unit: str = "req/s", names: Sequence[str] = ("TTFT", "TPOT"),
-) -> go.Figure:  # fmt: skip
-    """Filled contours of (limits, limits) values with a scale, and the line along which the goal is reached."""
-    (x, y), (x_name, y_name), pct = map(np.array, limits_s), map(in_figure, names), goal * 100
-    low, high, size = levels(float(np.nanmin(values)), float(np.nanmax(values)))
-    surface: dict[str, Any] = {"type": "contour", "x": x, "y": y}
-    line = {
-        **surface, "z": shares.T * 100, "name": f"{pct:g}% of the requests meet both", "showscale": False,
-        "contours": {"start": pct, "end": pct, "size": 1, "coloring": "none"}, "hoverinfo": "skip", "meta": style.MARKS,
-    }  # fmt: skip
-    drawn = style.new(460).add_traces([
-        {
-            **surface, "z": values.T, "name": name, "colorscale": style.SHADES, "zmin": low, "zmax": high,
-            "contours": {"start": low, "end": high, "size": size, "coloring": "fill", "showlines": True},
-            "line": {"width": 0.5, "color": style.GREY},
-            "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 14, "outlinewidth": 0},
-            "hovertemplate": f"{x_name} %{{x:.4r}} s, {y_name} %{{y:.4r}} s: %{{z:.3r}} {unit}",
-        },
-        {**line, "line": style.Look(style.HALO, width=7).line, "showlegend": False},
-        {**line, "line": style.Look(style.VERMILLION, "dash", width=3).line, "showlegend": True},
-    ])  # fmt: skip
-    across, up = (style.log_axis(f"{axis_name} bound (s, log scale)", limits)
-                  for axis_name, limits in zip((x_name, y_name), limits_s, strict=True))  # fmt: skip
-    style.axes(drawn, across, up)
-    return drawn
-
-
-def levels(low: float, high: float) -> tuple[float, float, float]:
-    """Readable first, last and distance of about `LEVELS` contours."""
-    span = (high - low) or abs(high) or 1.0
-    power = 10.0 ** math.floor(math.log10(span / LEVELS))
-    size = next(step * power for step in (1, 2, 5, 10) if step * power * LEVELS >= span)
-    return math.floor(low / size) * size, math.ceil(high / size) * size, size

@@ -36,7 +36,7 @@ _SHADES = {
     "rgb(8,42,92)": "rgb(222,240,252)",
 }
 SHADES = [[i / (len(_SHADES) - 1), shade] for i, shade in enumerate(_SHADES)]
-"""Colour scale of heat maps and contours: one hue, away from the ground with rising value, on either ground."""
+"""Colour scale of heat maps: one hue, away from the ground with rising value, on either ground."""
 
 MARKS = "marks"
 """`meta` of a trace that only marks points of another one; it is not repeated in the table."""
@@ -46,9 +46,6 @@ BESIDE = 78
 
 MOST_ROWS = 40
 """Rows of the table of a figure."""
-
-COUNTS = "counts"
-"""`meta` of a heat map of counts, its `z` their common logarithm: its table adds up those of neighbouring cells."""
 
 Table: TypeAlias = tuple[list[str], list[list[str]], int, str]
 """Heads, printed rows, how many points the figure holds, and what the rows are of them."""

@@ -417,7 +417,7 @@ def _cells(drawn: go.Figure, edges_s: np.ndarray, bins_s: np.ndarray, counts: np
     shade = np.full(cells.shape, np.nan)
     shade[cells > 0] = np.log10(cells[cells > 0])
     drawn.add_heatmap(
-        x=edges_s, y=np.maximum(tops, bins_s[1] / 2) * 1000.0, z=shade, name="gaps", meta=style.COUNTS,
+        x=edges_s, y=np.maximum(tops, bins_s[1] / 2) * 1000.0, z=shade, name="gaps",
         customdata=cells, colorscale=style.SHADES, zmin=0.0, zmax=max(1.0, float(np.log10(most))), hoverongaps=False,
         colorbar={"title": {"text": "gaps", "side": "top"}, "thickness": 12, "len": 0.9, "outlinewidth": 0,
                   "tickvals": list(decades), "ticktext": [f"{10**n:,}" for n in decades]},

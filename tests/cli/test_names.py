@@ -25,7 +25,7 @@ TERMS = """ttft tpot goodput capacity lateness idc SLO goodput_rps valid overloa
 rejected timeout preemptions p99 within fail-under dispersion window interrupted context
 autocorrelation cv session turn follow-up think-time prefix closed-loop class deadline trace
 interval warm-up mser5 common-random-numbers pair gate mde min-effect must-detect regressed improved equivalent
-unresolved curtailment jackknife baseline trend tolerance budget conditions binding slo-scale slo-plane token-goodput
+unresolved curtailment jackknife baseline trend tolerance budget conditions binding slo-scale token-goodput
 profile knee"""
 
 

@@ -15,7 +15,7 @@ from harness.metrics.stages import joint
 from reports import _data, figures
 from reports.figures import style
 from reports.figures.cdf import latency_cdf
-from reports.figures.scale import NONE, slo_plane, slo_scale
+from reports.figures.scale import slo_scale
 from reports.figures.timeline import arrivals, timeline
 from reports.figures.traffic import burstiness
 
@@ -144,7 +144,6 @@ def test_no_trace_has_too_many_points(make_run: MakeRun) -> None:
     notes = ("are drawn", "counts of", "are counted", "Above: 20 requests")
     whole = (
         "slo_scale",
-        "slo_plane",
         "burstiness",
         "stages",
         "misses",
@@ -196,7 +195,7 @@ def test_colour_is_never_alone(make_run: MakeRun) -> None:
             if t.type == "bar"
             else (t.yaxis, t.mode, t.line.dash, t.line.width, t.fill, t.marker.symbol)
             for t in figure.data
-            if t.meta is None and t.type != "contour"
+            if t.meta is None and t.type != "heatmap"
         ]
 
         assert len(set(styles)) == len(styles)
@@ -210,11 +209,6 @@ def test_figures_explain_missing_data(make_run: MakeRun) -> None:
         sentence = row.draw(empty)
         assert isinstance(sentence, str)
         assert sentence.endswith(".")
-
-
-def test_goodput_of_failures_alone_is_not_drawn(make_run: MakeRun) -> None:
-    """A plane of nothing would have a scale that goes below zero."""
-    assert NONE == slo_plane(make_run(20, failed=20))
 
 
 def test_an_axis_of_one_value_has_a_short_number() -> None:

@@ -4,19 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import plotly.graph_objects as go
 import pytest
 
 from harness.cli import main
 from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.experiments import imports
 from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.reading import sources
-from reports import _data, _format, figures
 from reports import answers as pages
-from reports.figures.scale import slo_plane
 
 MakeRun = Callable[..., Run]
 Open = Callable[..., Any]
@@ -67,25 +63,3 @@ def test_hostile_names_in_an_answer_stay_text(stored: Path, tmp_path: Path) -> N
         assert "\x1b" not in page
         assert "\u202e" not in page
         assert "&lt;script&gt;alert(1)" in page
-
-
-def test_a_run_is_drawn_over_its_bounds(make_run: MakeRun) -> None:
-    """The plane would tell another goodput at the SLO than the summary, or an empty axis without any bound."""
-    figure = slo_plane(_data.measured(make_run()))
-    bare = slo_plane(_data.measured(make_run(slo="")))
-
-    assert isinstance(figure, go.Figure)
-    assert isinstance(bare, go.Figure)
-    goodput = make_run().info.summary.goodput_rps
-    assert f"TTFT 250 ms, TPOT 100 ms: goodput {_format.number(goodput)} req/s" in figures.finding(figure)
-    assert "Without a bound on all requests" in figures.finding(bare)
-
-
-def test_a_file_without_times_of_sending_has_shares_and_no_rates() -> None:
-    """Another tool's results would break the page, or have a goodput of nothing."""
-    file = Path(__file__).resolve().parents[1] / "golden" / "results" / "sglang-detailed.jsonl"
-    [run] = [_data.measured(run) for run in imports.open(file)]
-    figure = slo_plane(run)
-
-    assert isinstance(figure, go.Figure)
-    assert "50.0% of the requests within the bounds" in figures.finding(figure)

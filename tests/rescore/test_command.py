@@ -249,7 +249,7 @@ def test_a_run_that_measured_nothing_decides_nothing(stored, capsys):
 
 
 def test_what_is_not_shown_of_many_runs_is_named(stored, tmp_path, capsys):
-    """Groups and planes that were requested would be missing without a word."""
+    """Groups that were requested would be missing without a word."""
     for seed in range(4):
         stored(f"seed-{seed}", 20)
     printed = "profiles of single runs are shown for up to 3 runs"

@@ -1,4 +1,4 @@
-"""Scales, planes, groups, tokens and tasks against plain loops over the stored table."""
+"""Scales, groups, tokens and tasks against plain loops over the stored table."""
 
 import math
 
@@ -11,7 +11,7 @@ from harness.data.large import thinned
 from harness.experiments.rescore.groups import GROUPINGS, grouped
 from harness.experiments.rescore.objectives import Fastgen, success, tasks, tokens
 from harness.experiments.rescore.reading import of_run
-from harness.experiments.rescore.scale import curve, first_within, plane, scaled
+from harness.experiments.rescore.scale import curve, first_within, scaled
 from harness.metrics.objective import Seen, parse_slo, score
 
 SLOS = [
@@ -122,22 +122,6 @@ def test_equal_values_meet_their_scaled_bound(limit):
     ]
 
     assert expected == first_within(values, limit, factors).tolist()
-
-
-def test_the_plane_is_a_count_over_every_pair(mixture):
-    """A cell of the plane would not be what a run under its two bounds scores."""
-    table = mixture()
-    rows = table.to_pylist()
-    limits = {"ttft": [0.05, 0.2, value("ttft", rows[8]), 0.9], "tpot": [0.01, 0.03, 0.2]}
-    limits["ttft"].sort()
-    found = plane(Seen(table), limits)
-
-    assert [
-        [sum(meets(r, {"ttft": a, "tpot": b}) for r in rows) for b in limits["tpot"]] for a in limits["ttft"]
-    ] == found.met[:-1, :-1].tolist()
-    assert [sum(meets(r, {"ttft": a}) for r in rows) for a in limits["ttft"]] == found.met[:-1, -1].tolist()
-    assert [sum(meets(r, {"tpot": b}) for r in rows) for b in limits["tpot"]] == found.met[-1, :-1].tolist()
-    assert len(rows) == found.requests
 
 
 def good_by_loop(row, ttft_s, tpot_s):

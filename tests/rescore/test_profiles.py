@@ -14,7 +14,6 @@ from harness.experiments import imports
 from harness.experiments.rescore import side_by_side
 from harness.experiments.rescore.objectives import outcome, read
 from harness.experiments.rescore.reading import of_run
-from harness.experiments.rescore.scale import plane
 from harness.metrics.objective import parse_slo
 from harness.metrics.profiles._base import Gaps, step_quantile
 from harness.metrics.summary import per_second_of, summarize, vllm_keys
@@ -123,8 +122,6 @@ def test_what_a_file_cannot_tell_is_in_no_column(foreign):
     assert {None} == {c.values["itl_p50_s"] for c in columns.values()}
     with pytest.raises(UsageError, match="cannot tell 'itl'"):
         outcome(of_run(run).seen, read("fastgen:rate=4"), 0.9)
-    with pytest.raises(UsageError, match="cannot tell 'itl'"):
-        plane(of_run(run).seen, {"ttft": [0.1], "itl": [0.001]})
 
 
 def test_our_column_is_what_every_report_says(mixture, source):

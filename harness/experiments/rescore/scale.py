@@ -1,12 +1,10 @@
 """Attainment against SLO scale, exactly: all bounds times a factor, for every factor in one pass.
 
 Source of the axis: Zhong et al., DistServe, OSDI 2024, figures 8 and 9, drawn there from a run per point.
-
-Attainment under every pair of two bounds, exactly: each request falls into one cell, and sums do the rest.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from harness.api import Bound, Slo
-from harness.metrics.measure import check_bounds
 from harness.metrics.objective import BoundScore, Score, Seen, score
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -107,40 +104,3 @@ def _shares(places: Ints, factors: int) -> Floats:
     """At each factor the share of requests whose place is at or before it; NaN of no requests."""
     met = np.cumsum(np.bincount(places, minlength=factors + 1)[:factors])
     return met / len(places) if len(places) else np.full(factors, np.nan)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Plane:
-    """How many requests meet both of two limits: `met` (limits of the first + 1, limits of the second + 1).
-
-    The last row and the last column are those without a limit.
-    """
-
-    metrics: tuple[str, str]
-    limits_s: tuple[Floats, Floats]
-    met: Ints
-    requests: int
-
-
-def plane(seen: Seen, limits_s: Mapping[str, Sequence[float]], held: Slo | None = None) -> Plane:
-    """The plane over the rising limits of two metrics, to which the other bounds of an SLO are `held`.
-
-    A request with a bound of its class, or one that it brings along, on one of the metrics keeps to that; without
-    `held` the bounds that requests bring along play no part. Raises UsageError for a metric that the table cannot tell.
-    """
-    check_bounds(seen.table, limits_s)
-    open_ends = tuple(Bound(metric, np.inf) for metric in limits_s)
-    scored = score(seen.table, Slo(open_ends if held is None else (*held.bounds, *open_ends)), seen)
-    inside = seen.ok if held is None else scored.met
-    limits, places = [np.asarray(values, np.float64) for values in limits_s.values()], []
-    for open_end, values in zip(open_ends, limits, strict=True):
-        place = first_within(seen.values(open_end.metric), 1.0, values)
-        if held is not None:
-            bound, brought_s = next(b for b in scored.bounds if b.bound == open_end), seen.own(open_end.metric)
-            place = np.where(bound.applies & (True if brought_s is None else np.isnan(brought_s)), place, 0)
-        places.append(place[inside])
-    shape = len(limits[0]) + 1, len(limits[1]) + 1
-    cells = np.bincount(places[0] * shape[1] + places[1], minlength=shape[0] * shape[1]).reshape(shape)
-    met = cells.cumsum(axis=0).cumsum(axis=1)
-    first_metric, second_metric = limits_s
-    return Plane((first_metric, second_metric), (limits[0], limits[1]), met, len(seen.ok))
