@@ -1,7 +1,9 @@
 """Fixtures that all tests share."""
 
+import asyncio
 import difflib
 import gc
+import inspect
 import os
 import re
 import shlex
@@ -47,6 +49,16 @@ def pytest_make_collect_report(
         first = len(report.result) * int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) // workers
         report.result = [*report.result[first:], *report.result[:first]]
     return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.hookimpl(trylast=True)

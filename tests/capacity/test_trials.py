@@ -112,16 +112,13 @@ def test_a_request_misses_when_its_deadline_passes():
     assert watch.passed is False
 
 
-def test_a_time_that_is_over_as_the_trial_ends_is_no_bug():
+async def test_a_time_that_is_over_as_the_trial_ends_is_no_bug():
     """The thread that watches the time stopped a trial whose event loop had just closed: exit code 70."""
     live, stops = Live(total=1, span_s=1.0, slo=SLO), []
 
-    async def trial():
-        with _signals(lambda: stops.append("stop"), live):
-            live.stop()
-            await asyncio.sleep(0)
-
-    asyncio.run(trial())
+    with _signals(lambda: stops.append("stop"), live):
+        live.stop()
+        await asyncio.sleep(0)
     live.stop(at_once=True)
 
     assert ["stop"] == stops

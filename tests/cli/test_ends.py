@@ -453,7 +453,7 @@ def test_the_help_promises_5_for_overload_not_for_a_queue_that_grew(
 
 
 @pytest.mark.parametrize(("presses", "ended"), [(1, "interrupted"), (2, "stopped")])
-def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str, tmp_path: Path) -> None:
+async def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str, tmp_path: Path) -> None:
     """A sender with nothing in flight is done by the first word to stop: SIGTERM passed for one Ctrl-C, exit code 0."""
     import asyncio
     from types import SimpleNamespace
@@ -466,18 +466,16 @@ def test_sigterm_with_nothing_in_flight_is_no_plain_end(presses: int, ended: str
     from harness.runner.remote.hosts import Line
     from harness.runner.remote.sender import Done
 
-    async def run() -> Outcome:
-        nothing = SimpleNamespace(start_clock=lambda _: None, error=None)
-        senders = Senders(cast("Any", nothing), tmp_path, 1, None, 1.0, cast("Any", nothing), Live(), lambda _: None)
-        reader = asyncio.StreamReader()
-        reader.feed_data(data_frame(Done(Outcome("interrupted", 3, 7, 0), {})))
-        writer = SimpleNamespace(is_closing=lambda: True)
-        senders._children = [_Child(0, Line(cast("Any", None), reader, cast("Any", writer)))]
-        for _ in range(presses):
-            senders.interrupt()
-        return await senders.run()
+    nothing = SimpleNamespace(start_clock=lambda _: None, error=None)
+    senders = Senders(cast("Any", nothing), tmp_path, 1, None, 1.0, cast("Any", nothing), Live(), lambda _: None)
+    reader = asyncio.StreamReader()
+    reader.feed_data(data_frame(Done(Outcome("interrupted", 3, 7, 0), {})))
+    writer = SimpleNamespace(is_closing=lambda: True)
+    senders._children = [_Child(0, Line(cast("Any", None), reader, cast("Any", writer)))]
+    for _ in range(presses):
+        senders.interrupt()
 
-    assert ended == asyncio.run(run()).ended
+    assert ended == (await senders.run()).ended
 
 
 def test_a_bug_in_a_driver_is_70_and_keeps_the_run(

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from backends.client import connection, message, stamps, target
-from backends.client.message import Answer
 from backends.client.pool import ConnectionPool, Target
 from backends.client.target import Limits
 
@@ -80,15 +79,11 @@ async def echo_length(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(size) + size)
 
 
-def test_a_request_larger_than_the_buffers_of_the_kernel_arrives_whole() -> None:
+async def test_a_request_larger_than_the_buffers_of_the_kernel_arrives_whole() -> None:
     """A long prompt would be cut, or block all other requests while it is written."""
-
-    async def run() -> Answer:
-        async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
-            pool.start_clock(time.monotonic())
-            return await pool.send(1, rest(b"x" * 20_000_000))
-
-    answer = asyncio.run(run())
+    async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+        pool.start_clock(time.monotonic())
+        answer = await pool.send(1, rest(b"x" * 20_000_000))
     head = len(b"POST / HTTP/1.1\r\nHost: x\r\n" + rest(b"x" * 20_000_000))
 
     assert ("complete", b"%d" % head) == (answer.how, b"".join(answer.data).partition(b"\r\n\r\n")[2])
@@ -96,7 +91,7 @@ def test_a_request_larger_than_the_buffers_of_the_kernel_arrives_whole() -> None
     assert 0 <= answer.sent_s < answer.written_s <= answer.ended_s
 
 
-def test_every_read_keeps_its_bytes_and_the_time_at_which_they_arrived() -> None:
+async def test_every_read_keeps_its_bytes_and_the_time_at_which_they_arrived() -> None:
     """Tokens would be lost, or all stamped alike."""
     parts = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"2\r\na\n\r\n", b"2\r\nb\n\r\n", b"0\r\n\r\n"]
     written_s: list[float] = []
@@ -109,11 +104,8 @@ def test_every_read_keeps_its_bytes_and_the_time_at_which_they_arrived() -> None
             await writer.drain()
             await asyncio.sleep(0.02)
 
-    async def run() -> Answer:
-        async with serving(slowly) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    async with serving(slowly) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+        answer = await pool.send(1, rest())
 
     assert parts == answer.data
     assert sorted(answer.stamp_s) == list(answer.stamp_s)
@@ -143,18 +135,14 @@ def test_a_long_prompt_is_let_go_when_its_answer_begins() -> None:
     assert {b"200 OK": 0, b"503 Busy": len(rest(b"x" * 1000))} == held
 
 
-def test_after_a_step_of_the_clock_reads_are_stamped_by_the_process() -> None:
+async def test_after_a_step_of_the_clock_reads_are_stamped_by_the_process() -> None:
     """The clock of the client is set, and a token seems to come a second early."""
-
-    async def run() -> tuple[Answer, Answer, int]:
-        async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
-            await pool.send(0, rest())
-            pool.clock._restart(pool.clock._offset_s - 1.0, 1e-7, time.monotonic())
-            one = await pool.send(1, rest())
-            two = await pool.send(2, rest())
-            return one, two, pool.clock.steps
-
-    one, two, steps = asyncio.run(run())
+    async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+        await pool.send(0, rest())
+        pool.clock._restart(pool.clock._offset_s - 1.0, 1e-7, time.monotonic())
+        one = await pool.send(1, rest())
+        two = await pool.send(2, rest())
+        one, two, steps = one, two, pool.clock.steps
 
     assert 1 == steps
     assert list(one.read_s) == list(one.stamp_s)
@@ -162,74 +150,62 @@ def test_after_a_step_of_the_clock_reads_are_stamped_by_the_process() -> None:
         assert (1, 0) == (one.process_stamps, two.process_stamps)
 
 
-def test_without_epoll_or_stamps_of_the_kernel_the_process_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_epoll_or_stamps_of_the_kernel_the_process_stamps(monkeypatch: pytest.MonkeyPatch) -> None:
     """On macOS nothing could be measured."""
     monkeypatch.delattr(select, "epoll", raising=False)
     monkeypatch.setattr(stamps.sys, "platform", "darwin")
 
-    async def run() -> Answer:
-        async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
-            await pool.send(1, rest())
-            return await pool.send(2, rest(b"x" * 20_000_000))
-
-    answer = asyncio.run(run())
+    async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+        await pool.send(1, rest())
+        answer = await pool.send(2, rest(b"x" * 20_000_000))
 
     assert ("complete", len(answer.data)) == (answer.how, answer.process_stamps)
     assert list(answer.read_s) == list(answer.stamp_s)
 
 
-def test_an_address_that_refuses_is_followed_by_the_next() -> None:
+async def test_an_address_that_refuses_is_followed_by_the_next() -> None:
     """'localhost' would be unreachable where only one of its two addresses has a server."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        dead = closed.getsockname()
+    async with serving(echo_length) as port:
+        peer = message.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
+        pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
+        try:
+            result = await pool.send(1, rest())
+        finally:
+            pool.close()
 
-    async def run() -> Answer:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            dead = closed.getsockname()
-        async with serving(echo_length) as port:
-            peer = message.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
-            pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
-            try:
-                return await pool.send(1, rest())
-            finally:
-                pool.close()
-
-    assert "complete" == asyncio.run(run()).how
+    assert "complete" == result.how
 
 
-def test_no_server_at_all_is_refused_in_words() -> None:
+async def test_no_server_at_all_is_refused_in_words() -> None:
     """A wrong port would look like a slow server."""
-
-    async def run() -> Answer:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
-        async with pool_to(f"http://127.0.0.1:{port}") as pool:
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    async with pool_to(f"http://127.0.0.1:{port}") as pool:
+        answer = await pool.send(1, rest())
 
     assert ("refused", f"no connection to {answer.address}: Connection refused") == (answer.how, answer.why)
     assert answer.sent_s is None
 
 
 @pytest.mark.parametrize("says", [b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhalf", b"nonsense"])
-def test_an_answer_that_breaks_off_is_reported_with_what_came(says: bytes) -> None:
+async def test_an_answer_that_breaks_off_is_reported_with_what_came(says: bytes) -> None:
     """Half an answer would be lost, or wait for its other half."""
 
     async def half(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await request_of(reader)
         writer.write(says)
 
-    async def run() -> Answer:
-        async with serving(half) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    async with serving(half) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+        answer = await pool.send(1, rest())
 
     assert [says] == answer.data
     assert ("failed" if says == b"nonsense" else "closed") == answer.how
 
 
 @pytest.mark.parametrize("epoll", [True, False])
-def test_an_internal_error_ends_only_its_request(epoll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_internal_error_ends_only_its_request(epoll: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request would hang for ever, and with it the run."""
     if not epoll:
         monkeypatch.delattr(select, "epoll", raising=False)
@@ -237,12 +213,9 @@ def test_an_internal_error_ends_only_its_request(epoll: bool, monkeypatch: pytes
     def bug(self: object, reads: object) -> bool:
         raise ZeroDivisionError("a bug")
 
-    async def run() -> Answer:
-        async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
-            monkeypatch.setattr(connection.Framing, "take", bug)
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:
+        monkeypatch.setattr(connection.Framing, "take", bug)
+        answer = await pool.send(1, rest())
 
     assert ("failed", "ZeroDivisionError: a bug") == (answer.how, answer.why)
 
@@ -263,16 +236,13 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ssl.SSLCo
 
 
 @pytest.mark.parametrize("size", [10, 3_000_000])
-def test_a_server_with_a_certificate_of_our_authority_is_measured_like_any_other(authority, size: int) -> None:
+async def test_a_server_with_a_certificate_of_our_authority_is_measured_like_any_other(authority, size: int) -> None:
     """Bytes that came encrypted would be lost or stamped by the process."""
     ca, context = authority
 
-    async def run() -> list[Answer]:
-        trust = target.Trust(ca=str(ca))
-        async with serving(echo_length, context) as port, pool_to(f"https://127.0.0.1:{port}", trust) as pool:
-            return [await pool.send(k, rest(b"x" * size)) for k in range(2)]
-
-    one, two = asyncio.run(run())
+    trust = target.Trust(ca=str(ca))
+    async with serving(echo_length, context) as port, pool_to(f"https://127.0.0.1:{port}", trust) as pool:
+        one, two = [await pool.send(k, rest(b"x" * size)) for k in range(2)]
 
     assert ["complete", "complete"] == [one.how, two.how]
     assert one.connect_s is not None and two.connect_s is None
@@ -283,18 +253,15 @@ def test_a_server_with_a_certificate_of_our_authority_is_measured_like_any_other
         assert one.stamp_s[-1] < one.read_s[-1]
 
 
-def test_a_server_without_tls_is_a_clear_error() -> None:
+async def test_a_server_without_tls_is_a_clear_error() -> None:
     """https for http, the commonest slip, would end in an error of a library."""
 
     async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(10)
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
-    async def run() -> Answer:
-        async with serving(plain) as port, pool_to(f"https://127.0.0.1:{port}") as pool:
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    async with serving(plain) as port, pool_to(f"https://127.0.0.1:{port}") as pool:
+        answer = await pool.send(1, rest())
 
     assert "failed" == answer.how
     assert answer.why is not None and answer.why.startswith("no secure connection to 127.0.0.1:")
@@ -336,56 +303,46 @@ async def proxying(heads: list[bytes], refuse: bool = False) -> AsyncIterator[in
         yield port
 
 
-def test_a_proxy_gets_whole_urls_and_its_password() -> None:
+async def test_a_proxy_gets_whole_urls_and_its_password() -> None:
     """Servers behind a proxy could not be measured."""
     heads: list[bytes] = []
 
-    async def run() -> Answer:
-        async with (
-            serving(echo_length) as port,
-            proxying(heads) as proxy,
-            pool_to(f"http://127.0.0.1:{port}", proxy=f"http://user:pass%21@127.0.0.1:{proxy}") as pool,
-        ):
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    async with (
+        serving(echo_length) as port,
+        proxying(heads) as proxy,
+        pool_to(f"http://127.0.0.1:{port}", proxy=f"http://user:pass%21@127.0.0.1:{proxy}") as pool,
+    ):
+        answer = await pool.send(1, rest())
 
     assert "complete" == answer.how
     assert heads[0].startswith(b"POST http://127.0.0.1:")
     assert b"Proxy-Authorization: Basic dXNlcjpwYXNzIQ==\r\n" in heads[0]
 
 
-def test_tls_goes_through_a_tunnel_of_the_proxy(authority) -> None:
+async def test_tls_goes_through_a_tunnel_of_the_proxy(authority) -> None:
     """A proxy would read what is encrypted for the server, or keep its own password in the request."""
     ca, context = authority
     heads: list[bytes] = []
 
-    async def run() -> Answer:
-        trust = target.Trust(ca=str(ca))
-        async with (
-            serving(echo_length, context) as port,
-            proxying(heads) as proxy,
-            pool_to(f"https://127.0.0.1:{port}", trust, f"http://127.0.0.1:{proxy}") as pool,
-        ):
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    trust = target.Trust(ca=str(ca))
+    async with (
+        serving(echo_length, context) as port,
+        proxying(heads) as proxy,
+        pool_to(f"https://127.0.0.1:{port}", trust, f"http://127.0.0.1:{proxy}") as pool,
+    ):
+        answer = await pool.send(1, rest())
 
     assert "complete" == answer.how
     assert heads[0].startswith(b"CONNECT 127.0.0.1:")
 
 
-def test_the_refusal_of_a_proxy_is_quoted() -> None:
+async def test_the_refusal_of_a_proxy_is_quoted() -> None:
     """A wrong password of the proxy would look like a broken server."""
-
-    async def run() -> Answer:
-        async with (
-            proxying([], refuse=True) as proxy,
-            pool_to("https://127.0.0.1:9", proxy=f"http://127.0.0.1:{proxy}") as pool,
-        ):
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    async with (
+        proxying([], refuse=True) as proxy,
+        pool_to("https://127.0.0.1:9", proxy=f"http://127.0.0.1:{proxy}") as pool,
+    ):
+        answer = await pool.send(1, rest())
 
     assert "refused" == answer.how
     assert answer.why is not None and "407 Proxy Authentication Required" in answer.why
@@ -407,7 +364,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("what", FLOODS)
-def test_an_answer_without_end_is_given_up_and_not_kept(what: str) -> None:
+async def test_an_answer_without_end_is_given_up_and_not_kept(what: str) -> None:
     """A server would decide how much memory the client takes: four answers of 300 MB took 3 GB."""
     head, block, why = FLOODS[what]
     written = 0
@@ -421,19 +378,16 @@ def test_an_answer_without_end_is_given_up_and_not_kept(what: str) -> None:
             written += len(block)
             await writer.drain()
 
-    async def run() -> tuple[Answer, Answer]:
-        limits = target.Limits(body_bytes=300_000, event_bytes=90_000, head_bytes=20_000)
-        async with serving(flood) as port, pool_to(f"http://127.0.0.1:{port}", limits=limits) as pool:
-            return await pool.send(1, rest()), await pool.send(2, rest(b"calm"))
-
-    given_up, next_one = asyncio.run(run())
+    limits = target.Limits(body_bytes=300_000, event_bytes=90_000, head_bytes=20_000)
+    async with serving(flood) as port, pool_to(f"http://127.0.0.1:{port}", limits=limits) as pool:
+        given_up, next_one = await pool.send(1, rest()), await pool.send(2, rest(b"calm"))
 
     assert given_up.why is not None and given_up.why.startswith(why), given_up.why
     assert sum(map(len, given_up.data)) <= connection.READ_BYTES and written < 30_000_000
     assert ("complete", b"ok") == (next_one.how, next_one.data[-1][-2:])
 
 
-def test_events_within_the_limits_are_no_reason_to_give_up() -> None:
+async def test_events_within_the_limits_are_no_reason_to_give_up() -> None:
     """A long answer of small events, or an event as large as allowed, would be lost."""
     large = b"data: " + b"y" * 80_000 + b"\r\n\r\n"
     body = b"".join([b"data: {}\n\n" * 9000, large, b"data: a\rdata: b\r\r" * 6000, large])
@@ -442,12 +396,9 @@ def test_events_within_the_limits_are_no_reason_to_give_up() -> None:
         await request_of(reader)
         writer.write(STREAM + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
-    async def run() -> Answer:
-        limits = target.Limits(body_bytes=len(body) + 100, event_bytes=90_000)
-        async with serving(serve) as port, pool_to(f"http://127.0.0.1:{port}", limits=limits) as pool:
-            return await pool.send(1, rest())
-
-    answer = asyncio.run(run())
+    limits = target.Limits(body_bytes=len(body) + 100, event_bytes=90_000)
+    async with serving(serve) as port, pool_to(f"http://127.0.0.1:{port}", limits=limits) as pool:
+        answer = await pool.send(1, rest())
 
     assert ("complete", body) == (answer.how, b"".join(answer.data).partition(b"\r\n\r\n")[2])
 

@@ -81,17 +81,15 @@ def test_every_third_request_fails_and_the_others_do_not_know(scripted: Callable
     assert ["ok", "ok", "error"] * 3 == statuses(outcomes)
 
 
-def test_a_full_backlog_is_waited_for(scripted: Callable, opened: Callable) -> None:
+async def test_a_full_backlog_is_waited_for(scripted: Callable, opened: Callable) -> None:
     """A server that is slow to accept would count as one that refuses."""
     server = scripted(None, True, it={})
 
-    async def run() -> Any:
-        opening = asyncio.create_task(_first_of(opened, server))
-        await asyncio.sleep(0.2)
-        await asyncio.to_thread(server.accept)
-        return await asyncio.wait_for(opening, 120)
+    opening = asyncio.create_task(_first_of(opened, server))
+    await asyncio.sleep(0.2)
+    await asyncio.to_thread(server.accept)
 
-    assert "ok" == asyncio.run(run()).status
+    assert "ok" == (await asyncio.wait_for(opening, 120)).status
 
 
 async def _first_of(opened: Callable, server: Any) -> Any:
@@ -100,19 +98,16 @@ async def _first_of(opened: Callable, server: Any) -> Any:
         return [e async for e in backend.submit(Request(0, 0.0, 5, 8))][-1]
 
 
-def test_a_server_that_dies_fails_what_is_under_way_and_what_comes(scripted: Callable, opened: Callable) -> None:
+async def test_a_server_that_dies_fails_what_is_under_way_and_what_comes(scripted: Callable, opened: Callable) -> None:
     """Requests to a dead server would hang, or vanish from the records."""
     server = scripted(it={"itl_s": 5.0})
 
-    async def run() -> list[Any]:
-        async with asyncio.timeout(120), opened(server.url("it")) as backend:
-            server.arm()
-            under_way = [asyncio.create_task(_end(backend, i)) for i in range(4)]
-            await asyncio.to_thread(server.wait, lambda s: len(s.of("it")) == 4)
-            await asyncio.to_thread(server.kill)
-            return [*await asyncio.gather(*under_way), await _end(backend, 9)]
-
-    ended = asyncio.run(run())
+    async with asyncio.timeout(120), opened(server.url("it")) as backend:
+        server.arm()
+        under_way = [asyncio.create_task(_end(backend, i)) for i in range(4)]
+        await asyncio.to_thread(server.wait, lambda s: len(s.of("it")) == 4)
+        await asyncio.to_thread(server.kill)
+        ended = [*await asyncio.gather(*under_way), await _end(backend, 9)]
 
     assert ["error"] * 5 == [e.status for e in ended]
     assert all(e.error for e in ended)
@@ -219,18 +214,15 @@ def test_a_certificate_of_another_name_is_refused(
         asyncio.run(ask(server, "it", ca=ca_file))
 
 
-def test_insecure_asks_for_no_certificate_and_says_so(
+async def test_insecure_asks_for_no_certificate_and_says_so(
     scripted: Callable, opened: Callable, server_tls: ssl.SSLContext
 ) -> None:
     """A run whose server was not verified would not tell."""
     server = scripted(server_tls, it={})
 
-    async def run() -> tuple[Any, Any]:
-        async with opened(server.url("it"), insecure=True) as backend:
-            server.arm()
-            return await _end(backend, 0), backend.describe()
-
-    ended, facts = asyncio.run(run())
+    async with opened(server.url("it"), insecure=True) as backend:
+        server.arm()
+        ended, facts = await _end(backend, 0), backend.describe()
 
     assert "ok" == ended.status
     assert "insecure" in str(facts)
@@ -279,17 +271,14 @@ def test_requests_are_shared_out_among_addresses(route: str, scripted: Callable,
     assert (5, 5) == (len(server.of("a")), len(server.of("b")))
 
 
-def test_a_dead_address_does_not_take_the_others_with_it(scripted: Callable, opened: Callable) -> None:
+async def test_a_dead_address_does_not_take_the_others_with_it(scripted: Callable, opened: Callable) -> None:
     """One lost replica would end the measurement of all."""
     alive, dying = scripted(it={}), scripted(it={})
 
-    async def run() -> list[Any]:
-        async with opened(f"{alive.url('it')}|{dying.url('it')}", route="round-robin") as backend:
-            alive.arm()
-            await asyncio.to_thread(dying.kill)
-            return [await _end(backend, i) for i in range(6)]
-
-    ended = asyncio.run(run())
+    async with opened(f"{alive.url('it')}|{dying.url('it')}", route="round-robin") as backend:
+        alive.arm()
+        await asyncio.to_thread(dying.kill)
+        ended = [await _end(backend, i) for i in range(6)]
 
     assert ["error", "error", "error", "ok", "ok", "ok"] == sorted(e.status for e in ended)
     assert {str(dying.port)} == {e.exchange.address.rpartition(":")[2] for e in ended if e.status == "error"}

@@ -149,23 +149,20 @@ def test_a_key_never_follows_a_redirect(scripted: Callable, opened: Callable, mo
     assert [] == thief.seen
 
 
-def test_errors_and_descriptions_of_the_client_hold_no_key(
+async def test_errors_and_descriptions_of_the_client_hold_no_key(
     scripted: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log of the objects of a run would hold the key."""
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     server = scripted(it={"echo": True})
 
-    async def run() -> tuple[Any, ...]:
-        async with opened(
-            _url(server), header=f"X-Api-Key: {HEADER}", extra_body=json.dumps({"api_key": FIELD})
-        ) as backend:
-            server.arm()
-            ended = [e async for e in backend.submit(Request(0, 0.0, 5, 8))][-1]
-            copy = pickle.loads(pickle.dumps(backend))  # noqa: S301 - our own
-            return ended.error, backend.describe(), backend.sender_facts(), copy.describe()
-
-    error, *facts = asyncio.run(run())
+    async with opened(
+        _url(server), header=f"X-Api-Key: {HEADER}", extra_body=json.dumps({"api_key": FIELD})
+    ) as backend:
+        server.arm()
+        ended = [e async for e in backend.submit(Request(0, 0.0, 5, 8))][-1]
+        copy = pickle.loads(pickle.dumps(backend))  # noqa: S301 - our own
+        error, *facts = ended.error, backend.describe(), backend.sender_facts(), copy.describe()
 
     assert "it fell over" in error
     _hold({"error": error, **{f"facts {i}": str(f) for i, f in enumerate(facts)}})

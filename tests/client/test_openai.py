@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-from backends.client.message import Answer
 from backends.openai import OpenAI
 from harness.api import Ended, Request
 from harness.errors import BackendError, UsageError
@@ -83,82 +82,71 @@ def test_a_host_without_an_address_is_reported(monkeypatch: pytest.MonkeyPatch) 
         asyncio.run(run())
 
 
-def test_a_sender_gets_a_copy_without_connections(scripted: Callable, opened: Callable) -> None:
+async def test_a_sender_gets_a_copy_without_connections(scripted: Callable, opened: Callable) -> None:
     """A second sender could not start, or would write to the sockets of the first."""
     server = scripted(calm={})
 
-    async def run() -> tuple[list[object], list[object]]:
-        async with opened(server.url("calm")) as backend:
-            copy: OpenAI = pickle.loads(pickle.dumps(backend))  # noqa: S301
-            try:
-                request = Request(3, 0.0, 5, 4)
-                one = [e async for e in backend.submit(request)]
-                two = [e async for e in copy.submit(request)]
-                return one, two
-            finally:
-                await copy.close()
-
-    one, two = asyncio.run(run())
+    async with opened(server.url("calm")) as backend:
+        copy: OpenAI = pickle.loads(pickle.dumps(backend))  # noqa: S301
+        try:
+            request = Request(3, 0.0, 5, 4)
+            one = [e async for e in backend.submit(request)]
+            two = [e async for e in copy.submit(request)]
+            one, two = one, two
+        finally:
+            await copy.close()
 
     assert len(one) == len(two)
     assert ["ok", "ok"] == [e.status for e in (one[-1], two[-1]) if isinstance(e, Ended)]
 
 
-def test_a_request_leaves_when_it_is_fetched_not_when_its_answer_is_awaited(
+async def test_a_request_leaves_when_it_is_fetched_not_when_its_answer_is_awaited(
     scripted: Callable, opened: Callable
 ) -> None:
     """Every departure would be late by a turn of the event loop."""
     server = scripted(calm={})
 
-    async def run() -> tuple[Answer, Answer]:
-        async with opened(server.url("calm")) as backend:
-            first = await backend.fetch(Request(0, 0.0, 5, 4))  # its connection is kept
-            backend.prepare(Request(1, 0.0, 5, 4))
-            pool = backend._pool
-            assert pool is not None
-            before_s = pool.clock.now_s()
-            waiting = backend.fetch(Request(1, 0.0, 5, 4))
-            after_s = pool.clock.now_s()
-            answer = await waiting
-            assert answer.sent_s is not None
-            assert before_s <= answer.sent_s <= after_s
-            return first, answer
-
-    first, answer = asyncio.run(run())
+    async with opened(server.url("calm")) as backend:
+        first = await backend.fetch(Request(0, 0.0, 5, 4))  # its connection is kept
+        backend.prepare(Request(1, 0.0, 5, 4))
+        pool = backend._pool
+        assert pool is not None
+        before_s = pool.clock.now_s()
+        waiting = backend.fetch(Request(1, 0.0, 5, 4))
+        after_s = pool.clock.now_s()
+        answer = await waiting
+        assert answer.sent_s is not None
+        assert before_s <= answer.sent_s <= after_s
+        first, answer = first, answer
 
     assert ("complete", "complete", None) == (first.how, answer.how, answer.connect_s)
 
 
-def test_a_fetch_that_is_cancelled_hangs_up(scripted: Callable, opened: Callable) -> None:
+async def test_a_fetch_that_is_cancelled_hangs_up(scripted: Callable, opened: Callable) -> None:
     """The server would go on computing without a client."""
     server = scripted(silent={"fault": "silence"})
 
-    async def run() -> str:
-        async with opened(server.url("silent")) as backend:
-            server.arm("silent")
-            task = asyncio.create_task(backend.fetch(Request(0, 0.0, 5, 4)))
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            return repr(backend._pool)
+    async with opened(server.url("silent")) as backend:
+        server.arm("silent")
+        task = asyncio.create_task(backend.fetch(Request(0, 0.0, 5, 4)))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
-    assert asyncio.run(run()).startswith("<Pool 0 calls")
+        assert repr(backend._pool).startswith("<Pool 0 calls")
 
 
-def test_facts_of_a_backend_are_plain_data_without_its_key(
+async def test_facts_of_a_backend_are_plain_data_without_its_key(
     scripted: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """run.json could not be written, or would give the key away."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-key")
     server = scripted(calm={})
 
-    async def run() -> str:
-        async with opened(server.url("calm"), header="X-Api-Key: hidden-too") as backend:
-            described = json.dumps([backend.describe(), backend.sender_facts(), backend.redact("sk-very-secret-key")])
-            return described + repr(backend)
-
-    described = asyncio.run(run())
+    async with opened(server.url("calm"), header="X-Api-Key: hidden-too") as backend:
+        described = json.dumps([backend.describe(), backend.sender_facts(), backend.redact("sk-very-secret-key")])
+        described = described + repr(backend)
 
     assert "very-secret" not in described
     assert '"stamps"' in described
@@ -196,17 +184,15 @@ def test_addresses_with_too_few_ports_are_reported_before_the_run(
         asyncio.run(run())
 
 
-def test_each_server_is_probed_and_they_share_the_requests(scripted: Callable, opened: Callable) -> None:
+async def test_each_server_is_probed_and_they_share_the_requests(scripted: Callable, opened: Callable) -> None:
     """The second server would get fields that it refuses, or no requests at all."""
     one, two = scripted(calm={}), scripted(calm={})
 
-    async def run() -> set[str]:
-        async with opened(f"{one.url('calm')}|{two.url('calm')}") as backend:
-            answers = [await backend.fetch(Request(k, 0.0, 5, 4)) for k in range(4)]
-            assert 2 == len(backend.describe()["addresses"])
-            return {answer.address for answer in answers}
+    async with opened(f"{one.url('calm')}|{two.url('calm')}") as backend:
+        answers = [await backend.fetch(Request(k, 0.0, 5, 4)) for k in range(4)]
+        assert 2 == len(backend.describe()["addresses"])
 
-    assert 2 == len(asyncio.run(run()))
+        assert 2 == len({answer.address for answer in answers})
 
 
 def test_every_option_is_explained() -> None:

@@ -6,7 +6,7 @@ import os
 import pickle
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -94,29 +94,22 @@ def target_of(port: int) -> Target:
     return Target(b"POST / HTTP/1.1\r\n", peer, f"127.0.0.1:{port}")
 
 
-def played(
-    play: Play | list[Play],
-    use: Callable[[ConnectionPool, list[Server]], Awaitable[object]],
-    limits: Limits | None = None,
-    **options: object,
-):
-    """What `use` returns, given a pool to one server per `play`."""
+@contextlib.asynccontextmanager
+async def pooled(
+    play: Play | list[Play], limits: Limits | None = None, **options: object
+) -> AsyncIterator[tuple[ConnectionPool, list[Server]]]:
+    """A pool, and the servers to which it connects: one per `play`."""
     plays = play if isinstance(play, list) else [play]
-
-    async def run() -> object:
-        async with contextlib.AsyncExitStack() as stack:
-            servers = [await stack.enter_async_context(Server(p)) for p in plays]
-            made = ConnectionPool([target_of(s.port) for s in servers], limits, **options)
-            try:
-                async with asyncio.timeout(120):
-                    found = await use(made, servers)
-                made.check()
-                return found
-            finally:
-                made.close()
-                made.check()
-
-    return asyncio.run(run())
+    async with contextlib.AsyncExitStack() as stack:
+        servers = [await stack.enter_async_context(Server(p)) for p in plays]
+        made = ConnectionPool([target_of(s.port) for s in servers], limits, **options)
+        try:
+            async with asyncio.timeout(120):
+                yield made, servers
+            made.check()
+        finally:
+            made.close()
+            made.check()
 
 
 async def until(found: Callable[[], object]) -> None:
@@ -133,44 +126,37 @@ async def silent(request: Played) -> None:
     await asyncio.sleep(60)
 
 
-def test_the_connection_used_last_is_used_next() -> None:
+async def test_the_connection_used_last_is_used_next() -> None:
     """Connections would all grow old together, and be closed by the server one after another."""
-
-    async def use(made: ConnectionPool, servers: list[Server]) -> list[tuple[int, int]]:
+    async with pooled(good) as (made, servers):
         await asyncio.gather(*(made.send(k, REST) for k in range(3)))
         servers[0].seen.clear()
         for k in range(3, 6):
             await made.send(k, REST)
-        return servers[0].seen
-
-    seen = played(good, use)
+        seen = servers[0].seen
 
     assert 1 == len({number for number, _ in seen})
     assert [1, 2, 3] == [nth for _, nth in seen]
 
 
-def test_a_connection_that_was_idle_for_long_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_was_idle_for_long_is_never_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server closes it just as the next request is written, and the request is lost."""
     assert pool.MAX_IDLE_S < 5  # when uvicorn closes
     monkeypatch.setattr(pool, "MAX_IDLE_S", 0.0)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[tuple[int, int]], object]:
+    async with pooled(good) as (made, servers):
         for k in range(3):
             await made.send(k, REST)
-        return servers[0].seen, made.facts()["connections_opened"]
 
-    assert ([(0, 0), (1, 0), (2, 0)], 3) == played(good, use)
+        assert ([(0, 0), (1, 0), (2, 0)], 3) == (servers[0].seen, made.facts()["connections_opened"])
 
 
-def test_the_facts_of_a_sender_count_what_happened() -> None:
+async def test_the_facts_of_a_sender_count_what_happened() -> None:
     """A client that lost packets, or had no files left, would be taken for a sound one."""
-
-    async def use(made: ConnectionPool, servers: list[Server]) -> dict[str, object]:
+    async with pooled(good) as (made, _):
         await asyncio.gather(*(made.send(k, REST) for k in range(3)))
         await made.send(3, REST)
-        return dict(made.facts())
-
-    facts = played(good, use)
+        facts = dict(made.facts())
     counts = ("sent", "reads", "connections_opened", "connections_most", "resent", "retransmits", "clock_steps")
 
     assert [4, 4, 3, 3, 0, 0, 0] == [facts[name] for name in counts]
@@ -180,7 +166,7 @@ def test_the_facts_of_a_sender_count_what_happened() -> None:
 
 
 @pytest.mark.parametrize("end", ["close", "reset"])
-def test_a_reused_connection_that_proves_closed_is_replaced_once(end: str) -> None:
+async def test_a_reused_connection_that_proves_closed_is_replaced_once(end: str) -> None:
     """A request that the server never saw would count as its failure."""
 
     async def once(request: Played) -> None:
@@ -191,12 +177,10 @@ def test_a_reused_connection_that_proves_closed_is_replaced_once(end: str) -> No
         else:
             request.writer.close()
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[Answer, Answer, list[tuple[int, int]], object]:
+    async with pooled(once) as (made, servers):
         one = await made.send(1, REST)
         two = await made.send(2, REST)
-        return one, two, servers[0].seen, made.facts()["resent"]
-
-    one, two, seen, resent = played(once, use)
+        seen, resent = servers[0].seen, made.facts()["resent"]
 
     assert ("complete", False, "complete", True) == (one.how, one.resent, two.how, two.resent)
     assert ([(0, 0), (0, 1), (1, 0)], 1) == (seen, resent)
@@ -204,7 +188,7 @@ def test_a_reused_connection_that_proves_closed_is_replaced_once(end: str) -> No
     assert two.connect_s is not None
 
 
-def test_nothing_is_sent_again_on_a_fresh_connection_or_after_any_byte() -> None:
+async def test_nothing_is_sent_again_on_a_fresh_connection_or_after_any_byte() -> None:
     """A benchmark would retry silently, and call a failing server sound."""
 
     async def fail(request: Played) -> None:
@@ -215,16 +199,14 @@ def test_nothing_is_sent_again_on_a_fresh_connection_or_after_any_byte() -> None
         else:
             request.writer.close()
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[Answer], list[tuple[int, int]]]:
-        return [await made.send(k, REST) for k in range(3)], servers[0].seen
-
-    answers, seen = played(fail, use)
+    async with pooled(fail) as (made, servers):
+        answers, seen = [await made.send(k, REST) for k in range(3)], servers[0].seen
 
     assert [("complete", False), ("closed", False), ("closed", False)] == [(a.how, a.resent) for a in answers]
     assert [(0, 0), (0, 1), (1, 0)] == seen
 
 
-def test_a_reused_connection_that_ends_late_is_a_failure_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_reused_connection_that_ends_late_is_a_failure_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that dies while it computes would be given the work a second time, unseen."""
     monkeypatch.setattr(pool, "RESEND_S", 0.0)
 
@@ -234,32 +216,29 @@ def test_a_reused_connection_that_ends_late_is_a_failure_of_the_server(monkeypat
         else:
             await request.say(GOOD)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
+    async with pooled(once) as (made, _):
         await made.send(1, REST)
-        return await made.send(2, REST)
-
-    answer = played(once, use)
+        answer = await made.send(2, REST)
 
     assert ("closed", False) == (answer.how, answer.resent)
 
 
-def test_idle_connections_that_the_server_closes_are_forgotten() -> None:
+async def test_idle_connections_that_the_server_closes_are_forgotten() -> None:
     """The next request would begin with a failure."""
 
     async def close_after(request: Played) -> None:
         await request.say(GOOD)
         request.writer.close()
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> bool:
+    async with pooled(close_after) as (made, servers):
         await made.send(1, REST)
         await servers[0].closed.wait()
         await until(lambda: repr(made).startswith("<Pool 0 calls, 0 idle"))
-        return (await made.send(2, REST)).resent
 
-    assert played(close_after, use) is False
+        assert (await made.send(2, REST)).resent is False
 
 
-def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
+async def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
     """The server would go on computing without a client, and the tokens so far would be lost."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome"
 
@@ -267,16 +246,14 @@ def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
         await request.say(head)
         await request.reader.read()
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
+    async with pooled(some) as (made, servers):
         future = made.send(1, REST)
         await until(lambda: made._calls[1].answer.data)
         made.hang_up(1, "cancelled", "the run was stopped")
         made.hang_up(1, "cancelled", "twice does nothing")
         made.hang_up(7, "cancelled", "the test ended it")
         await servers[0].closed.wait()
-        return await future
-
-    answer = played(some, use)
+        answer = await future
 
     assert ("cancelled", "the run was stopped", [head]) == (answer.how, answer.why, answer.data)
 
@@ -289,19 +266,16 @@ def test_hanging_up_closes_the_connection_and_keeps_what_came() -> None:
         (Limits(idle_s=0.05), "nothing came for 0.05 s"),
     ],
 )
-def test_a_limit_that_passes_ends_the_request(limits: Limits, why: str) -> None:
+async def test_a_limit_that_passes_ends_the_request(limits: Limits, why: str) -> None:
     """A server that never answers would hold the run for ever."""
-
-    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
-        return await made.send(1, REST)
-
-    answer = played(silent, use, limits)
+    async with pooled(silent, limits) as (made, _):
+        answer = await made.send(1, REST)
 
     assert ("timeout", why) == (answer.how, answer.why)
     assert answer.sent_s is not None and answer.ended_s - answer.sent_s >= 0.05
 
 
-def test_a_first_token_in_time_lifts_the_limit_on_it() -> None:
+async def test_a_first_token_in_time_lifts_the_limit_on_it() -> None:
     """A long answer would be cut off by the limit on its beginning."""
     looked: list[int] = []
 
@@ -311,41 +285,35 @@ def test_a_first_token_in_time_lifts_the_limit_on_it() -> None:
         await asyncio.sleep(0.1)
         await request.say(GOOD[-1:])
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
-        return await made.send(1, REST)
-
     def started(answer: Answer) -> bool:
         looked.append(len(answer.data))
         return True
 
-    answer = played(slow, use, Limits(first_token_s=0.5), started=started)
+    async with pooled(slow, Limits(first_token_s=0.5), started=started) as (made, _):
+        answer = await made.send(1, REST)
 
     assert ("complete", 1) == (answer.how, len(looked))
 
 
-def test_a_server_that_takes_no_connection_ends_in_a_timeout() -> None:
+async def test_a_server_that_takes_no_connection_ends_in_a_timeout() -> None:
     """A full backlog would hold the run for ever."""
-
-    async def run() -> Answer:
-        with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
-            fillers = [socket.socket() for _ in range(4)]
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
+        fillers = [socket.socket() for _ in range(4)]
+        for filler in fillers:
+            filler.setblocking(False)
+            filler.connect_ex(listener.getsockname())
+        made = ConnectionPool([target_of(listener.getsockname()[1])], Limits(connect_s=0.1))
+        try:
+            answer = await made.send(1, REST)
+        finally:
+            made.close()
             for filler in fillers:
-                filler.setblocking(False)
-                filler.connect_ex(listener.getsockname())
-            made = ConnectionPool([target_of(listener.getsockname()[1])], Limits(connect_s=0.1))
-            try:
-                return await made.send(1, REST)
-            finally:
-                made.close()
-                for filler in fillers:
-                    filler.close()
-
-    answer = asyncio.run(run())
+                filler.close()
 
     assert ("timeout", "no connection within 0.1 s", None) == (answer.how, answer.why, answer.sent_s)
 
 
-def test_an_answer_whose_end_stands_before_foreign_bytes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_whose_end_stands_before_foreign_bytes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that writes more than its framing allows would hold each request until the time limit."""
     monkeypatch.setattr(pool, "QUIET_S", 0.05)
 
@@ -355,16 +323,14 @@ def test_an_answer_whose_end_stands_before_foreign_bytes_ends(monkeypatch: pytes
         await request.say(b"2\r\nok\r\n0\r\n\r\nand more")
         await asyncio.sleep(60)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[Answer, str]:
-        return await made.send(1, REST), repr(made)
-
-    answer, shown = played(more, use)
+    async with pooled(more) as (made, _):
+        answer, shown = await made.send(1, REST), repr(made)
 
     assert "complete" == answer.how
     assert "<Pool 0 calls, 0 idle, 0 connecting>" == shown
 
 
-def test_done_ends_a_stream_whose_framing_the_server_never_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_done_ends_a_stream_whose_framing_the_server_never_closes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server without a last chunk would hold each request until the time limit."""
     monkeypatch.setattr(pool, "QUIET_S", 0.05)
 
@@ -372,105 +338,89 @@ def test_done_ends_a_stream_whose_framing_the_server_never_closes(monkeypatch: p
         await request.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\ne\r\ndata: [DONE]\n\n\r\n")
         await asyncio.sleep(60)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
-        return await made.send(1, REST)
-
-    assert "closed" == played(open_end, use).how
+    async with pooled(open_end) as (made, _):
+        assert "closed" == (await made.send(1, REST)).how
 
 
 # Several servers
 
 
-def test_round_robin_gives_each_server_its_turn_by_the_number_of_the_request() -> None:
+async def test_round_robin_gives_each_server_its_turn_by_the_number_of_the_request() -> None:
     """The share of a server would depend on the number of senders."""
-
-    async def use(made: ConnectionPool, servers: list[Server]) -> list[int]:
+    async with pooled([good] * 3) as (made, servers):
         await asyncio.gather(*(made.send(k, REST) for k in range(8)))
-        return [len(server.seen) for server in servers]
 
-    assert [3, 3, 2] == played([good] * 3, use)
+        assert [3, 3, 2] == [len(server.seen) for server in servers]
 
 
-def test_least_outstanding_spares_the_server_that_is_slow() -> None:
+async def test_least_outstanding_spares_the_server_that_is_slow() -> None:
     """Requests would queue at one server while the other has nothing to do."""
-
-    async def use(made: ConnectionPool, servers: list[Server]) -> list[int]:
+    async with pooled([silent, good], route="least-outstanding") as (made, servers):
         slow = made.send(0, REST)
         for k in range(1, 7):
             await made.send(k, REST)
         made.hang_up(0, "cancelled", "enough")
         await slow
-        return [len(server.seen) for server in servers]
 
-    assert [1, 6] == played([silent, good], use, route="least-outstanding")
+        assert [1, 6] == [len(server.seen) for server in servers]
 
 
-def test_a_refused_request_is_not_sent_to_another_server() -> None:
+async def test_a_refused_request_is_not_sent_to_another_server() -> None:
     """A retry that was not requested would hide that a server refuses."""
 
     async def busy(request: Played) -> None:
         await request.say(BUSY)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[bytes, int]:
-        return b"".join((await made.send(0, REST)).data)[-4:], len(servers[1].seen)
-
-    assert (b"busy", 0) == played([busy, good], use)
+    async with pooled([busy, good]) as (made, servers):
+        assert (b"busy", 0) == (b"".join((await made.send(0, REST)).data)[-4:], len(servers[1].seen))
 
 
 # Connections ahead of the run
 
 
-def test_connections_are_open_before_the_first_request_and_a_spare_one_is_kept() -> None:
+async def test_connections_are_open_before_the_first_request_and_a_spare_one_is_kept() -> None:
     """The first requests of a run would pay for connecting."""
-
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[float | None], int]:
+    async with pooled(good) as (made, servers):
         await made.warm(5)
         made.spare = 1
         waited = [a.connect_s for a in await asyncio.gather(*(made.send(k, REST) for k in range(5)))]
         await until(lambda: servers[0].connections >= 6)
-        return waited, servers[0].connections
 
-    assert ([None] * 5, 6) == played(good, use)
+        assert ([None] * 5, 6) == (waited, servers[0].connections)
 
 
-def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_spare_connection_replaces_those_that_grew_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """At a low rate every request would pay for connecting."""
     monkeypatch.setattr(pool, "MAX_IDLE_S", 0.02)
     monkeypatch.setattr(target, "SWEEP_S", 0.01)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> int:
+    async with pooled(good) as (made, servers):
         made.spare = 1
         await until(lambda: servers[0].connections >= 3)
-        return servers[0].connections
 
-    assert 3 <= played(good, use)
+        assert 3 <= servers[0].connections
 
 
-def test_opening_connections_to_a_closed_port_ends() -> None:
+async def test_opening_connections_to_a_closed_port_ends() -> None:
     """A run against a server that is down would not even begin to fail."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    made = ConnectionPool([target_of(port)])
+    try:
+        async with asyncio.timeout(120):
+            await made.warm(10)
+        made.check()
+        result = repr(made)
+    finally:
+        made.close()
 
-    async def run() -> str:
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            port = closed.getsockname()[1]
-        made = ConnectionPool([target_of(port)])
-        try:
-            async with asyncio.timeout(120):
-                await made.warm(10)
-            made.check()
-            return repr(made)
-        finally:
-            made.close()
-
-    assert "<Pool 0 calls, 0 idle, 0 connecting>" == asyncio.run(run())
+    assert "<Pool 0 calls, 0 idle, 0 connecting>" == result
 
 
-def test_what_comes_back_can_be_sent_to_another_process() -> None:
+async def test_what_comes_back_can_be_sent_to_another_process() -> None:
     """A sender could not hand its answers to the process that reads them."""
-
-    async def use(made: ConnectionPool, servers: list[Server]) -> Answer:
-        return await made.send(1, REST)
-
-    answer = played(good, use)
+    async with pooled(good) as (made, _):
+        answer = await made.send(1, REST)
     again = pickle.loads(pickle.dumps(answer))  # noqa: S301
 
     assert answer == again
@@ -510,20 +460,21 @@ def test_every_request_ends_once_and_every_connection_is_accounted_for(script: l
         else:
             await asyncio.sleep(60)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> list[Answer]:
-        answers: list[Answer] = []
-        for start in range(0, len(script), 3):
-            sent = [made.send(k, REST) for k in range(start, min(start + 3, len(script)))]
-            await asyncio.sleep(0.002)
-            made.check()
-            for k in range(start, start + 3):
-                if start % 2:
-                    made.hang_up(k, "cancelled", "on a whim")
-            answers += await asyncio.gather(*sent)
-            made.check()
-        return answers
+    answers: list[Answer] = []
 
-    answers = played([play, play], use, Limits(total_s=0.3), route="least-outstanding")
+    async def use() -> None:
+        async with pooled([play, play], Limits(total_s=0.3), route="least-outstanding") as (made, _):
+            for start in range(0, len(script), 3):
+                sent = [made.send(k, REST) for k in range(start, min(start + 3, len(script)))]
+                await asyncio.sleep(0.002)
+                made.check()
+                for k in range(start, start + 3):
+                    if start % 2:
+                        made.hang_up(k, "cancelled", "on a whim")
+                answers.extend(await asyncio.gather(*sent))
+                made.check()
+
+    asyncio.run(use())
 
     assert len(script) == len(answers)
     assert {a.how for a in answers} <= {"complete", "closed", "reset", "timeout", "cancelled"}
@@ -533,7 +484,7 @@ TIMED_OUT = b"HTTP/1.1 408 Request Timeout\r\nContent-Length: 2\r\n\r\n{}"
 
 
 @pytest.mark.parametrize("left", [TIMED_OUT, b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlies", None], ids=str)
-def test_what_lies_in_an_idle_connection_is_no_answer_to_the_next_request(left: bytes | None) -> None:
+async def test_what_lies_in_an_idle_connection_is_no_answer_to_the_next_request(left: bytes | None) -> None:
     """A 408 to no request would be the next answer, and each answer that of the request before it."""
     sockets = []
 
@@ -541,32 +492,28 @@ def test_what_lies_in_an_idle_connection_is_no_answer_to_the_next_request(left: 
         sockets.append(request.writer.get_extra_info("socket"))
         await request.say(GOOD)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[Answer], list[tuple[int, int]]]:
+    async with pooled(play) as (made, servers):
         first = await made.send(1, REST)
         if left is None:
             sockets[0].shutdown(socket.SHUT_WR)
         else:
             os.write(sockets[0].fileno(), left)
         second = await made.send(2, REST)  # the event loop has not turned: only the kernel knows
-        return [first, second, await made.send(3, REST)], servers[0].seen
-
-    answers, seen = played(play, use)
+        answers, seen = [first, second, await made.send(3, REST)], servers[0].seen
 
     assert [[GOOD]] * 3 == [answer.data for answer in answers]
     assert [(0, 0), (1, 0), (1, 1)] == seen
     assert [False] * 3 == [answer.resent for answer in answers]
 
 
-def test_a_request_that_crossed_a_408_is_sent_again_once() -> None:
+async def test_a_request_that_crossed_a_408_is_sent_again_once() -> None:
     """The server closed an idle connection while the request was under way, and never saw it."""
 
     async def play(request: Played) -> None:
         await request.say(GOOD if request.nth == 0 and request.connection < 2 else TIMED_OUT)
 
-    async def use(made: ConnectionPool, servers: list[Server]) -> tuple[list[Answer], list[tuple[int, int]]]:
-        return [await made.send(i, REST) for i in range(4)], servers[0].seen
-
-    answers, seen = played(play, use)
+    async with pooled(play) as (made, servers):
+        answers, seen = [await made.send(i, REST) for i in range(4)], servers[0].seen
 
     assert [[GOOD], [GOOD], [TIMED_OUT], [TIMED_OUT]] == [answer.data for answer in answers]
     assert [False, True, True, True] == [answer.resent for answer in answers]

@@ -35,24 +35,21 @@ def test_every_token_has_the_time_of_its_own_write(quirk: dict, scripted: Callab
 
 
 @LINUX
-def test_a_client_that_sleeps_does_not_move_the_first_token(scripted: Callable, opened: Callable) -> None:
+async def test_a_client_that_sleeps_does_not_move_the_first_token(scripted: Callable, opened: Callable) -> None:
     """A busy client would blame the server: its own delay would stand in the TTFT."""
     server = scripted(it={"tokens": 1, "usage": "last token", "finish_with_token": True, "last_in_one": True})
 
-    async def run() -> tuple[Any, float]:
-        async with opened(server.url("it"), warm=1) as backend:
-            epoch_s = time.monotonic()
-            backend.start_clock(epoch_s)
-            server.arm()
-            request = Request(0, 0.0, 5, 1)
-            task = asyncio.create_task(backend.fetch(request))
-            await asyncio.sleep(0)
-            server.wait(lambda s: s.of("it") and s.of("it")[0].how == "answered")  # the event loop stands still
-            time.sleep(0.1)  # noqa: ASYNC251 - the client is to be late
-            woke_s = time.monotonic()
-            return list(backend.read(request, await task)), woke_s, epoch_s
-
-    (event, ended), woke_s, epoch_s = asyncio.run(run())
+    async with opened(server.url("it"), warm=1) as backend:
+        epoch_s = time.monotonic()
+        backend.start_clock(epoch_s)
+        server.arm()
+        request = Request(0, 0.0, 5, 1)
+        task = asyncio.create_task(backend.fetch(request))
+        await asyncio.sleep(0)
+        server.wait(lambda s: s.of("it") and s.of("it")[0].how == "answered")  # the event loop stands still
+        time.sleep(0.1)  # noqa: ASYNC251 - the client is to be late
+        woke_s = time.monotonic()
+        (event, ended), woke_s, epoch_s = list(backend.read(request, await task)), woke_s, epoch_s
 
     ((before_s, _),) = server.of("it")[0].written
     assert before_s - CLOCK_S <= event.at_s + epoch_s <= woke_s - 0.1 + CLOCK_S

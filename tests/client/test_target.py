@@ -79,7 +79,7 @@ def test_a_certificate_file_that_holds_none_is_reported(tmp_path) -> None:
         (errno.EACCES, "Permission"),
     ],
 )
-def test_a_machine_without_room_for_a_connection_says_what_is_missing(
+async def test_a_machine_without_room_for_a_connection_says_what_is_missing(
     code: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A limit of the client's machine would look like a server that is down."""
@@ -87,19 +87,18 @@ def test_a_machine_without_room_for_a_connection_says_what_is_missing(
     def full(family: int) -> None:
         raise OSError(code, "full")
 
-    async def run() -> str | None:
-        peer = message.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
-        pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
-        try:
-            answer = await pool.send(1, b"\r\n")
-            pool.check()
-            return f"{answer.how}: {answer.why}"
-        finally:
-            pool.close()
-
     monkeypatch.setattr(connection, "stamped_socket", full)
 
-    assert says in str(asyncio.run(run()))
+    peer = message.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
+    pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
+    try:
+        answer = await pool.send(1, b"\r\n")
+        pool.check()
+        result = f"{answer.how}: {answer.why}"
+    finally:
+        pool.close()
+
+    assert says in str(result)
 
 
 def test_connections_leave_from_the_named_addresses_in_turn() -> None:

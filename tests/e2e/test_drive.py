@@ -242,7 +242,7 @@ def test_garbage_collection_comes_back_after_a_run() -> None:
     assert turn_s == sys.getswitchinterval()
 
 
-def test_few_long_follow_ups_are_made_ready_at_a_time() -> None:
+async def test_few_long_follow_ups_are_made_ready_at_a_time() -> None:
     """Bodies of megabytes would be held for hours of think time, one for each of thousands of users."""
     waiting, most = set[int](), 0
 
@@ -262,12 +262,10 @@ def test_few_long_follow_ups_are_made_ready_at_a_time() -> None:
 
     rows = Rows()
 
-    async def main() -> Outcome:
-        recorder = Recorder(rows)
-        outcome = await WallDriver(Counting(Null()), at(0.0), follow_ups, recorder, Live(total=9), 5.0).run()
-        recorder.close()
-        return outcome
+    recorder = Recorder(rows)
+    outcome = await WallDriver(Counting(Null()), at(0.0), follow_ups, recorder, Live(total=9), 5.0).run()
+    recorder.close()
 
-    assert 9 == asyncio.run(main()).sent
+    assert 9 == outcome.sent
     assert 9 == len(rows.records)
     assert 1 <= most <= 2

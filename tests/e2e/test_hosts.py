@@ -178,16 +178,12 @@ class _Host:
 
 
 @pytest.mark.parametrize("quick", range(2))
-def test_the_offset_is_never_off_by_more_than_its_error(quick: int) -> None:
+async def test_the_offset_is_never_off_by_more_than_its_error(quick: int) -> None:
     """Times of two hosts would be put in the wrong order, with a promise that they are not."""
-
-    async def main() -> tuple[float, float]:
-        reader = asyncio.StreamReader()
-        line = Line(Any, reader, _Host(reader, 7.0, quick))  # type: ignore[arg-type]
-        found = await line.offset()
-        return found.offset_s, found.error_s
-
-    offset_s, error_s = asyncio.run(main())
+    reader = asyncio.StreamReader()
+    line = Line(Any, reader, _Host(reader, 7.0, quick))  # type: ignore[arg-type]
+    found = await line.offset()
+    offset_s, error_s = found.offset_s, found.error_s
 
     assert abs(offset_s - 7.0) <= error_s < 7.0
 

@@ -230,21 +230,17 @@ class Killed:
         return -9
 
 
-def test_answers_that_a_dead_sender_had_not_handed_over_are_reported(tmp_path):
+async def test_answers_that_a_dead_sender_had_not_handed_over_are_reported(tmp_path):
     """Who reads the verdict would believe that nothing is missing but what was under way."""
-
-    async def main() -> tuple[str | None, int]:
-        taken = Taken(99)
-        senders = Senders(OpenAI(), tmp_path, 1, None, 5.0, taken, Live(total=9), begun=lambda _: None)
-        reader = asyncio.StreamReader()
-        answers = [Arrived.of(Request(i, 0.0, 5, 4), Answer(how="failed", why="no")) for i in range(2)]
-        for message in (Progress(5, 5), *answers):
-            reader.feed_data(data_frame(message))
-        reader.feed_eof()
-        await senders._listen(_Child(0, Line(Killed(), reader, None)))  # type: ignore[arg-type]  # as much as is needed
-        return senders._error, len(taken.records)
-
-    error, records = asyncio.run(main())
+    taken = Taken(99)
+    senders = Senders(OpenAI(), tmp_path, 1, None, 5.0, taken, Live(total=9), begun=lambda _: None)
+    reader = asyncio.StreamReader()
+    answers = [Arrived.of(Request(i, 0.0, 5, 4), Answer(how="failed", why="no")) for i in range(2)]
+    for message in (Progress(5, 5), *answers):
+        reader.feed_data(data_frame(message))
+    reader.feed_eof()
+    await senders._listen(_Child(0, Line(Killed(), reader, None)))  # type: ignore[arg-type]  # as much as is needed
+    error, records = senders._error, len(taken.records)
 
     assert 2 == records
     assert "sender 1 of 1 was ended by SIGKILL; 3 requests that it had sent have no record" == error

@@ -52,15 +52,12 @@ def test_setting_it_again_moves_it(make):
     assert due_s <= found_s < due_s + 3000
 
 
-def test_a_closed_alarm_is_silent(make):
+async def test_a_closed_alarm_is_silent(make):
     """A run that has ended would be woken into its remains."""
+    rings: list[int] = []
+    alarm = make(lambda: rings.append(1))
+    alarm.set(time.monotonic() + 0.001)
+    alarm.close()
+    await asyncio.sleep(0.01)
 
-    async def main() -> list[int]:
-        rings: list[int] = []
-        alarm = make(lambda: rings.append(1))
-        alarm.set(time.monotonic() + 0.001)
-        alarm.close()
-        await asyncio.sleep(0.01)
-        return rings
-
-    assert [] == asyncio.run(main())
+    assert [] == rings

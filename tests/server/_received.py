@@ -1,6 +1,7 @@
-"""What one client of a service receives, and a service that is started, used and closed."""
+"""What one client of a service receives, and a service that is started and closed."""
 
 import asyncio
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 
@@ -28,15 +29,13 @@ class Received:
             self.ended.set()
 
 
-def run(service, use):
-    """Start the service, use it, close it twice."""
-
-    async def whole():
-        try:
-            await service.start()
-            return await asyncio.wait_for(use(service), 120)
-        finally:
-            await service.close()
-            await service.close()
-
-    return asyncio.run(whole())
+@asynccontextmanager
+async def running(service):
+    """Start the service, and close it twice."""
+    try:
+        await service.start()
+        async with asyncio.timeout(120):
+            yield service
+    finally:
+        await service.close()
+        await service.close()

@@ -4,7 +4,8 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,8 +20,7 @@ from harness.errors import BackendError
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for modules of this folder
 
-Scenario = Callable[["Stage"], Awaitable[None]]
-Play = Callable[..., None]
+Play = Callable[..., AbstractAsyncContextManager["Stage"]]
 
 
 @dataclass(slots=True)
@@ -163,18 +163,16 @@ def events(text: str) -> list[object]:
 
 @pytest.fixture
 def play() -> Play:
-    """`play(scenario, service=..., **options)` runs a scenario against a server; null without a service."""
+    """`async with play(service, **options) as stage`: a server that runs; null without a service."""
 
-    async def on_stage(scenario: Scenario, service: ByHand | None, options: Options) -> None:
+    @asynccontextmanager
+    async def start(service: ByHand | None = None, **options: object) -> AsyncIterator[Stage]:
         timeout = aiohttp.ClientTimeout(total=120)
         async with (
-            serving(options, service) as running,
+            serving(Options(**{"backend": "null", "port": 0, **options}), service) as running,  # type: ignore[arg-type]  # as the test names them
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as http,
         ):
-            await scenario(Stage(running, http, service or ByHand()))
-
-    def start(scenario: Scenario, service: ByHand | None = None, **options: object) -> None:
-        asyncio.run(on_stage(scenario, service, Options(**{"backend": "null", "port": 0, **options})))  # type: ignore[arg-type]  # as the test names them
+            yield Stage(running, http, service or ByHand())
 
     return start
 

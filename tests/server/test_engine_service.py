@@ -22,13 +22,7 @@ from harness.errors import BackendError, UsageError
 from harness.registry import make as make_plugin
 from harness.spec import parse
 from replay._alone import serve_alone, tokens_of
-from server import _received
-from server._received import Received
-
-
-def run(spec, use):
-    """Start a service of the engine, use it, close it."""
-    return _received.run(make(parse(spec)), use)
+from server._received import Received, running
 
 
 async def answers(service, prompts, *samplings):
@@ -60,20 +54,20 @@ def from_core(model, lengths, params, blocks=4096):
 
 
 @pytest.mark.parametrize("spec", ["engine", "engine:prefill=1,decode=1"])
-def test_greedy_tokens_are_those_of_the_engine(spec):
+async def test_greedy_tokens_are_those_of_the_engine(spec):
     """A server that changes the text is not a server of this engine."""
     lengths = [1, 4, 30, 9, 17]
-    received = run(spec, lambda s: answers(s, prompts(5), *(Sampling(n) for n in lengths)))
+    async with running(make(parse(spec))) as service:
+        received = await answers(service, prompts(5), *(Sampling(n) for n in lengths))
 
     assert from_core(Llama(), lengths, [GenerationParams(p) for p in prompts(5)]) == [one.tokens for one in received]
     assert {"length"} == {one.end for one in received}
     assert all(one.at_s == sorted(set(one.at_s)) for one in received)
 
 
-def test_a_paced_engine_answers_equal_prompts_with_equal_words():
+async def test_a_paced_engine_answers_equal_prompts_with_equal_words():
     """A text of bytes would be no text, and a client that sends it back would send other tokens."""
-
-    async def use(service):
+    async with running(make(parse("engine:executor=paced:latency=linear:base_s=1ms,model=llama3-8b,tp=2"))) as service:
         received = [Received(), Received()]
         for one in received:
             service.submit([40, 41, 42], Sampling(9), one)
@@ -81,26 +75,22 @@ def test_a_paced_engine_answers_equal_prompts_with_equal_words():
         for one in received:
             assert all(at_s >= due_s for at_s, due_s in zip(one.at_s, one.due_s, strict=True)), "a step had not ended"
         text = service.tokenizer.decode(received[0].tokens)
-        return service.model, service.tokenizer.encode(text), [one.tokens for one in received]
-
-    model, again, (first, second) = run("engine:executor=paced:latency=linear:base_s=1ms,model=llama3-8b,tp=2", use)
+        model, again, (first, second) = service.model, service.tokenizer.encode(text), [one.tokens for one in received]
 
     assert "llama3-8b" == model
     assert again == first == second
     assert 9 == len(set(first))
 
 
-def test_seeded_sampling_is_the_same_each_time_and_in_any_company():
+async def test_seeded_sampling_is_the_same_each_time_and_in_any_company():
     """A seed that gives another answer when the server is busy is no seed."""
     warm = Sampling(12, temperature=0.9, seed=7, top_p=0.8)
 
-    async def use(service):
+    async with running(make(parse("engine"))) as service:
         (alone,) = await answers(service, prompts(1), warm)
         crowd = await answers(service, [*prompts(1), *prompts(4)], warm, *(Sampling(20) for _ in range(4)))
         other = await answers(service, prompts(1), Sampling(12, temperature=0.9, seed=8, top_p=0.8))
-        return alone.tokens, crowd[0].tokens, other[0].tokens
-
-    alone, crowded, other = run("engine", use)
+        alone, crowded, other = alone.tokens, crowd[0].tokens, other[0].tokens
 
     assert alone == crowded
     assert alone != other
@@ -126,13 +116,13 @@ def ending(tmp_path):
 
 
 @pytest.mark.parametrize("policy", ["sarathi", "vllm-v0", "orca:2", "static:3"])
-def test_an_answer_ends_with_the_models_own_end(ending, policy):
+async def test_an_answer_ends_with_the_models_own_end(ending, policy):
     """Without it every answer of a real model would run on into nonsense, under whatever policy."""
     folder, place, tokens = ending
     lengths = [Sampling(40), Sampling(40, ignore_eos=True), Sampling(40, min_tokens=place + 5), Sampling(place + 1)]
     spec = f"engine:model={folder},policy={policy},kv_blocks=12"
-    received = run(spec, lambda s: answers(s, prompts(1, 300) * 4, *lengths))
-    stopped, ignoring, longer, last = received
+    async with running(make(parse(spec))) as service:
+        stopped, ignoring, longer, last = await answers(service, prompts(1, 300) * 4, *lengths)
 
     assert (tokens[: place + 1], "stop") == (stopped.tokens, stopped.end)
     assert (tokens, "length") == (ignoring.tokens, ignoring.end)
@@ -141,10 +131,9 @@ def test_an_answer_ends_with_the_models_own_end(ending, policy):
     assert "stop" == last.end  # the end of sequence was the last token requested
 
 
-def test_an_aborted_answer_is_gone_before_the_next_step():
+async def test_an_aborted_answer_is_gone_before_the_next_step():
     """People who hang up must not keep memory that others wait for."""
-
-    async def use(service):
+    async with running(make(parse("engine:kv_blocks=10"))) as service:
         long, waiting = Received(), Received()
         ticket = service.submit(prompts(1)[0] * 20, Sampling(60), long)  # all of 160 tokens of memory
         await long.first.wait()
@@ -153,42 +142,34 @@ def test_an_aborted_answer_is_gone_before_the_next_step():
         ticket.abort()
         ticket.abort()
         await waiting.ended.wait()
-        return before, long, waiting, service.stats()
-
-    before, long, waiting, stats = run("engine:kv_blocks=10", use)
+        stats = service.stats()
 
     assert (before, None) == (len(long.tokens), long.end)
     assert (60, "length") == (len(waiting.tokens), waiting.end)
     assert (0, 0, 0.0) == (stats.running, stats.waiting, stats.kv_usage)
 
 
-def test_a_request_withdrawn_at_once_never_runs():
+async def test_a_request_withdrawn_at_once_never_runs():
     """A client that hangs up while its request is still on the way must not be served to the end."""
-
-    async def use(service):
+    async with running(make(parse("engine"))) as service:
         gone, other = Received(), Received()
         service.submit(prompts(1)[0], Sampling(3000), gone).abort()
         service.submit(prompts(1)[0], Sampling(5), other)
         await other.ended.wait()
-        return gone, service.stats(), service.steps()
-
-    gone, stats, steps = run("engine", use)
+        stats, steps = service.stats(), service.steps()
 
     assert [] == gone.tokens
     assert (0, 0) == (stats.running, stats.waiting)
     assert len(steps) < 50  # 5 of the other; a few may have run when the withdrawal came
 
 
-def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
+async def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
     """Queue time and preemptions are what /metrics is read for."""
-
-    async def use(service):
+    async with running(make(parse("engine:kv_blocks=12"))) as service:
         received = [Received() for _ in range(4)]
         tickets = [service.submit(p * 4, Sampling(60), h) for p, h in zip(prompts(1) * 4, received, strict=True)]
         await asyncio.gather(*(h.ended.wait() for h in received))
-        return tickets, received, service.stats(), service.steps()
-
-    tickets, received, stats, steps = run("engine:kv_blocks=12", use)
+        stats, steps = service.stats(), service.steps()
 
     assert stats.preemptions == sum(ticket.preemptions for ticket in tickets) > 0
     assert all(t.scheduled_s < h.at_s[0] for t, h in zip(tickets, received, strict=True))
@@ -204,21 +185,18 @@ def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
         ([], 5, "at least 1 token"),
     ],
 )
-def test_what_can_never_be_served_is_refused_at_once(prompt, tokens, words):
+async def test_what_can_never_be_served_is_refused_at_once(prompt, tokens, words):
     """The client's mistake must be reported to the client, not break the engine for all."""
-
-    async def use(service):
+    async with running(make(parse("engine:kv_blocks=10"))) as service:
         with pytest.raises(ValueError, match=words):
             service.submit(prompt, Sampling(tokens), Received())
-        return service.stats().waiting
 
-    assert 0 == run("engine:kv_blocks=10", use)
+        assert 0 == service.stats().waiting
 
 
-def test_a_killed_engine_ends_every_answer_with_the_reason():
+async def test_a_killed_engine_ends_every_answer_with_the_reason():
     """A dead engine must not look like a slow one."""
-
-    async def use(service):
+    async with running(make(parse("engine"))) as service:
         received = Received()
         ticket = service.submit([1, 2, 3], Sampling(5000), received)
         await received.first.wait()
@@ -227,41 +205,33 @@ def test_a_killed_engine_ends_every_answer_with_the_reason():
         ticket.abort()  # the client hangs up later
         with pytest.raises(BackendError, match="The engine failed"):
             service.submit([1], Sampling(1), Received())
-        return received, service.stats()
-
-    received, stats = run("engine", use)
+        stats = service.stats()
 
     assert "error" == received.end
     assert "The engine failed" in received.error
     assert received.error == stats.failure  # /health says it, too, whether anybody asks for tokens or not
 
 
-def test_the_seeded_model_speaks_with_the_built_in_tokenizer():
+async def test_the_seeded_model_speaks_with_the_built_in_tokenizer():
     """Any client can use it, without a download."""
-
-    async def use(service):
+    async with running(make(parse("engine"))) as service:
         (received,) = await answers(service, [service.tokenizer.encode("Hello there")], Sampling(8))
-        return service.model, service.max_model_len, service.tokenizer.decode(received.tokens), service.describe()
+        facts = service.model, service.max_model_len, service.describe()["backend"]
 
-    model, longest, text, facts = run("engine", use)
-
-    assert ("seeded-llama-0", 16384, "engine") == (model, longest, facts["backend"])
-    assert text
+    assert ("seeded-llama-0", 16384, "engine") == facts
+    assert service.tokenizer.decode(received.tokens)
 
 
-def test_memory_bounds_the_context():
+async def test_memory_bounds_the_context():
     """A context that the memory cannot hold must not be promised."""
-
-    async def use(service):
-        return service.max_model_len
-
-    assert 161 == run("engine:kv_blocks=10", use)
+    async with running(make(parse("engine:kv_blocks=10"))) as service:
+        assert 161 == service.max_model_len
 
 
-def test_a_missing_folder_is_one_sentence():
+async def test_a_missing_folder_is_one_sentence():
     """The user must know what to type instead."""
     with pytest.raises(UsageError, match="nowhere"):
-        run("engine:model=nowhere", answers)
+        await make(parse("engine:model=nowhere")).start()
 
 
 def test_service_is_ready_to_be_built_from_a_spec():

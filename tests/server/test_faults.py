@@ -15,7 +15,7 @@ from backends.server.faults import Faults, parse_fault
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from conftest import Play, Stage
+    from conftest import Play
 
 TEXT = "/v1/completions"
 FIVE = {"prompt": [1], "max_tokens": 5, "stream": True}
@@ -79,10 +79,9 @@ def test_a_slow_server_is_slower_by_a_share(monkeypatch: pytest.MonkeyPatch) -> 
     assert [10.15, 10.3] == pytest.approx(left_s)
 
 
-def test_a_reset_comes_instead_of_its_token(play: Play) -> None:
+async def test_a_reset_comes_instead_of_its_token(play: Play) -> None:
     """A client would be tried with a clean end and not with a reset."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(faults=("reset:every=2,token=3",), backend="null:itl=5ms") as stage:
         data, reset = await stage.raw(TEXT, FIVE)
         assert (0, False) == (tokens(data) - 5, reset)
         data, reset = await stage.raw(TEXT, FIVE)
@@ -90,36 +89,27 @@ def test_a_reset_comes_instead_of_its_token(play: Play) -> None:
         assert tokens(data) <= 2
         assert b"[DONE]" not in data
 
-    play(scenario, faults=("reset:every=2,token=3",), backend="null:itl=5ms")
 
-
-def test_token_0_is_before_the_head(play: Play) -> None:
+async def test_token_0_is_before_the_head(play: Play) -> None:
     """A client would see a status where it should see none."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(faults=("reset",)) as stage:
         assert (b"", True) == await stage.raw(TEXT, FIVE)
 
-    play(scenario, faults=("reset",))
 
-
-def test_a_refusal_tells_when_to_come_again(play: Play) -> None:
+async def test_a_refusal_tells_when_to_come_again(play: Play) -> None:
     """A client that obeys Retry-After could not be tried."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(faults=("429:retry_after=2.5",)) as stage:
         answer = await stage.post(TEXT, FIVE)
 
         assert (429, "3") == (answer[0], answer[1]["Retry-After"])
         assert json.loads(answer[2])["error"]["code"] == "fault"
         assert 200 == (await stage.get("/health"))[0]
 
-    play(scenario, faults=("429:retry_after=2.5",))
-
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_waiting_loses_nothing(play: Play, stream: bool) -> None:
+async def test_waiting_loses_nothing(play: Play, stream: bool) -> None:
     """A fault that delays would also change the answer."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(faults=("slow=50%",), backend="null:itl=10ms") as stage:
         _, _, text = await stage.post(TEXT, {**FIVE, "stream": stream})
 
         assert " be bi bo bu ca" == (
@@ -127,31 +117,23 @@ def test_waiting_loses_nothing(play: Play, stream: bool) -> None:
             else json.loads(text)["choices"][0]["text"]
         )  # fmt: skip
 
-    play(scenario, faults=("slow=50%",), backend="null:itl=10ms")
-
 
 def words(event: str) -> str:
     data: Any = json.loads(event.removeprefix("data: ")) if event.startswith("data: {") else None
     return "" if data is None else str(data["choices"][0]["text"])
 
 
-def test_answers_with_faults_do_not_count_as_late(play: Play) -> None:
+async def test_answers_with_faults_do_not_count_as_late(play: Play) -> None:
     """The server would call itself late for its configured delays."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(faults=("slow=50%",), backend="null:itl=10ms") as stage:
         await stage.post(TEXT, FIVE)
         assert 0 == stage.running.front.truth.lateness.reads
         await stage.post(TEXT, FIVE)
         assert 0 == stage.running.front.truth.lateness.reads
 
-    play(scenario, faults=("slow=50%",), backend="null:itl=10ms")
 
-
-def test_the_openai_error_of_a_reset_is_the_clients_own(play: Play) -> None:
+async def test_the_openai_error_of_a_reset_is_the_clients_own(play: Play) -> None:
     """aiohttp's client would hang instead of failing."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(faults=("reset:token=1",)) as stage:
         with pytest.raises(aiohttp.ClientError):
             await stage.post(TEXT, FIVE)
-
-    play(scenario, faults=("reset:token=1",))

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from conftest import ByHand, Play, Stage
+    from conftest import ByHand, Play
 
 TEXT = "/v1/completions"
 ASK = {"prompt": [1, 2], "max_tokens": 5, "stream": True}
 
 
-def test_a_full_queue_refuses_with_429(play: Play, by_hand: Callable[..., ByHand]) -> None:
+async def test_a_full_queue_refuses_with_429(play: Play, by_hand: Callable[..., ByHand]) -> None:
     """An overloaded server would hide behind an ever longer queue."""
     service = by_hand(waiting=3)
 
-    async def scenario(stage: Stage) -> None:
+    async with play(service, max_queue=3) as stage:
         status, headers, text = await stage.post(TEXT, ASK)
 
         assert (429, "1") == (status, headers["Retry-After"])
@@ -38,26 +38,20 @@ def test_a_full_queue_refuses_with_429(play: Play, by_hand: Callable[..., ByHand
         (await service.next()).tell(65, end="stop")
         assert 200 == (await asking)[0]
 
-    play(scenario, service, max_queue=3)
 
-
-def test_a_long_body_is_refused(play: Play) -> None:
+async def test_a_long_body_is_refused(play: Play) -> None:
     """One client could take all memory."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(max_body_bytes=2000) as stage:
         status, _, text = await stage.post(TEXT, {"prompt": "x" * 3000})
 
         assert 413 == status
         assert "2000 bytes" in json.loads(text)["error"]["message"]
         assert 200 == (await stage.post(TEXT, {"prompt": "x", "max_tokens": 1}))[0]
 
-    play(scenario, max_body_bytes=2000)
 
-
-def test_a_body_that_does_not_come_is_refused(play: Play) -> None:
+async def test_a_body_that_does_not_come_is_refused(play: Play) -> None:
     """Half a request would hold its connection for ever."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(body_s=0.2) as stage:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 50\r\n\r\n{")
 
@@ -67,15 +61,13 @@ def test_a_body_that_does_not_come_is_refused(play: Play) -> None:
         assert b"within 0.2 s" in answer
         writer.close()
 
-    play(scenario, body_s=0.2)
 
-
-def test_connections_without_a_request_are_closed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connections_without_a_request_are_closed(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that sends its head byte by byte would take all connections."""
     monkeypatch.setattr(run, "KEEP_ALIVE_S", 0.2)
     monkeypatch.setattr(run, "_HOUSEKEEPING_S", 0.05)
 
-    async def scenario(stage: Stage) -> None:
+    async with play(backend="null:ttft=0.5,itl=0.01") as stage:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         writer.write(b"POST /v1/comp")
         streaming = asyncio.create_task(stage.post(TEXT, {"prompt": "x", "max_tokens": 10, "stream": True}))
@@ -83,8 +75,6 @@ def test_connections_without_a_request_are_closed(play: Play, monkeypatch: pytes
         assert b"" == await asyncio.wait_for(reader.read(), 120)
         assert 200 == (await streaming)[0]  # which takes longer
         writer.close()
-
-    play(scenario, backend="null:ttft=0.5,itl=0.01")
 
 
 @pytest.mark.parametrize(
@@ -99,21 +89,17 @@ def test_connections_without_a_request_are_closed(play: Play, monkeypatch: pytes
         ({"Origin": "http://localhost:3000"}, 200),
     ],
 )
-def test_pages_of_other_sites_are_refused(play: Play, headers: dict[str, str], status: int) -> None:
+async def test_pages_of_other_sites_are_refused(play: Play, headers: dict[str, str], status: int) -> None:
     """A page in the browser of someone who runs a server could use it."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         answer = await stage.post(TEXT, {"prompt": "x", "max_tokens": 1}, **headers)
 
         assert status == answer[0], answer[2]
 
-    play(scenario)
 
-
-def test_a_client_that_resets_leaves_no_traceback(play: Play, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_client_that_resets_leaves_no_traceback(play: Play, caplog: pytest.LogCaptureFixture) -> None:
     """A test of disconnections would bury the terminal."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         body = json.dumps({"prompt": "x", "max_tokens": 3, "stream": True}).encode()
         head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
         for _ in range(20):
@@ -122,46 +108,42 @@ def test_a_client_that_resets_leaves_no_traceback(play: Play, caplog: pytest.Log
                 client.sendall(head + body)
         await asyncio.sleep(0.2)
         assert 200 == (await stage.post(TEXT, {"prompt": "x", "max_tokens": 1}))[0]
-
-    play(scenario)
     assert [] == caplog.records
 
 
-def test_too_long_a_prompt_is_refused_before_the_service_sees_it(play: Play, by_hand: Callable[..., ByHand]) -> None:
+async def test_too_long_a_prompt_is_refused_before_the_service_sees_it(
+    play: Play, by_hand: Callable[..., ByHand]
+) -> None:
     """The scheduler would get a request that can never run."""
     service = by_hand(max_model_len=10)
 
-    async def scenario(stage: Stage) -> None:
+    async with play(service) as stage:
         status, _, text = await stage.post(TEXT, {"prompt": [1] * 8, "max_tokens": 3})
 
         assert (400, "context_length_exceeded") == (status, json.loads(text)["error"]["code"])
         assert [] == service.submitted
 
-    play(scenario, service)
-
 
 @pytest.mark.parametrize(("error", "status"), [(ValueError("Too large."), 400), (BackendError("It died."), 500)])
-def test_what_the_service_refuses_is_reported(
+async def test_what_the_service_refuses_is_reported(
     play: Play, error: Exception, status: int, by_hand: Callable[..., ByHand]
 ) -> None:
     """The client would wait for a token that never comes."""
     service = by_hand(refuses=error)
 
-    async def scenario(stage: Stage) -> None:
+    async with play(service) as stage:
         answer = await stage.post(TEXT, ASK)
 
         assert status == answer[0]
         assert str(error) == json.loads(answer[2])["error"]["message"]
         assert (503 if status == 500 else 200) == (await stage.get("/health"))[0]
 
-    play(scenario, service)
 
-
-def test_a_backend_that_fails_in_mid_answer_is_reported(play: Play, by_hand: Callable[..., ByHand]) -> None:
+async def test_a_backend_that_fails_in_mid_answer_is_reported(play: Play, by_hand: Callable[..., ByHand]) -> None:
     """A half answer would look like a whole one."""
     service = by_hand()
 
-    async def scenario(stage: Stage) -> None:
+    async with play(service) as stage:
         asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stream": False}))
         submitted = await service.next()
         submitted.tell(65)
@@ -170,13 +152,10 @@ def test_a_backend_that_fails_in_mid_answer_is_reported(play: Play, by_hand: Cal
         assert (500, "It died.") == ((await asking)[0], json.loads((await asking)[2])["error"]["message"])
         assert 1 == stage.running.front.metrics.finished["error"]
 
-    play(scenario, service)
 
-
-def test_a_key_is_required_where_one_is_configured(play: Play) -> None:
+async def test_a_key_is_required_where_one_is_configured(play: Play) -> None:
     """A client's handling of keys could not be tried."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(api_key="s3cret") as stage:
         assert 401 == (await stage.get("/v1/models"))[0]
         assert 401 == (await stage.get("/v1/models", Authorization="Bearer wrong"))[0]
         assert 401 == (await stage.get("/v1/models", Authorization="Basic s3cret"))[0]
@@ -184,13 +163,10 @@ def test_a_key_is_required_where_one_is_configured(play: Play) -> None:
         assert 200 == (await stage.get("/v1/models", Authorization="bearer s3cret"))[0]
         assert 200 == (await stage.get("/health"))[0]
 
-    play(scenario, api_key="s3cret")
 
-
-def test_no_path_that_tells_or_changes_anything_is_without_a_key(play: Play) -> None:
+async def test_no_path_that_tells_or_changes_anything_is_without_a_key(play: Play) -> None:
     """Anyone could empty the prefix cache in the middle of a run, count tokens, and read the load."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(api_key="s3cret") as stage:
         open_paths = set()
         for route in stage.running.front.application().router.routes():
             path = route.resource.canonical if route.resource is not None else ""
@@ -200,17 +176,15 @@ def test_no_path_that_tells_or_changes_anything_is_without_a_key(play: Play) -> 
         assert {"/health"} == open_paths
         assert 401 == (await stage.get("//metrics"))[0]
 
-    play(scenario, api_key="s3cret")
-
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_hangs_up_aborts_its_sequence(
+async def test_a_client_that_hangs_up_aborts_its_sequence(
     play: Play, stream: bool, by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
 ) -> None:
     """The server would compute without a client, and its KV memory would be held."""
     service = by_hand()
 
-    async def scenario(stage: Stage) -> None:
+    async with play(service) as stage:
         _, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         writer.write(wire_request(TEXT, {**ASK, "stream": stream}))
         submitted = await service.next()
@@ -221,92 +195,79 @@ def test_a_client_that_hangs_up_aborts_its_sequence(
 
         assert 1 == stage.running.front.metrics.finished["abort"]
 
-    play(scenario, service)
 
-
-def test_cached_tokens_are_reported(play: Play, by_hand: Callable[..., ByHand]) -> None:
+async def test_cached_tokens_are_reported(play: Play, by_hand: Callable[..., ByHand]) -> None:
     """A client could not see what the prefix cache saved."""
     service = by_hand(cached_tokens=1)
 
-    async def scenario(stage: Stage) -> None:
+    async with play(service) as stage:
         asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stream": False}))
         (await service.next()).tell(65, end="length")
 
         assert 1 == json.loads((await asking)[2])["usage"]["prompt_tokens_details"]["cached_tokens"]
 
-    play(scenario, service)
-
 
 @pytest.mark.parametrize("path", ["/reset_prefix_cache", "/flush_cache"])
-def test_the_cache_can_be_cleared(play: Play, path: str, by_hand: Callable[..., ByHand]) -> None:
+async def test_the_cache_can_be_cleared(play: Play, path: str, by_hand: Callable[..., ByHand]) -> None:
     """The second of two runs would find the first one's prefixes."""
     service = by_hand()
 
-    async def scenario(stage: Stage) -> None:
+    async with play(service) as stage:
         assert 200 == (await stage.post(path, {}))[0]
         assert 1 == service.cleared
 
-    play(scenario, service)
 
-
-def test_running_answers_finish_before_the_server_ends(
+async def test_running_answers_finish_before_the_server_ends(
     by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
 ) -> None:
     """Ctrl-C would break answers that clients wait for."""
     service = by_hand()
 
-    async def scenario() -> bytes:
-        async with serving(Options(port=0, grace_s=20.0), service) as running:
-            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-            writer.write(wire_request(TEXT, ASK))
-            submitted = await service.next()
-            asyncio.get_running_loop().call_later(0.05, lambda: submitted.tell(65, end="stop"))
-        data = await reader.read()
-        writer.close()
-        return data
+    async with serving(Options(port=0, grace_s=20.0), service) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(wire_request(TEXT, ASK))
+        submitted = await service.next()
+        asyncio.get_running_loop().call_later(0.05, lambda: submitted.tell(65, end="stop"))
+    data = await reader.read()
+    writer.close()
 
-    assert b"[DONE]" in asyncio.run(scenario())
+    assert b"[DONE]" in data
 
 
-def test_a_server_that_is_about_to_end_takes_nothing_new(
+async def test_a_server_that_is_about_to_end_takes_nothing_new(
     by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
 ) -> None:
     """It would never end under load."""
     service = by_hand()
 
-    async def scenario() -> bytes:
-        async with serving(Options(port=0, grace_s=20.0), service) as running:
-            _, first = await asyncio.open_connection("127.0.0.1", running.port)
-            first.write(wire_request(TEXT, ASK))
-            submitted = await service.next()
-            running.front.draining = True
-            reader, second = await asyncio.open_connection("127.0.0.1", running.port)
-            second.write(wire_request(TEXT, ASK))
-            data = await reader.read()
-            submitted.tell(65, end="stop")
-        first.close()
-        second.close()
-        return data
+    async with serving(Options(port=0, grace_s=20.0), service) as running:
+        _, first = await asyncio.open_connection("127.0.0.1", running.port)
+        first.write(wire_request(TEXT, ASK))
+        submitted = await service.next()
+        running.front.draining = True
+        reader, second = await asyncio.open_connection("127.0.0.1", running.port)
+        second.write(wire_request(TEXT, ASK))
+        data = await reader.read()
+        submitted.tell(65, end="stop")
+    first.close()
+    second.close()
 
-    assert asyncio.run(scenario()).startswith(b"HTTP/1.1 503")
+    assert data.startswith(b"HTTP/1.1 503")
 
 
-def test_answers_that_outlast_the_grace_are_cut(
+async def test_answers_that_outlast_the_grace_are_cut(
     by_hand: Callable[..., ByHand], wire_request: Callable[..., bytes]
 ) -> None:
     """A client that never reads would keep the server alive."""
     service = by_hand()
 
-    async def scenario() -> bytes:
-        async with serving(Options(port=0, grace_s=0.01), service) as running:
-            reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-            writer.write(wire_request(TEXT, ASK))
-            (await service.next()).tell(65)
-        data = await reader.read()
-        writer.close()
-        return data
-
-    data = asyncio.run(scenario())
+    async with serving(Options(port=0, grace_s=0.01), service) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(wire_request(TEXT, ASK))
+        (await service.next()).tell(65)
+    data = await reader.read()
+    writer.close()
+    data = data
     assert b'"text":"A"' in data
     assert b"[DONE]" not in data
 
@@ -336,15 +297,13 @@ def test_a_wrong_backend_is_one_sentence(text: str, words: str) -> None:
     assert words in str(error.value)
 
 
-def test_the_log_holds_the_truth_of_every_request(play: Play, tmp_path: Path) -> None:
+async def test_the_log_holds_the_truth_of_every_request(play: Play, tmp_path: Path) -> None:
     """What clients report could not be laid beside what happened."""
     log = tmp_path / "truth.jsonl"
 
-    async def scenario(stage: Stage) -> None:
+    async with play(log=log) as stage:
         await stage.post(TEXT, ASK, **{"X-Request-Id": "r-1"})
         await stage.post(TEXT, {**ASK, "prompt": None})
-
-    play(scenario, log=log)
     head, good, bad, last = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     assert {"server", "clock"} == set(head)
     assert ("r-1", 200, "length", 5) == (good["x_request_id"], good["status"], good["finish_reason"],
@@ -357,21 +316,19 @@ def test_the_log_holds_the_truth_of_every_request(play: Play, tmp_path: Path) ->
     assert 5 == last["lateness"]["tokens"]
 
 
-def test_a_client_that_disconnects_in_its_request_is_no_error(
+async def test_a_client_that_disconnects_in_its_request_is_no_error(
     play: Play, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The log would tell of an answer that was not given."""
     log = tmp_path / "truth.jsonl"
 
-    async def scenario(stage: Stage) -> None:
+    async with play(log=log) as stage:
         _, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc")
         while not stage.running.front.open:
             await stage.get("/health")
         writer.transport.abort()
         await stage.running.front.idle()
-
-    play(scenario, log=log)
     assert ("", "") == capfd.readouterr()
     assert None is json.loads(log.read_text(encoding="utf-8").splitlines()[1])["status"]
 
@@ -400,13 +357,13 @@ RAW = {
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_bytes_of_an_odd_client_get_one_answer_and_no_traceback(
+async def test_bytes_of_an_odd_client_get_one_answer_and_no_traceback(
     play: Play, name: str, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """One broken client would fill the terminal, end the server, or hide a second request behind a proxy."""
     data, status = RAW[name]
 
-    async def scenario(stage: Stage) -> None:
+    async with play(api_key="s3cret" if b"Bearer" in data else None) as stage:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         writer.write(data)
         first = await reader.readline()
@@ -417,7 +374,5 @@ def test_bytes_of_an_odd_client_get_one_answer_and_no_traceback(
         assert b"HTTP/1." not in rest
         assert b"\xff" not in rest and b"aaaa" not in rest
         assert 200 == (await stage.get("/health"))[0]
-
-    play(scenario, api_key="s3cret" if b"Bearer" in data else None)
     assert ("", "") == capfd.readouterr()
     assert [] == caplog.records

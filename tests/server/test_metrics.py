@@ -14,7 +14,7 @@ from backends.server.metrics import GAP_S, Histogram, lateness_line
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import ByHand, Play, Stage
+    from conftest import ByHand, Play
 
 LINE = re.compile(r"([a-z_:0-9]+)\{([^}]*)\} (\S+)")
 NAMES = """time_to_first_token_seconds inter_token_latency_seconds request_time_per_output_token_seconds
@@ -30,34 +30,27 @@ def read(page: str) -> dict[tuple[str, str], float]:
 
 
 @pytest.mark.parametrize("name", NAMES.split())
-def test_every_name_of_vllm_is_there(play: Play, name: str) -> None:
+async def test_every_name_of_vllm_is_there(play: Play, name: str) -> None:
     """A client that compares its view with the server's would find nothing."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         page = (await stage.get("/metrics"))[2]
 
         assert f"# TYPE vllm:{name} " in page
         assert any(metric.startswith(f"vllm:{name}") for metric, _ in read(page))
 
-    play(scenario)
 
-
-def test_every_line_is_a_comment_or_a_value(play: Play) -> None:
+async def test_every_line_is_a_comment_or_a_value(play: Play) -> None:
     """Prometheus refuses a page for one bad line."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(name='a"b') as stage:
         _, headers, page = await stage.get("/metrics")
 
         assert all(line.startswith("# ") or LINE.fullmatch(line) for line in page.splitlines())
         assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
 
-    play(scenario, name='a"b')
 
-
-def test_answers_are_counted_with_their_times(play: Play) -> None:
+async def test_answers_are_counted_with_their_times(play: Play) -> None:
     """Sums and counts are what clients are checked against."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(backend="null:ttft=2ms") as stage:
         for stream in (True, False, True):
             await stage.post("/v1/completions", {"prompt": [1, 2], "max_tokens": 5, "stream": stream})
         values = read((await stage.get("/metrics"))[2])
@@ -74,14 +67,12 @@ def test_answers_are_counted_with_their_times(play: Play) -> None:
         assert 15 == values["bench:token_lateness_seconds_count", labels]
         assert 0 <= values["bench:token_lateness_seconds_sum", labels] < 15.0
 
-    play(scenario, backend="null:ttft=2ms")
 
-
-def test_what_the_service_says_is_passed_on(play: Play, by_hand: Callable[..., ByHand]) -> None:
+async def test_what_the_service_says_is_passed_on(play: Play, by_hand: Callable[..., ByHand]) -> None:
     """Queue, memory and preemptions of the system under test would be invisible."""
     service = by_hand(waiting=2)
 
-    async def scenario(stage: Stage) -> None:
+    async with play(service) as stage:
         values = read((await stage.get("/metrics"))[2])
         labels = 'engine="0",model_name="by-hand"'
 
@@ -90,8 +81,6 @@ def test_what_the_service_says_is_passed_on(play: Play, by_hand: Callable[..., B
             for name in ("num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total")
         )
         assert 24 <= values["vllm:iteration_tokens_total_sum", labels]
-
-    play(scenario, service)
 
 
 def test_a_value_on_a_bound_belongs_below_it() -> None:

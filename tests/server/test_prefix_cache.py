@@ -1,6 +1,6 @@
 """Behind the server prompts that begin alike share their blocks: those of the prompt, and those of the answer to it."""
 
-import asyncio
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -8,7 +8,7 @@ from backends.engine_process.generation import block_names
 from backends.server import engine_service, sim_service
 from backends.server.service import Sampling
 from harness.spec import parse
-from server._received import Received, run
+from server._received import Received, running
 
 SPECS = {
     "sim": "sim:model=llama2-7b,policy=vllm-v0,prefix_cache=on,latency=linear:base_s=0.001",
@@ -17,36 +17,33 @@ SPECS = {
 MAKERS = {"sim": sim_service.make, "engine": engine_service.make}
 
 
-def served(backend, use):
-    """Start the service, let `use(ask, service)` use it; `ask(prompt)` gives (answer, cached tokens)."""
+@asynccontextmanager
+async def asking(backend):
+    """`(ask, service)`; `await ask(prompt)` gives (answer, cached tokens)."""
+    async with running(MAKERS[backend](parse(SPECS[backend]))) as service:
 
-    async def using(service):
         async def ask(prompt, tokens=30):
             received = Received()
             ticket = service.submit(prompt, Sampling(tokens, ignore_eos=True), received)
-            await asyncio.wait_for(received.ended.wait(), 120)
+            await received.ended.wait()
             return received.tokens, ticket.cached_tokens
 
-        return await use(ask, service)
-
-    return run(MAKERS[backend](parse(SPECS[backend])), using)
+        yield ask, service
 
 
 @pytest.mark.parametrize("backend", SPECS)
-def test_a_chat_pays_only_for_what_is_new(backend):
+async def test_a_chat_pays_only_for_what_is_new(backend):
     """Every turn of a conversation would be computed from its first word on; a cleared cache would still answer."""
     prompt = [i % 50 + 10 for i in range(37)]
 
-    async def use(ask, service):
+    async with asking(backend) as (ask, service):
         answer, first = await ask(prompt)
         again, second = await ask(prompt)
         _, third = await ask([*prompt, *answer, 11, 12, 13])
         stats = service.stats()
         service.clear_cache()
         _, fourth = await ask(prompt)
-        return answer, again, (first, second, third, fourth), stats
-
-    answer, again, cached, stats = served(backend, use)
+        cached = (first, second, third, fourth)
 
     assert answer == again, "a hit must not change a token"
     assert (0, 32, 64, 0) == cached, "37 tokens: two full blocks; with all but the last of 30 more: four"

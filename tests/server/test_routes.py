@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from conftest import Play, Stage
+    from conftest import Play
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
@@ -19,10 +19,9 @@ HELLO = {"model": "null", "messages": [{"role": "user", "content": "hello"}], "m
 WORDS = " be bi bo"
 
 
-def test_a_chat_that_does_not_stream_is_one_object(play: Play) -> None:
+async def test_a_chat_that_does_not_stream_is_one_object(play: Play) -> None:
     """The plainest client would get no answer."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         status, headers, text = await stage.post(CHAT, HELLO)
         answer = json.loads(text)
 
@@ -34,13 +33,10 @@ def test_a_chat_that_does_not_stream_is_one_object(play: Play) -> None:
         assert 3 == answer["usage"]["completion_tokens"]
         assert answer["usage"]["total_tokens"] == answer["usage"]["prompt_tokens"] + 3
 
-    play(scenario)
 
-
-def test_a_completion_that_does_not_stream_is_one_object(play: Play) -> None:
+async def test_a_completion_that_does_not_stream_is_one_object(play: Play) -> None:
     """The older API would be another one than OpenAI's."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         _, _, text = await stage.post(TEXT, {"prompt": "hello", "max_tokens": 3})
         answer = json.loads(text)
 
@@ -48,13 +44,10 @@ def test_a_completion_that_does_not_stream_is_one_object(play: Play) -> None:
         assert [{"index": 0, "text": WORDS, "finish_reason": "length", "logprobs": None}] == answer["choices"]
         assert {"cached_tokens": 0} == answer["usage"]["prompt_tokens_details"]
 
-    play(scenario)
 
-
-def test_chunks_of_a_chat_come_in_the_order_of_the_api(play: Play) -> None:
+async def test_chunks_of_a_chat_come_in_the_order_of_the_api(play: Play) -> None:
     """Clients that count on role, text, finish, usage, [DONE] would break."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         chunks: list[Any] = await stage.stream(CHAT, {**HELLO, "stream_options": {"include_usage": True}})
         texts = [chunk["choices"][0]["delta"] for chunk in chunks[:-2]]
 
@@ -66,26 +59,20 @@ def test_chunks_of_a_chat_come_in_the_order_of_the_api(play: Play) -> None:
         assert 1 == len({(c["id"], c["object"], c["created"], c["model"]) for c in chunks[:-1]})
         assert not any("usage" in chunk for chunk in chunks[:-2])
 
-    play(scenario)
 
-
-def test_chunks_of_a_completion_have_no_role(play: Play) -> None:
+async def test_chunks_of_a_completion_have_no_role(play: Play) -> None:
     """A completion's first event would be no token."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         chunks: list[Any] = await stage.stream(TEXT, {"prompt": [1, 2], "max_tokens": 3})
 
         assert [*[f" {w}" for w in WORDS.split()], ""] == [chunk["choices"][0]["text"] for chunk in chunks[:-1]]
         assert {"text_completion"} == {chunk["object"] for chunk in chunks[:-1]}
         assert "[DONE]" == chunks[-1]
 
-    play(scenario)
 
-
-def test_usage_on_every_chunk_counts_the_tokens_so_far(play: Play) -> None:
+async def test_usage_on_every_chunk_counts_the_tokens_so_far(play: Play) -> None:
     """A client that counts by continuous usage would take the role for a token."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         options = {"include_usage": True, "continuous_usage_stats": True}
         chunks: list[Any] = await stage.stream(CHAT, {**HELLO, "stream_options": options})
 
@@ -93,13 +80,10 @@ def test_usage_on_every_chunk_counts_the_tokens_so_far(play: Play) -> None:
         assert all(c["usage"]["total_tokens"] == c["usage"]["prompt_tokens"] + c["usage"]["completion_tokens"]
                    for c in chunks[:-1])  # fmt: skip
 
-    play(scenario)
 
-
-def test_headers_of_a_stream_forbid_every_buffer(play: Play) -> None:
+async def test_headers_of_a_stream_forbid_every_buffer(play: Play) -> None:
     """A proxy would hold tokens back, and a client could not find its request again."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         status, headers, _ = await stage.post(CHAT, {**HELLO, "stream": True}, **{"x-request-id": "r-17"})
 
         assert 200 == status
@@ -109,50 +93,38 @@ def test_headers_of_a_stream_forbid_every_buffer(play: Play) -> None:
         assert "r-17" == headers["X-Request-Id"]
         assert headers["Server"].startswith("bench/")
 
-    play(scenario)
 
-
-def test_a_request_without_an_id_gets_one(play: Play) -> None:
+async def test_a_request_without_an_id_gets_one(play: Play) -> None:
     """Two answers could not be distinguished."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         ids = {(await stage.post(TEXT, {"prompt": "a", "max_tokens": 1}))[1]["X-Request-Id"] for _ in range(3)}
 
         assert 3 == len(ids)
 
-    play(scenario)
 
-
-def test_a_connection_serves_many_requests(play: Play) -> None:
+async def test_a_connection_serves_many_requests(play: Play) -> None:
     """Each request would pay for a new connection, or the second one would read the rest of the first."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         for _ in range(3):
             chunks: list[Any] = await stage.stream(CHAT, HELLO)
 
             assert "[DONE]" == chunks[-1]
         assert 1 == len(stage.http.connector._conns)  # type: ignore[union-attr]
 
-    play(scenario)
 
-
-def test_an_http_1_0_client_gets_the_stream_without_chunks(play: Play) -> None:
+async def test_an_http_1_0_client_gets_the_stream_without_chunks(play: Play) -> None:
     """An old client would read chunk lengths as text."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         data, _ = await stage.raw(CHAT, {**HELLO, "stream": True}, version="1.0")
         _, body = data.split(b"\r\n\r\n", 1)
 
         assert body.startswith(b"data: {")
         assert body.endswith(b"data: [DONE]\n\n")
 
-    play(scenario)
 
-
-def test_a_stream_without_chunks_ends_with_its_connection(play: Play, wire_request: Callable[..., bytes]) -> None:
+async def test_a_stream_without_chunks_ends_with_its_connection(play: Play, wire_request: Callable[..., bytes]) -> None:
     """An old client that would keep the connection would wait for more until the server closes it, for 75 s."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         reader, writer = await asyncio.open_connection("127.0.0.1", stage.running.port)
         request = wire_request(CHAT, {**HELLO, "stream": True}, "1.0")
         writer.write(request.replace(b"Connection: close", b"Connection: keep-alive"))
@@ -161,13 +133,10 @@ def test_a_stream_without_chunks_ends_with_its_connection(play: Play, wire_reque
 
         assert data.endswith(b"data: [DONE]\n\n")
 
-    play(scenario)
 
-
-def test_models_tell_what_vllms_benchmark_reads(play: Play) -> None:
+async def test_models_tell_what_vllms_benchmark_reads(play: Play) -> None:
     """`vllm bench` takes `root` for its tokenizer, our own client `max_model_len` for its prompts."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(name="served") as stage:
         _, _, text = await stage.get("/v1/models")
         (model,) = json.loads(text)["data"]
 
@@ -176,44 +145,31 @@ def test_models_tell_what_vllms_benchmark_reads(play: Play) -> None:
         assert json.loads((await stage.get("/v1/models/served"))[2])["id"] == "served"
         assert 404 == (await stage.get("/v1/models/other"))[0]
 
-    play(scenario, name="served")
 
-
-def test_both_names_of_a_model_are_known(play: Play) -> None:
+async def test_both_names_of_a_model_are_known(play: Play) -> None:
     """A client that uses the folder's name would be refused with --name."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play(name="served") as stage:
         for name, status in (("served", 200), ("null", 200), ("other", 404)):
             assert status == (await stage.post(TEXT, {"model": name, "prompt": "a", "max_tokens": 1}))[0]
 
-    play(scenario, name="served")
-
 
 @pytest.mark.parametrize("path", ["/health", "/version", "/metrics", "/v1/models"])
-def test_head_answers_wherever_get_does(play: Play, path: str) -> None:
+async def test_head_answers_wherever_get_does(play: Play, path: str) -> None:
     """AIPerf asks HEAD /metrics before it starts."""
-
-    async def scenario(stage: Stage) -> None:
-        async with stage.http.head(stage.root + path) as answer:
-            assert 200 == answer.status
-            assert b"" == await answer.read()
-
-    play(scenario)
+    async with play() as stage, stage.http.head(stage.root + path) as answer:
+        assert 200 == answer.status
+        assert b"" == await answer.read()
 
 
-def test_health_is_empty(play: Play) -> None:
+async def test_health_is_empty(play: Play) -> None:
     """GuideLLM asks for it twice and gives up without."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         assert (200, "") == (await stage.get("/health"))[::2]
 
-    play(scenario)
 
-
-def test_tokens_and_text_are_turned_into_each_other(play: Play) -> None:
+async def test_tokens_and_text_are_turned_into_each_other(play: Play) -> None:
     """A client that counts tokens at the server would count others than the server."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         tokens = json.loads((await stage.post("/tokenize", {"model": "null", "prompt": " be bi!"}))[2])
 
         assert 3 == tokens["count"] == len(tokens["tokens"])
@@ -222,18 +178,13 @@ def test_tokens_and_text_are_turned_into_each_other(play: Play) -> None:
         usage = json.loads((await stage.post(CHAT, HELLO))[2])["usage"]
         assert chat["count"] == usage["prompt_tokens"]
 
-    play(scenario)
 
-
-def test_other_routes_and_methods_get_openais_errors(play: Play) -> None:
+async def test_other_routes_and_methods_get_openais_errors(play: Play) -> None:
     """A client would show a page of HTML instead of a sentence."""
-
-    async def scenario(stage: Stage) -> None:
+    async with play() as stage:
         status, _, text = await stage.get("/server_info")
         assert 404 == status
         assert {"message", "type", "param", "code"} == set(json.loads(text)["error"])
         status, headers, text = await stage.get(CHAT)
         assert (405, "POST") == (status, headers["Allow"])
         assert json.loads(text)["error"]["message"].startswith(f"GET {CHAT}")
-
-    play(scenario)

@@ -15,8 +15,7 @@ from backends.sim import Sim
 from harness.api import Request
 from harness.errors import UsageError
 from harness.spec import parse
-from server import _received
-from server._received import Received
+from server._received import Received, running
 
 POLICIES = [
     "static:batch=4", "static:batch=4,pad=false", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
@@ -142,18 +141,13 @@ def test_withdrawn_in_flight_means_out_of_the_next_step():
     assert (2, 1) == (third.step.decode_seqs, fourth.step.decode_seqs)
 
 
-def run(spec, use):
-    """Start a service of the simulator, use it, close it."""
-    return _received.run(make(parse(spec)), use)
-
-
 @pytest.mark.parametrize("policy", ["sarathi", "vllm-v0", "orca", "static:4"])
-def test_a_served_answer_is_due_when_the_simulator_says(policy):
+async def test_a_served_answer_is_due_when_the_simulator_says(policy):
     """What a client measures here must be the policy, not this server. Equal to the last bit for its own arrivals."""
     spec = f"sim:policy={policy},kv_blocks=60,latency=linear:base_s=0.002"
     arrived = []
 
-    async def use(service):
+    async with running(make(parse(spec))) as service:
         keep, received = service._live.arrive, [Received() for _ in range(12)]
 
         def noting(request, at_s):
@@ -165,9 +159,7 @@ def test_a_served_answer_is_due_when_the_simulator_says(policy):
             service.submit([1 + i] * (1 + 20 * i), Sampling(5 + 3 * i), one)
             await received[max(0, i - 3)].first.wait()
         await asyncio.gather(*(one.ended.wait() for one in received))
-        return received, service.stats(), service.steps()
-
-    received, stats, steps = run(spec, use)
+        stats, steps = service.stats(), service.steps()
     expected = virtual(make(parse(spec)).sim, arrived)
 
     assert [expected[r.id] for r in arrived] == [one.due_s for one in received]
@@ -178,10 +170,9 @@ def test_a_served_answer_is_due_when_the_simulator_says(policy):
     assert steps[-1].end_s == max(one.due_s[-1] for one in received)
 
 
-def test_an_aborted_answer_makes_room():
+async def test_an_aborted_answer_makes_room():
     """A sequence that waits for memory gets it in the next step."""
-
-    async def use(service):
+    async with running(make(parse("sim:kv_blocks=10,latency=linear:base_s=0.005"))) as service:
         long, waiting = Received(), Received()
         ticket = service.submit([1] * 100, Sampling(61), long)
         await long.first.wait()
@@ -190,19 +181,16 @@ def test_an_aborted_answer_makes_room():
         ticket.abort()
         ticket.abort()
         await waiting.ended.wait()
-        return len(long.tokens) - before, long.end, second.scheduled_s, waiting, service.stats()
-
-    more, end, scheduled_s, waiting, stats = run("sim:kv_blocks=10,latency=linear:base_s=0.005", use)
+        more, end, scheduled_s, stats = len(long.tokens) - before, long.end, second.scheduled_s, service.stats()
 
     assert (0, None, 5) == (more, end, len(waiting.tokens))
     assert scheduled_s < waiting.due_s[0]
     assert 0.0 == stats.kv_usage
 
 
-def test_a_listener_may_abort_others_and_itself_while_it_hears():
+async def test_a_listener_may_abort_others_and_itself_while_it_hears():
     """A stop text is seen in the middle of a step."""
-
-    async def use(service):
+    async with running(make(parse("sim:latency=linear:base_s=0.002"))) as service:
         received, last = [Received() for _ in range(3)], Received()
         tickets = []
         original_step = received[0].step
@@ -216,56 +204,46 @@ def test_a_listener_may_abort_others_and_itself_while_it_hears():
         tickets += [service.submit([1] * 5, Sampling(10), one) for one in received]
         service.submit([1] * 5, Sampling(10), last)
         await last.ended.wait()
-        return [len(one.tokens) for one in received], service.stats()
-
-    tokens, stats = run("sim:latency=linear:base_s=0.002", use)
+        tokens, stats = [len(one.tokens) for one in received], service.stats()
 
     assert [1, 0, 0] == tokens
     assert 0.0 == stats.kv_usage
 
 
-def test_a_request_withdrawn_at_once_never_runs():
+async def test_a_request_withdrawn_at_once_never_runs():
     """A client that hangs up at once costs nothing."""
-
-    async def use(service):
+    async with running(make(parse("sim:latency=linear:base_s=0.002"))) as service:
         gone, other = Received(), Received()
         service.submit([1] * 5, Sampling(1000), gone).abort()
         service.submit([1] * 5, Sampling(3), other)
         await other.ended.wait()
-        return gone.tokens, service.steps()
-
-    tokens, steps = run("sim:latency=linear:base_s=0.002", use)
+        tokens, steps = gone.tokens, service.steps()
 
     assert ([], 3) == (tokens, len(steps))
 
 
-def test_equal_prompts_have_equal_answers_that_can_be_read():
+async def test_equal_prompts_have_equal_answers_that_can_be_read():
     """Greedy text that changes from one request to the next would look like a broken server."""
-
-    async def use(service):
+    async with running(make(parse("sim:latency=linear:base_s=0.001"))) as service:
         received = [Received() for _ in range(4)]
         samplings = [Sampling(6), Sampling(6), Sampling(6, temperature=1.0, seed=3), Sampling(6)]
         for one, prompt, sampling in zip(received, [[1, 2], [1, 2], [1, 2], [1, 3]], samplings, strict=True):
             service.submit(prompt, sampling, one)
         await asyncio.gather(*(one.ended.wait() for one in received))
-        return [service.tokenizer.decode(one.tokens) for one in received]
-
-    first, again, seeded, other = run("sim:latency=linear:base_s=0.001", use)
+        first, again, seeded, other = [service.tokenizer.decode(one.tokens) for one in received]
 
     assert first == again
     assert len({first, seeded, other}) == 3
     assert first.replace(" ", "").isalpha()
 
 
-def test_what_can_never_be_served_is_refused_at_once():
+async def test_what_can_never_be_served_is_refused_at_once():
     """It would wait for ever."""
-
-    async def use(service):
+    async with running(make(parse("sim:kv_blocks=10"))) as service:
         with pytest.raises(ValueError, match="needs KV memory for 199 tokens, the replica has 160"):
             service.submit([1] * 100, Sampling(100), Received())
-        return service.max_model_len, service.model, service.stats().waiting
 
-    assert (161, "opt-13b", 0) == run("sim:kv_blocks=10", use)
+        assert (161, "opt-13b", 0) == (service.max_model_len, service.model, service.stats().waiting)
 
 
 @pytest.mark.parametrize(
@@ -304,19 +282,17 @@ def test_the_clock_of_the_service_is_the_monotonic_clock():
     assert make(parse("sim")).clock is time.monotonic
 
 
-def test_a_service_without_a_replica_is_not_up():
+async def test_a_service_without_a_replica_is_not_up():
     """A load balancer would send requests to a server that can only reject them."""
     now = [0.0]
 
-    async def looked_at() -> list[bool]:
-        service = SimService(Sim(replicas=2, fail="replica:0@1s;replica:1@2s..4s"), clock=lambda: now[0])
-        await service.start()
-        service.submit([1] * 5, Sampling(2), Received())  # time begins
-        seen = []
-        for now[0] in (0.5, 1.5, 2.5, 4.5):
-            service._ring()
-            seen.append(service.stats().up)
-        await service.close()
-        return seen
+    service = SimService(Sim(replicas=2, fail="replica:0@1s;replica:1@2s..4s"), clock=lambda: now[0])
+    await service.start()
+    service.submit([1] * 5, Sampling(2), Received())  # time begins
+    seen = []
+    for now[0] in (0.5, 1.5, 2.5, 4.5):
+        service._ring()
+        seen.append(service.stats().up)
+    await service.close()
 
-    assert [True, True, False, True] == asyncio.run(looked_at())
+    assert [True, True, False, True] == seen
