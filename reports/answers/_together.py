@@ -16,8 +16,7 @@ from reports._format import clean, quoted
 from reports.answers import capacity, sweep
 from reports.document import Block, Document, Finding, Notice, Section
 from reports.figures import curves
-from reports.study import of_capacity, of_many, of_sweep
-from reports.study.runs import Study
+from reports.study import Study, of_capacity, of_many, of_sweep
 
 UNTESTED = "bench compare tests whether two systems differ."
 RUNS = "runs"

@@ -43,8 +43,7 @@ from reports.document import (
     notices,
 )
 from reports.document.curve import Curve
-from reports.study.capacity import folders, lone, of_capacity, share, trials
-from reports.study.runs import Study
+from reports.study import Study, folders, lone, of_capacity, share, trials
 
 GOES_ON = "; with its --out it goes on from there"
 RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from harness.data.codec import encode
 from harness.data.run_json import RunInfo, Workload
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.axes import RATE
+from harness.experiments.sweep.crossings import ratio
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics.measure import headline, metrics
 from harness.metrics.objective import meets
@@ -22,11 +24,9 @@ from reports import _format, _system
 from reports._format import clean
 from reports._system import Facts, flat, part
 from reports._verdict import FIND_CAPACITY
-from reports.document import Block, Cell, Command, Document, Finding, Notice, Section, Table, figures_of, page_of
+from reports.document import Cell, Command, Document, Finding, Notice, Section, Table, figures_of, page_of
 from reports.document.curve import Curve
-from reports.study import runs as study_runs
-from reports.study.runs import Study, floor_s, infos
-from reports.study.sweep import along, at, axis_title, named, of_sweep
+from reports.study import Capacity, Study, System, along, at, axis_title, floor_s, infos, named, of_sweep
 
 FIGURE_SECTIONS = {
     "figures": "Goodput",
@@ -220,36 +220,46 @@ def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iter
 def of_figures(study: Study, crossings: Sequence[Table] = ()) -> Iterator[Section]:
     """The figures of a study in their sections; below the first of them where the goals are crossed."""
     for key, title in FIGURE_SECTIONS.items():
-        blocks: list[Block] = [*figures_of("study", study, section=key)]
-        if key == "figures":
-            slos = [system.slo for system in study.systems if system.line]
-            comparable = len(set(slos)) < len(slos)
-            blocks += [*crossings, *(figures_of("study", study, section="ratios") if comparable else [])]
-        yield Section(key, title, tuple(blocks))
+        below = crossings if key == "figures" else ()
+        yield Section(key, title, (*figures_of("study", study, section=key), *below))
 
 
 def crossed(study: Study) -> Table:
-    """A row for each system and goal: where it is crossed and, of several systems, how often the base that is."""
-    several, crossings = len(study.systems) > 1, study_runs.crossed(study)
-    paired = bool(crossings and crossings[0].base)
-    rows = tuple(
-        (
-            *([row.system.name] if several else []),
-            percent(row.goal),
-            _format.number(row.at[0]),
-            _format.between(*row.at[1:]),
-            " to ".join(map(_format.option, row.between)) if row.between else row.side or "-",
-            *([_format.number(row.times[0]), _format.between(*row.times[1:])] if paired else []),
-        )
-        for row in crossings
-    )
+    """A row for each system and goal: where it is crossed and how often what the first system sustains that is.
+
+    The first one that has a ratio to another, as sweep.json has them. Rates that were tried are not divided by GPUs.
+    """
+    pairs = [*combinations(study.systems, 2)] if study.axis == RATE else []
+    base = next((base for (base, head), goal in product(pairs, study.goals) if _ratio(base, head, goal)), None)
+    rows = []
+    for goal, system in product(study.goals, study.systems):
+        capacity, share = system.capacity(goal) or Capacity(goal, None, None, None, "searched"), study.share(system)
+        at = [_divided(end, share) for end in (capacity.rps, capacity.low_rps, capacity.high_rps)]
+        side = "-" if capacity.side is None else f"all {capacity.side}"
+        row = [percent(goal), _format.number(at[0]), _format.between(at[1], at[2]),
+               " to ".join(map(_format.option, capacity.between)) if capacity.between else side]  # fmt: skip
+        if base is not None:  # a ratio of rates per GPU, where these are compared
+            ends = None if system is base else _ratio(base, system, goal)
+            times = [_divided(end, share / study.share(base)) for end in ends or (None, None, None)]
+            row += [_format.number(times[0]), _format.between(times[1], times[2])]
+        rows.append((system.name, *row) if len(study.systems) > 1 else tuple(row))
     what = f"sustains ({study.rate_unit})" if study.axis == RATE else f"crossed at {axis_title(study.axis)}"
     between = "between (req/s)" if study.axis == RATE else "between"
+    several = len(study.systems) > 1
     heads = (*(["system"] if several else []), "goal", what, "95% interval", between,
-             *([f"times {crossings[0].base}{study.per_gpu_text}", "95% interval"] if paired else []))  # fmt: skip
+             *([f"times {base.name}{study.per_gpu_text}", "95% interval"] if base is not None else []))  # fmt: skip
     how = " or ".join(dict.fromkeys(capacity.how for system in study.systems for capacity in system.capacities))
     caption = ", ".join(filter(None, ("where attainment crosses the goals", how)))
-    return Table(caption, heads, rows, int(several))
+    return Table(caption, heads, tuple(rows), int(several))
+
+
+def _divided(end: float | None, by: float) -> float | None:
+    return None if end is None else end / by
+
+
+def _ratio(base: System, head: System, goal: float) -> tuple[float, float | None, float | None] | None:
+    """What `head` sustains over what `base` does; None where they were not swept over the rate under the same SLO."""
+    return ratio(base.line, head.line, goal) if base.slo == head.slo and base.line and head.line else None
 
 
 def tables(info: SweepAnswer) -> Iterator[Table]:

@@ -66,7 +66,6 @@ FIGURES = (
     Figure("burstiness", "run", FIDELITY, "How bursty the requests came", "traffic", True),
     Figure("lengths", "run", FIDELITY, "Lengths requested and received", "cdf", True),
     Figure("attainment_rate", "study", "figures", "Attainment against rate", "curves"),
-    Figure("ratios", "study", "ratios", "What each system sustains over the first that crosses", "curves"),
     Figure("interactivity", "study", "latency", "Throughput against interactivity", "curves"),
     Figure("latency_rate", "study", "latency", "TTFT and TPOT against rate", "curves"),
     Figure("stages_rate", "study", "time", "Where the time of a request goes, by rate", "stages"),

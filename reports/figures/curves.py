@@ -3,7 +3,6 @@
 After figures 8 and 9 of DistServe (OSDI 2024): all bounds together solid, TTFT alone dotted, TPOT alone dashed.
 """
 
-import math
 from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
@@ -20,8 +19,7 @@ from reports._format import clean, in_figure
 from reports.figures import style, systems
 from reports.figures.style import Look
 from reports.figures.systems import Line
-from reports.study import Point, Study, System, runs
-from reports.study.sweep import axis_title
+from reports.study import Point, Study, System, axis_title, floor_s
 
 BY_PERCENTILE = "Every bound is on a percentile of a run, so there is no share of requests to draw."
 _OTHERS = (Look(style.PURPLE, "dashdot", "x"), Look(style.OCHRE, "longdash", "cross"),
@@ -36,8 +34,6 @@ _NAMED = 3
 _METRICS = ("ttft", "tpot")
 _PARTS = {"p50": Look(style.GREEN), "p90": Look(style.BLUE, "dash", "square"),
           "p99": Look(style.VERMILLION, "dot", "diamond")}  # fmt: skip
-_REST, _ROW = 130, 44
-"""Pixels of a figure of rows, and of each row of it."""
 _NEAR = 10.0
 """A floor that lies further below the latencies than this is in the text and not drawn."""
 _NO_LATENCY = (
@@ -205,40 +201,6 @@ def _between(ends: Sequence[float | None], share: float) -> str:
     return "" if low is None or high is None else f" ({_format.number(low / share)} to {_format.number(high / share)})"
 
 
-def ratios(study: Study) -> go.Figure | str:
-    """A row for each system and goal: what it sustains over the base, with its interval over the seeds of both."""
-    rows = [row for row in runs.crossed(study) if row.times[0] is not None]
-    if not rows:
-        return ("No two systems cross the same goal over the rate under one SLO, so there are no ratios; "
-                "bench sweep with other rates brings them.")  # fmt: skip
-    base = rows[0].base
-    names = list(dict.fromkeys(row.system.name for row in rows))
-    labels = {name: "<br>".join(style.wrapped(in_figure(name))) for name in names}
-    drawn = style.new(height=_REST + _ROW * len(names))
-    for goal, look in zip(study.goals, style.SYSTEMS, strict=False):
-        of_goal = [row for row in rows if row.goal == goal]
-        values = np.array([[math.nan if end is None else end for end in row.times] for row in of_goal]).reshape(-1, 3)
-        style.curve(
-            drawn, values[:, 0], [labels[row.system.name] for row in of_goal], f"goal {goal * 100:g}%", look,
-            "%{x:.3g} times", mode="markers", size=10, ends=(values[:, 1], values[:, 2]), across=True,
-        )  # fmt: skip
-    all_ends = [end for row in rows for end in row.times if end is not None]
-    style.axes(
-        drawn,
-        style.log_axis(f"times what {in_figure(base, 40)} sustains{study.per_gpu_text}", [*all_ends, 1.0]),
-        style.axis("", type="category", categoryorder="array", categoryarray=[*labels.values()], autorange="reversed"),
-    )
-    style.upright(drawn, 1.0, look=Look(style.GREY, width=1.0))
-    times_base = f"times {base}{study.per_gpu_text}"
-    values_of = {
-        row.system.name: [f"{_format.number(row.times[0])}{_between(row.times[1:], 1.0)} {times_base}"]
-        for row in rows
-        if row.goal == rows[0].goal
-    }
-    seeds = "Lines: 95% interval over the seeds of both; one that contains 1 shows no significant difference."
-    return style.done(drawn, style.finding(values_of), [seeds if len(all_ends) > len(rows) else ""])
-
-
 def latency_rate(study: Study) -> go.Figure | str:
     """Percentiles of TTFT above those of TPOT on log axes against the rate, with bounds and the client's own error."""
     all_lines = systems.lines(study, made=True)
@@ -246,7 +208,7 @@ def latency_rate(study: Study) -> go.Figure | str:
     if not lines:
         grown = any(point.overloaded for line in all_lines for point in line.points)
         return _NO_LATENCY if grown else systems.NO_CURVE
-    floors = runs.floor_s(study)
+    floors = floor_s(study)
     drawn = style.panels([0.5, 0.5], 620, spacing=0.06)
     x, notes = systems.rate_axis(study, lines), []
     alike, single = all(np.array_equal(line.x, lines[0].x) for line in lines), len(lines) == 1
@@ -283,15 +245,17 @@ def _bounds(
     drawn: go.Figure, row: int, metric: str, lines: Sequence[Line], values: list[float], floor_s: float | None
 ) -> str:
     """The y axis of a panel, with bounds and floor; returns the note on the floor."""
-    bounds = {bound.text: bound for line in lines for point in line.points for bound in point.bounds
-              if bound.metric == metric and bound.tag is None and math.isfinite(bound.limit_s)}  # fmt: skip
+    limits_s = {
+        f"SLO {'' if bound.percentile is None else f'p{bound.percentile:g} '}{_format.limit(limit_s)}": limit_s
+        for line in lines for point in line.points for bound in point.bounds
+        if bound.metric == metric and bound.tag is None and (limit_s := bound.limit_s) is not None
+    }  # fmt: skip
     in_view = floor_s is not None and floor_s * _NEAR >= min(values)
-    ends = [*values, *(b.limit_s for b in bounds.values()), *([floor_s] if in_view and floor_s else [])]
+    ends = [*values, *limits_s.values(), *([floor_s] if in_view and floor_s else [])]
     axis = style.log_axis(f"{_data.label(metric)} (s)", ends)
     drawn.update_yaxes(axis, row=row, col=1)
-    for bound in bounds.values():
-        which = "" if bound.percentile is None else f" p{bound.percentile:g}"
-        style.level(drawn, bound.limit_s, in_figure(f"SLO{which} {_format.limit(bound.limit_s)}"), row)
+    for text, limit_s in limits_s.items():
+        style.level(drawn, limit_s, text, row)
     if floor_s is None:
         return ""
     text = f"the client's floor for {_data.label(metric)} ({_format.seconds(floor_s)})"

@@ -18,8 +18,7 @@ from reports.comparison import METRICS, TIMES_S, Comparison, band
 from reports.figures import style
 from reports.figures.curves import attainment_rate
 from reports.figures.style import SIDES, Look
-from reports.study import Capacity, Point, Study, System, of_capacity
-from reports.study.sweep import bound_of
+from reports.study import Capacity, Point, Study, System, bound_of, of_capacity
 
 WEIGHT = 1000
 """Requests that each point counts as where the crossing is looked for: every point alike."""

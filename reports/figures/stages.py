@@ -31,7 +31,7 @@ from reports._format import in_figure
 from reports._stages import NAMES, RULE, note
 from reports.figures import style, systems
 from reports.figures.systems import Group
-from reports.study import Point, Study, runs
+from reports.study import GONE, Study, phases, samples_of
 
 NO_STAMPS = (
     "No request ended well with the times of its sending, first and last token, of which phases are known; the counts "
@@ -191,15 +191,15 @@ def stages_rate(study: Study) -> go.Figure | str:
     groups = systems.groups(study)
     stacks = []
     for group in groups:
-        phases = {name: runs.phases(runs.of(study, point)) for name, point in group.points.items()}
-        if shares := {name: percents for name, percents in phases.items() if percents}:  # whose runs can be read
+        by_rate = {name: phases(samples_of(study, point)) for name, point in group.points.items()}
+        if shares := {name: percents for name, percents in by_rate.items() if percents}:  # whose runs can be read
             stacks.append((group, shares))
     if not stacks:
-        return runs.GONE if groups else NO_RUN
+        return GONE if groups else NO_RUN
     drawn = _stacked(study, stacks, "time (%)", top=100.5)
     phase_notes = dict.fromkeys(note(tuple(shares)) for _, percents in stacks for shares in percents.values())
     notes = ["Time of all requests taken together.", *phase_notes]
-    return style.done(drawn, _growth(*stacks[0]), [*notes, *_group_notes(study, groups, [g for g, _ in stacks])])
+    return style.done(drawn, _growth(*stacks[0]), [*notes, systems.no_panel(study, [g for g, _ in stacks])])
 
 
 def _growth(group: Group, percents: Percents) -> str:
@@ -221,15 +221,15 @@ def misses_rate(study: Study) -> go.Figure | str:
     groups = systems.groups(study)
     by_group = [(group, causes) for group in groups if (causes := _causes(study, group))]
     if not by_group:
-        readable = any(runs.of(study, point) for group in groups for point in group.points.values())
-        return UNBOUND if readable else runs.GONE
+        readable = any(samples_of(study, point) for group in groups for point in group.points.values())
+        return UNBOUND if readable else GONE
     if not any(shares for _, causes in by_group for shares in causes.values()):
         return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
     percents = [(group, _ordered(causes)) for group, causes in by_group]
     drawn = _stacked(study, percents, "requests that<br>missed (%)")
     rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
     under = "Misses are those of the SLO under which the runs were made." if rescored else ""
-    notes = [under, RULE, *_group_notes(study, groups, [group for group, _ in by_group])]
+    notes = [under, RULE, systems.no_panel(study, [group for group, _ in by_group])]
     group, causes = by_group[0]
     label, shares = max(causes.items(), key=lambda item: sum(item[1].values()))
     total, most = sum(shares.values()), max(shares, key=lambda cause: shares[cause])
@@ -244,7 +244,7 @@ def _causes(study: Study, group: Group) -> Percents:
     """The percent of all requests at each label whose runs can be read and had an SLO of their own."""
     percents = {}
     for label, point in group.points.items():
-        read = [(run.requests, run.stages.misses) for run in runs.of(study, point)]
+        read = [(run.requests, run.stages.misses) for run in samples_of(study, point)]
         scored = [(requests, causes) for requests, causes in read if causes is not None]
         total, counted = sum(requests for requests, _ in scored), Counter[str]()
         for _, causes in scored:
@@ -261,11 +261,6 @@ def _ordered(causes: Percents) -> Percents:
         summed.update(shares)
     keys = [cause for cause, _ in summed.most_common()]
     return {label: {key: shares.get(key, 0.0) for key in keys} for label, shares in causes.items()}
-
-
-def _group_notes(study: Study, groups: Sequence[Group], shown: Sequence[Group]) -> list[str]:
-    points: list[Point] = [point for group in groups for point in group.points.values()]
-    return [runs.seeds_note(study, points), systems.no_panel(study, shown)]
 
 
 def _stacked(

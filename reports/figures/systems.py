@@ -10,8 +10,7 @@ from reports import _format
 from reports._format import in_figure
 from reports.figures import style
 from reports.figures.style import Look
-from reports.study import Point, Study, System
-from reports.study.sweep import axis_title
+from reports.study import Point, Study, System, axis_title
 
 MOST = len(style.SYSTEMS)
 """Systems that one figure can tell apart."""

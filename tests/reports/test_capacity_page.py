@@ -13,7 +13,7 @@ from harness.data.codec import of
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.trials import Ledger, folder_name
 from reports import answers as pages
-from reports.document import Figure, Table, html
+from reports.document import Table, html
 from reports.study import Study, of_capacity
 
 SEARCH = [
@@ -108,7 +108,6 @@ def test_searched_rates_are_not_called_interpolated(info: Any, searched: Path) -
     captions = [block.caption for block in section.blocks if isinstance(block, Table)]
 
     assert ["where attainment crosses the goals, searched"] == captions
-    assert "ratios" not in [block.key for block in section.blocks if isinstance(block, Figure)]
 
 
 def test_points_of_a_search_know_each_bound(info: Any, searched: Path) -> None:

@@ -29,7 +29,7 @@ from reports.answers.sweep import crossed
 from reports.document import Document, Figure, Section
 from reports.document import html as document_html
 from reports.figures import systems
-from reports.figures.curves import attainment_rate, finding, interactivity, ratios
+from reports.figures.curves import attainment_rate, finding, interactivity
 from reports.figures.stages import misses_rate, stages_rate
 from reports.study import Study
 
@@ -140,11 +140,9 @@ def test_drawings_of_a_sweep_golden(
     both = studied(info, swept)
     more = [dataclasses.replace(both.systems[0], name=name, made=name) for name in ("orca", "static", "fcfs")]
     five = dataclasses.replace(both, systems=(*both.systems, *more))
-    ends = {"worse": (0.8, 0.7, 0.9), "better": (1.5, 1.2, 1.9), "alike": (1.02, 0.97, 1.08)}
-    monkeypatch.setattr("reports.study.runs.ratio", lambda _, line, __: ends.get(line[0], ends["alike"]))
     monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: None)
     plain = finding(of_systems(slow=capacity(1.5), fast=capacity(3.0)))
-    monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: ends["alike"])
+    monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: (1.02, 0.97, 1.08))
     sketched("sweep-drawings.txt", {
         "the curve is that of the answer": attainment_rate(one),
         "per GPU where GPUs are known": attainment_rate(gpus(4)),
@@ -154,7 +152,6 @@ def test_drawings_of_a_sweep_golden(
         "a searched capacity has its interval": attainment_rate(of_systems(a=capacity(1.5, 1.25, 1.75))),
         "the system that sustains most is named": plain,
         "no winner where the ratio may be 1": finding(of_systems(slow=capacity(1.5), fast=capacity(1.53))),
-        "ratios beside equal": ratios(of_systems(first=capacity(1.5), worse=capacity(1.5), better=capacity(1.5))),
         "rates in their order, though one system has another": stages_rate(rate("sarathi", 2, 1.5)),
         "a rate of a thousand": stages_rate(rate("vllm-v0", 3, 3000)),
         "runs that are only scored again are drawn once": latency.draw(studied(scaled, swept)),
@@ -195,15 +192,13 @@ def test_ratios_of_the_page_are_those_of_the_answer_per_gpu(info: dict[str, Any]
         info["points"] += [{**p, "values": {**p["values"], "policy": name}} for p in (*points, empty)]
     answer = compared(of(SweepAnswer, info))
     found = study.of_sweep(answer, swept)
-    [ratio], table, drawn = answer.ratios, crossed(found), ratios(found)
+    [ratio], table = answer.ratios, crossed(found)
     rows = [dict(zip(table.heads[:-1], row, strict=False)) for row in table.rows]
     per_gpu = f"{ratio.ratio / 2:#.3g}"
 
     assert {"policy": "small"} == ratio.base
     assert ["all above", "2 to 3", "2 to 3"] == [row["between (req/s)"] for row in rows]
     assert ["-", "-", per_gpu] == [row["times policy small per GPU"] for row in rows]
-    assert "times what policy small sustains per GPU" == drawn.layout.xaxis.title.text  # type: ignore[union-attr]  # no sentence
-    assert f"{per_gpu} times policy small per GPU" in figures.finding(drawn)  # type: ignore[arg-type]
 
 
 def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) -> None:
