@@ -168,8 +168,8 @@ def show_findings(info: Answer) -> None:
 
 
 def draw(html: str, document: Document, facts: Mapping[str, object]) -> None:
-    """Write a page of pictures (`reports.traffic.page`); an existing file is replaced."""
-    from reports import traffic
+    """Write a page of pictures (`reports.answers.trace.page`); an existing file is replaced."""
+    from reports.answers import trace
 
-    files.write(Path(html), traffic.page(document, facts))
+    files.write(Path(html), trace.page(document, facts))
     note(f"Pictures: {html}")

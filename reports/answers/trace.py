@@ -2,18 +2,24 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
+
+from harness.data.lists import Floats
 from reports import _format
-from reports._format import clean, number, quoted, share
+from reports._format import clean, in_figure, number, quoted, share
 from reports._system import Facts, account, losses
-from reports.document import Block, Command, Document, Finding, Notice, Section, Table
+from reports.document import Block, Command, Document, Figure, Finding, Notice, Section, Table
 
 Info = Mapping[str, Any]
 
 _WIDTHS = {60: "1 min", 300: "5 min", 600: "10 min", 1200: "20 min", 3600: "1 h", 21600: "6 h", 86400: "1 d"}
 _MEAN = ("mean", "p50", "p90", "p99", "max")
 _UNITS = ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
+NOTHING = "There is nothing to draw: neither arrivals nor lengths were given."
 _WAITS = "follow-ups come as if answers took no time; replay with --turns answered, and they wait for theirs"
 
 
@@ -101,6 +107,53 @@ def fetched(done: Any, source: Any) -> Document:
         ("hash", state),
     )
     return _report("Fetched", rows, next=Command("look at it", f"bench trace info {quoted(done.path)}"))
+
+
+def page(document: Document, facts: Mapping[str, Any]) -> str:
+    """One offline HTML file: what a terminal is shown, and how bursty, how fast when, which lengths the traffic is.
+
+    The keys of `facts`, each of which may be left out: `name` of the stream in the legends, `times_s` (n,) of its
+    arrivals, `prompt_tokens` and `output_tokens` (m,) of all requests or an even sample; `other`, a second stream;
+    `curves`, the dispersion that a fit found (`widths_s`, `found`, `band_low`, `band_high`, `band`); `grain_s`, the
+    tick of the stamps, below which no width is drawn. Equal facts give equal bytes.
+    """
+    from reports.document import html  # heavy
+
+    pictures = Section("figures", "Pictures", tuple(_figures(facts)) or (NOTHING,))
+    return html.render(replace(document, sections=(*document.sections, pictures)))
+
+
+def _figures(facts: Mapping[str, Any]) -> Iterator[Figure]:
+    """A figure for each kind of data, in the order of the page."""
+    from reports.figures import cdf, traffic
+
+    streams, fitted = [], None
+    for stream in (facts, facts.get("other")):
+        if stream is not None:
+            times_s, prompt, output = (
+                _array(stream.get(name)) for name in ("times_s", "prompt_tokens", "output_tokens")
+            )
+            name = in_figure(stream.get("name", "arrivals"))
+            streams.append(traffic.Stream(name, None if times_s is None else np.sort(times_s), prompt, output))
+    if curves := facts.get("curves"):
+        found, low, high = (_array(curves.get(name)) for name in ("found", "band_low", "band_high"))
+        assert low is not None
+        assert high is not None
+        name = in_figure(curves.get("band", "band"))
+        fitted = traffic.Fitted(np.asarray(curves["widths_s"], np.float64), found, low, high, name)
+    arrivals = any(stream.arrivals for stream in streams)
+    if arrivals:
+        draw = partial(traffic.dispersion_of, streams, fitted, facts.get("grain_s"))
+        yield Figure("dispersion", "How bursty", draw)
+        yield Figure("rate", "Rate over time", partial(traffic.rate, streams))
+    if any(stream.prompt_tokens is not None for stream in streams):
+        yield Figure("lengths", "Lengths", partial(cdf.lengths_of_traffic, streams))
+
+
+def _array(values: Any) -> Floats | None:
+    """(n,) float64, None for nothing."""
+    array = None if values is None else np.asarray(values, np.float64)
+    return array if array is not None and len(array) else None
 
 
 def rows(facts: object, name: str = "") -> Iterator[dict[str, object]]:

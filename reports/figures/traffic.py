@@ -6,8 +6,8 @@ How bursty requests come, of a run and of traffic: the dispersion of their count
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,16 +22,8 @@ from reports.figures.style import Look
 
 MOST_WIDTH_BINS = 2_000_000
 """Widths with more bins than this are not drawn: a month in tenths of a second would fill the memory."""
-FAR = 3.1
-"""Normal value from which a curve is outside Poisson's range: at one of a dozen widths, 95% is left by chance."""
 SHORT = "A dispersion curve needs arrivals over ten bins or more; take a longer stretch of the traffic."
 _STYLES = (Look(style.BLUE), Look(style.VERMILLION, "dot", "diamond"), Look(style.GREEN, "dash", "square"))
-_TOYS = (
-    Look(style.PURPLE, "longdash", "x", 1.5),
-    Look(style.PURPLE, "dashdot", "cross", 1.5),
-    Look(style.PURPLE, "longdashdot", "triangle-up", 1.5),
-    Look(style.PURPLE, "dot", "triangle-down", 1.5),
-)
 WIDTHS_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400)
 MOST_BINS = 200
 UNITS = ((2 * 86400.0, 86400.0, "days"), (3 * 3600.0, 3600.0, "hours"), (0.0, 1.0, "s"))
@@ -67,23 +59,15 @@ class Stream:
         return arrivals.spread(counts[: len(counts) // per * per].reshape(-1, per).sum(axis=1))
 
 
-@dataclass(frozen=True, slots=True)
-class Band:
-    """Lower and upper end of what a fit gives, at the widths of its `Curves`."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Fitted:
+    """Indices of dispersion at `widths_s` (widths,): of the trace, and both ends of what draws of its model have."""
 
-    name: str
+    widths_s: Floats
+    recorded: Floats | None
     low: Floats
     high: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Dispersion curves computed elsewhere: of the stream itself, of a fit, of toys."""
-
-    widths_s: Floats | None = None
-    found: Floats | None = None
-    band: Band | None = None
-    toys: Mapping[str, Floats] = field(default_factory=dict)
+    name: str
 
 
 def rate(streams: Sequence[Stream]) -> go.Figure:
@@ -173,50 +157,48 @@ def burstiness(run: Run) -> go.Figure | str:
     return dispersion([Curve(s.name, widths_s, curve(s, widths_s, grain_s)) for s in streams], streams[0].span_s)
 
 
-def dispersion_of(streams: Sequence[Stream], known: Curves, grain_s: float | None) -> go.Figure | str:
-    """The curves of the streams and those that the caller has, with the band of a fit and the toys."""
+def dispersion_of(streams: Sequence[Stream], fitted: Fitted | None, grain_s: float | None) -> go.Figure | str:
+    """The curves of the streams, that of a trace as its fit has it, with the band of the fit."""
     bins_s = widths(max(s.span_s for s in streams), max(s.arrivals for s in streams), grain_s)
     curves = [Curve(s.name, bins_s, curve(s, bins_s, grain_s)) for s in streams if s.arrivals]
-    if known.widths_s is not None and known.found is not None:
-        curves[:1] = [Curve(streams[0].name, known.widths_s, known.found)]
-    return dispersion(curves, streams[0].span_s, known)
+    if fitted is not None and fitted.recorded is not None:
+        curves[:1] = [Curve(streams[0].name, fitted.widths_s, fitted.recorded)]
+    return dispersion(curves, streams[0].span_s, fitted)
 
 
-def dispersion(curves: Sequence[Curve], span_s: float, known: Curves | None = None) -> go.Figure | str:
-    """Log-log: the curves, Poisson at 1 with the range in which chance puts 95% of it, a fit's band, toys."""
-    known = known or Curves()
+def dispersion(curves: Sequence[Curve], span_s: float, fitted: Fitted | None = None) -> go.Figure | str:
+    """Log-log: the curves, Poisson at 1 with the range in which chance puts 95% of it, and the band of a fit."""
     curves = [c for c in (c.known() for c in curves) if len(c.widths_s)]
     if not curves:
         return SHORT
     drawn = style.new(420)
     ends = [float(v) for c in curves for v in c.values]
     bins_s = np.unique(np.concatenate([c.widths_s for c in curves]))
-    _band(drawn, bins_s, chance(bins_s, span_s), "Poisson, 95%", style.GREY)
+    bands = [("Poisson, 95%", bins_s, *chance(bins_s, span_s), style.GREY)]
+    if fitted is not None:
+        inside = np.isfinite(fitted.low) & np.isfinite(fitted.high) & (fitted.low > 0)
+        low, high = fitted.low[inside], fitted.high[inside]
+        bands.append((fitted.name, fitted.widths_s[inside], low, high, style.VERMILLION))
+        ends += [*low.tolist(), *high.tolist()]
+    for name, at_s, low, high, color in bands:
+        style.band(drawn, at_s, (low, high), (f"{name}, lower end", name), color, showlegend=True)
     look = Look(style.GREY, "longdash", width=1.0)
     style.curve(drawn, bins_s, np.ones(len(bins_s)), "Poisson is 1", look, None, mode="lines")
-    styled = list(zip(curves, _STYLES, strict=False))
-    if known.widths_s is not None:
-        if known.band is not None:
-            inside = np.isfinite(known.band.low) & np.isfinite(known.band.high) & (known.band.low > 0)
-            edges = known.band.low[inside], known.band.high[inside]
-            _band(drawn, known.widths_s[inside], edges, known.band.name, style.VERMILLION)
-            ends += [float(v) for end in edges for v in end]
-        toys = [Curve(name, known.widths_s, values).known() for name, values in known.toys.items()]
-        styled = [*zip(toys, _TOYS, strict=False), *styled]
-    for line, look in styled:
+    for line, look in zip(curves, _STYLES, strict=False):
         style.curve(drawn, line.widths_s, line.values, line.name, look, "%{x:.4~r} s: %{y:.3r}", size=7)
-        ends += [float(v) for v in line.values]
     style.axes(
         drawn,
         style.log_axis("width of the bins (s, log scale)", bins_s),
         style.log_axis("variance / mean of counts (log scale)", [*ends, 0.5, 2.0]),
     )
     note = f"The grey band holds 95% of Poisson processes of the same length ({span_text(span_s)})."
-    return style.done(drawn, dispersion_finding(curves, span_s), [note])
-
-
-def _band(drawn: go.Figure, at: Floats, ends: tuple[Floats, Floats], name: str, color: str) -> None:
-    style.band(drawn, at, ends, (f"{name}, lower end", name), color, showlegend=True)
+    values = {
+        f"Variance / mean of counts, {line.name}": [
+            f"{_format.plain(float(line.values[i]), 3)} in {span_text(float(line.widths_s[i]))}" for i in (0, -1)
+        ]
+        for line in curves
+    }
+    return style.done(drawn, style.finding(values), [note])
 
 
 def widths(span_s: float, n: int, grain_s: float | None = None) -> Floats:
@@ -249,41 +231,3 @@ def chance(widths_s: Floats, span_s: float, normal: float = 1.96) -> tuple[Float
     portion = 2 / (9 * free)
     low, high = (np.maximum(1 - portion + z * np.sqrt(portion), 0.05) ** 3 for z in (-normal, normal))
     return low, high
-
-
-def dispersion_finding(curves: Sequence[Curve], span_s: float) -> str:
-    """What the first curve says of the traffic, and how far the others are from it."""
-    first = curves[0]
-    low, high = chance(first.widths_s, span_s, FAR)
-    above, below = first.values > high, first.values < low
-    (narrow, narrow_s), (wide, wide_s) = (
-        (_format.plain(float(first.values[i]), 3), span_text(float(first.widths_s[i]))) for i in (0, -1)
-    )
-    least, most = (_format.plain(float(v), 3) for v in (first.values.min(), first.values.max()))
-    # the curve at least doubles over its last decade, which a renewal process does at its first alone
-    decade = first.values[first.widths_s >= first.widths_s[-1] / 10.001]
-    rises = above[-1] and len(first.widths_s) > 3 and first.values[-1] > 2 * decade[0]
-    if not np.any(above | below):
-        texts = ["as of a Poisson process at every width"]
-    elif rises:
-        texts = [f"{wide} times Poisson's in {wide_s}", f"{narrow} times in {narrow_s}", "so the rate itself moves"]
-    elif not np.any(below):
-        texts = [f"up to {most} times Poisson's", "no more so over long times, so the bursts are short"]
-    elif not np.any(above):
-        texts = [f"less than Poisson's, down to {least} times"]
-    else:
-        texts = [f"{least} to {most} times Poisson's, by the width of the bins"]
-    values = {"Variance of counts" if first.name == "arrivals" else f"Variance of counts as {first.name}": texts}
-    for number, other in enumerate(curves[1:]):
-        distance = _distance(first, other) if number == 0 else math.nan
-        differs = "agrees with it" if distance < 0.1 else f"differs by a factor of {2**distance:.2g} in the mean"
-        up_to = f"up to {_format.plain(float(other.values.max()), 3)} times Poisson's" if number else ""
-        values[other.name] = [differs if math.isfinite(distance) else "", up_to]
-    return style.finding(values)
-
-
-def _distance(first: Curve, second: Curve) -> float:
-    """Mean distance of the logarithms (base 2) over the widths that both have."""
-    common = np.intersect1d(first.widths_s, second.widths_s)
-    pick = [np.isin(c.widths_s, common) for c in (first, second)]
-    return float(arrivals.curve_distance(second.values[pick[1]], first.values[pick[0]]))

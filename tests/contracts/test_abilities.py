@@ -200,7 +200,6 @@ NO_PLUGINS = {
     "harness/registry.py": "modules, and what they hold before they are imported",
     "reports/_page.py": "figures of plotly",
     "reports/_tables.py": "values of the summary by the names of their rows",
-    "reports/traffic/__init__.py": "columns of pandas or pyarrow",
     "workloads/readers/_lines.py": "files that are open",
 }
 """Files that test an object for a member that it may lack, and the objects, none of which is a plug-in."""

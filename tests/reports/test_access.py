@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.data.folder import Run
-from reports import _page, figures, traffic
+from reports import _page, figures
 from reports.answers import trace
 from reports.builtin import Html
 from reports.document import Cell, Document, Finding, Notice, Section, Table, html
@@ -65,7 +65,7 @@ def sheet_page(run: Run) -> str:
 
 def traffic_page(_: Run) -> str:
     """The page of a trace."""
-    return traffic.page(trace.fitted([], "a trace"), {"name": "a trace", "times_s": [float(i) for i in range(40)]})
+    return trace.page(trace.fitted([], "a trace"), {"name": "a trace", "times_s": [float(i) for i in range(40)]})
 
 
 PAGES = {"run": lambda run: Html().render(run), "answer": sheet_page, "traffic": traffic_page}

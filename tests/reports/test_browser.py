@@ -13,7 +13,7 @@ from harness.data.folder import Run
 from harness.metrics.objective import restored_slo
 from harness.stats.arrivals import Law
 from harness.validity.conclude import completed, conclude
-from reports import figures, traffic
+from reports import figures
 from reports.answers import trace
 from reports.builtin import Html
 
@@ -42,9 +42,9 @@ def test_every_picture_of_traffic_draws(width: int, opened: Open) -> None:
     facts = {
         "name": HOSTILE, "times_s": times, "prompt_tokens": lengths[0], "output_tokens": lengths[1],
         "other": {"name": "drawn", "times_s": times**0.9},
-        "curves": {"widths_s": [1, 10], "band_low": [0.8, 0.7], "band_high": [1.2, 1.4], "toys": {HOSTILE: [1, 1]}},
+        "curves": {"widths_s": [1, 10], "band_low": [0.8, 0.7], "band_high": [1.2, 1.4]},
     }  # fmt: skip
-    seen = opened(traffic.page(trace.fitted([("quality", HOSTILE)], HOSTILE), facts), width=width)
+    seen = opened(trace.page(trace.fitted([("quality", HOSTILE)], HOSTILE), facts), width=width)
 
     assert ["dispersion", "rate", "lengths"] == seen.drawn()
     seen.untroubled()

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 from harness.metrics.quantiles import spearman
-from reports import traffic
 from reports._format import clean
 from reports.answers import trace
 from reports.document import Document
 from reports.figures import cdf
 from reports.figures import traffic as pictures
-from reports.figures.traffic import Curves, Stream
+from reports.figures.traffic import Stream
 
 
 def poisson(rate_rps: float = 5.0, n: int = 3000, seed: int = 0) -> np.ndarray:
@@ -45,7 +42,7 @@ def everything(text: str = "plain") -> dict[str, Any]:
         "other": {"name": text, "times_s": poisson(), "prompt_tokens": rng.integers(1, 4000, 400),
                   "output_tokens": pa.array(rng.integers(1, 900, 400))},
         "curves": {"widths_s": widths, "found": [2.0, 8.0, 40.0], "band_low": [1.5, 6, 30], "band_high": [3, 10, 60],
-                   "band": text, "toys": {text: [1.0, 1.0, 1.0]}},
+                   "band": text},
     }  # fmt: skip
 
 
@@ -65,7 +62,7 @@ def keys(html: str) -> list[str]:
 
 def test_page_has_a_picture_for_each_fact() -> None:
     """Something that was given would not be shown."""
-    html = traffic.page(titled("a trace"), everything())
+    html = trace.page(titled("a trace"), everything())
 
     assert ["dispersion", "rate", "lengths"] == keys(html)
     assert "<h1><bdi>a trace</bdi></h1>" in html
@@ -87,7 +84,7 @@ def test_page_has_a_picture_for_each_fact() -> None:
 )
 def test_page_of_little(facts: dict[str, Any], shown: list[str]) -> None:
     """A trace with one row, or without stamps, would have no page but a traceback."""
-    html = traffic.page(titled("little"), facts)
+    html = trace.page(titled("little"), facts)
 
     assert shown == keys(html)
     assert "nan" not in re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL).split()
@@ -95,27 +92,13 @@ def test_page_of_little(facts: dict[str, Any], shown: list[str]) -> None:
 
 def test_equal_facts_give_equal_bytes() -> None:
     """A page could not be compared with the one of yesterday."""
-    assert traffic.page(titled("x"), everything()) == traffic.page(titled("x"), everything())
-
-
-@pytest.mark.parametrize(
-    ("facts", "message"),
-    [
-        ({"times": [1.0]}, "times_s"),
-        ({"prompt_tokens": [1, 2], "output_tokens": [1]}, "one length"),
-        ({"prompt_tokens": [1, 2]}, "paired"),
-    ],
-)
-def test_wrong_facts_are_reported(facts: dict[str, Any], message: str) -> None:
-    """A misspelt key would be left out without a word, and its picture with it."""
-    with pytest.raises(ValueError, match=message):
-        traffic.page(titled("x"), facts)
+    assert trace.page(titled("x"), everything()) == trace.page(titled("x"), everything())
 
 
 @pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<b>%{x}</b>", "\u202egnp.exe\x1b[31m"])
 def test_foreign_text_stays_text(text: str, content_of: Callable[[str], dict[str, Any]]) -> None:
     """A file could put markup into the page by its name."""
-    html = traffic.page(titled(text), everything(text))
+    html = trace.page(titled(text), everything(text))
     data = content_of(html)
 
     assert "<script>alert" not in html
@@ -124,19 +107,20 @@ def test_foreign_text_stays_text(text: str, content_of: Callable[[str], dict[str
 
 
 def test_the_curve_tells_a_moving_rate_from_varying_gaps() -> None:
-    """The finding would call a trace Poisson, or blame its gaps for what its rate does."""
+    """A reader would take a trace for Poisson, or blame its gaps for what its rate does."""
     gamma = np.cumsum(np.random.default_rng(0).gamma(0.25, 0.8, 4000))
-    even = np.arange(0, 500, 0.7)
-    traffics = {"moving": moving(), "gamma": gamma, "poisson": poisson(), "even": even}
-    message = {
-        name: pictures.dispersion_of([Stream(name, times)], Curves(), None).layout.meta["finding"]  # type: ignore[union-attr]  # drawn
+    traffics = {"moving": moving(), "gamma": gamma, "poisson": poisson(), "even": np.arange(0, 500, 0.7)}
+    found = {
+        name: drawn(pictures.dispersion_of([Stream("it", times)], None, None)).layout.meta["finding"]
         for name, times in traffics.items()
     }
 
-    assert "the rate itself moves" in message["moving"]
-    assert "the bursts are short" in message["gamma"]
-    assert "as of a Poisson process at every width" in message["poisson"]
-    assert "less than Poisson's" in message["even"]
+    assert {
+        "moving": "Variance / mean of counts, it: 1.08 in 50 ms, 111 in 200 s.",
+        "gamma": "Variance / mean of counts, it: 2.26 in 50 ms, 5.27 in 50 s.",
+        "poisson": "Variance / mean of counts, it: 0.993 in 50 ms, 1.1 in 50 s.",
+        "even": "Variance / mean of counts, it: 0.714 in 200 ms, 0.00887 in 20 s.",
+    } == found
 
 
 def test_chance_holds_nineteen_poisson_processes_of_twenty() -> None:
@@ -172,13 +156,3 @@ def test_zeros_of_lengths_are_shown() -> None:
     figure = drawn(cdf.lengths_of_traffic([Stream("a", prompt_tokens=np.array([0.0, 5, 7]), output_tokens=np.ones(3))]))
 
     assert "1 of 0 tokens" in figure.layout.meta["finding"]
-
-
-def test_traffic_is_found_by_its_name_and_is_no_report() -> None:
-    """The command line could not reach it, or 'bench report --format traffic' would be offered."""
-    script = (
-        "import importlib, harness.registry as r; assert 'traffic' not in r.names('reports'); "
-        "assert importlib.import_module('reports.traffic').page"
-    )
-
-    assert 0 == subprocess.run([sys.executable, "-c", script], check=False).returncode

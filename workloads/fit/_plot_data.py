@@ -20,7 +20,7 @@ _NOTHING = (np.zeros(0), np.zeros(0, np.int8), np.zeros(0, np.int64), np.zeros(0
 
 
 def facts(model: Model, table: pa.Table | None) -> dict[str, Any]:
-    """The facts that `reports.traffic.page` takes; without the trace (a stored model) the draw stands alone."""
+    """The facts that `reports.answers.trace.page` takes; without the trace (a stored model) the draw stands alone."""
     quality = model.quality
     span_s = float(quality.get("span_s") or MOST_ROWS / model.rate_rps)
     drawn = _drawn(model, span_s)
@@ -60,7 +60,6 @@ def _curves(quality: Mapping[str, Any]) -> dict[str, Any] | None:
         "band_low": _numbers(curves["low"]),
         "band_high": _numbers(curves["high"]),
         "band": f"90% of {quality['seeds']} draws",
-        "toys": {"Poisson": _numbers(curves["poisson"]), "gamma renewal": _numbers(curves["gamma"])},
     }
 
 

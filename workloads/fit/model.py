@@ -142,7 +142,7 @@ class Model:
             raise UsageError(f"'{path}' is a damaged model: {error}") from None
 
     def picture(self) -> dict[str, Any]:
-        """Facts for `reports.traffic.page`: the trace (after a fit), a draw as long, and dispersion curves."""
+        """Facts for `reports.answers.trace.page`: the trace (after a fit), a draw as long, and dispersion curves."""
         return _plot_data.facts(self, self.table)
 
     def lines(self) -> list[tuple[str, str]]:

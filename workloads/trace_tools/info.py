@@ -192,7 +192,7 @@ def _prefixes(trace: Trace, stores: Mapping[str, cache.Lru]) -> dict[str, Any]:
 
 
 def picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a page of pictures of the trace is drawn from (the keys of `reports.traffic.page`)."""
+    """What a page of pictures of the trace is drawn from (the keys of `reports.answers.trace.page`)."""
     table = trace.table
     drawn: dict[str, Any] = {
         "name": "recorded",
