@@ -35,24 +35,22 @@ class Text:
 
     The summary; with `color` for a terminal, without it plain text that a file or a pipe can take.
 
-    With `curve` attainment against the SLO scale is drawn too, with `ascii` in ASCII alone. Texts are broken at `width`
-    columns: by default those of the terminal (or COLUMNS), at most 100. Paths and commands can be copied whole.
+    With `ascii` in ASCII alone. Texts are broken at `width` columns: by default those of the terminal (or COLUMNS), at
+    most 100. Paths and commands can be copied whole.
     """
 
     color: bool = False
     width: int | None = None
-    curve: bool = False
     ascii: bool = False
 
     def render(self, run: Run) -> str:
         """The text, ending with a newline; the last lines are the verdict and what to do next."""
         width = shutil.get_terminal_size((text.WIDTH, 24)).columns if self.width is None else self.width
-        curve = self.curve and width >= text.CURVE_COLUMNS
         page = run.path / "report.html"
         pointer = clean(page, None) if page.exists() else f"bench report {shlex.quote(clean(run.path, None))}"
         report = _summary(run, "server")
         report = replace(report, sections=(*report.sections, Section("report", "", (Command("report", pointer),))))
-        return text.render(report, text.Look(self.color, curve, not self.ascii, width))
+        return text.render(report, text.Look(self.color, not self.ascii, width))
 
 
 @dataclass(frozen=True, slots=True)

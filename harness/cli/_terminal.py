@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -70,12 +69,11 @@ def complain(sentence: str) -> None:
 
 
 def show(form: str, result: Run | Answer | Report) -> None:
-    """Print a result in the format of that name; on a terminal text has a small curve, and colours if wanted."""
+    """Print a result in the format of that name; on a terminal text has colours if wanted."""
     from reports.document import rendered
 
     if form == "text" and sys.stdout.isatty():
-        columns = shutil.get_terminal_size().columns
-        text = rendered.render(result, form, color=colored(), blocks=blocks(sys.stdout.encoding), columns=columns)
+        text = rendered.render(result, form, color=colored(), blocks=blocks(sys.stdout.encoding))
     else:
         text = rendered.render(result, form)
     say(text.rstrip("\n"))
@@ -124,9 +122,9 @@ def conclude(
 
 
 def blocks(encoding: str | None) -> bool:
-    """Whether an encoding knows braille and box characters."""
+    """Whether an encoding knows box characters."""
     try:
-        "\u28ff\u2500".encode(encoding or "ascii")
+        "\u2500".encode(encoding or "ascii")
     except (LookupError, UnicodeEncodeError):
         return False
     return True

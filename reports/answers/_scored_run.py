@@ -13,7 +13,6 @@ from reports import _format
 from reports._format import clean, number, share
 from reports.answers.sweep import percent
 from reports.document import Block, Figure, Table
-from reports.document.curve import Curve
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -88,9 +87,6 @@ def of_run(run: ScoredRun, info: SloAnswer, place: int) -> Iterator[Block]:
         yield from _tokens(slo, unknown=run.failed if run.source else 0)
     yield from map(_groups, run.groups)
     yield from _profiles(run)
-    if not info.curves and place == 0 and (scaled := run.slos[0].scale) is not None:
-        points = [(x, y) for x, y in zip(scaled.factors, scaled.attainment, strict=True) if y is not None]
-        yield Curve(points, run.goals, f"{clean(run.slos[0].text)} over the SLO scale", "x", log=True)
 
 
 def opening(run: ScoredRun) -> str:

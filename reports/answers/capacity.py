@@ -42,8 +42,7 @@ from reports.document import (
     figures_of,
     notices,
 )
-from reports.document.curve import Curve
-from reports.study import Study, folders, lone, of_capacity, share, trials
+from reports.study import Study, folders, of_capacity, share, trials
 
 GOES_ON = "; with its --out it goes on from there"
 RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."
@@ -351,7 +350,7 @@ def _figures(section: str, study: Study | None) -> tuple[Figure, ...]:
     return () if study is None else tuple(figures_of("study", study, section=section))
 
 
-def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Table | Curve]:
+def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Table]:
     for result in results:
         if len(result.bounds) > 1:
             goal = f", goal {percent(result.goal)}" if len(results) > 1 else ""
@@ -359,16 +358,8 @@ def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Ta
                 (clean(bound.text), percent(bound.goal), _format.share(bound.attainment)) for bound in result.bounds
             )
             yield Table(f"bounds in the trials near the capacity{goal}", ("bound", "goal", "met by"), rows)
-    if points := info.curve:
+    if info.curve:
         yield curve_table(info)
-        drawn = [(point.rate_rps, point.falling) for point in points]
-        yield Curve(
-            drawn[lone([rate for rate, _ in drawn]) :],
-            [result.goal for result in results],
-            f"{curve_of(info)} by rate, fitted to fall; a column marks each capacity",
-            "req/s",
-            [result.capacity_rps for result in results if result.capacity_rps],
-        )
 
 
 def curve_of(info: CapacityAnswer) -> str:

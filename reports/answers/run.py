@@ -3,11 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-import numpy as np
-
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
-from harness.experiments.rescore import scale
 from harness.metrics.measure import headline, run_metrics
 from harness.metrics.resources import resources
 from harness.metrics.summary import percentiles_of
@@ -16,7 +13,6 @@ from reports._format import clean, sentence
 from reports._rows import Result, Row
 from reports._system import OF_REMOTE, Facts, first, in_use
 from reports.document import Block, Cell, Document, Figure, Finding, Markup, Notice, Section, Table
-from reports.document.curve import Curve
 
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline")
 """Figures that stand open on the page; the others are folded."""
@@ -32,9 +28,6 @@ GROWN = (
 )
 EVERY_VALUE = "The tables of figures hold at most some of the points; every value is in the Parquet files of the run."
 
-ENDS = (0.25, 4.0)
-"""SLO scales between which the curve is drawn, as `bench slo --scale 0.25:4` has them."""
-POINTS = 97
 GOAL_OF_P90 = 0.94
 """Up to this goal the p90 of a latency is nearest to what decides, beyond it the p99."""
 
@@ -167,14 +160,13 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
     key = [drawn.pop(name)[0] for name in KEY_FIGURES if name in drawn]
     others = [figure for figure, section in drawn.values() if section != figures.FIDELITY]
     classes = tuple(_rows_table(group.note, group.rows) for group in result.classes)
-    curve = _curve(run)
     latency = [_latencies(run, result)]
     if result.errors:
         errors = tuple((error.status, error.text, error.count) for error in result.errors)
         latency.append(Table("errors of the backend, the most frequent first (N: numbers that differ)",
                              ("status", "error", "requests"), errors, left=2))  # fmt: skip
     yield Section("percentiles", "Latency", tuple(latency))
-    yield Section("figures", "Figures", (*([curve] if curve else []), *_notes(run, result), *key))
+    yield Section("figures", "Figures", (*_notes(run, result), *key))
     yield Section("cluster", "What the router did", (_cluster.table(run),) if _cluster.done(run) else ())
     yield Section("classes", "By class of traffic", classes, detail=True)
     yield Section("more", "More figures", tuple(others), detail=True)
@@ -214,17 +206,6 @@ def _rows_table(note: str, rows: Sequence[Row], goal: str = "", within: Cell | N
     if any(floors):
         heads, cells = (*heads, FLOOR), [(*row, floor) for row, floor in zip(cells, floors, strict=True)]
     return Table(note, heads, tuple(cells), left=2, narrow=NARROW)
-
-
-def _curve(run: Run) -> Curve | None:
-    """Attainment against the SLO scale for a terminal, where the run has bounds on single requests."""
-    after_warmup, slo = _data.measured(run), _data.slo(run)
-    if not after_warmup.requests.num_rows or not _data.margins(after_warmup):
-        return None
-    scales = np.geomspace(*ENDS, POINTS).tolist()
-    shares = scale.curve(_data.seen(after_warmup), slo, scales, _data.scored(after_warmup)).attainment.tolist()
-    title = "attainment against SLO scale: every bound times the scale, a column at 1"
-    return Curve(list(zip(scales, shares, strict=True)), [slo.goal], title, "x", [1.0], log=True)
 
 
 def _notes(run: Run, result: Result) -> Iterator[Markup]:

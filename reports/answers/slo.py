@@ -20,7 +20,6 @@ from reports._format import between, clean, number, share
 from reports.answers._scored_run import COLUMNS, binding, met_or_missed, of_run, opening
 from reports.answers.sweep import percent
 from reports.document import Block, Cell, Document, Figure, Finding, Notice, Section, Table
-from reports.document.curve import Curve
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -141,7 +140,7 @@ def _sections(info: SloAnswer) -> Iterator[Section]:
         title = "Scores" if len(runs) == 1 else clean(run.path, 60)
         yield Section(f"run-{place}", title, tuple(of_run(run, info, place)))
     for place, curve in enumerate(info.curves):
-        yield Section(f"curve-{place}-all", f"Over the rate{_label(curve)}", tuple(_of_curve(curve, runs, place)))
+        yield Section(f"curve-{place}-all", f"Over the rate{_label(curve)}", tuple(_of_curve(curve, place)))
     if not detailed:
         yield Section("runs", "Runs", (_overview(runs, info), *_left_out(runs, info)))
 
@@ -178,7 +177,7 @@ def _overview(runs: Sequence[ScoredRun], info: SloAnswer) -> Table:
     return Table(caption, heads, rows[:MOST_ROWS], left=3 if several else 2)
 
 
-def _of_curve(curve: SloCurve, runs: Sequence[ScoredRun], place: int) -> Iterator[Block]:
+def _of_curve(curve: SloCurve, place: int) -> Iterator[Block]:
     """Attainment over the rate: mean of the runs at each, with its interval where there are enough."""
     title = f"Attainment of {clean(curve.slo, 60)} against rate{_label(curve)}"
     yield Figure(f"curve-{place}", title, partial(_drawn, curve))
@@ -201,9 +200,6 @@ def _of_curve(curve: SloCurve, runs: Sequence[ScoredRun], place: int) -> Iterato
             (number(factor), *(share(point.scale[i]) for point in part)) for i, factor in enumerate(part[0].factors)
         )
         yield Table(f"{clean(curve.slo)}, every bound times the scale{_label(curve)}", heads, rows)
-    if place == 0:
-        points = [(p.rate_rps, p.attainment.mean) for p in curve.points if p.attainment]
-        yield Curve(points, runs[0].goals, f"{clean(curve.slo)} over the rate", "req/s")
 
 
 def _runs_at(point: CurvePoint) -> str:

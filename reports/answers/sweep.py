@@ -25,7 +25,6 @@ from reports._format import clean
 from reports._system import Facts, flat, part
 from reports._verdict import FIND_CAPACITY
 from reports.document import Cell, Command, Document, Finding, Notice, Section, Table, figures_of, page_of
-from reports.document.curve import Curve
 from reports.study import Capacity, Study, System, along, at, axis_title, floor_s, infos, named, of_sweep
 
 FIGURE_SECTIONS = {
@@ -36,8 +35,6 @@ FIGURE_SECTIONS = {
 """Sections of the figures of a study that a page of sweeps has, with their titles."""
 MOST_ROWS = 200
 """Rows of the table of runs; all are in sweep.json."""
-CURVES = 3
-"""Most curves that a terminal is shown."""
 PERCENTILES = ("p50", "p90", "p99")
 _ALWAYS = ("attainment", "goodput (req/s)")
 """Columns that stay where they have nothing to show."""
@@ -212,7 +209,7 @@ def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iter
     if study is not None and home is not None:
         yield from of_figures(study, crossings)
         crossings = []
-    yield Section("points", "Points", (*crossings, *tables(info), *_curves(info)))
+    yield Section("points", "Points", (*crossings, *tables(info)))
     if home is not None:
         yield Section("runs", "Runs", (runs(info, home),), detail=True)
 
@@ -318,20 +315,6 @@ def _differences(info: SweepAnswer) -> Table:
     )
     return Table(f"attainment less that of {named(info.differences[0].base.items())}, in points, paired by seed",
                  (*map(axis_title, names), "system", "difference", "95% interval"), rows, len(names) + 1)  # fmt: skip
-
-
-def _curves(info: SweepAnswer) -> Iterator[Curve]:
-    """Attainment over the rate, for each of the first values of other axes."""
-    lines: dict[tuple[tuple[str, Any], ...], list[tuple[float, float]]] = {}
-    for point in info.points:
-        others = tuple((name, value) for name, value in point.values.items() if name != RATE)
-        rate, share = point.values.get(RATE), point.attainment
-        if share is not None and isinstance(rate, int | float):
-            lines.setdefault(others, []).append((float(rate), share.mean))
-    for others, points in [*lines.items()][:CURVES]:
-        suffix = "".join(f", {clean(name, 30)} {clean(value, 40)}" for name, value in others)
-        crossed = [c.at for c in info.crossings if c.at and c.along == RATE and c.where == dict(others)]
-        yield Curve(points, info.goals, f"attainment by rate{suffix}", "req/s", crossed)
 
 
 def runs(info: SweepAnswer, home: Path, page: Path | None = None) -> Table:

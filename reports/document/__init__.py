@@ -25,11 +25,10 @@ if TYPE_CHECKING:
     from harness.data.run_json import Warned
     from reports._page import Part
     from reports._system import Facts
-    from reports.document.curve import Curve
     from reports.figures import Subject
 
-Block: TypeAlias = "str | Table | Figure | Part | Curve | Markup | Command"
-"""What a section is made of; a string is a paragraph. Text and markdown leave out figures and markup, pages curves."""
+Block: TypeAlias = "str | Table | Figure | Part | Markup | Command"
+"""What a section is made of; a string is a paragraph. Text and markdown leave out figures and markup."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from reports.document import Cell, Command, Document, Table
 
 
 def render(document: Document) -> str:
-    """The document as markdown that ends with a newline; figures, curves and sections of detail are left out."""
+    """The document as markdown that ends with a newline; figures and sections of detail are left out."""
     return "\n\n".join(_blocks(document)) + "\n"
 
 

@@ -52,16 +52,14 @@ def table_report(title: str, rows: Sequence[Mapping[str, str]]) -> Report:
     return Report(document, rows, rows)
 
 
-def render(
-    result: Run | Answer | Report, form: str, *, color: bool = False, blocks: bool = True, columns: int | None = None
-) -> str:
+def render(result: Run | Answer | Report, form: str, *, color: bool = False, blocks: bool = True) -> str:
     """Return a result as text, markdown, csv (a row for each of its values) or json.
 
-    For a terminal of that many `columns` the text has a curve, where they suffice; without `blocks` it has only
-    characters that every encoding has. Raises UsageError for a form that the result does not have.
+    Without `blocks` the text has only characters that every encoding has. Raises UsageError for a form that the result
+    does not have.
     """
     if not isinstance(result, Report | Mapping | codec.Document):
-        content = render_run(form, result, color=color, curve=columns is not None, ascii=not blocks)
+        content = render_run(form, result, color=color, ascii=not blocks)
         return content if isinstance(content, str) else "".join(content)
     if form == "json":
         if isinstance(result, Report):
@@ -78,8 +76,7 @@ def render(
     document = result.document if isinstance(result, Report) else reported.document(result)
     if form == "markdown":
         return markdown.render(document)
-    curve = columns is not None and columns >= text.CURVE_COLUMNS
-    return text.render(document, text.Look(color=color, blocks=blocks, curve=curve))
+    return text.render(document, text.Look(color=color, blocks=blocks))
 
 
 def csv_of(rows: Iterable[Mapping[str, object]]) -> str:

@@ -15,7 +15,6 @@ from rich.text import Text
 
 from reports._format import clean
 from reports.document import Cell, Command, Document, Section, Table
-from reports.document.curve import ROOM, Curve, drawn
 
 WIDTH = 100
 """Columns: no line is longer, except for commands, which are never broken."""
@@ -26,19 +25,16 @@ NAME = 8
 _RULE = "    \n    \n {0}{0} \n    \n    \n    \n    \n    \n"
 _TONES = {None: "bold", True: "bold green", False: "bold red"}
 Line: TypeAlias = "RenderableType | Table"
-CURVE_COLUMNS = ROOM
-"""Columns that a terminal needs for a curve."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How text is shown: with `color`, with a `curve` of attainment, in ASCII alone where not `blocks`.
+    """How text is shown: with `color`, in ASCII alone where not `blocks`.
 
     `width` is in columns, at least 40 and at most 100.
     """
 
     color: bool = False
-    curve: bool = False
     blocks: bool = True
     width: int = WIDTH
 
@@ -52,7 +48,7 @@ def render(document: Document, look: Look | None = None) -> str:
         color_system="standard" if look.color else None,
         no_color=not look.color, highlight=False, markup=False, emoji=False, legacy_windows=False, _environ={},
     )  # fmt: skip
-    for number, block in enumerate(_blocks(document, look)):
+    for number, block in enumerate(_blocks(document)):
         if number:
             console.print()
         for line in block:
@@ -77,14 +73,14 @@ def _fitting(block: Table, console: Console, look: Look) -> Grid:
     return grid
 
 
-def _blocks(document: Document, look: Look) -> Iterator[list[Line]]:
+def _blocks(document: Document) -> Iterator[list[Line]]:
     """What stands between empty lines. A plain string is printed as it is, everything else is fitted to the width."""
     yield [Text(document.title, "bold"), *([Text(document.subtitle)] if document.subtitle else [])]
     if document.key_facts:
         yield [_named(document.key_facts)]
     for section in document.sections:
         if not section.detail:
-            yield from _section(section, look)
+            yield from _section(section)
     if document.warnings:
         yield [_named([("warning", f"{warning.message} {warning.remedy}".strip()) for warning in document.warnings])]
     if document.findings:
@@ -97,15 +93,12 @@ def _blocks(document: Document, look: Look) -> Iterator[list[Line]]:
         yield [*_command(document.next, "next  ")]
 
 
-def _section(section: Section, look: Look) -> Iterator[list[Line]]:
+def _section(section: Section) -> Iterator[list[Line]]:
     for block in section.blocks:
         if isinstance(block, str):
             yield [Text(block)]
         elif isinstance(block, Table):
             yield [*([Text(block.caption, "bold")] if block.caption else []), block]
-        elif isinstance(block, Curve) and look.curve:
-            if text := drawn(block, blocks=look.blocks):
-                yield [text]
         elif isinstance(block, Command):
             yield [*_command(block)]
 

@@ -1,4 +1,4 @@
-"""Answers and runs on a terminal: a curve, colour where it is wanted, letters that the terminal has."""
+"""Answers and runs on a terminal: colour where it is wanted, letters that the terminal has."""
 
 import re
 import sys
@@ -9,17 +9,12 @@ import pytest
 
 from backends.sim import Sim
 from harness.cli import _terminal
-from harness.experiments.sweep.sweep_json import RunCount, SweepAnswer, SweepPoint
-from harness.stats.seeds import Spread
 from reports import answers as pages
-from reports.answers import sweep
 from reports.builtin import Text
 from reports.document import Cell, Document, Section, Table, markdown
-from reports.document.curve import Curve, drawn
 from reports.document.text import Look, render
 
 FALLING = [(1.0, 1.0), (2.0, 0.95), (3.0, 0.8), (4.0, 0.2)]
-BRAILLE = re.compile("[\u2801-\u28ff]")
 STYLES = re.compile("\x1b\\[[0-9;]*m")
 ONE = {
     "goal": 0.9, "state": "resolved", "capacity_rps": 2.25, "low_rps": 2.19, "high_rps": 2.32, "half_width": 0.028,
@@ -52,57 +47,19 @@ def shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -
     return tell
 
 
-def plotted(lines: list[str]) -> list[list[int]]:
-    """Columns that the curve marks, line by line, of one drawn in ASCII."""
-    return [[at for at, letter in enumerate(line) if letter == "*"] for line in lines if "|" in line]
-
-
-def test_a_curve_falls_where_the_attainment_falls() -> None:
-    """The picture in a terminal would say another thing than the table above it."""
-    text = drawn(Curve(FALLING, [0.9], "attainment", "req/s", [2.3]), blocks=False)
-    columns = [row for row in plotted(text.splitlines()) if row]
-    where = [sum(row) / len(row) for row in columns]
-
-    assert sorted(where) == where  # further down, further to the right
-    assert "goal 90%" in text
-    assert "1.00" in text.splitlines()[-1]
-    assert text.splitlines()[-1].endswith("4.00 req/s")
-    assert text.isascii()
-
-
-def test_a_curve_in_braille_is_as_large_and_no_line_is_too_long() -> None:
-    """A line that wraps would tear the picture apart."""
-    ascii_, braille = (drawn(Curve(FALLING, [0.9, 0.99], "t", "req/s"), blocks=b) for b in (False, True))
-
-    assert len(ascii_.splitlines()) == len(braille.splitlines())
-    assert 100 >= max(map(len, [*ascii_.splitlines(), *braille.splitlines()]))
-    assert BRAILLE.search(braille)
-
-
-@pytest.mark.parametrize("points", [[], [(1.0, 0.5)], [(1.0, 0.5), (1.0, 0.6), (1.0, 0.7)], [(1.0, 0.5), (2.0, 0.4)]])
-def test_too_few_points_are_no_curve(points: list[tuple[float, float]]) -> None:
-    """Two points would look like a measured line, and one would divide by zero."""
-    assert "" == drawn(Curve(points, [0.9], "t", "req/s"), blocks=True)
-
-
-def test_a_terminal_gets_a_curve_and_colour_and_a_pipe_neither(shown: Callable[..., str]) -> None:
+def test_a_terminal_gets_colour_and_a_pipe_does_not(shown: Callable[..., str]) -> None:
     """A log would be full of escape sequences, or a terminal would stay grey."""
     pipe, terminal, plain = shown(terminal=False), shown(terminal=True), shown(terminal=True, no_color=True)
 
     assert not STYLES.search(pipe)
-    assert not BRAILLE.search(pipe)
     assert "\x1b[1;32mCapacity at 90%" in terminal
-    assert BRAILLE.search(terminal)
     assert STYLES.sub("", terminal) == plain
     assert 100 >= max(map(len, plain.splitlines()))
 
 
-def test_a_narrow_terminal_gets_no_curve_and_a_dumb_one_no_colour(shown: Callable[..., str]) -> None:
-    """The curve would wrap into rubbish, and an editor's shell would show escape sequences."""
-    narrow, dumb = shown(terminal=True, columns=80), shown(terminal=True, kind="dumb")
-
-    assert STYLES.search(narrow) and not BRAILLE.search(narrow)
-    assert BRAILLE.search(dumb) and not STYLES.search(dumb)
+def test_a_dumb_terminal_gets_no_colour(shown: Callable[..., str]) -> None:
+    """An editor's shell would show escape sequences."""
+    assert not STYLES.search(shown(terminal=True, kind="dumb"))
 
 
 def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> None:
@@ -115,12 +72,9 @@ def test_the_verdict_and_the_next_step_stand_last(shown: Callable[..., str]) -> 
     assert lines[-1].endswith("--rate 1.1,1.3,1.5,1.8,2.1,2.5,2.9")
 
 
-def test_a_terminal_without_braille_gets_ascii() -> None:
-    """On such a terminal the curve would be a field of question marks, or end in a traceback."""
-    text = render(pages.document(SEARCH), Look(color=True, curve=True, blocks=False))
-
-    assert text.isascii()
-    assert "*" in text
+def test_a_terminal_without_boxes_gets_ascii() -> None:
+    """On such a terminal the rules of tables would be question marks, or end in a traceback."""
+    assert render(pages.document(SEARCH), Look(color=True, blocks=False)).isascii()
     assert _terminal.blocks("utf-8")
     assert [False] * 3 == [_terminal.blocks(name) for name in ("latin-1", None, "no-such-encoding")]
 
@@ -151,42 +105,6 @@ def test_rows_have_the_tone_of_their_news() -> None:
     assert "\x1b[1;31mttft" in colored
     assert "\x1b[1;32mtpot" in colored
     assert render(page).split() == STYLES.sub("", colored).split()
-
-
-def test_a_sweep_over_two_axes_has_a_curve_for_each(shown: Callable[..., str]) -> None:
-    """Points of two systems would be joined into one jagged line."""
-    points = [
-        SweepPoint(
-            values={"rate": rate, "policy": policy}, folder="", requests=9, valid=1, invalid=0, overloaded=0,
-            attainment=Spread(1, share, None, None, share, share), bounds=[], goodput_rps=None, throughput_rps=None,
-            output_tps=None, failed=None, metrics={}, runs=[],
-        )
-        for policy in ("sarathi", "static") for rate, share in FALLING
-    ]  # fmt: skip
-    info = SweepAnswer(
-        spec={}, clock="virtual", axes=[], seeds=[0], goals=[0.9], fail_under=None, state="finished", exit_code=0,
-        runs=RunCount(8, 8), points=points, crossings=[], warnings=[],
-    )  # fmt: skip
-    found = [*sweep._curves(info)]
-
-    assert ["attainment by rate, policy sarathi", "attainment by rate, policy static"] == [c.title for c in found]
-    assert [FALLING, FALLING] == [c.points for c in found]
-
-
-@pytest.mark.parametrize("ascii_", [False, True])
-def test_a_run_on_a_terminal_shows_attainment_against_the_scale(ascii_: bool, make_run: Any) -> None:
-    """How near a run is to its goal would need another command."""
-    text = Text(width=100, curve=True, ascii=ascii_).render(make_run())
-
-    assert "attainment against SLO scale" in text
-    assert ascii_ == (not BRAILLE.search(text))
-    assert 100 >= max(map(len, text.splitlines()))
-
-
-@pytest.mark.parametrize(("n", "slo", "width"), [(240, "", 100), (0, "ttft=0.25", 100), (240, "ttft=0.25", 60)])
-def test_a_run_without_bounds_or_room_has_no_curve(n: int, slo: str, width: int, make_run: Any) -> None:
-    """An empty field, or one that is broken over two lines, would stand in the summary."""
-    assert "SLO scale:" not in Text(width=width, curve=True).render(make_run(n, slo=slo))
 
 
 def test_facts_are_not_bold(make_run: Any) -> None:
