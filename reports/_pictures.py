@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 from harness.errors import BenchError
 
 if TYPE_CHECKING:
-    from reports._page import Part
+    from reports.document.html import Part
 
 WIDTH, SCALE = 1000, 2.0
 """CSS pixels of a picture, and dots for each of them."""
@@ -46,9 +46,9 @@ def drawn(
         raise BenchError("Nothing here has a figure, so there is no picture of it; take --format html, which says why.")
     kind = "png" if form == "png" else "svg"
     scale = scale if kind == "png" else 1.0  # an SVG file is as large as it says, and so is a page of PDF
-    from reports import _page  # heavy
+    from reports.document import html  # heavy
 
-    page = _page.render("pictures.html.j2", figures, bundle=bundle, plain=True, width=width, scale=scale, form=kind)
+    page = html.fill("pictures.html.j2", figures, bundle=bundle, plain=True, width=width, scale=scale, form=kind)
     document = finished(page)
     decoded = base64.b64decode if kind == "png" else unquote_to_bytes
     pictures = {key: decoded(picture) for key, picture in _PICTURE.findall(document)}

@@ -23,7 +23,8 @@ from harness.experiments import answers, imports
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare import pairing, wording
 from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair, Row
-from harness.experiments.rescore import reading, scale
+from harness.experiments.rescore import reading
+from harness.experiments.rescore.objectives import curve
 from harness.experiments.rescore.reading import Source
 from harness.metrics.objective import Seen, parse_slo, restored_slo
 from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS, student
@@ -72,7 +73,7 @@ def contrast(pair: ComparedPair, base: Source, head: Source, info: CompareAnswer
     objectives = [
         parse_slo(info.slo, goal=info.goal) if info.slo else restored_slo(source.info) for source in (base, head)
     ]
-    curves = [scale.curve(seen, slo, []) for seen, slo in zip(sides, objectives, strict=True)]
+    curves = [curve(seen, slo, []) for seen, slo in zip(sides, objectives, strict=True)]
     _, first, second = np.intersect1d(_ids(sides[0]), _ids(sides[1]), return_indices=True)
     base_met, head_met = curves[0].ratio[first] <= 1.0, curves[1].ratio[second] <= 1.0
     met = {
@@ -124,7 +125,7 @@ class Band:
 
 def band(curves: Sequence[Floats]) -> Band:
     """The band is the 95 % interval of the mean from 5 pairs on (Student's t), else the range."""
-    stacked = np.stack([np.asarray(curve, np.float64) for curve in curves])
+    stacked = np.stack([np.asarray(share, np.float64) for share in curves])
     mean, n = stacked.mean(axis=0), len(stacked)
     if n < 2:
         return Band(mean, mean, mean, "")

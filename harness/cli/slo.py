@@ -93,7 +93,7 @@ def command(runs: tuple[str, ...], form: str, out: str | None, **options: Any) -
 def _query(options: dict[str, Any]) -> RescoreOptions:
     from harness.experiments.rescore import objectives, side_by_side
     from harness.experiments.rescore.answer import RescoreOptions, numbers
-    from harness.experiments.rescore.groups import check
+    from harness.experiments.rescore.reading import check
 
     by = (check(name) for text in options["by"] for name in text.split(","))
     return RescoreOptions(

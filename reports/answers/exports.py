@@ -16,7 +16,7 @@ from harness.experiments.compare.compare_json import CompareAnswer, GateRow, Row
 from reports._format import clean, count
 from reports.answers import compare
 from reports.document import text
-from reports.document.junit import Case, Suite, render
+from reports.junit import Case, Suite, render
 
 
 def github_smaller(info: CompareAnswer) -> str:

@@ -8,7 +8,7 @@ from harness.data.run_json import RunInfo
 from harness.metrics.measure import headline, run_metrics
 from harness.metrics.resources import resources
 from harness.metrics.summary import percentiles_of
-from reports import _cluster, _data, _format, _rows, _sending, _stages, _system, _verdict, figures
+from reports import _cluster, _data, _format, _rows, _sending, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
 from reports._system import OF_REMOTE, Facts, first, in_use
@@ -97,7 +97,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
         yield "Variation", ", ".join(_variation(info))
     yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in result.counts)
     if _sending.client(run):
-        yield "Misses", _stages.missed(_data.measured(run))
+        yield "Misses", _data.missed(_data.measured(run))
     yield "Sending", _sending.fidelity(info)
     if info.virtual:
         yield "Client floor", "none: time is simulated"

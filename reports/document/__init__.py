@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from harness.api import RunWarning
     from harness.data.run_json import Warned
-    from reports._page import Part
     from reports._system import Facts
+    from reports.document.html import Part
     from reports.figures import Subject
 
 Block: TypeAlias = "str | Table | Figure | Part | Markup | Command"

@@ -12,7 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from harness.experiments.rescore.scale import curve
+from harness.experiments.rescore.objectives import curve
 from harness.experiments.rescore.slo_json import ScaleScore
 from reports import _data, _format
 from reports._format import in_figure

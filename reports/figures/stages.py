@@ -27,8 +27,8 @@ from harness.metrics.stages import (
 )
 from harness.validity.server_metrics import queue_shares
 from reports import _data, _format
+from reports._data import NAMES, RULE, note
 from reports._format import in_figure
-from reports._stages import NAMES, RULE, note
 from reports.figures import style, systems
 from reports.figures.systems import Group
 from reports.study import GONE, Study, phases, samples_of

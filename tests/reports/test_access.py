@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.data.folder import Run
-from reports import _page, figures
+from reports import figures
 from reports.answers import trace
 from reports.builtin import Html
 from reports.document import Cell, Document, Finding, Notice, Section, Table, html
@@ -16,7 +16,7 @@ from reports.figures import style
 
 MakeRun = Callable[..., Run]
 Attributes = dict[str, str | None]
-CSS = Path(_page.__file__).parent / "templates" / "page.css"
+CSS = Path(html.__file__).parents[1] / "templates" / "page.css"
 TEXTS = ("ink", "soft", "link", "good", "bad")
 LIGHT, DARK = "#ffffff", "#15181c"
 
@@ -41,7 +41,7 @@ class Marked(HTMLParser):
 
 def sheet_page(run: Run) -> str:
     """The page of an answer, with every kind of thing that it may hold."""
-    drawn = tuple(_page.part(key, m.title, m.draw(run)) for key, m in list(figures.of("run").items())[:2])
+    drawn = tuple(html.part(key, m.title, m.draw(run)) for key, m in list(figures.of("run").items())[:2])
     cell = Cell("run", link="points/rate=1/report.html")
     table = Table("Points", ("rate (req/s)", "met (%)"), (("1", "99"), (cell, Cell("2", good=False))))
     section = Section("curve", "The curve", ("One text.", table, *drawn))

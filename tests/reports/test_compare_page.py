@@ -23,8 +23,7 @@ from reports import comparison, figures
 from reports.answers import compare
 from reports.comparison import TIMES_S
 from reports.document import Table
-from reports.figures.compare import forest
-from reports.figures.sides import WEIGHT, cdf_difference, sides_rate
+from reports.figures.compare import WEIGHT, cdf_difference, forest, sides_rate
 
 Comparison = comparison.Comparison
 SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--slo", "ttft=0.25,tpot=0.1",

@@ -17,8 +17,8 @@ from harness.metrics.measure import marked
 from harness.metrics.objective import parse_slo, restored_slo, score
 from harness.metrics.stages import APART, TOGETHER, of, summed
 from harness.validity.server_metrics import queue_shares
-from reports import _data, _stages, figures
-from reports._page import data_table
+from reports import _data, figures
+from reports.document.html import data_table
 from reports.figures.cdf import latency_cdf
 from reports.figures.stages import NO_MISS, UNBOUND, misses, stages
 from reports.figures.timeline import LOST, arrivals, itl_over_time, latency_over_time, timeline
@@ -89,7 +89,7 @@ def test_without_stamps_queue_and_prefill_stand_together(make_run: MakeRun) -> N
 
     assert TOGETHER == found.keys
     assert (195, 5) == (int(found.known.sum()), int((~found.known).sum()))
-    assert _stages.UNSTAMPED in figures.caption(figure)
+    assert _data.UNSTAMPED in figures.caption(figure)
     assert ["client lateness", "queue and prefill", "decode"] == list(dict.fromkeys(t.name for t in figure.data))
 
 

@@ -14,8 +14,8 @@ from harness.data.folder import Run
 from harness.errors import UsageError
 from harness.validity.conclude import completed
 from reports import _data, figures
-from reports._page import data_table
 from reports.builtin import Html
+from reports.document.html import data_table
 from reports.figures.style import MOST_ROWS
 
 MakeRun = Callable[..., Run]

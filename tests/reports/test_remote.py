@@ -15,7 +15,7 @@ from harness.data.records import server_metrics_table
 from harness.metrics.objective import restored_slo
 from harness.stats.arrivals import Law
 from harness.validity import conclude
-from reports import _format, _sending, _stages
+from reports import _data, _format, _sending
 from reports.builtin import Html, Markdown, Text
 from reports.figures import finding
 from reports.figures.timeline import timeline
@@ -286,7 +286,7 @@ def test_misses_are_those_of_the_phase_that_the_server_names(
     """A full queue would be read as slow prefill, or a guess as the answer of the server."""
     run = with_metrics(remote_run(slo="ttft=0.16,tpot=0.1", ask=SLOW), **names)
 
-    assert f"6 of 60 requests: {line}" == _stages.missed(run)
+    assert f"6 of 60 requests: {line}" == _data.missed(run)
     assert f"Misses        6 of 60 requests: {line}"[:60] in Text(width=100).render(concluded(run))
 
 
@@ -296,8 +296,8 @@ def test_misses_follow_the_times_in_the_answers(remote_run: RemoteRun) -> None:
     prefill_s = {"server_prefill_s": 0.02}  # of llama.cpp: the rest is the queue
     vllm, llama = (remote_run(slo="ttft=0.16,tpot=0.1", ask=SLOW, wire=wire) for wire in (queue_s, prefill_s))
 
-    assert _stages.missed(with_metrics(vllm, queue="q", prefill="p")).endswith("queue 0, prefill 6, decode 0")
-    assert _stages.missed(with_metrics(llama)).endswith("queue 6, prefill 0, decode 0")
+    assert _data.missed(with_metrics(vllm, queue="q", prefill="p")).endswith("queue 0, prefill 6, decode 0")
+    assert _data.missed(with_metrics(llama)).endswith("queue 6, prefill 0, decode 0")
 
 
 def test_a_late_client_and_slow_decodes_are_causes_of_their_own(remote_run: RemoteRun) -> None:
@@ -311,4 +311,4 @@ def test_a_late_client_and_slow_decodes_are_causes_of_their_own(remote_run: Remo
     ask = {"sent_s": lambda r: r.sent_s + late(r), "token_s": tokens}
     run = with_metrics(remote_run(slo="ttft=0.16,tpot=0.1", ask=ask), queue="q", prefill="p")
 
-    assert "4 of 60 requests: client lateness 3, queue 0, prefill 0, decode 1" == _stages.missed(run)
+    assert "4 of 60 requests: client lateness 3, queue 0, prefill 0, decode 1" == _data.missed(run)

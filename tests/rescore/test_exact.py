@@ -8,10 +8,8 @@ import pytest
 
 from harness.api import Bound, Slo
 from harness.data.large import thinned
-from harness.experiments.rescore.groups import GROUPINGS, grouped
-from harness.experiments.rescore.objectives import Fastgen, success, tasks, tokens
-from harness.experiments.rescore.reading import of_run
-from harness.experiments.rescore.scale import curve, first_within, scaled
+from harness.experiments.rescore.objectives import Fastgen, curve, first_within, scaled, success, tasks, tokens
+from harness.experiments.rescore.reading import GROUPINGS, grouped, of_run
 from harness.metrics.objective import Seen, parse_slo, score
 
 SLOS = [

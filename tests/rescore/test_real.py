@@ -11,8 +11,7 @@ from harness.data.codec import encode
 from harness.data.run_json import RunInfo
 from harness.experiments.rescore import side_by_side
 from harness.experiments.rescore.answer import RescoreOptions, answer
-from harness.experiments.rescore.groups import grouped
-from harness.experiments.rescore.reading import of_run, sources
+from harness.experiments.rescore.reading import grouped, of_run, sources
 from harness.metrics.objective import parse_slo
 
 

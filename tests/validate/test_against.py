@@ -14,7 +14,7 @@ from reports import answers as pages
 from reports import figures
 from reports.answers import validate as validate_report
 from reports.document import Cell
-from reports.figures.validate import NO_TIMES
+from reports.figures.compare import NO_TIMES
 
 PAIRS = (
     Pair("slow", "ttft_s", 2.0, 1.0, calibrated=True, x=1.0, curve="vllm"),

@@ -16,9 +16,8 @@ from harness.data.codec import Facts, encode
 from harness.data.host import versions
 from harness.data.run_json import Resolution
 from harness.errors import UsageError
-from harness.experiments.rescore.groups import grouped
-from harness.experiments.rescore.objectives import Objective, Outcome, Tokens, outcome, tasks, tokens
-from harness.experiments.rescore.scale import curve
+from harness.experiments.rescore.objectives import Objective, Outcome, Tokens, curve, outcome, tasks, tokens
+from harness.experiments.rescore.reading import grouped
 from harness.experiments.rescore.side_by_side import side_by_side
 from harness.experiments.rescore.slo_json import (
     CurveCrossing,

@@ -12,7 +12,7 @@ from harness.data.codec import encode
 from harness.data.folder import Run, load
 from harness.data.run_json import ScoredBound
 from harness.errors import BenchError
-from harness.experiments.rescore.scale import Curve, curve, scaled
+from harness.experiments.rescore.objectives import Curve, curve, scaled
 from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.plan import Task
 from harness.experiments.sweep.sweep_json import SweptRun
