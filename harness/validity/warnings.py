@@ -57,10 +57,10 @@ def doubtful(objective: Slo) -> Iterator[RunWarning]:
         metric, name = metrics()[bound.metric], bound.name
         most_s = LOOSE_S if metric.one_token else LOOSE_TASK_S if metric.name == "task" else LOOSE_WHOLE_S
         if bound.limit > most_s:
-            remedy = f"did you mean {name}={bound.limit:g}ms?"
+            remedy = f"write {name}={bound.limit:g}ms if that was meant"
             yield RunWarning("loose-bound", f"the bound {bound!s} is {bound.limit:g} s", remedy)
         elif metric.one_token and bound.limit < TIGHT_S:
-            remedy = f"did you mean {name}={1e6 * bound.limit:g}ms?"
+            remedy = f"write {name}={1e6 * bound.limit:g}ms if that was meant"
             yield RunWarning("tight-bound", f"the bound {name}={1e6 * bound.limit:g}us is met by no server", remedy)
 
 
