@@ -9,14 +9,15 @@ Where the queue grew all through a run, latencies depend on the length of the ru
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from harness.data.codec import inner
 from harness.data.lists import first, lists, number, pieces
 from harness.data.run_json import Cut
 from harness.data.schedule import Schedule
@@ -48,8 +49,9 @@ FILLS = 0.1
 MIN_REQUESTS = 30
 """Fewest arrivals among which growth is distinguishable from chance."""
 
-PREEMPTED = 0.01
-"""Share of requests that lost their place in memory, beyond which the memory is what is full."""
+PREEMPTED, HELD = 0.01, 0.85
+"""Share of requests that lost their place in memory, and share of its tokens that are held, beyond either of which the
+memory is what is full: policies that ask for room before they admit fill it without a preemption."""
 
 HELD_UP = 0.05
 """Share of those waiting that wait behind prefill, beyond which decode holds prefill up: its queue grows as well."""
@@ -195,9 +197,9 @@ def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
     return Overload(growth, arrivals, until_s - from_s) if growth > GROWTH * chance else None
 
 
-def saturated(table: pa.Table, at_s: float) -> str:
+def saturated(table: pa.Table, at_s: float, backend: Mapping[str, Any]) -> str:
     """What was full at a time at which a queue had grown: `prefill`, `decode`, the `memory` of KV blocks or `decode
-    memory`, and `batch` where prefill and decode share replicas and neither lacked memory.
+    memory`, and `batch` where prefill and decode share replicas and neither lacked memory. `backend` are its facts.
 
     Where decode is full, finished prompts wait, keep the memory of prefill and hold it up: so the last queue tells.
     """
@@ -212,10 +214,28 @@ def saturated(table: pa.Table, at_s: float) -> str:
     )
     preempted = float((number(table, "preemptions") > 0).mean()) > PREEMPTED
     if not np.isfinite(number(table, "handoff_start_s")).any():
-        return "memory" if preempted else "batch"
+        return "memory" if preempted or _fills(table, prefill_s, at_s, backend, backend) else "batch"
     if behind <= HELD_UP * (before + behind):
         return "prefill"
-    return "decode memory" if preempted else "decode"
+    full = preempted or _fills(table, decode_s, at_s, backend, inner(backend, "decode"))
+    return "decode memory" if full else "decode"
+
+
+def _fills(table: pa.Table, from_s: Floats, at_s: float, backend: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
+    """Whether the requests that are held at a time, `from_s` (requests,) on, fill the KV memory of a pool of replicas.
+
+    Answers are taken to have grown steadily. False where blocks are shared or reserved: then tokens do not tell.
+    """
+    room, replicas = pool.get("kv_tokens"), pool.get("replicas")
+    if backend.get("prefix_cache") or str(backend.get("kv")).partition(":")[0] != "paged" or not room or not replicas:
+        return False
+    first_s, last_s = first_last(table)
+    held = (from_s <= at_s) & (last_s > at_s)
+    first_s, last_s = first_s[held], last_s[held]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        grown_by = np.nan_to_num(np.clip((at_s - first_s) / (last_s - first_s), 0, 1))
+    tokens = number(table, "prompt_tokens")[held] + grown_by * number(table, "output_tokens_asked")[held]
+    return float(tokens.sum()) > HELD * float(room) * float(replicas)
 
 
 def _at_least(stamps_s: Floats, later_s: Floats) -> Floats:

@@ -54,9 +54,9 @@ MOST_ROWS = 200
 FULL = {
     "prefill": "its prefill replicas are full",
     "decode": "its decode replicas are full",
-    "decode memory": "the KV memory of its decode replicas makes it preempt requests",
-    "memory": "its KV memory makes it preempt requests",
-    "batch": "its replicas are full",
+    "decode memory": "the KV memory of its decode replicas is full",
+    "memory": "its KV memory is full",
+    "batch": "its replicas are busy all the time, with KV memory to spare",
 }
 """What is full where a queue grows."""
 LIMITED = 1.05
@@ -238,9 +238,10 @@ def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[s
         quarters = ", ".join(f"{100 * share:.3g}" for share in near.quarters)
         falls = near.quarters[-1] < near.quarters[0] - (1 - goal) / 2
         falling = ": still falling, longer runs have less" if falls else ""
+        runs = _format.count(near.runs, "run")
         yield (
-            f"By quarter of the {_format.count(near.runs, 'run')} near it {quarters} % met the SLO{falling}; "
-            f"in the worst run {_format.share(near.worst)}; {near.met:.0%} of them met the goal by themselves"
+            f"By quarter of the run {quarters} % met the SLO in the {runs} near it{falling}; in the worst "
+            f"{_format.share(near.worst)}; {near.met:.0%} of them met the goal by themselves"
             f"{f', {near.collapsed:.0%} collapsed' if near.collapsed else ''}."
         )
 
@@ -251,7 +252,7 @@ def _runs(one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
     if (stable_rps := one.stable_rps) is not None and one.capacity_rps:
         limit = "the throughput is the limit" if stable_rps < LIMITED * one.capacity_rps else "the SLO is the limit"
         full = f", because {FULL[one.full]}" if one.full in FULL else ""
-        yield f"Where more come it serves {_format.number(stable_rps, 3)} req/s{full}: {limit}."
+        yield f"At higher rates it serves at most {_format.number(stable_rps, 3)} req/s{full}: {limit}."
     if over.horizon_s < over.lasting_s:
         yield f"An upper bound for longer runs: a queue takes time to fill (--horizon {over.lasting_s:.6g}s)."
     if over.waits_s is not None:
@@ -418,15 +419,18 @@ def _trials(path: Path) -> Iterator[Table]:
 
 def _trial(number: int, tried: Trial, stored: Mapping[str, Path]) -> tuple[str | Cell, ...]:
     key, name = tried.key, folder_name(tried.key)
+    decided = tried.late or tried.passed is not None  # before its end, so that its attainment is none
     side = "late or held back" if tried.late else "met" if tried.passed else "missed"
-    probe = f"probe at {percent(key.goal)}: {side}" if key.goal is not None else side if tried.late else ""
+    kind = side if tried.late else "whole trial"
+    if key.goal is not None:
+        kind = f"probe at {percent(key.goal)}{f': {side}' if decided else ''}"
     return (
         Cell(str(number), link=f"{TRIALS}/{quote(name)}/" if name in stored else None),
-        probe or "whole trial",
+        kind,
         _format.option(key.rate_rps),
         str(key.seed),
         f"{tried.requests:,}",
-        "-" if probe or not tried.by_request else _format.share(share(tried, JOINT)),
+        "-" if decided or not tried.by_request else _format.share(share(tried, JOINT)),
         _format.number(tried.wall_s, 2),
     )
 

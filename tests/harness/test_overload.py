@@ -111,13 +111,16 @@ def test_requests_turned_away_are_no_queue(record):
 
 
 @pytest.mark.parametrize(
-    ("full", "apart", "decode_waits", "preemptions"),
-    [("prefill", True, 0.0, 0), ("decode", True, 0.5, 0), ("decode memory", True, 0.5, 1), ("batch", False, 0.0, 0),
-     ("memory", False, 0.0, 1)],
+    ("full", "apart", "decode_waits", "preemptions", "kv_tokens"),
+    [("prefill", True, 0.0, 0, 1), ("decode", True, 0.5, 0, 10**6), ("decode memory", True, 0.5, 1, 10**6),
+     ("decode memory", True, 0.5, 0, 300), ("batch", False, 0.0, 0, 10**6), ("memory", False, 0.0, 1, 10**6),
+     ("memory", False, 0.0, 0, 400), ("batch", False, 0.0, 0, 600)],
 )  # fmt: skip
-def test_what_is_full_is_named(record, full, apart, decode_waits, preemptions):
+def test_what_is_full_is_named(record, full, apart, decode_waits, preemptions, kv_tokens):
     """Who reads that decode is the limit where prefill has a queue buys the wrong replicas; and decode that is full
-    holds prefill up, whose queue is the longer one."""
+    holds prefill up, whose queue is the longer one. Memory is full too where a policy admits only what has room:
+    here up to 33 requests of ten tokens and more hold it at a time."""
+    pool = {"replicas": 1, "kv_tokens": kv_tokens}
     rows = []
     for i in range(400):
         due_s = 0.1 * i
@@ -129,4 +132,6 @@ def test_what_is_full_is_named(record, full, apart, decode_waits, preemptions):
                    decode_start_s=decode_s, tokens=[decode_s, decode_s + 5], preemptions=preemptions, **moved)
         )  # fmt: skip
 
-    assert full == saturated(to_table(rows), 40.0)
+    assert full == saturated(to_table(rows), 40.0, {"kv": "paged", **pool, "decode": pool})
+    if kv_tokens == 400 and not apart:  # blocks may be shared, so tokens do not tell
+        assert saturated(to_table(rows), 40.0, {"kv": "paged", "prefix_cache": True, **pool}) == "batch"

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event, Thread
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -248,8 +248,10 @@ def simulated(task: Task) -> Trial:
     if task.key.rate_rps == 0:
         return concluded(task, _alone(task), None, begun_s)
     watch = None if task.key.goal is None else Watch(task)
+    backend: Mapping[str, Any] = {}
     try:
-        table = trial.simulate(task.run, watch).table
+        tried = trial.simulate(task.run, watch)
+        table, backend = tried.table, tried.plan.backend.describe()
     except NothingDue:
         if task.horizon_s is None:
             raise
@@ -257,7 +259,7 @@ def simulated(task: Task) -> Trial:
     passed = None if watch is None else watch.passed
     if task.horizon_s is None:
         return concluded(task, table, passed, begun_s)
-    return over_horizon(task, table, passed, begun_s)
+    return over_horizon(task, table, passed, begun_s, backend)
 
 
 def _alone(task: Task) -> pa.Table:
@@ -272,10 +274,13 @@ def _alone(task: Task) -> pa.Table:
     return trial.run(replace(planned, schedule=spaced)).table
 
 
-def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Trial:
+def over_horizon(
+    task: Task, table: pa.Table, passed: bool | None, begun_s: float, backend: Mapping[str, Any] | None = None
+) -> Trial:  # fmt: skip
     """The result of a run over a horizon: every request that arrived in it counts, however late its answer came.
 
-    A probe that was ended early (`passed` is False) counts for a side alone.
+    `backend` are the facts of what was simulated, where they are known. A probe that was ended early (`passed` is
+    False) counts for a side alone.
     """
     assert task.horizon_s is not None
     key, settled_s = task.key, task.settle_s or 0.0
@@ -290,7 +295,7 @@ def over_horizon(task: Task, table: pa.Table, passed: bool | None, begun_s: floa
     under_way = np.array([int((due_s < end).sum() - (end_s < end).sum()) for end in ends])
     drawn = float(number(table, "prompt_tokens").sum()), float(number(table, "output_tokens_asked").sum())
     e2e_s = (end_s - due_s)[np.isfinite(end_s)]
-    full = saturated(table, float(ends[-1])) if under_way[-1] > under_way[1] else None
+    full = saturated(table, float(ends[-1]), backend or {}) if under_way[-1] > under_way[1] else None
     sent = len(table)
     if passed is not None:  # those under way when the probe was ended were paid for too
         sent = min(key.planned, max(sent, int((due_s <= np.nanmax(end_s)).sum())))
