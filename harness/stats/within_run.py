@@ -258,8 +258,8 @@ def _why_not(
         )
     elif alike >= MOST_ALIKE:
         yield (
-            "one run: no interval, because each request waits much as long as the one before it (lag-1 autocorrelation "
-            f"of TTFT {alike:.2f}, below {MOST_ALIKE:g} wanted); {REPEAT}"
+            f"one run: no interval, because neighbouring requests wait alike (correlation of TTFT {alike:.2f}, an "
+            f"interval needs less than {MOST_ALIKE:g}); {REPEAT}"
         )
 
 

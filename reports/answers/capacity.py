@@ -442,7 +442,7 @@ def _cost(info: CapacityAnswer, spent: SearchCost) -> str:
         reason = clean(info.invalid[0], 300).rstrip(".")
         text += f" ({_format.count(len(info.invalid), 'trial')} not valid and left out: {reason})"
     sending = "" if info.clock == "virtual" else f", {_time(spent.system_s)} of traffic"
-    return f"{text}{sending}; {_time(spent.wall_s)} of waiting"
+    return f"{text}{sending}; the search took {_time(spent.wall_s)}"
 
 
 def _time(seconds: float) -> str:

@@ -383,8 +383,9 @@ def format_trial(tried: Trial) -> str:
     if not tried.by_request:
         within = ", ".join(f"{s.met / max(1, s.of):.1%} of {s.of:,} within {s.key}" for s in tried.shares[1:])
         return f"seed {key.seed}, {key.rate_rps:g} req/s: {within}"
+    at = f"seed {key.seed}, {key.rate_rps:g} req/s" if key.rate_rps else "alone, without load"
     return (
-        f"seed {key.seed}, {key.rate_rps:g} req/s: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "
+        f"{at}: {joint.met / max(1, joint.of):.1%} of {joint.of:,} requests "
         f"{'met every bound' if len(tried.shares) > 2 else 'met the bound'}"
     )
 
