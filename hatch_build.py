@@ -26,7 +26,6 @@ COMPILED = (
     "backends/latency/linear.py",
     "backends/latency/roofline.py",
     "backends/serving/actions.py",
-    "backends/serving/adapters.py",
     "backends/serving/batch.py",
     "backends/serving/blocks.py",
     "backends/serving/cluster.py",
@@ -42,9 +41,6 @@ COMPILED = (
     "backends/serving/replica.py",
     "backends/serving/routers/builtin.py",
     "backends/serving/speculation.py",
-    "backends/serving/swap.py",
-    "backends/simulator/ended.py",
-    "backends/simulator/flow.py",
     "backends/simulator/loop.py",
     "backends/simulator/step_log.py",
 )

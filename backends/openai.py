@@ -19,10 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from backends.client import stamps, target
-from backends.client.body import Api, Builder, RequestFormat, sound_headers
-from backends.client.capabilities import Capabilities, Mode, Shared  # harness.spec reads the annotations of fields
+from backends.client.body import (  # harness.spec reads the annotations of fields
+    Api,
+    Builder,
+    Capabilities,
+    Mode,
+    RequestFormat,
+    Shared,
+    sound_headers,
+)
+from backends.client.connection import Answer
 from backends.client.counting import Recount, by_server, local
-from backends.client.message import Answer
 from backends.client.pool import ConnectionPool, Route, Target
 from backends.client.reading import Reader
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction

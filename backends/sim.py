@@ -14,15 +14,12 @@ import pyarrow as pa
 
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster
-from backends.serving.driver import Fail, Up
 from backends.serving.handoff import Link
 from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline, bubble_share
 from backends.serving.replica import Replica
-from backends.serving.routing import requirements
+from backends.serving.routing import Fail, Up, requirements
 from backends.simulator.core import Lora, adapter_facts, preemption_costs
-from backends.simulator.ended import EndedSequence, columns, records
-from backends.simulator.flow import Flow
 from backends.simulator.layout import (
     ActionCounts,
     Rate,
@@ -39,7 +36,7 @@ from backends.simulator.layout import (
     router_acts,
     token_bytes,
 )
-from backends.simulator.loop import simulate, step_ends
+from backends.simulator.loop import EndedSequence, Flow, columns, records, simulate, step_ends
 from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
 from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord

@@ -137,7 +137,7 @@ def engine_loop():
     """
     import numpy as np
 
-    from backends.latency.linear import Linear
+    from backends.latency.builtin import Linear
     from replay._alone import serve_alone
 
     cost = Linear(base_s=0.01, prefill_token_s=1e-4, decode_seq_s=3e-4, context_token_s=1e-7)

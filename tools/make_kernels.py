@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from backends.kernels import exchanges
-from backends.kernels.tables import GPU_OF, SHIPPED, SKEW, MeasuredKernels, systems
+from backends.kernels.tables import GPU_OF, SHIPPED, SKEW, MeasuredKernels, exchange_rows, systems
 from harness.catalog import hardware
 from harness.errors import UsageError
 
@@ -109,7 +108,7 @@ def main(arguments: Sequence[str]) -> int:
     for system in systems(folder):
         if system in GPU_OF:
             try:
-                part = pd.DataFrame(exchanges.rows(folder, system))
+                part = pd.DataFrame(exchange_rows(folder, system))
             except UsageError as error:
                 print(error)
                 continue

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from backends.client import counting, framing, shapes
-from backends.client.capabilities import Sent
+from backends.client.body import Sent
 from backends.client.framing import Stream
 from backends.client.secrets import FOREIGN_MOST, Redaction
 from backends.client.target import key_header, without_version

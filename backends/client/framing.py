@@ -28,8 +28,8 @@ from backends.client.shapes import Json, Usage
 from backends.client.target import HEAD_BYTES
 
 if TYPE_CHECKING:
-    from backends.client.capabilities import UsageForm
-    from backends.client.message import Answer
+    from backends.client.body import UsageForm
+    from backends.client.connection import Answer
 
 
 Body = Literal["head", "none", "length", "chunked", "close"]

@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from backends.client.connection import Connection
+from backends.client.connection import Answer, Call, Connection, How, Wire
 from backends.client.framing import says_done
-from backends.client.message import Answer, Call, How, Peer, Wire
 from backends.client.stamps import Clock, Lags, poller, stamped_socket
-from backends.client.target import Limits, open_files
+from backends.client.target import Limits, Peer, open_files
 
 Route = Literal["round-robin", "least-outstanding"]
 MAX_IDLE_S = 2.0

@@ -10,8 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backends.client import counting, shapes
-from backends.client.body import FIELDS, PATHS, SPELLING, Builder, RequestFormat, changed
-from backends.client.capabilities import Capabilities, Dropped, Lesson, Mode, UsageForm
+from backends.client.body import (
+    FIELDS,
+    PATHS,
+    SPELLING,
+    Builder,
+    Capabilities,
+    Dropped,
+    Lesson,
+    Mode,
+    RequestFormat,
+    UsageForm,
+    changed,
+)
 from backends.client.control import ControlClient, ProbeResponse
 from backends.client.discover import model_of
 from backends.client.secrets import Redaction

@@ -17,7 +17,7 @@ from backends.client.stamps import held_back
 from harness.api import Ended, Exchange, Request, Status, TokenEvent
 
 if TYPE_CHECKING:
-    from backends.client.message import Answer
+    from backends.client.connection import Answer
 
 REJECTED = (429, 503, 529)
 ERROR_CHARACTERS = 300

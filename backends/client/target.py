@@ -11,18 +11,18 @@ import re
 import resource
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple, cast
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from backends.client.message import Peer, SocketAddress
 from harness.errors import NotReady, UsageError
 
+SocketAddress = tuple[str, int] | tuple[str, int, int, int]
 MOST_SOURCES = 1024
 """Addresses of a network that are tried."""
 PORTS = 28_232
@@ -90,6 +90,22 @@ def _why(error: Exception) -> str:
     if isinstance(error, ssl.SSLError):
         return "it holds none in PEM form"
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Where a connection goes: the addresses to try in turn, and what must happen before the first request.
+
+    `tunnel` is sent to a proxy first (CONNECT); `server_name` is what a certificate must name, with `tls`. `sources`
+    give the address of this machine for the next connection, by family.
+    """
+
+    addresses: Sequence[tuple[int, SocketAddress]]
+    name: str
+    tls: ssl.SSLContext | None = None
+    server_name: str | None = None
+    tunnel: bytes | None = None
+    sources: Mapping[int, Iterator[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

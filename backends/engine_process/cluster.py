@@ -14,11 +14,11 @@ from backends.engine_process.generation import Answers, GenerationParams, Planne
 from backends.executors.paced import Pace, pace_facts
 from backends.serving.batch import Batch, Sequence
 from backends.serving.cluster import Cluster
-from backends.serving.driver import Fail
 from backends.serving.handoff import Transfer
 from backends.serving.loop import Loop
 from backends.serving.migration import Migration
 from backends.serving.replica import Replica
+from backends.serving.routing import Fail
 from backends.simulator.core import preemption_costs
 from backends.simulator.layout import ActionCounts
 from backends.simulator.real_time import Incoming

@@ -19,7 +19,7 @@ from aiohttp.http import StreamWriter
 from aiohttp.typedefs import Handler
 
 from backends.server import answers, fields, metrics
-from backends.server.faults import Fault, Faults
+from backends.server.answers import Fault, Faults
 from backends.server.fields import Refused
 from backends.server.metrics import AnswerRecord, TruthLog
 from backends.server.service import Listener, Service

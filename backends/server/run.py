@@ -16,7 +16,7 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from backends.server.faults import Faults, parse_fault
+from backends.server.answers import Faults, parse_fault
 from backends.server.front import Front
 from backends.server.metrics import TruthLog, lateness_line
 from backends.server.service import Service

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 from backends.serving.batch import Sequence
 from backends.serving.cluster import give_model
-from backends.serving.driver import Fail, Up
 from backends.serving.prefix_cache import chain
-from backends.serving.routing import Action, Drain, Migrate, Replicate, Scale, SetRole
+from backends.serving.routing import Action, Drain, Fail, Migrate, Replicate, Scale, SetRole, Up
 from harness.api import ActionEvent
 from harness.errors import UsageError
 

@@ -16,16 +16,17 @@ from backends.serving.actions import Actions
 from backends.serving.batch import Batch, Sequence, VisibleRequest
 from backends.serving.cluster import Cluster
 from backends.serving.decodes import Decodes
-from backends.serving.driver import Arrivals, Committer, Driver, Fail, Mover, Up
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
 from backends.serving.migration import Migration, Moves
 from backends.serving.pipeline import Stages
+from backends.serving.plugins import Arrivals, Committer, Driver, Mover
 from backends.serving.replica import Replica
 from backends.serving.routing import (
     NONE_UP,
     ClusterView,
     DecidingRouter,
     Decision,
+    Fail,
     HandOffRouter,
     Hold,
     LearningRouter,
@@ -34,6 +35,7 @@ from backends.serving.routing import (
     Reject,
     ReplicaView,
     Send,
+    Up,
     finished,
     view_of,
 )

@@ -17,8 +17,8 @@ from backends.serving.handoff import Links, Transfer
 from harness.api import ActionEvent
 
 if TYPE_CHECKING:
-    from backends.serving.driver import Mover
     from backends.serving.loop import Loop
+    from backends.serving.plugins import Mover
     from backends.serving.replica import Replica
     from backends.serving.routing import Migrate
 

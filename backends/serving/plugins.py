@@ -1,6 +1,7 @@
-"""What a policy, a router and a KV memory mode must offer, and what some can do beyond that.
+"""What a policy, a router and a KV memory mode must offer, and what some can do beyond that; what a driver must.
 
-Each is one file in the folder of its kind.
+Each plug-in is one file in the folder of its kind, or a class in the `builtin.py` there. `draw` and `unit` are chance
+for those of them that may hold no generator.
 
 These protocols speak of replicas and batches, which only this package knows; those without such words are in
 `harness.api`.
@@ -8,16 +9,23 @@ These protocols speak of replicas and batches, which only this package knows; th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
 from backends.serving.batch import Batch, VisibleRequest
-from harness.api import LatencyModel
+from harness.api import LatencyModel, Request
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
+    from backends.serving.handoff import Transfer
+    from backends.serving.migration import Migration
     from backends.serving.replica import Replica, Role
+
+_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio
+_WORD = (1 << 64) - 1
+T = TypeVar("T")
 
 
 class Policy(Protocol):
@@ -236,4 +244,84 @@ class StepRouter(Protocol):
     @property
     def watches(self) -> bool:
         """Whether it does; the simulator then leaps over no arrival, so that it sees what it would see step by step."""
+        ...
+
+
+def draw(seed: int, number: int) -> int:
+    """Draw number `number` of the stream `seed`, an integer of 64 bits, without a generator: a hash of both.
+
+    Source: Steele, Lea, Flood, OOPSLA 2014 (SplitMix64).
+    """
+    return _mix(_mix(seed) + number * _GOLDEN)
+
+
+def unit(seed: int, number: int) -> float:
+    """The same draw as a number in [0, 1)."""
+    return (draw(seed, number) >> 11) / (1 << 53)
+
+
+def _mix(z: int) -> int:
+    z &= _WORD
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _WORD
+    return z ^ (z >> 31)
+
+
+class Arrivals(Protocol):
+    """The requests that are still to come, in order of time."""
+
+    @property
+    def next_s(self) -> float:
+        """When the next one arrives; inf when none is known."""
+        ...
+
+    @property
+    def over(self) -> bool:
+        """Whether none will be added but those that answers bring about."""
+        ...
+
+    def pop(self) -> Request:
+        """The request that arrives at `next_s`."""
+        ...
+
+
+class Driver(Protocol[T]):
+    """Runs what the loop decides. `results` is what the loop yields, in this order."""
+
+    @property
+    def results(self) -> deque[T]: ...
+
+    def start(self, replica: Replica, batch: Batch, now_s: float, horizon_s: float) -> list[float] | None:
+        """The batch runs from `now_s`. The ends of its steps: one, or as many as start before `horizon_s` while it
+        repeats; None where only `Loop.ended` will tell.
+        """
+        ...
+
+    def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:
+        """A sequence is answered, or ended by this error."""
+        ...
+
+    def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:
+        """A request is not served."""
+        ...
+
+
+@runtime_checkable
+class Committer(Protocol):
+    """A driver that commits batches itself, to see what each brings; `Driver.end` does not hear of what they end."""
+
+    def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
+        """Commit the batch in flight (`Replica.commit`)."""
+        ...
+
+
+class Mover(Protocol):
+    """Moves KV itself; without one it has arrived when the link is through with it."""
+
+    def move(self, transfer: Transfer, end_s: float) -> None:
+        """KV begins to move over a link that is through with it at `end_s` at the earliest; tell `Loop.landed`."""
+        ...
+
+    def copy(self, migration: Migration, first_token: int, end_s: float) -> None:
+        """A stage of a live migration begins: its KV from `first_token` on, as above; tell `Loop.copied`."""
         ...

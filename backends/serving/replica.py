@@ -13,9 +13,8 @@ from collections.abc import Sequence as ListOf
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
-from backends.serving.adapters import Adapters
 from backends.serving.batch import Batch, Phase, Sequence
-from backends.serving.blocks import Blocks
+from backends.serving.blocks import Adapters, Blocks
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import Inbox, Outbox
 from backends.serving.pipeline import Pipeline
@@ -40,8 +39,8 @@ from harness.api import Request
 if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
 
+    from backends.serving.blocks import Swap
     from backends.serving.journal import Journal, Kind
-    from backends.serving.swap import Swap
 
 Role = Literal["mixed", "prefill", "decode"]
 """What a replica of a cluster does: whole requests, prompts that it hands on, or decodes of what is handed on to it."""

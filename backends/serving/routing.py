@@ -93,6 +93,21 @@ class Replicate:
     target: int
 
 
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """A replica goes down; its requests end with an error, or go back to the router (`requeue`)."""
+
+    replica: int
+    requeue: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A replica is up, empty."""
+
+    replica: int
+
+
 NONE_UP = "no replica is up that could take it"
 Decision = Send | Hold | Reject
 Action = Migrate | SetRole | Scale | Drain | Replicate

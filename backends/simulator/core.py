@@ -11,12 +11,11 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Literal, Self
 
-from backends.serving.adapters import Adapters
+from backends.serving.blocks import Adapters, Swap
 from backends.serving.journal import Journal
 from backends.serving.plugins import MapTime, Memory, Predicting
 from backends.serving.replica import Replica
 from backends.serving.speculation import Speculation
-from backends.serving.swap import Swap
 from harness.bounds import AtLeastOne, Checked, NotNegative, PositiveShare
 from harness.catalog import Model, Shape, adapter_bytes, hardware
 from harness.errors import UsageError, no_such

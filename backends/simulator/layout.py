@@ -16,11 +16,10 @@ import numpy as np
 
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster, Member
-from backends.serving.driver import Fail, Up
 from backends.serving.handoff import Link
 from backends.serving.loop import Loop
 from backends.serving.replica import Replica, Role
-from backends.serving.routing import DecidingRouter, acts
+from backends.serving.routing import DecidingRouter, Fail, Up, acts
 from backends.simulator.core import BlockCost, Core
 from backends.simulator.loop import FrontEnd
 from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits, TokenizerTime

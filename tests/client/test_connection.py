@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from backends.client import connection, message, stamps, target
+from backends.client import connection, stamps, target
 from backends.client.pool import ConnectionPool, Target
 from backends.client.target import Limits
 
@@ -168,7 +168,7 @@ async def test_an_address_that_refuses_is_followed_by_the_next() -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         dead = closed.getsockname()
     async with serving(echo_length) as port:
-        peer = message.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
+        peer = target.Peer([(socket.AF_INET, dead), (socket.AF_INET, ("127.0.0.1", port))], "both")
         pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "both")])
         try:
             result = await pool.send(1, rest())

@@ -11,8 +11,8 @@ from bench_tests_quirks import CHAT_ONLY, QUIRKS, fields_of, pairs  # the tables
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from backends.client.connection import Answer
 from backends.client.framing import Framing
-from backends.client.message import Answer
 from backends.client.reading import Reader
 from harness.api import Ended, Request, TokenEvent
 

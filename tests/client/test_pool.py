@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.client import message, pool, target
-from backends.client.message import Answer
+from backends.client import pool, target
+from backends.client.connection import Answer
 from backends.client.pool import ConnectionPool, Target
 from backends.client.target import Limits
 
@@ -90,7 +90,7 @@ class Server:
 
 
 def target_of(port: int) -> Target:
-    peer = message.Peer([(socket.AF_INET, ("127.0.0.1", port))], f"127.0.0.1:{port}")
+    peer = target.Peer([(socket.AF_INET, ("127.0.0.1", port))], f"127.0.0.1:{port}")
     return Target(b"POST / HTTP/1.1\r\n", peer, f"127.0.0.1:{port}")
 
 

@@ -11,8 +11,7 @@ import pytest
 from aiohttp import web
 
 from backends.client import control
-from backends.client.body import RequestFormat
-from backends.client.capabilities import Capabilities, Mode, Shared
+from backends.client.body import Capabilities, Mode, RequestFormat, Shared
 from backends.client.probe import probe
 from harness.api import Request
 from harness.errors import BackendError, NotReady, UsageError

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.client.message import Answer, How
+from backends.client.connection import Answer, How
 from backends.client.reading import Reader
 from backends.client.secrets import Redaction
 from harness.api import Ended, Exchange, Request, TokenEvent

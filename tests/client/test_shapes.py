@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from backends.client.connection import Answer
 from backends.client.framing import events, follow
-from backends.client.message import Answer
 from backends.client.reading import Reader
 from backends.client.shapes import SHAPES, other_api, words
 from harness.api import Ended, Request, TokenEvent

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from backends.client import connection, message, target
+from backends.client import connection, target
 from backends.client.pool import ConnectionPool, Target
 from harness.errors import UsageError
 
@@ -89,7 +89,7 @@ async def test_a_machine_without_room_for_a_connection_says_what_is_missing(
 
     monkeypatch.setattr(connection, "stamped_socket", full)
 
-    peer = message.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
+    peer = target.Peer([(socket.AF_INET, ("127.0.0.1", 9))] * 2, "server")
     pool = ConnectionPool([Target(b"GET / HTTP/1.1\r\n", peer, "server")])
     try:
         answer = await pool.send(1, b"\r\n")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from backends.latency.linear import Linear
+from backends.latency.builtin import Linear
 from backends.serving.journal import Journal
 from backends.serving.routing import requirements
 from backends.sim import Sim

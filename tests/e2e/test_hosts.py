@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from backends.client.message import Answer
+from backends.client.connection import Answer
 from backends.client.null_server import Timing, running, take_truth
 from backends.openai import OpenAI
 from harness.api import Outcome, Request, RequestRecord

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backends.client.message import Answer
+from backends.client.connection import Answer
 from backends.client.null_server import Timing, running
 from backends.openai import OpenAI
 from harness.api import Outcome, Request, RequestRecord

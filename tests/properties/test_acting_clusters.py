@@ -9,13 +9,12 @@ from random import Random
 import pytest
 
 from backends.serving.cluster import give_model
-from backends.serving.driver import Fail, Up
 from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
-from backends.serving.routing import Drain, Hold, Migrate, Reject, Replicate, Scale, Send, SetRole
+from backends.serving.routing import Drain, Fail, Hold, Migrate, Reject, Replicate, Scale, Send, SetRole, Up
 from backends.sim import Sim
-from backends.simulator.ended import records as records_of
-from backends.simulator.flow import Flow
+from backends.simulator.loop import Flow
+from backends.simulator.loop import records as records_of
 from harness.api import Extra, Request
 from harness.registry import make
 

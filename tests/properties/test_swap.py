@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.serving.blocks import Swap
 from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
-from backends.serving.swap import Swap
 from backends.sim import Sim
 from harness.api import Request
 from harness.registry import make

@@ -3,7 +3,7 @@
 from math import inf
 
 from backends.engine_process.cluster import EngineCluster
-from backends.engine_process.executor_worker import StepRunner
+from backends.engine_process.executor_processes import StepRunner
 from backends.engine_process.generation import Answers, Work
 from backends.serving.cluster import Cluster
 from harness.registry import make

@@ -7,9 +7,9 @@ import pytest
 
 from backends.engine import Engine
 from backends.latency.recorded import Recorded
+from backends.serving.blocks import Swap
 from backends.serving.journal import Journal
 from backends.serving.replica import Replica
-from backends.serving.swap import Swap
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Ended, Request, RequestRecord, TokenEvent

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from backends.engine_process.cluster import Copy, EngineCluster
-from backends.engine_process.executor_worker import Ran, StepRunner
+from backends.engine_process.executor_processes import Ran, StepRunner
 from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.executors.llama import Llama
-from backends.latency.linear import Linear
+from backends.latency.builtin import Linear
 from backends.serving.routing import Migrate, Send
 from backends.sim import Sim
 from backends.simulator.core import Core

@@ -6,9 +6,9 @@ import pytest
 
 from backends.engine_process import worker
 from backends.engine_process.executor_processes import OwnExecutor
-from backends.engine_process.executor_worker import Build
+from backends.engine_process.executor_processes import Build
 from backends.engine_process.generation import GenerationParams, Work
-from backends.engine_process.layout import Layout, Part
+from backends.engine_process.worker import Layout, Part
 from backends.serving.journal import Journal
 from backends.sim import Sim
 from backends.simulator.core import Core

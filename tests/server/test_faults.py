@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 
-from backends.server.answers import FaultyAnswer
-from backends.server.faults import Faults, parse_fault
+from backends.server.answers import Faults, FaultyAnswer, parse_fault
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def test_a_slow_server_is_slower_by_a_share(monkeypatch: pytest.MonkeyPatch) -> 
     clock = SimpleNamespace(
         time=lambda: now_s[0], monotonic=lambda: now_s[0], call_at=lambda at_s, call: timers.append((at_s, call))
     )
-    monkeypatch.setattr("backends.server.faults.time", clock)
+    monkeypatch.setattr("backends.server.answers.time", clock)
     monkeypatch.setattr("asyncio.get_running_loop", lambda: clock)
     faults = Faults([parse_fault("slow=50%:from=600ms")])
     before = faults.of_next()

@@ -11,7 +11,7 @@ from math import cos, exp, log, pi, sqrt
 
 from backends.serving.batch import Oracle as LengthOracle
 from backends.serving.batch import Sequence
-from backends.serving.hashing import unit
+from backends.serving.plugins import unit
 from harness.bounds import AtLeastOne, Checked, NotNegative, Share, check
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 
 from backends.serving.batch import VisibleRequest
-from backends.serving.hashing import draw
+from backends.serving.plugins import draw
 from backends.serving.replica import Replica
 
 
