@@ -1,5 +1,7 @@
 """The engine's process: serves one client over an inherited socket, whose descriptor is its argument."""
 
+from __future__ import annotations
+
 import contextlib
 import socket
 import sys
@@ -7,19 +9,27 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
+from typing import TYPE_CHECKING
 
 from backends.engine_process.cluster import EngineCluster, Message
-from backends.engine_process.executor_processes import ExecutorProcesses, OwnExecutor
-from backends.engine_process.executor_worker import Allocate, Broken, Build, Copied, Ran, make_executor
+from backends.engine_process.executor_processes import (
+    Allocate,
+    Broken,
+    Build,
+    Copied,
+    ExecutorProcesses,
+    OwnExecutor,
+    Ran,
+    make_executor,
+)
 from backends.engine_process.generation import Answers, GenerationParams, Work
-from backends.engine_process.layout import Layout
 from backends.executors.paced import Pace, Paced
 from backends.serving.cluster import Cluster, Member
 from backends.serving.handoff import Link
 from backends.serving.plugins import Memory
-from backends.serving.replica import Replica
+from backends.serving.replica import Replica, Role
 from backends.simulator.core import FREE, BlockCost, Core
-from backends.simulator.layout import Rate, link_of, rate, router_acts
+from backends.simulator.layout import Rate, Side, deciding, link_of, rate, router_acts, side
 from harness import termination
 from harness.api import Prompts, Request
 from harness.catalog import hardware
@@ -27,6 +37,9 @@ from harness.errors import BenchError, UsageError
 from harness.ipc import Inbox, frame, where
 from harness.registry import make
 from harness.spec import parse
+
+if TYPE_CHECKING:
+    from backends.engine import Engine
 
 KV_BLOCKS = 4096
 """Blocks of KV memory of a real model where the user does not say how many."""
@@ -315,3 +328,66 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         Worker(sock).serve()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`count` equal replicas of one role; `given` are the fields of their executors, `core` decides in each of them."""
+
+    role: Role
+    count: int
+    policy: str
+    router: str
+    given: Mapping[str, object]
+    core: Core
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The parts of a cluster, prefill first; whether KV is pulled or pushed, over which link."""
+
+    parts: tuple[Part, ...]
+    pull: bool
+    link: str
+
+
+def layout(engine: Engine, given: Mapping[str, object]) -> Layout:
+    """The replicas that these options ask for. Raises UsageError."""
+    disaggregated = engine.prefill is not None or engine.decode is not None
+    acts = router_acts(engine.router)
+    for name, off in (("handoff", "pull"), ("link", "none")):
+        if not disaggregated and not (acts and name == "link") and (value := getattr(engine, name)) != off:
+            raise UsageError(f"Without prefill and decode replicas there is no {name}; leave out {name}={value}.")
+    if (engine.prefill is None) != (engine.decode is None):
+        raise UsageError("The engine needs prefill and decode replicas; give both, or neither.")
+    rate(engine.link, hardware(engine.hardware or "a100-80g"))  # raises UsageError for what is none
+    parts: tuple[Part, ...]
+    if engine.prefill is None or engine.decode is None:
+        parts = (_part(engine, given, "mixed", Side(engine.replicas), engine.policy, engine.router),)
+    else:
+        if engine.replicas != 1 or engine.tp is not None:
+            name = "replicas" if engine.replicas != 1 else "tp"
+            raise UsageError(
+                f"{name} is that of replicas alike; with prefill and decode give prefill=2 or prefill=2:tp=2 instead."
+            )
+        sides: tuple[tuple[Role, str], ...] = ("prefill", engine.prefill), ("decode", engine.decode)
+        parts = tuple(_one_side(engine, given, role, text) for role, text in sides)
+    return Layout(parts, engine.handoff == "pull", engine.link)
+
+
+def _one_side(engine: Engine, given: Mapping[str, object], role: Role, text: str) -> Part:
+    its = side(text, role)
+    return _part(engine, given, role, its, *deciding(its, role, engine.policy, engine.router))
+
+
+def _part(engine: Engine, given: Mapping[str, object], role: Role, its: Side, policy: str, router: str) -> Part:
+    if its.pp != 1:
+        raise UsageError("The engine has no pipelines; leave out pp.")
+    for name, value in (("dp", its.dp), ("ep", its.ep)):
+        if value != 1:
+            raise UsageError(f"The engine does not divide experts or attention by {name}; leave out {name}.")
+    options = {"tp": its.tp if its.tp != 1 else None, "hardware": its.hardware, "latency": its.latency}
+    core = Core.of(
+        policy, engine.kv, engine.admission, engine.seed, engine.prefix_cache, engine.speculate, engine.preempt
+    )
+    return Part(role, its.count, policy, router, {**given, **{k: v for k, v in options.items() if v is not None}}, core)

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from backends.engine import Engine
+from backends.engine import Engine, EngineProcess
 from backends.engine_process import worker
 from backends.engine_process.generation import GenerationParams, Turn, block_names
-from backends.engine_process.process import EngineProcess
 from backends.server.fields import longest_tokens
 from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin, of_folder
