@@ -21,9 +21,10 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 TOP = Path(__file__).parent
 PACKAGES = ("harness", "workloads", "backends", "reports")
 COMPILED = (
+    "backends/latency/_shared.py",
     "backends/latency/abc.py",
+    "backends/latency/builtin.py",
     "backends/latency/fit6.py",
-    "backends/latency/linear.py",
     "backends/latency/roofline.py",
     "backends/serving/actions.py",
     "backends/serving/batch.py",

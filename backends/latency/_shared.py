@@ -75,7 +75,6 @@ def latency_file(path: str) -> Mapping[str, Any]:
 class DecodeLine:
     """The times of decodes alone, of a latency model that has their line for every number of sequences."""
 
-    # abc and linear write the two methods themselves: what is compiled cannot inherit from what is not
     __slots__ = ()
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:

@@ -7,14 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
-from backends.latency._shared import FILES, latency_file, sets
+from backends.latency._shared import FILES, DecodeLine, latency_file, sets
 from harness.bounds import AtLeastOne, check
 from harness.errors import UsageError, no_such
-
-if TYPE_CHECKING:
-    import numpy as np
 
 LARGE_BATCH = 95
 """Decodes of this many sequences and more have constants of their own (LLMServe/DistServe, profile_data)."""
@@ -41,7 +37,7 @@ def _of_file(path: str) -> dict[str, list[float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Abc:
+class Abc(DecodeLine):
     """Seconds of a step from DistServe's constants: `engine` vllm or distserve, for one model and tp.
 
     `engine` may be a file with constants of another system (TOML or JSON): prefill_s, decode_small_s and
@@ -110,18 +106,7 @@ class Abc:
         squares = sum(n * (n + 2 * p) for n, p in prefills)
         return base_s + token_s * tokens + squared_s * squares + time_s
 
-    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
-        """Seconds of a step of decodes alone."""
-        base_s, slope_s = self.decode_line(decode_seqs)
-        return base_s + slope_s * context_tokens
-
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""
         a, b, c = self._small if decode_seqs < LARGE_BATCH else self._large
         return a + c * decode_seqs, b
-
-    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
-        """(k,) seconds of decode steps with these (k,) cached tokens."""
-        base_s, slope_s = self.decode_line(decode_seqs)
-        times: np.ndarray = base_s + slope_s * context_tokens
-        return times
