@@ -34,7 +34,6 @@ _SYLLABLES = ("ba", "do", "fi", "gu", "ke", "la", "mo", "ni", "pu", "ra", "se", 
 _SHORTER = "answers may be shorter than requested"
 SPELLING = {"include_usage": "(include_usage|stream_options)"}
 Mode = Literal["off", "short"]
-UsageForm = Literal["every chunk", "a chunk of its own", "the finish chunk", "after the finish", "the answer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,26 +343,16 @@ class Dropped(NamedTuple):
 class Capabilities:
     """Result of the probe. `ask` is the request format from now on. None: not found out.
 
-    `requests` are those that found it. `lessons` teach a content what the server counts. `usage` is where token counts
-    are sent, None if nowhere; `role_early` whether a chunk without text comes well before the first token.
-    `tokens_per_event` is that of the probe's answer. `overhead_tokens` is what the server counts beyond the planned
-    prompt. `at_root`: the routes of the server stand beside the `/v1` of its URL. `warnings` are sentences for
-    the user. `ignore_eos` in `describe`: whether the server
-    accepts it, None if not sent.
+    `requests` are those that found it. `lessons` teach a content what the server counts. `overhead_tokens` is what the
+    server counts beyond the planned prompt. `at_root`: the routes of the server stand beside the `/v1` of its URL.
+    `warnings` are sentences for the user. `ignore_eos` in `describe`: whether the server accepts it, None if not sent.
     """
 
     ask: RequestFormat = field(default_factory=RequestFormat)
     requests: tuple[Sent, ...] = ()
     lessons: tuple[Lesson, ...] = ()
     dropped: tuple[Dropped, ...] = ()
-    usage: UsageForm | None = None
-    role_early: bool | None = None
-    done: bool | None = None
-    finish_reason: bool | None = None
-    tokens_per_event: float | None = None
-    cached_tokens: bool | None = None
     overhead_tokens: int | None = None
-    length_error: float | None = None
     at_root: bool = False
     max_model_len: int | None = None
     server: str | None = None
@@ -377,18 +366,10 @@ class Capabilities:
             "ignore_eos": self.ask.ignore_eos or (False if "ignore_eos" in dict(self.dropped) else None),
             "dropped": [{"field": name, "cost": cost} for name, cost in self.dropped],
             "prompt": "token ids" if self.ask.prompt == "ids" else "text",
-            "usage": self.usage,
-            "role_chunk_early": self.role_early,
-            "done": self.done,
-            "finish_reason": self.finish_reason,
-            "tokens_per_event": self.tokens_per_event,
-            "cached_tokens": self.cached_tokens,
-            "token_ids": self.ask.prompt == "ids",
             "max_model_len": self.max_model_len,
             "server": self.server,
             "kind": self.kind,
             "prompt_overhead_tokens": self.overhead_tokens,
-            "prompt_length_error": self.length_error,
         }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import ssl
-import time
 from asyncio import sleep
 from collections.abc import Mapping
 from contextlib import suppress
@@ -29,8 +28,6 @@ from harness.errors import BackendError, NotReady
 if TYPE_CHECKING:
     from backends.client.body import Builder
 
-EARLY_S = 0.005
-"""A role chunk that precedes the first token by more is called early."""
 MOST_BYTES = 1 << 24
 LIMIT_S = 60.0
 """How long all requests of a client together wait where the server limits them and says until when."""
@@ -41,7 +38,7 @@ _LOADING = re.compile(r"\b(load|initiali[sz]|warm|start|boot|pull)(ing|ed)?\b", 
 
 @dataclass(slots=True)
 class ProbeResponse:
-    """An answer outside the run. `events` token events; `early` whether a chunk without text came well before them.
+    """An answer outside the run; `events` are those of tokens.
 
     `status` is 0 where the server took the connection and broke it off; `words` then say how.
     """
@@ -52,8 +49,6 @@ class ProbeResponse:
     words: str = ""
     events: int = 0
     streamed: bool = False
-    early: bool = False
-    cut: bool = False
 
     @property
     def tokens(self) -> int | None:
@@ -201,39 +196,29 @@ class ControlClient:
         )
 
     async def _hear(self, answer: aiohttp.ClientResponse, most_events: int) -> ProbeResponse:
-        data, ends, at_s, cut = bytearray(), [], [], False
+        data, cut = bytearray(), False
         try:
             async for piece in answer.content.iter_any():
-                at_s.append(time.monotonic())
                 data += piece
-                ends.append(len(data))
                 if data.count(b"data:") > most_events or len(data) > MOST_BYTES:
                     cut = True
                     break
         except aiohttp.ClientPayloadError:
             cut = True
-        response = ProbeResponse(answer.status, answer.headers, cut=cut)
-        self._fill(response, bytes(data), list(zip(ends, at_s, strict=True)))
-        return response
-
-    def _fill(self, response: ProbeResponse, body: bytes, arrivals: list[tuple[int, float]]) -> None:
+        response = ProbeResponse(answer.status, answer.headers)
+        body = bytes(data)
         response.streamed = framing.is_stream(body)
         if response.status == 200 and response.streamed:
-            stream = response.stream = framing.follow(framing.events(body), whole=not response.cut)
-            tokens = counting.count(stream).which
-            response.events = len(tokens)
-            if tokens and stream.first_role is not None:
-                gap_s = _arrival(arrivals, stream.end[tokens[0]]) - _arrival(arrivals, stream.first_role)
-                response.early = gap_s > EARLY_S
-            return
-        if response.status == 200:
+            response.stream = framing.follow(framing.events(body), whole=not cut)
+        elif response.status == 200:
             kind = response.headers.get("Content-Type", "no content type")
             response.stream = framing.read_whole(body, streamed=False, kind=kind)
-            response.events = len(counting.count(response.stream).which)
         else:
             page = re.search(rb"<title>([^<]+)", body[:FOREIGN_MOST])  # of a proxy: "502 Bad Gateway"
             text = (page[1] if page else body[:FOREIGN_MOST]).decode(errors="replace")
             response.words = self.shown(shapes.error_words(framing.decoded(body) or {}) or text)
+        response.events = len(counting.count(response.stream).which)
+        return response
 
     def shown(self, text: str) -> str:
         """A server's words in one line, without secrets; long enough to look for the name of a field in them."""
@@ -302,10 +287,6 @@ async def _whole(answer: aiohttp.ClientResponse) -> bytes:
         if len(data) > MOST_BYTES:
             break
     return bytes(data)
-
-
-def _arrival(arrivals: list[tuple[int, float]], end: int) -> float:
-    return next(at_s for reached, at_s in arrivals if reached >= end)
 
 
 def _json(data: bytes) -> object:

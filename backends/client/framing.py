@@ -28,7 +28,6 @@ from backends.client.shapes import Json, Usage
 from backends.client.target import HEAD_BYTES
 
 if TYPE_CHECKING:
-    from backends.client.body import UsageForm
     from backends.client.connection import Answer
 
 
@@ -407,8 +406,6 @@ class Stream:
     events: int = 0
     first_event: int | None = None
     first_answer: int | None = None
-    first_role: int | None = None
-    usage_at: UsageForm | None = None
     other_api: str | None = None
     unknown_text: tuple[str, ...] = ()
 
@@ -505,20 +502,11 @@ def decoded(data: bytes) -> Json | None:
     return parsed if end == len(text) and isinstance(parsed, dict) else None
 
 
-def _place(stream: Stream, choice: Json | None) -> UsageForm:
-    """Where the latest usage rides, after what came before."""
-    if choice is None:
-        return "a chunk of its own"
-    return "after the finish" if stream.finish_reason is not None else "the finish chunk"
-
-
 def take(stream: Stream, chunk: Json, end: int) -> None:
     """Add the content of one object; `end` is where it was complete."""
     choice = shapes.first_choice(chunk)
     used = shapes.usage(chunk, choice)
     if used is not None:
-        if (used.completion or 0) >= (stream.usage.completion or 0):
-            stream.usage_at = _place(stream, choice)
         stream.usage = stream.usage.merged(used)
     if choice is not None:
         _say(stream, choice, used, end)
@@ -538,8 +526,6 @@ def _say(stream: Stream, choice: Json, used: Usage | None, end: int) -> None:
         stream.end.append(end)
         stream.text.append(text)
         stream.counted.append(None if used is None else used.completion)
-    elif stream.first_role is None:
-        stream.first_role = end
     if words.unknown:
         stream.unknown += ((path, end, part) for path, part in words.unknown.items())
     elif not text and stream.begun and not (stream.finish_reason or choice.get("finish_reason")):

@@ -9,7 +9,7 @@ import ssl as ssl_module
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backends.client import counting, shapes
+from backends.client import shapes
 from backends.client.body import (
     FIELDS,
     PATHS,
@@ -20,7 +20,6 @@ from backends.client.body import (
     Lesson,
     Mode,
     RequestFormat,
-    UsageForm,
     changed,
 )
 from backends.client.control import ControlClient, ProbeResponse
@@ -316,12 +315,6 @@ class _Prober:
         self.found = Capabilities(
             ask=self.ask,
             dropped=dropped,
-            usage=_usage_form(response),
-            role_early=response.early,
-            done=stream.done,
-            finish_reason=stream.finish_reason is not None,
-            tokens_per_event=response.tokens / response.events if response.tokens and response.events else None,
-            cached_tokens=stream.usage.cached is not None or "cache_n" in stream.timings,
             max_model_len=shapes.whole(entry.get("max_model_len")) or shapes.whole(meta.get("n_ctx")),
             server=None if server is None else self.control.brief(server),
             kind=kind or ("transformers" if self.ask.generation_config else None),
@@ -351,11 +344,10 @@ class _Prober:
 
     async def _overhead(self, planned: int, counted: int) -> None:
         """Note what the server adds to every prompt, where it is the same for a longer one."""
-        overhead, error = counted - planned, 0.0
+        overhead = counted - planned
         longer = await self._count(LONGER) if overhead else None
         same = longer is None or longer - LONGER == overhead
         if longer is not None and not same:
-            error = max(overhead / planned, longer / LONGER - 1)
             counts = f"{counted} for {planned}, {longer} for {LONGER}"
             overhead = 0
             self.warn(
@@ -363,7 +355,7 @@ class _Prober:
             )
         ask = replace(self.found.ask, overhead_tokens=overhead)
         noted = overhead if same else None
-        self.found = replace(self.found, ask=ask, overhead_tokens=noted, length_error=error)
+        self.found = replace(self.found, ask=ask, overhead_tokens=noted)
         if overhead > 0:
             note = f"{overhead} tokens are added to every prompt (template, salt)"
             self.warn(f"{note}; the planned text is that much shorter")
@@ -405,13 +397,3 @@ class _Prober:
     def warn(self, note: str) -> None:
         """Add a sentence for the user to what is found."""
         self.found = replace(self.found, warnings=(*self.found.warnings, note))
-
-
-def _usage_form(response: ProbeResponse) -> UsageForm | None:
-    """Where this answer has its token counts."""
-    stream = response.stream
-    if response.tokens is None:
-        return None
-    if not response.streamed:
-        return "the answer"
-    return "every chunk" if counting.is_continuous(stream) else stream.usage_at
