@@ -383,7 +383,9 @@ class OpenAI:
     def _ask(
         self, model: str, headers: tuple[tuple[str, str], ...], extra: Mapping[str, object], *, recorded: bool
     ) -> RequestFormat:
-        auto = "ids" if self.api == "completions" and not recorded else "text"
+        prompt = self.prompt
+        if prompt == "auto":
+            prompt = "ids" if self.api == "completions" and not recorded else "text"
         # whether the server chooses the lengths of answers: where the user says so, and to recorded prompts, which tell
         # themselves where an answer ends (stop, response_format, tools)
         ends_anywhere = self.output_lengths == "server" or (
@@ -393,7 +395,7 @@ class OpenAI:
             model=model,
             api=self.api,
             stream=self.stream,
-            prompt=auto if self.prompt == "auto" else self.prompt,  # type: ignore[arg-type]  # one of the two
+            prompt=prompt,
             temperature=self.temperature,
             top_p=self.top_p,
             seed=self.seed,

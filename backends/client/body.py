@@ -41,18 +41,17 @@ class RequestFormat:
     """The fields of a request: those of the user's options, and after the probe those that the server accepts.
 
     `prompt` says whether token ids or text are sent, `vocab_size` below which number the ids lie (the probe settles
-    both where they are left open). `length_field` is
-    the field that bounds the answer. `temperature`, `top_p`, `seed` and `stop` are sent only when named. `extra` is
-    merged into the body last, `headers` likewise into the headers. `salt` opens every prompt, so that a prefix cache
-    that an earlier run has warmed does not help; None leaves it out. `overhead_tokens` is what the server adds to
-    every prompt (template, salt): it is taken off the planned text. `affinity` names the session of a request in
-    headers, for routers that keep conversations together.
+    it where it is left open). `length_field` is the field that bounds the answer. `temperature`, `top_p`, `seed`
+    and `stop` are sent only when named. `extra` is merged into the body last, `headers` likewise into the headers.
+    `salt` opens every prompt, so that a prefix cache that an earlier run has warmed does not help; None leaves it
+    out. `overhead_tokens` is what the server adds to every prompt (template, salt): it is taken off the planned
+    text. `affinity` names the session of a request in headers, for routers that keep conversations together.
     """
 
     model: str = ""
     api: Api = "chat"
     stream: bool = True
-    prompt: Literal["auto", "ids", "text"] = "auto"
+    prompt: Literal["ids", "text"] = "text"
     vocab_size: int | None = None
     length_field: Literal["max_completion_tokens", "max_tokens"] | None = None
     include_usage: bool = True

@@ -55,7 +55,6 @@ LONG = 1000
 _ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
 _AS_TEXT = "prompts are sent as text, so their lengths in tokens may differ from the plan"
 _UNVERIFIED = "the server does not report prompt tokens: prompt lengths are unverified"
-_IDS_IN_CHAT = "Chat accepts text messages, not token ids; use api=completions or prompt=text."
 _NO_TEXT = (
     "This content has no text, and chat accepts only text; give --content calibrated, "
     "--content text:tokenizer=PATH, or api=completions, which accepts token ids."
@@ -79,10 +78,12 @@ async def probe(
     Raises BackendError for a server that cannot be reached or refuses a required field, UsageError for a
     content that cannot be sent to it.
     """
-    if ask.prompt != "ids" and ask.api == "chat" and not isinstance(content, TextContent):
+    if ask.prompt == "text" and not isinstance(content, TextContent):
         raise UsageError(_NO_TEXT)
     if mode == "off":
-        return _assumed(ask, content)
+        if not ask.model:
+            raise UsageError("Without a probe (probe=off) the model must be named, by model=NAME.")
+        return Capabilities(ask=ask)
     async with ControlClient(
         url, key=key, redaction=redaction, ssl=ssl, proxy=proxy, timeout_s=timeout_s, headers=ask.headers
     ) as control:
@@ -95,22 +96,9 @@ async def probe(
         prober.look(response, entry)
         await prober.correct(prober.request, response.prompt_tokens)
         if control.pauses_s:
-            prober.warn(f"the server limits requests: the probe waited {sum(control.pauses_s):.3g} s for it")
-        return replace(prober.found, requests=tuple(control.sent), at_root=control.url != url.rstrip("/"))
-
-
-def _assumed(ask: RequestFormat, content: Content) -> Capabilities:
-    """What holds where nothing is requested: every field is accepted, and text is sent where there is text."""
-    if not ask.model:
-        raise UsageError("Without a probe (probe=off) the model must be named, by model=NAME.")
-    prompt = ask.prompt
-    if prompt == "auto":
-        prompt = "text" if isinstance(content, TextContent) else "ids"
-    if prompt == "ids" and ask.api == "chat":
-        raise UsageError(_IDS_IN_CHAT)
-    if prompt == "text" and not isinstance(content, TextContent):
-        raise UsageError(_NO_TEXT)
-    return Capabilities(ask=replace(ask, prompt=prompt))
+            waited_s = sum(control.pauses_s)
+            prober.warnings.append(f"the server limits requests: the probe waited {waited_s:.3g} s for it")
+        return prober.capabilities(response, entry, at_root=control.url != url.rstrip("/"))
 
 
 @dataclass(slots=True)
@@ -124,7 +112,9 @@ class _Prober:
     listed: Sequence[str]
     dropped: list[Dropped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    found: Capabilities = field(default_factory=Capabilities)
+    lessons: list[Lesson] = field(default_factory=list)
+    overhead_tokens: int | None = None
+    max_model_len: int | None = None
     attempts: int = 0
     bare: bool = False
     """Whether a short probe has left out all fields that a plain server may not know."""
@@ -174,14 +164,9 @@ class _Prober:
         return None
 
     def _choose_prompt(self, vocabularies: list[int]) -> None:
-        ids = self.ask.api == "completions" and self.ask.prompt != "text"
-        if self.ask.prompt == "ids" and not ids:
-            raise UsageError(_IDS_IN_CHAT)
-        if not ids and not isinstance(self.content, TextContent):
-            raise UsageError(_NO_TEXT)
-        if ids and not self._fits(vocabularies[0]):  # a content whose ids are those of a tokenizer
+        if self.ask.prompt == "ids" and not self._fits(vocabularies[0]):  # a content whose ids are those of a tokenizer
             vocabularies[:] = [ANY_ID]
-        self.ask = replace(self.ask, prompt="ids" if ids else "text", vocab_size=vocabularies[0])
+        self.ask = replace(self.ask, vocab_size=vocabularies[0])
 
     def _fits(self, vocab_size: int) -> bool:
         try:
@@ -299,23 +284,31 @@ class _Prober:
         return f"{self.control.where} answers, but the request with {names} (model '{model}')"
 
     def look(self, response: ProbeResponse, entry: Mapping[str, object]) -> None:
-        """Derive the capabilities from the answer."""
-        stream, meta = response.stream, shapes.inside(entry.get("meta"))
+        """Check the answer, and learn the context of the model from its entry in the list."""
         if self.ask.stream and not response.streamed:
             raise BackendError("The server does not stream: it answers with one JSON object; use stream=false.")
         if not response.events:
             self.warnings.append("the answer to the probe has no text, so the first token cannot be timed")
-        if stream.finish_reason is None:
+        if response.stream.finish_reason is None:
             self.warnings.append("the answer to the probe has no finish_reason: such answers count as truncated")
+        in_meta = shapes.inside(entry.get("meta")).get("n_ctx")
+        self.max_model_len = shapes.whole(entry.get("max_model_len")) or shapes.whole(in_meta)
+
+    def capabilities(self, response: ProbeResponse, entry: Mapping[str, object], *, at_root: bool) -> Capabilities:
+        """What the answer and the requests after it tell."""
         server = response.headers.get("Server")
         names = " ".join(name.lower() for name in (entry.get("owned_by"), server) if isinstance(name, str))
         kind = next((kind for mark, kind in KINDS.items() if mark in names), None)
         harmless = {} if response.tokens is None else {"include_usage": "it counts tokens all the same"}  # Groq
         dropped = tuple(Dropped(name, harmless.get(name) or self._cost(name, cost)) for name, cost in self.dropped)
-        self.found = Capabilities(
+        return Capabilities(
             ask=self.ask,
+            requests=tuple(self.control.sent),
+            lessons=tuple(self.lessons),
             dropped=dropped,
-            max_model_len=shapes.whole(entry.get("max_model_len")) or shapes.whole(meta.get("n_ctx")),
+            overhead_tokens=self.overhead_tokens,
+            at_root=at_root,
+            max_model_len=self.max_model_len,
             server=None if server is None else self.control.brief(server),
             kind=kind or ("transformers" if self.ask.generation_config else None),
             warnings=(*(f"the server refuses {name}: {cost}" for name, cost in dropped), *self.warnings),
@@ -334,10 +327,10 @@ class _Prober:
         The server `counted` so many tokens of the prompt of this request. At most one more is sent.
         """
         if counted is None:
-            self.warn(_UNVERIFIED)
+            self.warnings.append(_UNVERIFIED)
         elif isinstance(self.content, RecordedContent):
             return
-        elif self.found.ask.prompt == "text" and isinstance(self.content, LearningContent):
+        elif self.ask.prompt == "text" and isinstance(self.content, LearningContent):
             await self._hint(self.content, Lesson(self.content.text(request), request.prompt_tokens, counted))
         else:
             await self._overhead(request.prompt_tokens, counted)
@@ -347,53 +340,48 @@ class _Prober:
         overhead = counted - planned
         longer = await self._count(LONGER) if overhead else None
         same = longer is None or longer - LONGER == overhead
-        if longer is not None and not same:
+        if not same:
             counts = f"{counted} for {planned}, {longer} for {LONGER}"
             overhead = 0
-            self.warn(
+            self.warnings.append(
                 f"the server counts other prompt lengths than planned ({counts}); give the tokenizer of its model"
             )
-        ask = replace(self.found.ask, overhead_tokens=overhead)
-        noted = overhead if same else None
-        self.found = replace(self.found, ask=ask, overhead_tokens=noted)
+        self.ask = replace(self.ask, overhead_tokens=overhead)
+        self.overhead_tokens = overhead if same else None
         if overhead > 0:
             note = f"{overhead} tokens are added to every prompt (template, salt)"
-            self.warn(f"{note}; the planned text is that much shorter")
+            self.warnings.append(f"{note}; the planned text is that much shorter")
 
     async def _hint(self, content: LearningContent, lesson: Lesson) -> None:
         """Calibrate by the count that is known and that of one long prompt; what error remains is seen in the run.
 
         One count alone does not tell what is around a text from what a word is: of it nothing is learned.
         """
-        longest, warnings = LONG, self.found.warnings
-        if self.found.max_model_len is not None:  # a text of this language may have several times the tokens
-            longest = min(LONG, int(self.found.max_model_len / 2 * min(1.0, lesson.planned / lesson.counted)))
+        longest, warned = LONG, len(self.warnings)
+        if self.max_model_len is not None:  # a text of this language may have several times the tokens
+            longest = min(LONG, int(self.max_model_len / 2 * min(1.0, lesson.planned / lesson.counted)))
         if await self._count(longest) is not None:
             self._learn(content, lesson)
-        elif self.found.warnings == warnings:
-            self.warn(_UNVERIFIED)
+        elif len(self.warnings) == warned:
+            self.warnings.append(_UNVERIFIED)
 
     async def _count(self, planned: int) -> int | None:
         """Return the server's count of another prompt, if that fits its context; add a warning where that fails."""
         request, content = Request(-1000, 0.0, planned, 1), self.content
-        if self.found.max_model_len is not None and 2 * planned > self.found.max_model_len:
+        if self.max_model_len is not None and 2 * planned > self.max_model_len:
             return None
-        builder = Builder(self.found.ask, content, self.key)
-        response = await self.control.ask(builder, request, PATHS[self.found.ask.api], "prompt lengths")
+        builder = Builder(self.ask, content, self.key)
+        response = await self.control.ask(builder, request, PATHS[self.ask.api], "prompt lengths")
         counted = response.prompt_tokens
         if response.status != 200:
             how = f"got status {response.status}" if response.status else "broke off"
             note = f"{self.control.where} answers, but the request for the length of {planned} prompt tokens {how}"
-            self.warn(f"{note}: {self.control.quoted(response.words)}; prompt lengths may be inexact")
+            self.warnings.append(f"{note}: {self.control.quoted(response.words)}; prompt lengths may be inexact")
             return None
-        if counted is not None and self.found.ask.prompt == "text" and isinstance(content, LearningContent):
+        if counted is not None and self.ask.prompt == "text" and isinstance(content, LearningContent):
             self._learn(content, Lesson(content.text(request), planned, counted))
         return counted
 
     def _learn(self, content: LearningContent, lesson: Lesson) -> None:
         content.observe(*lesson)
-        self.found = replace(self.found, lessons=(*self.found.lessons, lesson))
-
-    def warn(self, note: str) -> None:
-        """Add a sentence for the user to what is found."""
-        self.found = replace(self.found, warnings=(*self.found.warnings, note))
+        self.lessons.append(lesson)

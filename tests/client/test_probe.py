@@ -185,6 +185,8 @@ def probed() -> Callable[..., Capabilities]:
         root: bool = False,
         **fields: object,
     ) -> Capabilities:
+        if fields.get("api") == "completions":
+            fields.setdefault("prompt", "ids")
         return asyncio.run(run(server, content or Words(), key, RequestFormat(**fields), timeout_s, mode, root))  # type: ignore[arg-type]
 
     return start
@@ -514,7 +516,7 @@ def test_the_probe_sends_few_requests_and_lists_them(
 
 def test_without_a_probe_every_field_is_sent_and_nothing_is_claimed(probed: Callable) -> None:
     """A run without a probe would report what was never found out."""
-    found = probed(Server(), mode="off", model="m", api="completions")
+    found = probed(Server(), mode="off", model="m", api="completions", prompt="text")
 
     assert ("text", True, True) == (found.ask.prompt, found.ask.ignore_eos, found.ask.continuous_usage)
     assert found.describe()["prompt_overhead_tokens"] is None

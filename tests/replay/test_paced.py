@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 
 from backends.engine_process import worker
-from backends.engine_process.executor_processes import OwnExecutor
-from backends.engine_process.executor_processes import Build
+from backends.engine_process.executor_processes import Build, OwnExecutor
 from backends.engine_process.generation import GenerationParams, Work
 from backends.engine_process.worker import Layout, Part
 from backends.serving.journal import Journal
