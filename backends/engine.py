@@ -15,10 +15,10 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from backends.engine_process import worker
-from backends.engine_process.generation import Turn
 from backends.engine_process.worker import Layout, layout
 from backends.simulator.core import Core
 from backends.simulator.layout import ROUTER
+from backends.simulator.real_time import Turn
 from harness.api import ActionEvent, Content, Ended, Prompts, Request, Step, TokenEvent
 from harness.bounds import AtLeastOne, check
 from harness.errors import BackendError

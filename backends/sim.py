@@ -19,12 +19,11 @@ from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline, bubble_share
 from backends.serving.replica import Replica
 from backends.serving.routing import Fail, Up, requirements
-from backends.simulator.core import Lora, adapter_facts, preemption_costs
+from backends.simulator.core import Lora, adapter_facts, block_cost, preemption_costs, token_bytes
 from backends.simulator.layout import (
     ActionCounts,
     Rate,
     ReplicaGroup,
-    block_cost,
     blocks_of,
     cluster,
     cluster_facts,
@@ -34,7 +33,6 @@ from backends.simulator.layout import (
     link_of,
     replica_groups,
     router_acts,
-    token_bytes,
 )
 from backends.simulator.loop import EndedSequence, Flow, columns, records, simulate, step_ends
 from backends.simulator.real_time import RealTime
@@ -152,11 +150,12 @@ class Sim:
         self._acted = ActionCounts()
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:
-        core = part.core
-        memory = core.memory(token_bytes(part, self))
+        core, m = part.core, model(self.model)
+        _, kv_bits = part.stored_bits
+        memory = core.memory(token_bytes(m, part.shape.tp, kv_bits))
         blocks = blocks_of(part, memory, self)
-        journal, cost = Journal() if self.journal else None, block_cost(part, memory, self)
-        adapters = None if self.adapted is None else self.adapted.adapters(model(self.model), part.shape)
+        journal, cost = Journal() if self.journal else None, block_cost(m, part.shape, memory.block_tokens, kv_bits)
+        adapters = None if self.adapted is None else self.adapted.adapters(m, part.shape)
         front = core.replica(memory, blocks, index, journal, cost, adapters)
         if (stages := part.shape.pp) > 1:
             Pipeline(front, [core.replica(memory, blocks, LANES * (n + 1) + index, None, cost) for n in range(stages)])

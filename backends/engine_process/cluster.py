@@ -10,7 +10,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from math import inf, nextafter
 
-from backends.engine_process.generation import Answers, GenerationParams, PlannedStep, Turn, Work
+from backends.engine_process.generation import Answers, GenerationParams, PlannedStep, Work
 from backends.executors.paced import Pace, pace_facts
 from backends.serving.batch import Batch, Sequence
 from backends.serving.cluster import Cluster
@@ -21,7 +21,7 @@ from backends.serving.replica import Replica
 from backends.serving.routing import Fail
 from backends.simulator.core import preemption_costs
 from backends.simulator.layout import ActionCounts
-from backends.simulator.real_time import Incoming
+from backends.simulator.real_time import Incoming, Turn
 from harness.api import Ended, Request
 
 

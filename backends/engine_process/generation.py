@@ -20,7 +20,8 @@ import numpy as np
 from backends.executors.paced import Pace, Paced
 from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.replica import Replica
-from harness.api import ActionEvent, Ended, Executor, Piece, Prompts, Request, Status, Step
+from backends.simulator.real_time import Turn
+from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,31 +38,6 @@ class GenerationParams:
     temperature: float | None = None
     top_p: float = 1.0
     seed: int | None = None
-
-
-@dataclass(slots=True)
-class Turn:
-    """What one turn brought: the requests `tokens` got one each (or several, with drafts) at `at_s`: `token_ids`.
-
-    `started` are the requests whose prompt went into a step for the first time, `cached` how many tokens of each
-    were found in the prefix cache, `preempted` those that lost their memory; `running` sequences and
-    `free_blocks` of `total_blocks` are what the turn left behind. `facts` are those for run.json that have changed,
-    `actions` what the router of a cluster did meanwhile.
-    """
-
-    at_s: float
-    tokens: list[int] = field(default_factory=list)
-    ended: list[Ended] = field(default_factory=list)
-    step: Step | None = None
-    token_ids: list[int] = field(default_factory=list)
-    started: list[int] = field(default_factory=list)
-    cached: list[int] = field(default_factory=list)
-    preempted: list[int] = field(default_factory=list)
-    running: int = 0
-    free_blocks: int = 0
-    total_blocks: int = 0
-    facts: Mapping[str, object] = field(default_factory=dict)
-    actions: ListOf[ActionEvent] = ()
 
 
 @dataclass(frozen=True, slots=True)

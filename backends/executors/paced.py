@@ -13,15 +13,14 @@ import numpy as np
 from backends.latency.recorded import Recorded
 from backends.serving.batch import Batch, Sequence
 from backends.serving.replica import Replica
-from backends.simulator.core import BlockCost
+from backends.simulator.core import BlockCost, block_cost, token_bytes
 from backends.simulator.loop import step_ends
 from harness.api import FrontTime, LatencyModel, StoredBits
 from harness.bounds import AtLeastOne, NotNegative, PositiveShare, check
 from harness.catalog import (
     Hardware,
     Model,
-    bits_of_kv,
-    block_bytes,
+    Shape,
     facts_of_files,
     hardware,
     kv_capacity_blocks,
@@ -104,18 +103,15 @@ class Paced:
 
     def block_cost(self, block_tokens: int) -> BlockCost:
         """Cost of moving a block of one of its GPUs to the host, as the simulator counts it."""
-        size = block_bytes(self._model, self.tp, 1, block_tokens, kv_bits=self._bits[1])
-        return BlockCost(size, self._model.layers, self._gpu.pcie_bytes_per_s / 2)
+        return block_cost(self._model, Shape(self.tp, hardware=self.hardware), block_tokens, self._bits[1])
 
     def describe(self) -> dict[str, object]:
         """Facts for run.json; `layer_token_bytes` are those of one token in one layer on one GPU."""
-        halves = 2 if self._model.latent is None else 1  # keys and values; a latent is both
-        elements = self._model.kv_elements_per_gpu(self.tp) // halves
         return {
             "model": self.model, "hardware": self.hardware, "latency": self.latency, "tp": self.tp, "gpus": self.tp,
             "vocab_size": self.vocab_size, "max_tokens": self.max_tokens, "late_after_s": self.late_s,
             **facts_of_files(self.model, (self.hardware,)),
-            "layer_token_bytes": max(1, int(elements * bits_of_kv(self._model, kv_bits=self._bits[1]) // 8)),
+            "layer_token_bytes": token_bytes(self._model, self.tp, self._bits[1]),
         }  # fmt: skip
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from backends.engine import Engine, EngineProcess
 from backends.engine_process import worker
-from backends.engine_process.generation import GenerationParams, Turn, block_names
+from backends.engine_process.generation import GenerationParams, block_names
 from backends.server.fields import longest_tokens
-from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
+from backends.server.service import Listener, Sampling, Stats, Ticket, Tokenizer, UnderWay
 from backends.server.tokenizer import builtin, of_folder
 from backends.serving.replica import Replica
+from backends.simulator.real_time import Turn
 from harness import untrusted
 from harness.api import Request, Step
 from harness.errors import BackendError, UsageError
@@ -26,16 +25,6 @@ from harness.spec import Spec, build
 def make(spec: Spec) -> EngineService:
     """The service of `engine:model=DIR,policy=...`."""
     return EngineService(build(Engine, spec))
-
-
-@dataclass(slots=True)
-class _EngineAnswer:
-    """One answer under way."""
-
-    listener: Listener
-    ticket: Ticket
-    ends: frozenset[int]
-    prompt_tokens: int
 
 
 @dataclass(slots=True)
@@ -51,14 +40,9 @@ class EngineService:
     _vocab_size: int = field(default=0, init=False)
     _link: EngineProcess = field(init=False, repr=False)
     _judge: Replica | None = field(default=None, init=False, repr=False)
-    _open: dict[int, _EngineAnswer] = field(default_factory=dict, init=False, repr=False)
-    _ids: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
-    _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT), init=False, repr=False)
+    _under_way: UnderWay = field(default_factory=UnderWay, init=False, repr=False)
     _running: int = field(default=0, init=False)
     _kv_used: float = field(default=0.0, init=False)  # share of the KV memory
-    _preemptions: int = field(default=0, init=False)
-    _queried_tokens: int = field(default=0, init=False)
-    _hit_tokens: int = field(default=0, init=False)
     _failure: BackendError | None = field(default=None, init=False)
     _paced: bool = field(default=False, init=False)  # its tokens are due at a time of their own
 
@@ -101,7 +85,7 @@ class EngineService:
         wrong = next((i for i in token_ids if not 0 <= i < self._vocab_size), None)
         if wrong is not None:
             raise ValueError(f"token id {wrong} is not in the vocabulary of {self._vocab_size} tokens")
-        request = Request(next(self._ids), time.monotonic(), len(token_ids), sampling.max_tokens)
+        request = Request(self._under_way.number(), time.monotonic(), len(token_ids), sampling.max_tokens)
         refusal = self._judge.refusal(request)
         if refusal is not None:
             raise ValueError(refusal)
@@ -114,28 +98,20 @@ class EngineService:
             request = replace(request, prefix_ids=block_names(token_ids, size), prefix_block_tokens=size)
         self._link.send(worker.Add(request, time.monotonic(), params))
 
-        def abort() -> None:
-            if self._open.pop(request.id, None) is not None:
-                with contextlib.suppress(BackendError):  # it is gone with all its sequences
-                    self._link.send(worker.Cancel(request.id))
-
-        ticket = Ticket(abort)
-        self._open[request.id] = _EngineAnswer(listener, ticket, ends, len(token_ids))
-        return ticket
+        return self._under_way.take_in(request.id, listener, len(token_ids), self._withdraw, ends)
 
     def stats(self) -> Stats:
         """As the last step left things."""
-        running = min(self._running, len(self._open))
+        under_way, caches = self._under_way, self._judge is not None and self._judge.cache is not None
+        running = min(self._running, len(under_way.answers))
         failure = str(self._failure) if self._failure is not None else None
         return Stats(
-            running, len(self._open) - running, self._kv_used, self._preemptions,
-            self._queried_tokens, self._hit_tokens, failure,
+            running, len(under_way.answers) - running, self._kv_used, under_way.preemptions,
+            under_way.queried_tokens if caches else 0, under_way.hit_tokens, failure,
         )  # fmt: skip
 
     def steps(self) -> Sequence[Step]:
-        rows = list(self._steps)
-        self._steps.clear()
-        return rows
+        return self._under_way.take_steps()
 
     def clear_cache(self) -> None:
         """Forget the unreferenced stored blocks, before the next step."""
@@ -147,61 +123,23 @@ class EngineService:
 
     async def close(self) -> None:
         """End the process. Safe to call twice, and after a failed `start`."""
-        self._open.clear()
+        self._under_way.answers.clear()
         await self._link.close()
 
     def _hear(self, turn: Turn) -> None:
         self._running = turn.running
         if turn.total_blocks:
             self._kv_used = 1 - turn.free_blocks / turn.total_blocks
-        self._preemptions += len(turn.preempted)
         self._facts |= turn.facts
-        if turn.step is not None:
-            self._steps.append(turn.step)
-            self._note(turn, turn.step.start_s)
-        done = {ended.request_id for ended in turn.ended if ended.status == "ok"}
-        at_s = time.monotonic() if self._paced else turn.at_s
-        for request_id, tokens in _by_request(turn).items():
-            answer = self._open.get(request_id)  # none after an abort
-            if answer is not None:
-                end: EndReason | None = None
-                if request_id in done:
-                    end = "stop" if tokens[-1] in answer.ends else "length"
-                    del self._open[request_id]
-                answer.listener.step(tokens, at_s, turn.at_s, end)
-        for ended in turn.ended:
-            if (
-                ended.status in ("rejected", "error")
-                and (refused := self._open.pop(ended.request_id, None)) is not None
-            ):
-                refused.listener.step((), turn.at_s, turn.at_s, "error", ended.error or ended.status)
-
-    def _note(self, turn: Turn, start_s: float) -> None:
-        """Keep the tickets up to date."""
-        for request_id, cached in zip(turn.started, turn.cached, strict=True):
-            if (answer := self._open.get(request_id)) is not None:
-                answer.ticket.scheduled_s, answer.ticket.cached_tokens = start_s, cached
-                if self._judge is not None and self._judge.cache is not None:
-                    self._queried_tokens += answer.prompt_tokens
-                    self._hit_tokens += cached
-        for request_id in turn.preempted:
-            if (answer := self._open.get(request_id)) is not None:
-                answer.ticket.preemptions += 1
+        self._under_way.hear(turn, time.monotonic() if self._paced else turn.at_s)
 
     def _fail(self, error: BackendError) -> None:
         self._failure = error
-        now_s = time.monotonic()
-        answers, self._open = list(self._open.values()), {}
-        for answer in answers:
-            answer.listener.step((), now_s, now_s, "error", str(error))
+        self._under_way.fail(str(error))
 
-
-def _by_request(turn: Turn) -> dict[int, tuple[int, ...]]:
-    """Tokens of a turn by request: one each, or several with drafts."""
-    by_request: dict[int, tuple[int, ...]] = {}
-    for request_id, token in zip(turn.tokens, turn.token_ids, strict=True):
-        by_request[request_id] = (*by_request.get(request_id, ()), token)
-    return by_request
+    def _withdraw(self, number: int) -> None:
+        with contextlib.suppress(BackendError):  # it is gone with all its sequences
+            self._link.send(worker.Cancel(number))
 
 
 def _whole(fact: object) -> int:

@@ -6,11 +6,19 @@ Note: tokens are handed over by a call and not by an iterator, because a step th
 tasks; so one step is one pass over its streams, and what a stream gets in a step leaves in one write.
 """
 
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from harness.api import Step
+
+if TYPE_CHECKING:
+    from backends.simulator.real_time import Turn
 
 STEPS_KEPT = 100_000
 """The most steps kept until they are taken; older ones are dropped."""
@@ -169,3 +177,93 @@ class Service(Protocol):
     async def close(self) -> None:
         """Let go of everything. Safe to call twice, and after a failed `start`."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """One answer under way; a token of `ends` is its last."""
+
+    listener: Listener
+    ticket: Ticket
+    prompt_tokens: int
+    ends: frozenset[int]
+
+
+@dataclass(slots=True)
+class UnderWay:
+    """The answers under way of a service whose tokens come in steps, by number, and what these steps did so far."""
+
+    answers: dict[int, Answering] = field(default_factory=dict)
+    preemptions: int = 0
+    queried_tokens: int = 0
+    hit_tokens: int = 0
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT))
+
+    def number(self) -> int:
+        """Return the number of a further request."""
+        return next(self._numbers)
+
+    def take_in(
+        self,
+        number: int,
+        listener: Listener,
+        prompt_tokens: int,
+        withdraw: Callable[[int], None],
+        ends: frozenset[int] = frozenset(),
+    ) -> Ticket:
+        """Return the ticket of an answer that is under way from now on; `withdraw` drops it where it is computed."""
+
+        def abort() -> None:
+            if self.answers.pop(number, None) is not None:
+                withdraw(number)
+
+        ticket = Ticket(abort)
+        self.answers[number] = Answering(listener, ticket, prompt_tokens, ends)
+        return ticket
+
+    def take_steps(self) -> Sequence[Step]:
+        """Return the steps since the last call."""
+        rows = list(self._steps)
+        self._steps.clear()
+        return rows
+
+    def hear(self, turn: Turn, at_s: float) -> None:
+        """Pass on what a turn brought, its tokens ready at `at_s`. A listener may abort any answer meanwhile."""
+        self.preemptions += len(turn.preempted)
+        if turn.step is not None:
+            self._steps.append(turn.step)
+            self._note(turn, turn.step.start_s)
+        done = {ended.request_id for ended in turn.ended if ended.status == "ok"}
+        by_number: dict[int, list[int]] = {}  # several tokens of one with drafts
+        for number, token in zip(turn.tokens, turn.token_ids, strict=True):
+            by_number.setdefault(number, []).append(token)
+        for number, tokens in by_number.items():
+            if (answer := self.answers.get(number)) is None:
+                continue
+            end: EndReason | None = None
+            if number in done:
+                end = "stop" if tokens[-1] in answer.ends else "length"
+                del self.answers[number]
+            answer.listener.step(tokens, at_s, turn.at_s, end)
+        for ended in turn.ended:
+            if ended.status in ("rejected", "error") and (lost := self.answers.pop(ended.request_id, None)) is not None:
+                lost.listener.step((), turn.at_s, turn.at_s, "error", ended.error or ended.status)
+
+    def fail(self, why: str) -> None:
+        """End all answers: nothing more will come."""
+        now_s = time.monotonic()
+        answers, self.answers = list(self.answers.values()), {}
+        for answer in answers:
+            answer.listener.step((), now_s, now_s, "error", why)
+
+    def _note(self, turn: Turn, start_s: float) -> None:
+        """Keep the tickets up to date."""
+        for number, cached in zip(turn.started, turn.cached, strict=True):
+            if (answer := self.answers.get(number)) is not None:
+                answer.ticket.scheduled_s, answer.ticket.cached_tokens = start_s, cached
+                self.queried_tokens += answer.prompt_tokens
+                self.hit_tokens += cached
+        for number in turn.preempted:
+            if (answer := self.answers.get(number)) is not None:
+                answer.ticket.preemptions += 1

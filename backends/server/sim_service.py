@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import zlib
 from array import array
-from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
 from backends.engine_process.generation import block_names
 from backends.server.fields import longest_tokens
-from backends.server.service import STEPS_KEPT, EndReason, Listener, Sampling, Stats, Ticket
+from backends.server.service import Listener, Sampling, Stats, Ticket, UnderWay
 from backends.server.tokenizer import Builtin, builtin
 from backends.sim import Sim
-from backends.simulator.real_time import RealTime, RequestLost, StepDone
+from backends.simulator.real_time import RealTime
 from harness import registry
 from harness.api import Request, Step
 from harness.catalog import model
@@ -29,25 +27,6 @@ _GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (
 def make(spec: Spec) -> SimService:
     """The service of `sim:model=opt-13b,hardware=a100-80g,policy=...`. Raises UsageError where it cannot be live."""
     return SimService(registry.make("backends", spec))
-
-
-@dataclass(slots=True)
-class _SimAnswer:
-    """One answer under way: `made` tokens of words that follow from `seed`."""
-
-    listener: Listener
-    ticket: Ticket
-    seed: int
-    made: int = 0
-
-    def next(self, words: range) -> int:
-        """The next token: a made-up word, the same each time for the same prompt."""
-        self.made += 1
-        return self.token(self.made, words)
-
-    def token(self, nth: int, words: range) -> int:
-        """Token number `nth`, from 1 on."""
-        return words[(self.seed + nth * _GOLDEN) % 2**32 % len(words)]
 
 
 @dataclass(slots=True)
@@ -64,10 +43,8 @@ class SimService:
     tokenizer: Builtin = field(init=False, repr=False)
     _live: RealTime = field(init=False, repr=False)
     _alarm: timer.Alarm | None = field(default=None, init=False, repr=False)
-    _open: dict[int, _SimAnswer] = field(default_factory=dict, init=False, repr=False)
-    _ids: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
-    _steps: deque[Step] = field(default_factory=lambda: deque(maxlen=STEPS_KEPT), init=False, repr=False)
-    _preemptions: int = field(default=0, init=False)
+    _under_way: UnderWay = field(default_factory=UnderWay, init=False, repr=False)
+    _words: dict[int, Iterator[int]] = field(default_factory=dict, init=False, repr=False)  # to come, by number
 
     def __post_init__(self) -> None:
         shape = model(self.sim.model)
@@ -89,46 +66,39 @@ class SimService:
     ) -> Ticket:
         """It arrives now. Raises ValueError when no replica can ever serve it."""
         now_s = self.clock()
-        request = Request(next(self._ids), now_s, len(token_ids), sampling.max_tokens)
+        request = Request(self._under_way.number(), now_s, len(token_ids), sampling.max_tokens)
         refusal = self.sim.cluster.refusal(request)
         if refusal is not None:
             raise ValueError(refusal)
-
-        def abort() -> None:
-            if self._open.pop(request.id, None) is not None:
-                self._live.withdraw(request.id)
-
-        ticket = Ticket(abort)
         # equal for equal prompts; where the client asks for chance, for equal seeds
         start = sampling.seed if sampling.temperature and sampling.seed is not None else 0
-        seed = zlib.crc32(array("q", token_ids), start & 0xFFFFFFFF)
-        self._open[request.id] = answer = _SimAnswer(listener, ticket, seed)
+        seed, words = zlib.crc32(array("q", token_ids), start & 0xFFFFFFFF), self.tokenizer.words
+        answer = (words[(seed + nth * _GOLDEN) % 2**32 % len(words)] for nth in range(1, sampling.max_tokens + 1))
+        self._words[request.id] = answer  # made as it goes on: it may be as long as the context
         replica = self.sim.cluster.replicas[0]
         if replica.cache is not None:  # names for its blocks and for those that its answer, known beforehand, will fill
-            words, size = self.tokenizer.words, replica.blocks.size
-            output_ids = [answer.token(nth, words) for nth in range(1, request.output_tokens + 1)]
+            size, output_ids = replica.blocks.size, list(answer)
+            self._words[request.id] = iter(output_ids)
             names = block_names([*token_ids, *output_ids], size)
             request = replace(request, prefix_ids=names, prefix_block_tokens=size)
+        ticket = self._under_way.take_in(request.id, listener, len(token_ids), self._withdraw)
         self._live.arrive(request, now_s)
         self._set_alarm()
         return ticket
 
     def stats(self) -> Stats:
         """All replicas together."""
-        replicas = self.sim.cluster.replicas
+        replicas, under_way = self.sim.cluster.replicas, self._under_way
         free, total = (sum(r.blocks.free for r in replicas), sum(r.blocks.total for r in replicas))
         return Stats(
-            sum(r.running for r in replicas), self._live.waiting, 1 - free / total, self._preemptions,
-            sum(r.cache.queried_tokens for r in replicas if r.cache is not None),
-            sum(r.cache.hit_tokens for r in replicas if r.cache is not None),
+            sum(r.running for r in replicas), self._live.waiting, 1 - free / total, under_way.preemptions,
+            0 if replicas[0].cache is None else under_way.queried_tokens, under_way.hit_tokens,
             up=self.sim.cluster.takes_requests,
         )  # fmt: skip
 
     def steps(self) -> Sequence[Step]:
         """Steps that have ended since the last call."""
-        rows = list(self._steps)
-        self._steps.clear()
-        return rows
+        return self._under_way.take_steps()
 
     def clear_cache(self) -> None:
         """Forget the unreferenced stored blocks."""
@@ -143,37 +113,21 @@ class SimService:
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None
-        self._open.clear()
+        self._under_way.answers.clear()
 
     def _ring(self) -> None:
         """Send what is due by now; what becomes due meanwhile comes after the loop has read its sockets."""
-        for ran in self._live.advance(self.clock()):
-            self._tell(ran)
+        for turn in self._live.advance(self.clock()):
+            # one whose client has hung up may have tokens still, which nobody hears
+            turn.token_ids = [next(self._words[number]) if number in self._words else 0 for number in turn.tokens]
+            self._under_way.hear(turn, self.clock())
+            for ended in turn.ended:
+                self._words.pop(ended.request_id, None)
         self._set_alarm()
 
-    def _tell(self, ran: StepDone | RequestLost) -> None:
-        if isinstance(ran, RequestLost):
-            if (lost := self._open.pop(ran.request_id, None)) is not None:
-                lost.listener.step((), self.clock(), ran.at_s, "error", ran.why)
-            return
-        self._steps.append(ran.step)
-        self._preemptions += len(ran.preempted)
-        for (request_id, at_s), cached in zip(ran.started, ran.cached, strict=True):
-            if (answer := self._open.get(request_id)) is not None:
-                answer.ticket.scheduled_s, answer.ticket.cached_tokens = at_s, cached
-        for request_id in ran.preempted:
-            if (answer := self._open.get(request_id)) is not None:
-                answer.ticket.preemptions += 1
-        due_s, ended, words, clock = ran.step.end_s, ran.ended, self.tokenizer.words, self.clock
-        for request_id, count in Counter(ran.tokens).items():
-            answer = self._open.get(request_id)
-            if answer is None:
-                continue  # withdrawn by the listener of another answer
-            end: EndReason | None = None
-            if request_id in ended:
-                end = "length"
-                del self._open[request_id]
-            answer.listener.step(tuple(answer.next(words) for _ in range(count)), clock(), due_s, end)
+    def _withdraw(self, number: int) -> None:
+        del self._words[number]
+        self._live.withdraw(number)
 
     def _set_alarm(self) -> None:
         next_s = self._live.next_s

@@ -17,7 +17,7 @@ from backends.serving.plugins import MapTime, Memory, Predicting
 from backends.serving.replica import Replica
 from backends.serving.speculation import Speculation
 from harness.bounds import AtLeastOne, Checked, NotNegative, PositiveShare
-from harness.catalog import Model, Shape, adapter_bytes, hardware
+from harness.catalog import Model, Shape, adapter_bytes, bits_of_kv, block_bytes, hardware
 from harness.errors import UsageError, no_such
 from harness.registry import make
 from harness.spec import Spec, build, parse
@@ -42,6 +42,20 @@ class BlockCost:
 
 FREE = BlockCost(1.0, 0, inf)
 """Nothing is charged: the engine copies, and that takes what it takes."""
+
+
+def block_cost(m: Model, shape: Shape, block_tokens: int, kv_bits: float | None) -> BlockCost:
+    """Cost of moving a block of one GPU to the host; blocks of data-parallel groups move at the same time."""
+    link_bytes_per_s = hardware(shape.hardware).pcie_bytes_per_s / 2 * shape.dp  # one of the two directions
+    return BlockCost(
+        block_bytes(m, shape, block_tokens=block_tokens, kv_bits=kv_bits), m.layers // shape.pp, link_bytes_per_s
+    )
+
+
+def token_bytes(m: Model, tp: int, kv_bits: float | None) -> int:
+    """Bytes of the keys (or the values) of one token in one layer on one of `tp` GPUs; of a latent, all of it."""
+    elements = m.kv_elements_per_gpu(tp) // (2 if m.latent is None else 1)
+    return max(1, int(elements * bits_of_kv(m, kv_bits=kv_bits) // 8))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,13 @@ from backends.serving.handoff import Link
 from backends.serving.loop import Loop
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, Fail, Up, acts
-from backends.simulator.core import BlockCost, Core
+from backends.simulator.core import Core
 from backends.simulator.loop import FrontEnd
 from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits, TokenizerTime
 from harness.catalog import (
     SEQS,
     Hardware,
     Shape,
-    bits_of_kv,
-    block_bytes,
     hardware,
     kv_bytes_per_token,
     kv_capacity_blocks,
@@ -254,22 +252,6 @@ def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
         seqs=policy.max_seqs if isinstance(policy, Bounded) else SEQS,
         further_bytes=0.0 if sim.adapted is None else sim.adapted.slots * sim.adapted.bytes_on(m, part.shape),
     )  # fmt: skip
-
-
-def token_bytes(part: ReplicaGroup, sim: Sim) -> int:
-    """Bytes of the keys (or the values) of one token in one layer on one of its GPUs; of a latent, all of it."""
-    m = model(sim.model)
-    _, kv_bits = part.stored_bits
-    elements = m.kv_elements_per_gpu(part.shape.tp) // (2 if m.latent is None else 1)
-    return max(1, int(elements * bits_of_kv(m, kv_bits=kv_bits) // 8))
-
-
-def block_cost(part: ReplicaGroup, memory: Any, sim: Sim) -> BlockCost:
-    """Cost of moving a block of one of its GPUs to the host; blocks of data-parallel groups move at the same time."""
-    m, shape = model(sim.model), part.shape
-    _, kv_bits = part.stored_bits
-    size = block_bytes(m, shape, block_tokens=memory.block_tokens, kv_bits=kv_bits)
-    return BlockCost(size, m.layers // shape.pp, hardware(shape.hardware).pcie_bytes_per_s / 2 * shape.dp)
 
 
 def cluster(

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
 from math import inf
 from operator import itemgetter
 from typing import TYPE_CHECKING
@@ -18,37 +19,37 @@ from typing import TYPE_CHECKING
 from backends.serving.batch import Batch, Sequence
 from backends.serving.loop import Loop
 from backends.simulator.loop import NO_FRONT_END, FrontEnd
-from harness.api import Request, Step
+from harness.api import ActionEvent, Ended, Request, Step
 
 if TYPE_CHECKING:
     from backends.serving.cluster import Cluster
     from backends.serving.replica import Replica
 
 
-@dataclass(frozen=True, slots=True)
-class StepDone:
-    """A step that has ended: a request for each token at `step.end_s`, and those of them that are done.
+@dataclass(slots=True)
+class Turn:
+    """What one turn brought: the requests `tokens` got one each (or several, with drafts) at `at_s`: `token_ids`.
 
-    `started` are (request, seconds) of prompts that ran for the first time, `cached` how many tokens of each were found
-    in the prefix cache, `preempted` those that lost their memory.
+    `started` are the requests whose prompt went into a step for the first time, `cached` how many tokens of each
+    were found in the prefix cache, `preempted` those that lost their memory; `running` sequences and
+    `free_blocks` of `total_blocks` are what the turn left behind. `facts` are those for run.json that have changed,
+    `actions` what the router of a cluster did meanwhile. The simulator has no `token_ids` and leaves out what its
+    replicas tell.
     """
 
-    step: Step
-    tokens: list[int]
-    ended: frozenset[int]
-    started: list[tuple[int, float]]
-    preempted: list[int]
-    cached: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class RequestLost:
-    """A request that ends without a step: rejected by the router, or its replica went down."""
-
-    request_id: int
     at_s: float
-    why: str
-    rejected: bool
+    tokens: list[int] = field(default_factory=list)
+    ended: list[Ended] = field(default_factory=list)
+    step: Step | None = None
+    token_ids: list[int] = field(default_factory=list)
+    started: list[int] = field(default_factory=list)
+    cached: list[int] = field(default_factory=list)
+    preempted: list[int] = field(default_factory=list)
+    running: int = 0
+    free_blocks: int = 0
+    total_blocks: int = 0
+    facts: Mapping[str, object] = field(default_factory=dict)
+    actions: ListOf[ActionEvent] = ()
 
 
 class Incoming:
@@ -92,7 +93,7 @@ class RealTime:
         self, cluster: Cluster, end_s: Callable[[Batch, float], float], front: FrontEnd = NO_FRONT_END
     ) -> None:
         self.cluster = cluster
-        self.results: deque[StepDone | RequestLost] = deque()
+        self.results: deque[Turn] = deque()
         self._incoming = Incoming(front)
         self._end_s = end_s
         self.loop = Loop(cluster, self, self._incoming)
@@ -122,7 +123,7 @@ class RealTime:
         if not self._incoming.withdraw(request_id):
             self.loop.withdraw(request_id, max(self._past_s, self.loop.now_s))
 
-    def advance(self, until_s: float) -> Iterator[StepDone | RequestLost]:
+    def advance(self, until_s: float) -> Iterator[Turn]:
         """Everything up to `until_s`, step by step; the next batches are formed when the caller comes back."""
         for result in self.loop.advance(until_s):
             self._past_s = max(self._past_s, self.loop.now_s)
@@ -150,24 +151,26 @@ class RealTime:
             for _ in range(1 if seq.token_n is None else seq.tokens_per_stamp()[-1])  # several with drafts
         ]
         first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == batch.start_s]
+        at_s = end_s[-1]
         self.results.append(
-            StepDone(
-                _step(batch, end_s[-1]),
+            Turn(
+                at_s,
                 tokens,
-                frozenset([seq.request.id for seq in done]),
-                [(seq.request.id, batch.start_s) for seq in first],
-                [seq.request.id for seq in batch.preempted],
-                [seq.cached_tokens or 0 for seq in first],
+                [Ended(seq.request.id, at_s, "ok") for seq in done],
+                _step(batch, at_s),
+                started=[seq.request.id for seq in first],
+                cached=[seq.cached_tokens or 0 for seq in first],
+                preempted=[seq.request.id for seq in batch.preempted],
             )
         )
         return done
 
     def end(self, seq: Sequence, replica: int, error: str | None, now_s: float) -> None:  # noqa: ARG002
         """A sequence is over without a step."""
-        self.results.append(RequestLost(seq.request.id, now_s, error or "", rejected=False))
+        self.results.append(Turn(now_s, ended=[Ended(seq.request.id, now_s, "error", error)]))
 
     def reject(self, request: Request, reason: str, replica: int | None, now_s: float) -> None:  # noqa: ARG002
-        self.results.append(RequestLost(request.id, now_s, reason, rejected=True))
+        self.results.append(Turn(now_s, ended=[Ended(request.id, now_s, "rejected", reason)]))
 
     def check(self) -> None:
         self.cluster.check()

@@ -45,7 +45,7 @@ def live(sim, requests, polls):
 
             for request_id in ran.tokens:
                 stamps.setdefault(request_id, []).append(ran.step.end_s)
-            ended |= ran.ended
+            ended |= {one.request_id for one in ran.ended}
             preempted += len(ran.preempted)
         driver.check()
 
@@ -110,7 +110,7 @@ def test_who_leaves_gives_back_his_memory_before_the_next_step(fields, data):
         for ran in driver.advance(at_s - 1e-9):
             assert not gone & set(ran.tokens)
 
-            received |= ran.ended
+            received |= {one.request_id for one in ran.ended}
         if kind == 0:
             driver.arrive(requests[i], at_s)
         else:
@@ -120,7 +120,7 @@ def test_who_leaves_gives_back_his_memory_before_the_next_step(fields, data):
     for ran in driver.advance(float("inf")):
         assert not gone & set(ran.tokens)
 
-        received |= ran.ended
+        received |= {one.request_id for one in ran.ended}
     driver.check()
 
     assert received >= set(range(25)) - gone

@@ -106,7 +106,7 @@ def test_a_short_prompt_overtakes_a_long_one_in_the_tokenizer():
     assert [1.501, 1.1011, 1.301] == pytest.approx([with_front[i].arrived_s for i in range(3)])
     assert [1.001, 1.101, 1.101] == pytest.approx([without[i].arrived_s for i in range(3)])
     assert with_front[1].token_s[0] < with_front[2].token_s[0] <= with_front[0].token_s[0]
-    assert [1, 2, 0] == [number for pieces in started for number, _ in pieces]
+    assert [1, 2, 0] == [number for pieces in started for number in pieces]
 
 
 def test_leaps_equal_steps_where_a_short_context_is_hidden():
