@@ -24,33 +24,23 @@ LISTEN_S = 2.0
 ANSWER_S = 30.0
 """How long a first answer of one token may take."""
 
-
 _NAME = "--model NAME, or model=NAME"
-
-
-class Port(NamedTuple):
-    """A port, and the servers whose documentation has it as the default."""
-
-    number: int
-    servers: str
-
-
 PORTS = (
-    Port(8000, "vLLM, TensorRT-LLM, NIM, bench serve"),
-    Port(30000, "SGLang"),
-    Port(8080, "llama.cpp, LocalAI, MLX"),
-    Port(11434, "Ollama"),
-    Port(1234, "LM Studio"),
-    Port(23333, "LMDeploy"),
-    Port(3000, "text-generation-inference"),
-    Port(5000, "TabbyAPI, text-generation-webui"),
-    Port(5001, "KoboldCpp"),
-    Port(1337, "Jan"),
-    Port(2242, "Aphrodite"),
-    Port(4000, "LiteLLM"),
-    Port(9997, "Xinference"),
+    8000,  # vLLM, TensorRT-LLM, NIM, bench serve
+    30000,  # SGLang
+    8080,  # llama.cpp, LocalAI, MLX
+    11434,  # Ollama
+    1234,  # LM Studio
+    23333,  # LMDeploy
+    3000,  # text-generation-inference
+    5000,  # TabbyAPI, text-generation-webui
+    5001,  # KoboldCpp
+    1337,  # Jan
+    2242,  # Aphrodite
+    4000,  # LiteLLM
+    9997,  # Xinference
 )
-"""In the order in which they are taken where several answer."""
+"""The default ports in the documentation of servers, in the order in which they are taken where several answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +55,7 @@ class Found:
 
 
 async def find(
-    url: str | None, model: str | None, environ: Mapping[str, str] = os.environ, ports: Sequence[Port] = PORTS
+    url: str | None, model: str | None, environ: Mapping[str, str] = os.environ, ports: Sequence[int] = PORTS
 ) -> Found | None:
     """The server at `url`, else at OPENAI_BASE_URL, else at the first of the usual ports of this machine that lists
     models; None where no port does.
@@ -78,7 +68,7 @@ async def find(
     if given_url is not None:
         server_url = base_url(given_url, {})[0]
     else:
-        local_urls = [f"http://127.0.0.1:{port.number}/v1" for port in ports]
+        local_urls = [f"http://127.0.0.1:{port}/v1" for port in ports]
         listening = await asyncio.gather(*(_lists_models(address) for address in local_urls))
         answering = [address for address, answers in zip(local_urls, listening, strict=True) if answers]
         if not answering:

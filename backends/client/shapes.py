@@ -26,6 +26,22 @@ _WORDLESS = re.compile(
 )
 """Names of fields that are known to hold no words of an answer."""
 _LIKE_THINKING = re.compile(r".*(think|thought|reasoning|(^|_)cot(_|$))", re.IGNORECASE)
+_OTHER_APIS = (
+    ("Ollama's own API", ("done",), ()),
+    ("OpenAI's Responses API", (), ("response",)),
+    (
+        "Anthropic's Messages API",
+        ("stop_reason",),
+        ("message_start", "content_block_start", "content_block_delta"),
+    ),
+    ("Gemini's own API", ("candidates",), ()),
+    ("Bedrock's own API", ("messageStart", "contentBlockDelta", "stopReason"), ()),
+    ("Cohere's own API", ("event_type",), ("message-start", "content-start", "content-delta")),
+    ("text-generation-inference's own API", ("token", "generated_text"), ()),
+    ("llama.cpp's own API", ("stop",), ()),
+    ("vLLM's or Triton's own API", ("text", "text_output"), ()),
+)
+"""APIs whose events have no choices: keys of their events, and their types (or objects) up to a point in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,24 +116,6 @@ _COUNTS = {
     for kind in ("prompt", "completion", "total", "cached", "reasoning", "wordless")
     for name in getattr(shape, kind)
 }
-
-
-_OTHER_APIS = (
-    ("Ollama's own API", ("done",), ()),
-    ("OpenAI's Responses API", (), ("response",)),
-    (
-        "Anthropic's Messages API",
-        ("stop_reason",),
-        ("message_start", "content_block_start", "content_block_delta"),
-    ),
-    ("Gemini's own API", ("candidates",), ()),
-    ("Bedrock's own API", ("messageStart", "contentBlockDelta", "stopReason"), ()),
-    ("Cohere's own API", ("event_type",), ("message-start", "content-start", "content-delta")),
-    ("text-generation-inference's own API", ("token", "generated_text"), ()),
-    ("llama.cpp's own API", ("stop",), ()),
-    ("vLLM's or Triton's own API", ("text", "text_output"), ()),
-)
-"""APIs whose events have no choices: keys of their events, and their types (or objects) up to a point in them."""
 
 
 def other_api(chunk: Json) -> str | None:

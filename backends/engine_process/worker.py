@@ -49,6 +49,8 @@ NICE = 5
 
 MOST_KV_BYTES = 16 * 2**30
 """KV memory that an engine may ask for: a slip in a spec must not take the machine down."""
+ClusterOf = Callable[[Callable[[int, Message], None], float], EngineCluster]
+"""Makes a cluster of what sends messages to its executors and the time from which on it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,6 @@ class Failed:
     """Last message: the engine broke in the middle of its work."""
 
     message: str
-
-
-ClusterOf = Callable[[Callable[[int, Message], None], float], EngineCluster]
-"""Makes a cluster of what sends messages to its executors and the time from which on it runs."""
 
 
 class Worker:

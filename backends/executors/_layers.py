@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 _DEPTH = 256
 _SMALL = 1_000_000  # OpenBLAS: up to this many multiplications a product takes the kernel without packing
 _STRIPS = (256, 128, 64)
+_WORD = (1 << 64) - 1
+_COLUMNS = 16  # products are at least this wide and deep, so that BLAS sums in one order whatever the batch
 
 
 def multiply(rows: np.ndarray, matrix: np.ndarray, out: np.ndarray, scratch: Scratch) -> np.ndarray:
@@ -120,9 +122,6 @@ class Scratch:
         return buffer[:size].reshape(shape)
 
 
-_WORD = (1 << 64) - 1
-
-
 def sample(logits: np.ndarray, pieces: Sequence[Piece]) -> list[int]:
     """One token per row of `logits` (N, V), which belong to `pieces` (N,)."""
     for row, piece in enumerate(pieces):
@@ -164,9 +163,6 @@ def _keep_nucleus(weights: np.ndarray, top_p: float) -> None:
     reached = np.cumsum(weights[order])
     nucleus = int(np.searchsorted(reached, top_p * reached[-1])) + 1
     weights[order[nucleus:]] = 0
-
-
-_COLUMNS = 16  # products are at least this wide and deep, so that BLAS sums in one order whatever the batch
 
 
 class PagedAttention:

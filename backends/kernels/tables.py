@@ -67,6 +67,13 @@ NODE_GPUS = {"gb200": 4, "gb300": 4}
 """GPUs of a node where they are not eight."""
 WIDE_TYPES = ("bfloat16", "fp8")
 """What TensorRT-LLM sends; exchanges of fp4 are left out, as not all models have them."""
+_NEXT_FORMATS = {
+    "mxfp4-fp8": ("mxfp4", "fp8-block", "bf16"), "nvfp4": ("mxfp4-fp8", "fp8-block", "fp8", "bf16"), "mxfp4": ("bf16",),
+    "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"),
+}  # fmt: skip
+"""Whose efficiency serves for a format that a GPU has no kernels for: the first that there is."""
+_WIDE = {"moe": ("wideep_generation_moe", "wideep_context_moe")}
+"""Further tables of a kind: kernels of wide expert parallelism (DeepGEMM behind DeepEP), over the same tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,17 +314,6 @@ class MeasuredKernels:
         if "head_dim" in names and "window_size" not in names:
             columns["window_size"] = np.zeros(len(columns["latency"]), int)
         return columns
-
-
-_NEXT_FORMATS = {
-    "mxfp4-fp8": ("mxfp4", "fp8-block", "bf16"), "nvfp4": ("mxfp4-fp8", "fp8-block", "fp8", "bf16"), "mxfp4": ("bf16",),
-    "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"),
-}  # fmt: skip
-"""Whose efficiency serves for a format that a GPU has no kernels for: the first that there is."""
-
-
-_WIDE = {"moe": ("wideep_generation_moe", "wideep_context_moe")}
-"""Further tables of a kind: kernels of wide expert parallelism (DeepGEMM behind DeepEP), over the same tokens."""
 
 
 def systems(folder: Path) -> list[str]:

@@ -54,6 +54,8 @@ A request whose predecessor has just ended comes in during the next step: its an
 """
 NOTHING = MappingProxyType({name: 1.0 if name == "prefill_scale" else 0 for name in NOT_KERNELS})
 MIXED_DECODE = 2.0
+MOST_KNOWN = 100_000
+"""Pieces of prompts whose time is kept."""
 
 
 class _Line:
@@ -95,10 +97,6 @@ class _Curve(NamedTuple):
 
     base_s: float
     attention: _Line
-
-
-MOST_KNOWN = 100_000
-"""Pieces of prompts whose time is kept."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring as quote
-from typing import Literal, cast, get_args
+from typing import Literal, cast
 
 from backends.server import fields
 from backends.server.fields import Api, GenerationRequest
@@ -87,18 +87,16 @@ class Fault:
         return nth % self.every == 0
 
 
-_ARGUMENTS: Mapping[str, type] = {"reset": _Reset, "slow": _Slow, "429": _Refusal}
-
-
 def parse_fault(text: str) -> Fault:
     """A fault from its spec. Raises UsageError."""
+    taken: Mapping[str, type] = {"reset": _Reset, "slow": _Slow, "429": _Refusal}
     is_share = text.startswith("slow=")
     spec = parse(f"slow:by={text.removeprefix('slow=').replace(':', ',', 1)}" if is_share else text)
-    if spec.name not in _ARGUMENTS:
-        raise no_such("fault", spec.name, get_args(Kind))
+    if spec.name not in taken:
+        raise no_such("fault", spec.name, taken)
     if spec.name == "slow" and not is_share:
         raise UsageError(f"'{text}': slow needs a share: slow=5%, or slow=5%:from=60s.")
-    values = arguments(_ARGUMENTS[spec.name], spec)
+    values = arguments(taken[spec.name], spec)
     if is_share:
         values["slow"] = share(values.pop("by"), f"'{text}': slow")
     fault = Fault(cast("Kind", spec.name), text, **values)

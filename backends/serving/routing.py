@@ -14,6 +14,8 @@ from backends.serving.replica import Replica, Role
 from harness.api import LatencyModel, tpot
 from harness.errors import UsageError
 
+NONE_UP = "no replica is up that could take it"
+
 
 @dataclass(frozen=True, slots=True)
 class Send:
@@ -108,7 +110,6 @@ class Up:
     replica: int
 
 
-NONE_UP = "no replica is up that could take it"
 Decision = Send | Hold | Reject
 Action = Migrate | SetRole | Scale | Drain | Replicate
 

@@ -29,6 +29,8 @@ COPY_S = 5e-6
 LINK_SHARE = 0.78
 """What copies reach of the rate of the link: nvbandwidth moves 24.8 GB/s over the 32 GB/s of an A100's PCIe 4.0 x16
 (NVIDIA developer forums, topic 352186)."""
+SWITCH = MappingProxyType({"on": True, "off": False, "true": True, "false": False})
+"""Words that turn a part on or off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +148,6 @@ def adapter_facts(lora: str | None, replicas: ListOf[Replica]) -> dict[str, obje
     loads, load_s = sum(pool.loads for pool in slots), sum(pool.loads * pool.load_s for pool in slots)
     return {"lora": lora, "adapter_slots": sum(pool.slots for pool in slots), "adapter_loads": loads,
             "adapter_load_s": load_s / loads if loads else slots[0].load_s}  # fmt: skip
-
-
-SWITCH = MappingProxyType({"on": True, "off": False, "true": True, "false": False})
-"""Words that turn a part on or off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,16 @@ from harness.spec import build, link_bytes_per_s, parse, seconds
 if TYPE_CHECKING:
     from backends.sim import Sim
 
+DIVISIONS = ("tp", "pp", "dp", "ep")
+"""Options that divide a replica between GPUs."""
+POLICY = "sarathi"
+ROUTER = "round-robin"
+OF_ROLE = {
+    "prefill": ("distserve-prefill", "shortest-prefill-queue"),
+    "decode": ("distserve-decode", "least-loaded-decode"),
+}
+_FAIL = re.compile(r"(?:replica:)?(\d+)@(.+?)(?:\.\.(.+?))?(,requeue)?")
+
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -111,16 +121,6 @@ def _bytes_per_s(name: str, gpu: Hardware) -> float:
             raise UsageError(f"link=nvlink: {gpu.name} has none; give link=pcie or a rate such as link=25Gbps.")
         return gpu.nvlink_bytes_per_s
     return link_bytes_per_s(name, "link must be nvlink, pcie, none or a rate such as 25Gbps or 600GBps")
-
-
-DIVISIONS = ("tp", "pp", "dp", "ep")
-"""Options that divide a replica between GPUs."""
-POLICY = "sarathi"
-ROUTER = "round-robin"
-OF_ROLE = {
-    "prefill": ("distserve-prefill", "shortest-prefill-queue"),
-    "decode": ("distserve-decode", "least-loaded-decode"),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,9 +289,6 @@ def link_of(text: str, model_name: str, gpus: Collection[str]) -> tuple[Link, Ra
         raise UsageError(f"{' and '.join(kinds)} share no node; give the link between them, such as 400Gbps.")
     link_rate = rate(text, hardware(kinds[0]))
     return Link(kv_bytes_per_token(model(model_name)) / link_rate.bytes_per_s, link_rate.latency_s), link_rate
-
-
-_FAIL = re.compile(r"(?:replica:)?(\d+)@(.+?)(?:\.\.(.+?))?(,requeue)?")
 
 
 def failures(text: str, replicas: int) -> list[tuple[float, Fail | Up]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from backends.client import discover
-from backends.client.discover import Found, Port, find
+from backends.client.discover import Found, find
 from harness.api import RequestRecord
 from harness.cli import main
 from harness.data.records import to_table
@@ -72,7 +72,7 @@ def test_the_first_usual_port_with_models_is_taken_and_the_others_are_named() ->
     """A user with two servers would not know which one was measured."""
     answers = {"/v1/models": (200, ONE), CHAT: (200, TEXT)}
     with server({}) as web, server(answers) as one, server(answers) as two:
-        ports = [Port(port, "") for port in (1, web, one, two)]
+        ports = (1, web, one, two)
         taken = asyncio.run(find(None, None, {}, ports))
 
     assert Found(f"http://127.0.0.1:{one}/v1", "m", "chat", (f"http://127.0.0.1:{two}/v1",)) == taken
@@ -80,13 +80,13 @@ def test_the_first_usual_port_with_models_is_taken_and_the_others_are_named() ->
 
 def test_no_server_on_any_port_is_none() -> None:
     """The built-in engine would never be measured."""
-    assert asyncio.run(find(None, None, {}, [Port(1, "")])) is None
+    assert asyncio.run(find(None, None, {}, [1])) is None
 
 
 def test_the_environment_names_the_server() -> None:
     """A local server would be measured in place of the one that every other client of the shell uses."""
     with server({"/v1/models": (200, ONE), CHAT: (200, TEXT)}) as named, server({"/v1/models": (200, ONE)}) as usual:
-        taken = asyncio.run(find(None, None, {"OPENAI_BASE_URL": f"http://127.0.0.1:{named}/v1"}, [Port(usual, "")]))
+        taken = asyncio.run(find(None, None, {"OPENAI_BASE_URL": f"http://127.0.0.1:{named}/v1"}, [usual]))
 
     assert taken is not None and str(named) in taken.url
 
