@@ -183,6 +183,7 @@ class Sim:
 
     def _ended(self, requests: Iterator[Request], follow_ups: FollowUps | None) -> Iterator[EndedSequence]:
         steps, front = self._steps if self.log_steps else None, self._parts[0].front
+        # The loop of whole replicas knows no event but arrivals and ends of batches, and pays for no other.
         if self._plain:
             return simulate(self.cluster, self._model, steps, requests, follow_ups, leap=self.leap, front=front)
         self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap, front=front)

@@ -192,6 +192,8 @@ class Connection:
         call.connection = self
         call.size_bytes, call.room_bytes = 0, min(call.most_bytes, self._limits.event_bytes)
         self._framing = Framing(self._limits.head_bytes)
+        # Before the system call: what it takes is part of TTFT. A request that is sent again keeps its first time,
+        # because its user has waited since then.
         now_s = time.monotonic() - self._clock.epoch_s
         if answer.sent_s is None:
             answer.sent_s = now_s
@@ -227,6 +229,8 @@ class Connection:
             self._poller.drop(self)
 
     def _want_write(self, wanted: bool) -> None:
+        # Only while something is left to write: a socket can be written nearly always, and would wake the loop each
+        # time.
         if wanted != self._writing:
             self._writing = wanted
             self._poller.change(self, READ | WRITE if wanted else READ)
@@ -296,6 +300,8 @@ class Connection:
             self._give_up(call, f"the answer is larger than {call.most_bytes:,} bytes (max_body_bytes)")
             return
         framing = self._framing
+        # Most reads of a stream are one chunk that ends nothing. They are kept unread, so that a token costs a system
+        # call and these lines, and no other one is read late.
         if not framing.quiet or framing.may_end(answer.data):
             self._look()
         if call.size_bytes > call.room_bytes and self.call is call:

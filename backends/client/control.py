@@ -164,6 +164,7 @@ class ControlClient:
     async def _limited(self, status: int, headers: Mapping[str, str]) -> bool:
         """Whether the server limits requests and has been waited for, so that the request may be sent again."""
         after_s = _retry_after_s(headers)
+        # 503 may mean anything, such as a model that loads: it is a limit only where it says until when.
         if status not in (429, 529) and (status != 503 or after_s is None):
             return False
         if after_s is None and len(self.pauses_s) == PAUSES:

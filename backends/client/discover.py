@@ -173,6 +173,7 @@ async def _api(control: ControlClient, model: str) -> Api:
             raise later
         foreign = shapes.other_api(shapes.inside(answer)) if status == 200 else None
         refused = refused or foreign or f"HTTP {status}" + (f", {control.quoted(words)}" if words else "")
+    # Only to say why: a server of embeddings refuses all of these in words of its own.
     status, _ = await control.post(control.at("/embeddings"), {"model": model, "input": "one"}, "embeddings")
     if status == 200:
         raise BackendError(

@@ -153,6 +153,7 @@ class Framing:
             if coding.lower() != b"chunked":  # where its body ends, readers would not agree
                 raise BadFraming(f"has a Transfer-Encoding that is not 'chunked': {coding[:60]!r}")
             self.body, self.quiet = "chunked", True
+            # A proxy between may go by the length instead, and take what follows for the next answer (RFC 9112, 6.3).
             self.keep = self.keep and b"content-length" not in fields
         elif b"content-length" in fields:
             length = fields[b"content-length"]
@@ -424,6 +425,7 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
             break
         chunk = decoded(data)
         if chunk is None:
+            # The last event of an answer that broke off is cut anywhere, which is no fault of its JSON.
             if complete or whole:
                 stream.fault = f"malformed event: {data[:FOREIGN_MOST].decode(errors='replace')}"
             break
@@ -436,6 +438,7 @@ def follow(events: Iterable[Event], *, whole: bool) -> Stream:
         take(stream, chunk, end)
     if stream.unknown:
         _take_unknown(stream)
+    # Events of a server may be of no known form here and there; only an answer of nothing else is one of another API.
     if not stream.begun and stream.finish_reason is None:
         stream.fault = stream.fault or stream.other_api
     return stream

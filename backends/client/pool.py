@@ -226,6 +226,7 @@ class ConnectionPool:
 
     def _choose(self, call: Call) -> int:
         """The server that a call goes to next; ties go in turn, so that equal servers get equal shares."""
+        # By the number of the request, not by a count of this sender: the shares do not depend on how many send.
         count = len(self._targets)
         turn = call.request_id % count
         if count == 1 or self._route == "round-robin":
@@ -237,10 +238,12 @@ class ConnectionPool:
         call.answer.address = self._targets[target].label
         self._busy[target] += 1
         connection = self._take_idle(target)
+        # No request waits for a busy connection to come free: that would hide the server's queue in the client's.
         if connection is None:
             self._dial(target, call)
         else:
             connection.send(call, self._targets[target].first)
+        # In a later turn of the loop: opening one ahead must not make this request, or the next, late.
         if self.spare > len(self._idle[target]):
             self._loop.call_soon(self._replenish, target)
 
@@ -253,6 +256,7 @@ class ConnectionPool:
     def _take_idle(self, target: int) -> Connection | None:
         """The usable connection that was used last, unless it has been idle for too long; then they all have."""
         while idle := self._idle[target]:
+            # The one that was used last is the least likely to have been closed by the server meanwhile.
             connection = idle.pop()
             if time.monotonic() - connection.idle_since_s > MAX_IDLE_S:
                 self._idle[target] = []
@@ -311,6 +315,7 @@ class ConnectionPool:
     def _sweep(self) -> None:
         """Coarse housekeeping: limits that have passed, connections too long idle, the clocks."""
         self._timer = self._loop.call_later(self._limits.sweep_s, self._sweep)
+        # While nothing arrives no wake-up compares the clocks.
         self.clock.sample()
         now_s = time.monotonic()
         self._sweep_connecting(now_s)

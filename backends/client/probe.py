@@ -201,6 +201,7 @@ class _Prober:
 
     def _strip(self, response: ProbeResponse) -> bool:
         """Leave out all extensions at once, for a server that does not name the one it refuses; False after that."""
+        # A server that fails without naming a field would fail without the fields, too, and their loss would be blamed.
         if response.status == 500:
             return False
         if self.bare:
@@ -338,6 +339,7 @@ class _Prober:
     async def _overhead(self, planned: int, counted: int) -> None:
         """Note what the server adds to every prompt, where it is the same for a longer one."""
         overhead = counted - planned
+        # One count does not tell a template, which every prompt gets, from words that are more than a token each.
         longer = await self._count(LONGER) if overhead else None
         same = longer is None or longer - LONGER == overhead
         if not same:

@@ -73,6 +73,7 @@ class Reader:
         ends = list(accumulate(map(len, head.pieces)))
         if head.status != 200:
             return _ParsedAnswer(head, framing.Stream(), ends, body=body)
+        # What was hung up on is no broken JSON or missing end: how it ended is known already.
         ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
         kind = head.headers.get("content-type", "")
         # where a server names another type, by how the body begins
@@ -102,6 +103,7 @@ class Reader:
         head, stream = parsed.head, parsed.stream
         if answer.how == "oversized":
             return "error", answer.why
+        # Such an answer is whole however its connection ended: some servers leave it open, and some proxies cut it.
         agreed = stream.done and stream.finish_reason is not None and stream.fault is None
         if answer.how in ("timeout", "cancelled") and not agreed:
             return ("timeout" if answer.how == "timeout" else "cancelled"), answer.why

@@ -272,6 +272,7 @@ class EpollPoller:
             self._epoll.close()
 
     def _wake(self) -> None:
+        # The clocks are compared once for all reads of a wake-up, which share the cost.
         events = self._epoll.poll(0, BATCH)
         self.clock.sample()
         by_fd = self._by_fd

@@ -136,6 +136,8 @@ class EngineCluster:
 
     def advance(self, now_s: float) -> Iterator[Turn]:
         """What has happened until now."""
+        # A paced step that ends in time counts from when it was due. Until its executor reports, or it is late,
+        # nothing is decided for a later time: the decision would not know of what came before it.
         if now_s < self._held_until_s(now_s):
             now_s = nextafter(self._due_s, -inf)
         yield from self.loop.advance(now_s)
@@ -174,6 +176,7 @@ class EngineCluster:
             blocks = target.table(seq)[done : done + len(table)]
         else:  # it is pushed: where it goes is known when it has landed
             self._hosted[seq.request.id], self._pushed[seq.request.id] = target.index, seq.computed
+        # A copy that was quicker than the link would have been counts from when the link is through.
         self._copy(source, table, target, blocks, seq, lambda at_s: self.loop.landed(transfer, max(at_s, end_s)))
 
     def copy(self, migration: Migration, first_token: int, end_s: float) -> None:

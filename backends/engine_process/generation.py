@@ -115,6 +115,7 @@ class Answers:
 
     def plan(self, replica: Replica, batch: Batch) -> PlannedStep:
         """The step of a batch for an executor that computes."""
+        # What leaves goes first: who comes back may get its blocks in this very step.
         swaps = [
             (Oracle.request(seq).id, replica.table(seq) if table is None else table, table is not None)
             for seq, table in sorted(batch.swaps, key=lambda swap: swap[1] is None)

@@ -157,6 +157,7 @@ class Worker:
 
     def _turns(self, build: ClusterOf, executors: ExecutorProcesses | OwnExecutor) -> None:
         def send(replica: int, message: Message) -> None:
+            # Executors know the clock of the machine, and not when the run began.
             if isinstance(message, Work) and message.end_s is not None:
                 message = replace(message, end_s=message.end_s + self._epoch_s)
             executors.send(replica, message)
@@ -164,6 +165,7 @@ class Worker:
         cluster: EngineCluster | None = None  # until the clock of the run is known
         while not self._inbox.closed:
             patience_s = inf if cluster is None else cluster.next_s - self._now_s()
+            # What has ended goes before what has arrived, as at one instant of the simulator that replays it.
             for replica, answer in executors.take(self._sock, max(0.0, patience_s) if patience_s < inf else None):
                 if isinstance(answer, Ran) and cluster is not None:
                     cluster.ran(replica, answer.sampled, answer.end_s - self._epoch_s)
@@ -209,6 +211,7 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
     facts: dict[str, object] = {}
     for part in parts:
         its = dict(built[len(replicas)].facts)
+        # A paced one is needed here, too: its latency model says when steps are due.
         executor = make_executor(message.executor, part.given) if "late_after_s" in its else None
         pacer = executor if isinstance(executor, Paced) else None
         memory, blocks, cost = kv_memory(message, part.core, its, pacer, sum(part.count for part in parts))

@@ -223,6 +223,7 @@ class Operators:
         seqs = decode_seqs + len(prefills)
         measured = self._dense_s(tokens, seqs) + self._attention_s(prefills, decode_seqs, context_tokens)
         kernels_s = self.scale * self._prefill_scale * measured
+        # The host launches while the GPU computes, so the longer of both counts.
         if tokens > self._graph_tokens:
             kernels_s = max(kernels_s, self._launched_s)
         return self.overhead_s + self._host_s(seqs) + kernels_s

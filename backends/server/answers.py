@@ -240,6 +240,7 @@ class StreamedAnswer:
         error: str = "",
     ) -> None:
         """Write what this step gave, at once."""
+        # A client that has hung up gets nothing more; its handler aborts the answer.
         if self.done.done() or self._transport.is_closing():
             return
         outcome = self._outcome
@@ -270,6 +271,7 @@ class StreamedAnswer:
         if outcome.ask.usage and end != "error":
             cached_tokens = 0 if outcome.ticket is None else outcome.ticket.cached_tokens
             events += self._chunks.usage(Usage(self._chunks.prompt_tokens, self.made, cached_tokens))
+        # In one write: an end of its own would be a second segment, which leaves later than the last token.
         self._write((events + DONE).encode(), LAST_CHUNK)
 
     def _event(self, text: str) -> str:
@@ -280,6 +282,7 @@ class StreamedAnswer:
     def _role(self) -> str:
         if self._started:
             return ""
+        # Not before the first token: clients that stamp the first event of any kind would report the role as TTFT.
         self._started = True
         return self._chunks.role(self._outcome.ask.usage_on_every_chunk)
 

@@ -257,6 +257,7 @@ class Front:
                 outcome.record.status = head.status
             await answer.done
         finally:
+            # Also where the client hangs up, which cancels this task wherever it waits; after the end it does nothing.
             ticket.abort()
             if trouble is not None:
                 trouble.stop()

@@ -118,7 +118,7 @@ class SimService:
     def _ring(self) -> None:
         """Send what is due by now; what becomes due meanwhile comes after the loop has read its sockets."""
         for turn in self._live.advance(self.clock()):
-            # one whose client has hung up may have tokens still, which nobody hears
+            # one whose client has hung up may have tokens still, which are dropped
             turn.token_ids = [next(self._words[number]) if number in self._words else 0 for number in turn.tokens]
             self._under_way.hear(turn, self.clock())
             for ended in turn.ended:

@@ -68,6 +68,8 @@ class Actions(Generic[T]):
         if ("prefill" in after) != ("decode" in after) or all(role == "decode" for role in after):
             return  # no replica would be left to do the other half
         if action.role != "mixed":
+            # Leaps are cut at decisions of the router among replicas alike only: hand-offs tie the steps of one
+            # replica to those of another.
             loop.settle_all(now_s)
             loop.cut_no_leaps()
         replica.set_role(action.role, now_s)
@@ -78,6 +80,7 @@ class Actions(Generic[T]):
         offers, replica.inbox.offers = replica.inbox.offers, deque()
         for seq, source in offers:  # what was to come here to decode goes elsewhere
             loop.offer(seq, source)
+        # Both sides full of what the other is to take would wait for each other for ever.
         if action.role != "prefill":  # what was computed here and has not left decodes here: no cycle of full memories
             for other in cluster.replicas:
                 offered = [seq for seq, source in other.inbox.offers if source is replica]
@@ -147,6 +150,7 @@ class Actions(Generic[T]):
         loop.cluster.replicas.append(replica)
         loop.cluster.members.append(member)
         loop.has_grown(replica)
+        # It is paid for from now on, while it loads its weights.
         self._since_s[replica.index] = now_s
         loop.at(now_s + action.ready_s, Up(replica.index))
         loop.note(ActionEvent("scale", now_s, now_s + action.ready_s, replica.index, detail=action.role))

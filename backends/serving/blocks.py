@@ -142,6 +142,7 @@ class Swap:
         while queue:
             seq = queue[0]
             want = self._held[seq]
+            # A block more than it had: else its next token may send it, or another one, out again at once.
             if want > replica.blocks.free or (replica.running and replica.room() < want + 1):
                 return
             queue.popleft()

@@ -113,6 +113,7 @@ class Cluster:
         """Queue a request: (index of the replica, why not if it can never be served there)."""
         decodes, entries = self.decodes, self._entries
         if decodes:
+            # What no decode replica can hold is refused before its prompt is computed for nothing.
             refusal = decodes[0].refusal(request)
             if refusal is not None:
                 return decodes[0].index, refusal

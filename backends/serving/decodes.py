@@ -85,6 +85,7 @@ class Decodes:
             seq.token_s += self._end_s[joined - past : tick - past]
         computed = seq._computed
         if self.phases is not None:
+            # A member's blocks are not counted step by step: what it holds follows from how far it has come.
             size = self._size
             self.phases[(joined - computed) % size] -= 1
             seq.blocks = (computed + ran + size - 1) // size
@@ -150,6 +151,7 @@ class Decodes:
 
     def _steps_within(self, steps: int, free: int, phases: array[int]) -> int:
         size, members = self._size, len(self.members)
+        # In `size` ticks every member takes one block: whole cycles need no walk, only the rest does.
         cycles = free // members
         fit, free = 1 + cycles * size, free - cycles * members
         while fit < steps and phases[(self.tick + fit) % size] <= free:
@@ -171,6 +173,7 @@ class Decodes:
         return done
 
     def _trim(self) -> None:
+        # The stamps are those of all members, so they are kept from the tick at which the oldest joined.
         oldest = min((seq.joined_tick for seq in self.members), default=self.tick)
         if oldest - self._past > TRIM:
             del self._end_s[: oldest - self._past]

@@ -107,6 +107,7 @@ def replay(calls: ListOf[JournalCall], requests: Mapping[int, Request], replica:
                     handed[request_id] = arrived_prefilled(requests[request_id], at_s)
                 seq = handed[request_id]
                 seq._computed, seq._emitted = call.computed, call.emitted
+                # When its tokens came out is not in the journal: nothing is decided by it, only by how many there are.
                 seq.token_s.extend([at_s] * (call.emitted - len(seq.token_s)))
                 if call.kind == "accept":
                     replica.accept(seq, at_s)

@@ -133,6 +133,7 @@ class Loop(Generic[T]):
     def next_s(self) -> float:
         """When the next thing happens; inf when nothing will."""
         arrival_s, events = self._arrivals.next_s, self._events
+        # Ticks and reports bring forth one another: alone they would keep an idle cluster going for ever.
         if self._passive and arrival_s == inf and not self._lasting and self._arrivals.over and not self._may_let_go():
             return inf
         return min(arrival_s, events[0][0]) if events else arrival_s
@@ -193,6 +194,7 @@ class Loop(Generic[T]):
                 self._give_up()
                 now_s = self.now_s
             self.now_s = now_s
+            # Ends before arrivals: who arrives as a batch ends finds the memory that it gives back, under either clock.
             while events and events[0][0] == now_s and events[0][1] < TICK:
                 _, what, index, _, payload = heappop(events)
                 if what == COMMIT:
@@ -215,6 +217,8 @@ class Loop(Generic[T]):
                 self._ask_again(now_s)
                 while results:
                     yield results.popleft()
+            # Batches last: one formed earlier would leave out what arrives at the same time, as the order of events
+            # fell.
             self._form_all(now_s)
             if self.held:
                 stuck = not self._lasting and not self._changes and arrivals.next_s == inf
@@ -278,6 +282,7 @@ class Loop(Generic[T]):
 
     def _push(self, at_s: float, what: int, index: int, payload: object) -> Event:
         self._number = number = self._number + 1
+        # Of equal events the older one goes first, and the heap never compares payloads.
         event = at_s, what, index, number, payload
         heappush(self._events, event)
         return event
@@ -310,6 +315,7 @@ class Loop(Generic[T]):
             self._push_next(REPORT, index, self._report_s)
         elif what == TICK:
             assert self._periodic is not None
+            # All actions are known before the first is done: a router decides on one state of the cluster.
             actions = list(self._periodic.tick(now_s, self._view(now_s)))  # they change what it has seen
             if actions:
                 self._idle_ticks = 0
@@ -324,9 +330,11 @@ class Loop(Generic[T]):
         replica = self.cluster.replicas[index]
         if self._leaps[index] is not None:
             self._leaps[index] = None
+            # How many steps a leap has that may be cut is known only now.
             if self._log is not None:
                 assert replica.in_flight is not None
                 self._log(replica.in_flight, ends, replica.decoding)
+        # The commit takes the blocks of all steps of a leap; those that were taken ahead are not taken twice.
         replica.blocks.free += self._prepaid[index]
         self._prepaid[index] = 0
         if self._commits is not None:
@@ -395,6 +403,7 @@ class Loop(Generic[T]):
         ended = bisect_right(ends, now_s)
         if self._log is not None:
             self._log(batch, ends[: max(1, ended)], replica.decoding)
+        # The first step still runs: the leap becomes that step, and what it took for later ones is free again.
         if not ended:
             replica.blocks.free += self._prepaid[index]
             self._prepaid[index] = 0
@@ -487,6 +496,7 @@ class Loop(Generic[T]):
         colocated = to.decode == to.replica
         if not replica.alive or (replica.role == "decode" and not colocated):
             return Hold()
+        # A request comes between two steps: those of a leap that would begin after it has come are not run without it.
         self.settle(replica, now_s)
         refusal = replica.refusal(request, whole=True) if colocated else cluster.refusal_after(replica, request)
         if refusal is None:
@@ -588,6 +598,7 @@ class Loop(Generic[T]):
 
     def drop_withdrawn(self, now_s: float) -> None:
         """Cancel withdrawn requests that are neither in a step nor on their way to another replica."""
+        # A leap holds its sequences to its end, which is later than that of the step which runs now.
         self.settle_all(now_s)
         replicas = self.cluster.replicas
         for request_id in list(self.withdrawn):
@@ -616,6 +627,8 @@ class Loop(Generic[T]):
         else:
             free = [index for index in sorted(self.free) if self._idle(replicas[index], now_s)]
             self.free.clear()
+            # A leap may not go beyond the end of a batch that is yet to be formed; only ends of quiet replicas do not
+            # matter.
             quiet = len(free)  # from there on replicas that no other one waits for
             while quiet and self._quiet(replicas[free[quiet - 1]]):
                 quiet -= 1
@@ -677,6 +690,8 @@ class Loop(Generic[T]):
             self._log(batch, ends, replica.decoding)
         if len(ends) > 1 and isinstance(replica.decoding, Decodes):
             # what a leap takes after its first step
+            # Views, hand-offs and reservations read `free` meanwhile: what the later steps take must not be given to
+            # them.
             self._prepaid[index] = prepaid = replica.decoding.blocks_after_first(len(ends))
             replica.blocks.free -= prepaid
         event = self._push(ends[-1], COMMIT, index, ends)

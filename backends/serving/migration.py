@@ -48,6 +48,7 @@ class Migration:
     def possible(self) -> bool:
         """Whether the sequence still decodes at the source, without having lost its memory meanwhile."""
         seq, source = self.seq, self.source
+        # Who was preempted and admitted again decodes, too: the count tells that it lost its memory meanwhile.
         decodes = seq.group is not None and any(seq.group is lane.decoding for lane in source.lanes)
         return decodes and source.alive and self.target.alive and seq.preemptions == self._preemptions
 
@@ -132,6 +133,7 @@ class Moves(Generic[T]):
         loop = self._loop
         if self.under_way.get(move.seq._request.id) is not move:
             return  # it was aborted
+        # How far the sequence is, and what the target has free, must be that of now and not of the end of a leap.
         for end in (move.source, move.target):
             loop.settle(end, now_s)
         if not move.possible:
@@ -186,6 +188,7 @@ class Moves(Generic[T]):
             self.transfers[transfer] = None
         if self._mover is not None:
             self._mover.move(transfer, end_s)
+        # At once: an event would come after the batches of this instant, of which it may be part.
         elif end_s <= now_s:
             self.land(transfer, now_s)
         else:

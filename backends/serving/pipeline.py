@@ -65,6 +65,7 @@ class Pipeline:
         front, lanes = self.front, self.lanes
         if front.journal is not None:
             front.journal.call("schedule", now_s)
+        # In turn from the lane after the last one: the first would else go before the others each time.
         for i in range(len(lanes)):
             turn = (self._turn + i) % len(lanes)
             lane = lanes[turn]

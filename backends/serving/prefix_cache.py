@@ -176,6 +176,7 @@ class PrefixCache:
         """
         self._settle()
         index, size = self._index, self._blocks.size
+        # A prompt that is stored to its last token has no step left that would give the next one.
         keys = self._hold(seq).keys[: (seq.prompt + seq._emitted - 1) // size]
         blocks: list[int | None] = [*map(index.get, keys), None]
         stored = cast("list[int]", blocks[: blocks.index(None)])
@@ -249,6 +250,7 @@ class PrefixCache:
         plain = count - len(stored)
         if plain:
             self._give(plain, table[len(stored) :])
+        # The end of a chain goes first: without its beginning it is not found, but the beginning is without it.
         refs, before = self._shelf.refs, len(self._list)
         for block in reversed(stored):
             refs[block] -= 1
@@ -343,6 +345,8 @@ class PrefixCache:
         if not owed:
             return
         free, drawn, index, copies, shelf = self._list, self._drawn, self._index, self._copies, self._shelf
+        # Counting has taken them already; which blocks they are follows from the order of the list alone, whenever that
+        # is looked up.
         self._listed -= owed
         drawn.count += owed
         while owed:

@@ -254,6 +254,7 @@ class Replica:
             self._mapped = (batch.start_s, end_s[-1])  # a step that maps is never one of a leap
         done: list[Sequence] = []
         if batch.decode_seqs:
+            # Those of the first step were taken when the batch was formed; a leap takes the others here.
             new_blocks = self.decoding.advance(end_s)
             if new_blocks:
                 self.blocks.free -= new_blocks
@@ -274,6 +275,7 @@ class Replica:
                 self._keep_padded(done)
             if self.whole:
                 self.whole.difference_update([seq._request.id for seq in done])
+            # Who ended with its prompt stands behind the decodes; policies learn of all in order of arrival.
             if len(done) > 1:
                 done.sort(key=_order)
             if self._on_finish is not None:
@@ -320,6 +322,7 @@ class Replica:
                 return reason
         if self.role == "prefill" and not whole:
             output = 1  # the further tokens need memory elsewhere
+        # The last token is never fed back, so it has no KV.
         most = prompt + output - 1 if self._reserved_tokens is None else self._reserved_tokens(prompt, output)
         if self.blocks.blocks_for(most) > self.blocks.total:
             room = self.blocks.total * self.blocks.size
@@ -410,6 +413,7 @@ class Replica:
                 assert self.swap is not None
                 self.swap.drop(seq)
             seq.blocks, seq.table, seq.phase = 0, [], Phase.DONE
+        # New ones, because nothing of the old memory is given back block by block.
         self.blocks = Blocks(self.blocks.total, self.blocks.size)
         self.cache = None if self.cache is None else PrefixCache(self.blocks)
         self.inbox, self.outbox = Inbox(), Outbox()
@@ -462,6 +466,7 @@ class Replica:
         if not seq.blocks:  # it was pushed
             self._number(seq)
             self.prompt_tokens += seq.prompt
+            # No memory was set aside for what is pushed: the sender did not ask.
             if self.blocks.free - self.blocks_to_hold(seq) < self._watermark:
                 inbox.overflows += 1
                 seq.preemptions += 1
@@ -528,8 +533,11 @@ class Replica:
         if tokens is not None:
             if want > free:
                 return False
+        # The watermark is room for those that run to grow. Where none runs a prompt may use it: one nearly as large as
+        # memory would wait for ever.
         elif free - want < self._watermark and (want > free or self.prefilling or self.decoding.members):
             return False
+        # Nor may a rule hold up an idle replica: nothing would ever end that it could wait for.
         rule = self._admission
         return rule is None or not self.running or rule.admits(self, self.waiting[0], self._chance)
 
@@ -591,6 +599,7 @@ class Replica:
         decoding, blocks = self.decoding, self.blocks
         if self.drafts is not None:
             self.drafts.plan(rows, blocks.free - keep)
+        # Counted anew after each: the one that lost its memory may have been one that needed a block.
         while (needed := decoding.blocks_needed()) > blocks.free:
             self.preempt(batch)
         if decoding.members:
@@ -632,6 +641,7 @@ class Replica:
         It is swapped out where the replica swaps; else it goes to the front of the queue (with `last` to its end) and
         is recomputed.
         """
+        # The youngest: the oldest never loses its memory to a later one, so something always ends.
         if seq is None:
             seq = next(reversed(self.prefilling)) if self.prefilling else self.decoding.last()
         if seq.phase is Phase.PREFILL:
@@ -649,6 +659,7 @@ class Replica:
         self.recomputed_tokens += seq._computed
         seq._computed = 0
         seq.phase = Phase.WAITING
+        # To the front: it was admitted before all that wait.
         if last:
             self.waiting.append(seq)
         else:

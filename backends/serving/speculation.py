@@ -124,6 +124,7 @@ class Drafts:
         for seq in members:
             members[seq] = drafts = min(most, room, seq._output - seq._emitted - 1)
             room -= drafts
+        # A draft may be wrong: no sequence loses its memory for one.
         if self.blocks_needed() > free:
             for seq in members:
                 members[seq] = 0

@@ -115,6 +115,7 @@ class RealTime:
         """A request arrives. Its id is new, and no replica refuses it."""
         if self._past_s == -inf:
             self.loop.begin(at_s)
+        # Nothing arrives before what has been simulated already, whenever the caller took its time.
         self._past_s = max(at_s, self._past_s)
         self._incoming.put(request, self._past_s)
 

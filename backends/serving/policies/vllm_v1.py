@@ -48,6 +48,7 @@ class VllmV1:
         if batch.preempted:
             return
         self.admit(replica, batch, budget_left)
+        # Who sits out comes back in the next step, which is another batch then.
         batch.repeats = not replica.parked
 
     def run(self, replica: Replica, batch: Batch, *, decodes: bool = True) -> int:
