@@ -214,17 +214,13 @@ class Engine:
         return rows
 
     def describe(self) -> Mapping[str, object]:
-        predictor = self.core.predictor
+        predictor, policies = self.core.predictor, dict.fromkeys(part.policy for part in self._layout.parts)
         return {
-            "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": self._policies,
+            "backend": "engine", "model": self.model or f"seeded ({self.seed})", "policy": " + ".join(policies),
             "kv": self.kv, "admission": self.admission, "speculate": self.speculate or "off", "preempt": self.preempt,
             "executor": self.executor, "gpus": self.tp or 1, "prefix_cache": self.core.caches_prefixes,
             **({} if predictor is None else {"predictor": predictor}),
         } | self._facts  # fmt: skip
-
-    @property
-    def _policies(self) -> str:
-        return " + ".join(dict.fromkeys(part.policy for part in self._layout.parts))
 
     async def close(self) -> None:
         """End the process. Safe to call twice, and after a failed `open`."""

@@ -113,17 +113,9 @@ class ControlClient:
         parts = urlsplit(without_version(self.url) or self.url)
         return parts._replace(path=parts.path.rstrip("/") + path).geturl()
 
-    async def get(self, url: str, purpose: str) -> tuple[int, object]:
-        """Status and JSON (None if it is none)."""
-        return await self._simple("GET", url, purpose)
-
-    async def post(self, url: str, value: Mapping[str, object], purpose: str) -> tuple[int, object]:
-        """Status and JSON of a small question."""
-        return await self._simple("POST", url, purpose, value)
-
-    async def _simple(
-        self, method: str, url: str, purpose: str, value: Mapping[str, object] | None = None
-    ) -> tuple[int, object]:
+    async def fetch(self, url: str, purpose: str, value: Mapping[str, object] | None = None) -> tuple[int, object]:
+        """Return status and JSON (None if it is none) of a small question, posted where it has a `value`."""
+        method = "GET" if value is None else "POST"
         while True:
             try:
                 async with self._session.request(

@@ -214,7 +214,7 @@ async def by_server(control: ControlClient, model: str) -> list[Counter]:
     """Return the counter that asks `/tokenize` of the server in the form that it answers to; none without one."""
 
     async def tokens(text: str, form: str, **fields: object) -> int | None:
-        status, answer = await control.post(url, {form: text, **fields}, "tokens of an answer")
+        status, answer = await control.fetch(url, "tokens of an answer", {form: text, **fields})
         return tokenized(answer) if status == 200 else None
 
     url = control.beside("/tokenize")

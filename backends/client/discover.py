@@ -86,7 +86,7 @@ async def _lists_models(address: str) -> bool:
     """
     async with ControlClient(address, timeout_s=LISTEN_S) as control:
         try:
-            status, body = await control.get(control.at("/models"), "models")
+            status, body = await control.fetch(control.at("/models"), "models")
         except BackendError:
             return False
     return status in (401, 403, 503) or (status == 200 and _entries(body) is not None)
@@ -108,10 +108,10 @@ async def model_of(control: ControlClient, named: str | None) -> Chosen:
     Raises BackendError for a server that refuses the key, NotReady for one that may list a model later, UsageError
     where one of several models must be named.
     """
-    status, answer = await control.get(control.at("/models"), "models")
+    status, answer = await control.fetch(control.at("/models"), "models")
     if status == 404 and (root := without_version(control.url)) is not None:
         below, control.url = control.url, root
-        root_status, other = await control.get(control.at("/models"), "models")
+        root_status, other = await control.fetch(control.at("/models"), "models")
         if root_status == 200 and _entries(other) is not None:
             status, answer = root_status, other
         else:
@@ -156,7 +156,7 @@ async def _api(control: ControlClient, model: str) -> Api:
     )
     for api, path, body in tries:
         try:
-            status, answer = await control.post(control.at(path), body, "a first answer")
+            status, answer = await control.fetch(control.at(path), "a first answer", body)
         except BackendError as error:
             if "gave no answer" not in str(error):
                 raise
@@ -174,7 +174,7 @@ async def _api(control: ControlClient, model: str) -> Api:
         foreign = shapes.other_api(shapes.inside(answer)) if status == 200 else None
         refused = refused or foreign or f"HTTP {status}" + (f", {control.quoted(words)}" if words else "")
     # Only to say why: a server of embeddings refuses all of these in words of its own.
-    status, _ = await control.post(control.at("/embeddings"), {"model": model, "input": "one"}, "embeddings")
+    status, _ = await control.fetch(control.at("/embeddings"), "embeddings", {"model": model, "input": "one"})
     if status == 200:
         raise BackendError(
             f"'{control.brief(model)}' at {control.where} is an embedding model, which generates no tokens to time; "

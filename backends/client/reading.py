@@ -214,9 +214,6 @@ def _exchange(
         held_events=held[0],
         held_s=held[1],
         process_stamps=answer.process_stamps,
-        unknown_text=", ".join(map(_field_name, stream.unknown_text)) or None,
+        unknown_text=", ".join((path if path.isprintable() else repr(path))[:80] for path in stream.unknown_text)
+        or None,
     )
-
-
-def _field_name(path: str) -> str:
-    return path[:80] if path.isprintable() else repr(path)[:80]

@@ -83,11 +83,6 @@ class EngineCluster:
         self._pushed: dict[int, int] = {}  # request id: tokens whose KV was pushed and has no blocks yet
 
     @property
-    def paced(self) -> bool:
-        """Whether nothing is computed."""
-        return bool(self._paces)
-
-    @property
     def next_s(self) -> float:
         """When `advance` has something to do if no executor reports anything; inf when never."""
         return max(self.loop.next_s, self._held_until_s(self.loop.next_s))

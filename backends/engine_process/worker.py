@@ -222,7 +222,8 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
                 "paced, or replicas alike and a router that does not move requests."
             )
         gpus = gpu_count if isinstance(gpu_count := its.get("gpus"), int) else 1
-        nice = nice_of(message, computes=pacer is None)
+        # the load generator must get a core the moment it wakes up, and so must an executor that only waits
+        nice = message.nice if message.nice is not None else NICE if pacer is None else 0
         model = pacer.latency_model if pacer is not None else None
         for _ in range(part.count):
             replica = part.core.replica(memory, blocks, len(replicas), cost=cost)
@@ -277,11 +278,6 @@ def _link(layout: Layout, facts: Mapping[str, object]) -> tuple[Link, Rate]:
     return Link(per_token / link_rate.bytes_per_s, link_rate.latency_s), link_rate
 
 
-def nice_of(message: Open, *, computes: bool) -> int:
-    """The load generator must get a core the moment it wakes up, and so must an executor that only waits."""
-    return message.nice if message.nice is not None else NICE if computes else 0
-
-
 def kv_memory(
     message: Open, core: Core, facts: Mapping[str, object], pacer: Paced | None, replicas: int = 1
 ) -> tuple[Memory, int, BlockCost]:
@@ -298,9 +294,15 @@ def kv_memory(
         size = memory.block_tokens
         return memory, requested or pacer.blocks_that_fit(size), pacer.block_cost(size)
     blocks = requested or KV_BLOCKS
-    _check_room(facts, blocks * memory.block_tokens * replicas)
-    kv_bytes = facts.get("kv_bytes_per_token")
-    return memory, blocks, replace(FREE, bytes=kv_bytes * memory.block_tokens if isinstance(kv_bytes, int) else 1)
+    kv_bytes, tokens = facts.get("kv_bytes_per_token"), blocks * memory.block_tokens * replicas
+    if not isinstance(kv_bytes, int):
+        return memory, blocks, FREE
+    if tokens * kv_bytes > MOST_KV_BYTES:
+        raise UsageError(
+            f"KV memory for {tokens:,} tokens takes {tokens * kv_bytes / 2**30:.0f} GiB, the engine has at most "
+            f"{MOST_KV_BYTES / 2**30:.0f} GiB; lower kv_blocks, or the size of a page."
+        )
+    return memory, blocks, replace(FREE, bytes=kv_bytes * memory.block_tokens)
 
 
 def token_bytes(facts: Mapping[str, object]) -> int | None:
@@ -311,16 +313,6 @@ def token_bytes(facts: Mapping[str, object]) -> int | None:
     if not isinstance(per_token, int) or not isinstance(layers, int):
         return None
     return per_token // (2 * layers)
-
-
-def _check_room(facts: Mapping[str, object], tokens: int) -> None:
-    """Raise UsageError for KV memory that no machine for tests has."""
-    per_token = facts.get("kv_bytes_per_token")
-    if isinstance(per_token, int) and tokens * per_token > MOST_KV_BYTES:
-        raise UsageError(
-            f"KV memory for {tokens:,} tokens takes {tokens * per_token / 2**30:.0f} GiB, the engine has at most "
-            f"{MOST_KV_BYTES / 2**30:.0f} GiB; lower kv_blocks, or the size of a page."
-        )
 
 
 def main() -> None:
