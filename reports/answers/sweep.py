@@ -430,7 +430,13 @@ def _repeat(info: SweepAnswer) -> str:
         "goal": ",".join(map(percent, info.goals)),
     }
     over = [f"--over {shlex.quote(f'{clean(n)}={clean(_listed(v), None)}')}" for n, v in axes.items() if n != RATE]
-    return " ".join([command("sweep", {**info.spec, **overrides}), *over])
+    return " ".join([command("sweep", {**_given(info), **overrides}), *over])
+
+
+def _given(info: SweepAnswer) -> dict[str, Any]:
+    """The options that all runs share, without the wait for late answers where there is none: a simulator has no use
+    for what is stored as its default."""
+    return {name: value for name, value in info.spec.items() if name != "drain" or info.clock != "virtual"}
 
 
 def _capacity(info: SweepAnswer) -> str | None:
@@ -442,7 +448,7 @@ def _capacity(info: SweepAnswer) -> str | None:
     best = max(crossed, key=lambda one: (one.goal, one.at), default=None)
     fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE} | dict(best.where if best else {})
     plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
-    options = {**info.spec, **plain, "goal": ",".join(map(percent, info.goals))}
+    options = {**_given(info), **plain, "goal": ",".join(map(percent, info.goals))}
     if info.clock == "virtual" and not options.get("trace"):  # runs last as long as the horizon
         counted = str(options.get("warmup") or "").isdecimal() or options.get("warmup") == "mser5"
         options |= {"requests": None, **({"warmup": None} if counted else {})}
