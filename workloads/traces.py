@@ -12,7 +12,7 @@ from harness import registry
 from harness.errors import UsageError
 from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
-from workloads.readers._collect import BEFORE, Block, Collector, FallingStamps, Slice
+from workloads.readers._collect import BEFORE, Block, Collector, FallingStamps, Slice, headed
 from workloads.readers._requests import MappedReader, Reader, TextReader, ordered
 from workloads.readers._sessions import Conversations
 from workloads.readers._source import Source
@@ -118,8 +118,8 @@ class Blocks:
                 yield from collector.take(block, requests)
                 if collector.done:
                     break
-            self._unusable.check()
             collector.dropped.update(self._unusable.lost)
+            self._unusable.check(collector.rows, collector.dropped)
             if not collector.kept:
                 raise UsageError(_nothing(self._source.file, collector, part))
             self._facts = self._finished(collector)
@@ -127,7 +127,7 @@ class Blocks:
             self._source.close()
 
     def _counted(self) -> Iterator[Block]:
-        for block in self._source.blocks:
+        for block in headed(self._source.blocks):
             if block.start + block.size > self._limits.max_rows:
                 more = _lines.more("max_rows")
                 raise UsageError(f"Trace '{self._source.file}' has more than {self._limits.max_rows:,} rows{more}.")
@@ -142,7 +142,7 @@ class Blocks:
 
     def _finished(self, seen: Collector) -> Mapping[str, object]:
         part, file = self._part, self._source.file
-        dropped = {reason: count for reason, count in seen.dropped.items() if count}
+        dropped = seen.left_out()
         rows = seen.kept + sum(dropped.values())
         digest = self._source.sha256()
         origin, doubts = _known.facts(file, digest, rows, whole=not seen.done)
@@ -275,6 +275,6 @@ def _detect(source: Source, *, texts: bool) -> str:
 def _nothing(file: Path, seen: Collector, part: Slice) -> str:
     if seen.last_s is None and part.stop_s is None:
         return f"Trace '{file}' has a header but no rows."
-    reasons = ", ".join(f"{count} {reason}" for reason, count in seen.dropped.items() if count)
+    reasons = ", ".join(f"{count} {reason}" for reason, count in seen.left_out().items())
     last = f" ({reasons}; the last row read is {seen.last_s:g} s after the first)" if seen.last_s is not None else ""
     return f"Trace '{file}': no request is left{last}; change start, stop or the file."

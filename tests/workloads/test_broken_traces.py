@@ -79,7 +79,7 @@ BROKEN = {
     "dialog": (b'[{"conversations": [{"from": "human", "value": "a"}]}]', "holds text, no token counts"),
     "plain-date": (PL + b"2024-05-12 00:00:00,1,1\n12,1,1\n", "line 3, column 'at_s': a stamp such as"),
     "plain-year": (PL + b"9999-05-12 00:00:00,1,1\n", "line 2, column 'at_s': a year between 1678 and 2261"),
-    "plain-all-zero": (PL + b"1,0,1\n1,1,0\n", r"no request is left \(1 prompt_tokens is 0, 1 output_tokens is 0"),
+    "plain-all-zero": (PL + b"1,0,1\n1,1,0\n", r"no request is left \(1 output_tokens is 0, 1 prompt_tokens is 0"),
     "plain-return": (PL + b"1,1\r,1\n", "line 2: not a CSV row .a carriage return within the line"),
     "plain-old-mac": (PL.replace(b"\n", b"\r") + b"1,1,1\r", "no reader knows|not a CSV row"),
     "plain-quoted-line-end": (PL + b'1,"1\n",1\n2,"x\ny",1\n', "line 4, column 'prompt_tokens': a finite number"),

@@ -1,5 +1,6 @@
 """Anomalies of a trace are reported: grids, gaps, equal rows, idle heads, look-alikes; no row is lost (traces A1)."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from harness.errors import UsageError
 from workloads import traces
 from workloads.readers import _known
 
@@ -159,3 +161,48 @@ def test_facts_come_with_the_last_block(tmp_path: Path) -> None:
     rows += sum(table.num_rows for table in blocks)
 
     assert 500 == rows == blocks.facts["rows"]
+
+
+HEADER = "at_s,prompt_tokens,output_tokens\n"
+ROWS = [f"{i},{i + 1},2\n" for i in range(30)]
+OBJECTS = [f'{{"at_ms": {i}0, "prompt_tokens": 9, "output_tokens": 1}}\n' for i in range(10, 40)]
+ANYWHERE = {
+    "reasons, the most frequent first": (
+        HEADER + "0,0,1\n0,x,1\n0,0,1\n0,1,0\n" + "".join(ROWS),
+        ["2 rows left out: prompt_tokens is 0.", "1 row left out: no usable prompt_tokens (line 3: a finite",
+         "1 row left out: output_tokens is 0.", "stamps are multiples of 1 s; 0 rows at the stamp of the row before."],
+    ),
+    "a first row without a stamp": (HEADER + "soon,1,1\n" + "".join(ROWS), ["1 row left out: no usable at_s (line 2"]),
+    "a bad row twice is no equal row": (HEADER + ROWS[0] + "0.5,x,1\n" * 2 + "".join(ROWS[1:]), ["2 rows left out"]),
+    "a bad row behind an earlier one": (
+        HEADER + "".join(ROWS) + "3,1,1\n3,x,1\n",
+        ["1 row left out: no usable prompt_tokens (line 33", "earlier than the row before, so all rows are sorted"],
+    ),
+    "a first line that is no JSON": ("{,\n" + "".join(OBJECTS), ["1 row left out: no row of a trace (line 1: not"]),
+    "a zero byte before a quote": (
+        HEADER + "0,\0,1\n" + "".join(ROWS) + '40,"1"1,2\n"40\n",1,2\n',
+        ["2 rows left out: no row of a trace (line 2: this is a binary file"],
+    ),
+    "names behind comments": ("# made by hand\n#at_s,prompt_tokens,output_tokens\n" + "".join(ROWS), []),
+    "too many": (HEADER + "1,x,1\n2,y,1\n" + ROWS[3], ["line 2, column 'prompt_tokens': .*2 of 3 rows cannot be used"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ANYWHERE)
+def test_where_blocks_end_changes_nothing(tmp_path: Path, name: str) -> None:
+    """If this failed, the same rows would be read, or refused, by how many of them were read at once."""
+    text, expected = ANYWHERE[name]
+    path = tmp_path / "trace"
+    path.write_text(text)
+
+    def sentences(block_bytes: int) -> list[str]:
+        try:
+            odd: Any = traces.read(str(path), block_bytes=block_bytes).facts["oddities"]
+        except UsageError as error:
+            return [str(error)]
+        return list(odd)
+
+    once = sentences(1 << 20)
+
+    assert once == sentences(70) == sentences(1)
+    assert all(re.search(re.sub(r"[()]", ".", words), odd) for words, odd in zip(expected, once, strict=False)), once

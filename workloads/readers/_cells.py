@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import date
 from decimal import Decimal
-from itertools import islice
 from typing import Annotated, NoReturn, TypeAlias
 
 from msgspec import Meta
@@ -206,10 +205,9 @@ def is_clock(cell: object) -> bool:
     return match is not None and match[1] is not None
 
 
-def first_filled(cells: Iterable[object], number: int) -> list[object]:
-    """The first cells that tell what a column holds: not blank, n/a or the like."""
-    filled = (c for c in cells if c is not None and not (isinstance(c, str) and c.strip().lower() in _NOTHING))
-    return list(islice(filled, number))
+def filled(cells: Iterable[object]) -> list[object]:
+    """The cells that tell what a column holds: not blank, n/a or the like."""
+    return [c for c in cells if c is not None and not (isinstance(c, str) and c.strip().lower() in _NOTHING)]
 
 
 def shown(cell: object) -> str:

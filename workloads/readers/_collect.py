@@ -5,10 +5,12 @@ Rows of a trace with named columns, converted a column at once, and cell by cell
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -33,7 +35,7 @@ _ORPHANS = "the turn before is not in the file"
 Cells = Any  # a pyarrow array of text or numbers, or the list of what JSON gave
 _T = TypeVar("_T")
 LONGEST_WHOLE = 18  # digits that are surely no more than 64 bits
-HEAD = 20  # first cells of a column, which tell whether it holds dates
+HEAD = 20  # first rows, which tell whether a column holds dates, and in which unit
 EXACT = 1e15  # whole floats up to here are exact
 _shown = _cells.shown
 
@@ -67,11 +69,17 @@ class Collector:
         self.oddities = Anomalies()
         self.dropped: Counter[str] = Counter()
         self.kept = 0
+        self.rows = 0  # of the file
         self.done = False
         self.last_s: float | None = None
         self.zero_s = part.start_s
         self._first: int | float | None = None
         self._trees, self._rows = ByParent(), ByRow()
+
+    def left_out(self) -> dict[str, int]:
+        """How many rows each reason left out, the most frequent first."""
+        counts = sorted(self.dropped.items(), key=lambda item: (-item[1], item[0]))
+        return {reason: count for reason, count in counts if count}
 
     def take(self, block: Block, requests: Requests) -> Iterator[pa.Table]:
         """The kept rows of a block, if there are any; raises UsageError where stamps fall within the slice."""
@@ -128,13 +136,14 @@ class Collector:
         live = self._live(requests)
         inside = at_s >= (self._part.start_s or 0)
         selected = live & inside
-        self._count(requests, inside)
-        self._watch(block, requests, at_s, inside)
+        self._count(block, requests, inside)
+        self._watch(block, requests, at_s, selected)
         columns = self._columns(requests, at_s, live, selected)
         self.kept += int(selected.sum())
         return pa.table(columns)
 
-    def _count(self, requests: Requests, inside: Mask) -> None:
+    def _count(self, block: Block, requests: Requests, inside: Mask) -> None:
+        self.rows += block.size if requests.expanded else int(inside.sum())
         self.dropped[BEFORE] += int((~inside).sum())
         remaining = inside
         for reason, mask in requests.drops:
@@ -143,17 +152,16 @@ class Collector:
         for text, mask in requests.notes:
             self.oddities.note(text, int((remaining & mask).sum()))
 
-    def _watch(self, block: Block, requests: Requests, at_s: Floats, inside: Mask) -> None:
-        from_row = int(len(inside) - inside.sum())  # stamps do not fall, so those inside are the last
-        rows = slice(from_row, None)
+    def _watch(self, block: Block, requests: Requests, at_s: Floats, rows: Mask) -> None:
+        # Rows that are left out are no traffic: the stamp of one that cannot be used is that of the row before.
         raw, first, per_s = requests.at[rows], self._first, requests.per_s
         offset_ns = None  # since the first row, where the stamps are whole numbers
         if raw.dtype.kind == "i" and isinstance(first, int) and not (len(raw) and (raw[-1] - first) / per_s > 9e9):
             offset_ns = (raw.astype(np.int64) - first) * int(SECOND_NS // per_s)
-        size = len(requests) - from_row
 
         def identity() -> pa.Table:
-            return (requests.values() if requests.expanded else block.identity()).slice(from_row, size)
+            table = requests.values() if requests.expanded else block.identity().slice(0, len(requests))
+            return table.filter(pa.array(rows))
 
         self.oddities.take(at_s[rows], offset_ns, requests.prompt_tokens[rows], identity)
 
@@ -218,7 +226,7 @@ MISSING = _Missing()
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some rows of a file. `first` holds the first cells of each column, `where(i)` is 'line 17' for row i.
+    """Some rows of a file. `where(i)` is 'line 17' for row i; `first` holds the first cells of each column of the file.
 
     `places` gives the first byte of each row and how many it has, (n, 2), for what is written as JSON. `bad` takes the
     rows that cannot be used, for which anything may stand; without it the first of them is raised.
@@ -230,7 +238,7 @@ class Block:
     cells: Callable[[str], Cells]
     identity: Callable[[], pa.Table]
     where: Callable[[int], str]
-    first: Mapping[str, list[object]]
+    first: Mapping[str, list[object]] = field(default_factory=dict)
     start: int = 0  # number of row 0 in the file
     places: Callable[[], Ints] | None = None
     bad: dict[int, BadRow] | None = None
@@ -403,6 +411,59 @@ class Block:
                 self.bad.setdefault(row, error)
                 values.append(blank)
         return values
+
+
+def headed(blocks: Iterator[Block]) -> Iterator[Block]:
+    """The same rows, at least `HEAD` of the first file in the first block, each with the first cells.
+
+    What the head of a file tells must not depend on how many rows of it fit into a block.
+    """
+    head: list[Block] = []
+    rest = blocks
+    while sum(block.size for block in head) < HEAD and (block := next(blocks, None)) is not None:
+        if head and block.file != head[0].file:
+            rest = chain([block], blocks)
+            break
+        head.append(block)
+    if not head:
+        return
+    joined = head[0] if len(head) == 1 else _joined(head)
+    first = {column: _first_cells(joined.cells(column)) for column in joined.columns}
+    for block in chain([joined], rest):
+        yield replace(block, first=first, columns=joined.columns)
+
+
+def _first_cells(cells: Cells) -> list[object]:
+    """The filled ones of the first rows, else of all; none where Arrow's type is neither text nor number."""
+    kinds = (pa.types.is_string, pa.types.is_integer, pa.types.is_floating)
+    if isinstance(cells, pa.Array) and not any(is_one(cells.type) for is_one in kinds):
+        return []
+    return _cells.filled(_listed(cells[:HEAD])) or _cells.filled(_listed(cells))[:HEAD]
+
+
+def _joined(blocks: list[Block]) -> Block:
+    """Blocks that follow one another in a file as one."""
+    starts = [0, *accumulate(block.size for block in blocks)]
+    places = [block.places for block in blocks if block.places is not None]
+
+    def cells(column: str) -> Cells:
+        parts = [block.cells(column) for block in blocks]
+        return pa.concat_arrays(parts) if isinstance(parts[0], pa.Array) else list(chain.from_iterable(parts))
+
+    def where(row: int) -> str:
+        place = bisect_right(starts, row) - 1
+        return blocks[place].where(row - starts[place])
+
+    return replace(
+        blocks[0],
+        size=starts[-1],
+        cells=cells,
+        identity=lambda: pa.concat_tables([block.identity() for block in blocks]),
+        where=where,
+        places=(lambda: np.concatenate([place() for place in places])) if places else None,
+        bad={start + row: error for start, block in zip(starts, blocks, strict=False)
+             for row, error in (block.bad or {}).items()},
+    )  # fmt: skip
 
 
 def _listed(cells: Cells) -> list[object]:

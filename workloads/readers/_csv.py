@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from pyarrow import csv as arrow_csv
 from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
-from workloads.readers._collect import HEAD, Block
+from workloads.readers._collect import Block
 from workloads.readers._lines import Lines
 
 _BEFORE_CELL, _AFTER_CELL = [ord(c) for c in ",\n"], [ord(c) for c in ",\r\n"]
@@ -45,23 +45,16 @@ def names_columns(names: str, row: str, sign: str) -> bool:
     return is_header and any(cell[:1].isdigit() for cell in cells[1:])
 
 
-def with_commas(runs: Iterator[Lines], sign: str) -> Iterator[Lines]:
-    """The rows of a table with another separator as they are with commas; 0,5 is 0.5 in it, and so may 1.000 be 1000.
-
-    Every place in the file stays where it is. Rows with quotes keep their separator: see `_Rows.by_record`.
-    """
+def _ungrouped(runs: Iterator[Lines], sign: str) -> Iterator[Lines]:
+    """The same, where 1.000 is 1000 as Excel writes it beside 0,5: in a table with another separator than commas."""
     if sign == ",":
         yield from runs
         return
     grouped: bool | None = None
-    for first, data, at_byte in runs:
-        if grouped is None:  # as Excel writes numbers where the decimal sign is a comma
-            grouped = _DECIMAL_COMMA.search(data) is not None
-        if grouped:
-            data = _GROUPED.sub(lambda number: number[0].replace(b".", b""), data)
-        if b'"' not in data:
-            data = data.replace(b",", b".").replace(sign.encode(), b",")
-        yield Lines(first, data, at_byte)
+    for run in runs:
+        if grouped is None:
+            grouped = _DECIMAL_COMMA.search(run.data) is not None
+        yield run._replace(data=_GROUPED.sub(lambda number: number[0].replace(b".", b""), run.data)) if grouped else run
 
 
 def header(file: Path, line: int, text: str, sign: str) -> tuple[str, ...]:
@@ -92,18 +85,31 @@ def _no_other_format(file: Path) -> None:
 
 def blocks(file: Path, columns: tuple[str, ...], runs: Iterator[Lines], size: int, sign: str = ",") -> Iterator[Block]:
     """The rows under the header, which `sign` parts into columns."""
-    rows = _Rows(file, columns, sign)
-    runs = with_commas(runs, sign)
+    start = 0
+    runs = _ungrouped(runs, sign)
     for run in runs:
-        bare = _unquoted(run) if sign == "," or b'"' not in run.data else None
-        if bare is None:  # from here on a line end may be part of a cell
-            yield from rows.by_record(chain([run], runs), max(1, size // _BYTES_A_ROW))
-            return
-        table = _arrow(bare.data, len(columns))
-        if table is None:
-            yield from rows.by_line(bare)
-        elif table.num_rows:
-            yield rows.block(table.columns, table.num_rows, _line_finder(bare, table.num_rows))
+        bare = _bare(run, sign)
+        table = None if bare is None else _arrow(bare.data, len(columns))
+        if bare is not None and table is not None:
+            if table.num_rows:
+                yield _of_table(file, columns, table, bare, start)
+            start += table.num_rows
+            continue
+        # From an odd quote on, each line end of the file may be part of a cell.
+        records = _records(file, chain([run], runs), sign) if bare is None else _records(file, iter([bare]), ",")
+        for block in _listed(file, columns, records, size, start):
+            yield block
+            start += block.size
+
+
+def _bare(run: Lines, sign: str) -> Lines | None:
+    """The same cells with commas between them and without quotes; None where that takes a look at each record.
+
+    0,5 is 0.5 in a table with another separator. Every place in the file stays where it is but for quotes.
+    """
+    if sign == ",":
+        return _unquoted(run)
+    return None if b'"' in run.data else run._replace(data=run.data.replace(b",", b".").replace(sign.encode(), b","))
 
 
 def _unquoted(run: Lines) -> Lines | None:
@@ -154,108 +160,84 @@ def _line_finder(run: Lines, rows: int) -> Callable[[int], int]:
     return line
 
 
-class _Rows:
-    """Makes blocks of one file; holds its first row."""
+def _block(
+    file: Path, columns: tuple[str, ...], cells: Sequence[pa.Array], line: Callable[[int], int], start: int,
+    bad: dict[int, _cells.BadRow] | None = None,
+) -> Block:  # fmt: skip
+    """A block of columns of text."""
+    return Block(
+        file,
+        columns,
+        len(cells[0]),
+        dict(zip(columns, cells, strict=True)).__getitem__,
+        lambda: pa.table(dict(zip(map(str, range(len(cells))), cells, strict=True))),
+        lambda row: f"line {line(row)}",
+        start=start,
+        bad=bad,
+    )
 
-    def __init__(self, file: Path, columns: tuple[str, ...], sign: str) -> None:
-        self._file, self._columns, self._sign = file, columns, sign
-        self._first: dict[str, list[object]] = {}
-        self._start = 0
 
-    def block(
-        self, cells: Sequence[pa.ChunkedArray | pa.Array], size: int, line: Callable[[int], int],
-        bad: dict[int, _cells.BadRow] | None = None,
-    ) -> Block:  # fmt: skip
-        """A block of columns of text."""
-        arrays = [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in cells]
-        by_name = dict(zip(self._columns, arrays, strict=True))
-        self._first = self._first or {
-            c: _cells.first_filled((cell.as_py() for cell in a), HEAD) for c, a in by_name.items()
-        }
-        start, self._start = self._start, self._start + size
-        return Block(
-            self._file,
-            self._columns,
-            size,
-            by_name.__getitem__,
-            lambda: pa.table(dict(zip(map(str, range(len(arrays))), arrays, strict=True))),
-            lambda row: f"line {line(row)}",
-            self._first,
-            start,
-            bad=bad,
-        )
+def _of_table(file: Path, columns: tuple[str, ...], table: pa.Table, run: Lines, start: int) -> Block:
+    cells = [column.chunk(0) for column in table.columns]
+    return _block(file, columns, cells, _line_finder(run, table.num_rows), start)
 
-    def by_line(self, run: Lines) -> Iterator[Block]:
-        """Line by line, none of which has a quote."""
-        records = (
-            (number, self._cells_of_line(number, raw)) for number, raw in enumerate(run.data.split(b"\n"), run.first)
-        )
-        yield from self._listed(records)
 
-    def _cells_of_line(self, number: int, raw: bytes) -> list[str] | UsageError | None:
-        """The cells, None for a blank line, or why it is no row."""
+def _records(file: Path, runs: Iterator[Lines], sign: str) -> Iterator[tuple[int, list[str] | UsageError]]:
+    """Each record that is not blank with its first line, or why it is no row.
+
+    A cell in quotes may hold separators and line ends.
+    """
+    csv.field_size_limit(_lines.LONGEST_LINE_BYTES)
+    first = next(runs)
+    line, no_text = first.first, list[UsageError]()
+    records = csv.reader(_texts(file, chain([first], runs), no_text), strict=True, delimiter=sign)
+    while True:
         try:
-            if not _lines.text_of(raw, self._file, number):
-                return None
-        except UsageError as error:
-            return error
-        text = raw.decode().rstrip("\r")
-        return _not_a_row(self._file, number, _RETURN) if "\r" in text else text.split(",")
-
-    def by_record(self, runs: Iterator[Lines], rows: int) -> Iterator[Block]:
-        """Record by record: quoted cells may hold commas and line ends."""
-        csv.field_size_limit(_lines.LONGEST_LINE_BYTES)
-        start = next(runs)
-        records = csv.reader(_texts(self._file, chain([start], runs)), strict=True, delimiter=self._sign)
-
-        def read() -> Iterator[tuple[int, list[str] | UsageError | None]]:
-            line = start.first
-            while True:
-                try:
-                    values = next(records)
-                    if self._sign != ",":
-                        values = [cell.replace(",", ".") for cell in values]
-                    yield line, values if len(values) > 1 or (values and values[0].strip()) else None
-                except StopIteration:
-                    return
-                except csv.Error as error:
-                    yield line, _not_a_row(self._file, line, str(error))
-                line = start.first + records.line_num
-
-        numbered = read()
-        while batch := list(islice(numbered, rows)):
-            yield from self._listed(batch)
-
-    def _listed(self, records: Iterable[tuple[int, list[str] | UsageError | None]]) -> Iterator[Block]:
-        """Records as a block; one that is no row stands there blank."""
-        rows: list[list[str]] = []
-        lines: list[int] = []
-        bad: dict[int, _cells.BadRow] = {}
-        for line, values in records:
+            values = next(records, None)
             if values is None:
-                continue
-            if isinstance(values, list) and len(values) != len(self._columns):
-                what = f"{len(self._columns)} columns expected, got {len(values)}"
-                values = UsageError(f"Trace '{self._file}', line {line}: {what}.")
-            if isinstance(values, UsageError):
-                bad[len(rows)] = _lines.no_row(values, len(rows))
-                values = [""] * len(self._columns)
-            rows.append(values)
-            lines.append(line)
-        if rows:
-            cells = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
-            yield self.block(cells, len(rows), lines.__getitem__, bad)
+                return
+            if no_text:
+                yield line, no_text[0]
+            elif len(values) > 1 or (values and values[0].strip()):
+                yield line, values if sign == "," else [cell.replace(",", ".") for cell in values]
+        except csv.Error as error:
+            yield line, no_text[0] if no_text else _not_a_row(file, line, str(error))
+        no_text.clear()
+        line = first.first + records.line_num
 
 
-def _not_a_row(file: Path, line: int, why: str) -> UsageError:
-    return UsageError(f"Trace '{file}', line {line}: not a CSV row ({_RETURN if 'new-line' in why else why}).")
-
-
-def _texts(file: Path, runs: Iterator[Lines]) -> Iterator[str]:
+def _texts(file: Path, runs: Iterator[Lines], no_text: list[UsageError]) -> Iterator[str]:
+    """The lines; those that are no text are noted, and stand there with signs in place of what cannot be read."""
     for first, data, _ in runs:
         if _lines.is_text(data):
             yield from io.StringIO(data.decode(), newline="\n")
             continue
-        for number, line in enumerate(data.split(b"\n"), first):
-            _lines.text_of(line, file, number)  # a quoted cell may go on behind such a line, so nothing can be left out
-            yield line.decode() + "\n"
+        for number, line in enumerate(data.removesuffix(b"\n").split(b"\n"), first):
+            try:
+                _lines.text_of(line, file, number)
+            except UsageError as error:
+                no_text.append(error)
+            yield line.decode(errors="replace") + "\n"
+
+
+def _listed(
+    file: Path, columns: tuple[str, ...], records: Iterator[tuple[int, list[str] | UsageError]], size: int, start: int
+) -> Iterator[Block]:
+    """Records as blocks of about `size` bytes; one that is no row stands there blank."""
+    while batch := list(islice(records, max(1, size // _BYTES_A_ROW))):
+        bad: dict[int, _cells.BadRow] = {}
+        rows: list[list[str]] = []
+        for row, (line, values) in enumerate(batch):
+            if isinstance(values, list) and len(values) != len(columns):
+                what = f"{len(columns)} columns expected, got {len(values)}"
+                values = UsageError(f"Trace '{file}', line {line}: {what}.")
+            if isinstance(values, UsageError):
+                bad[row] = _lines.no_row(values, row)
+            rows.append(values if isinstance(values, list) else [""] * len(columns))
+        cells = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+        yield _block(file, columns, cells, [line for line, _ in batch].__getitem__, start, bad)
+        start += len(batch)
+
+
+def _not_a_row(file: Path, line: int, why: str) -> UsageError:
+    return UsageError(f"Trace '{file}', line {line}: not a CSV row ({_RETURN if 'new-line' in why else why}).")

@@ -1,10 +1,10 @@
 """Objects of a JSON lines file, or of a file that is one JSON list, in blocks."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from harness.data.lists import Ints
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import BadRow
-from workloads.readers._collect import HEAD, MISSING, Block
+from workloads.readers._collect import MISSING, Block
 from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
 _LINES = 16
+_MOST_BAD = 1000  # lines before the first object, which tells the columns
 _DECODER = json.JSONDecoder()
 _scan: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]  # what its own methods call
 _DEEPEST = 4  # keys of a path, such as response.body.usage.prompt_tokens
@@ -51,17 +52,22 @@ def open_objects(
     groups = (
         _of_list(file, runs) if listed else _of_lines(file, runs if start != "{" else _one_line(file, runs, limits))
     )
-    first = next(groups, None)
-    if first is None:
+    read: list[_Objects] = []
+    sample = None
+    for group in groups:
+        if isinstance(group, UsageError):
+            raise group
+        candidates = group.objects[: _MOST_BAD - sum(len(before.objects) for before in read)]
+        read.append(group)
+        sample = next((o for row, o in enumerate(candidates) if row not in group.bad), None)
+        if sample is not None or len(candidates) < len(group.objects):
+            break
+    if not read:
         what = "is an empty JSON list" if listed else f"holds no JSON object but {_cells.shown(start)}"
         raise UsageError(f"Trace '{file}' {what}; {_lines.FORMATS}.")
-    if isinstance(first, UsageError):
-        raise first
-    sample = next((o for row, o in enumerate(first.objects) if row not in first.bad), None)
     if sample is None:
-        raise first.bad[0]
-    columns = columns_of(sample)
-    return sample, _blocks(file, columns, first, groups)
+        raise read[0].bad[0]
+    return sample, _blocks(file, columns_of(sample), chain(read, groups))
 
 
 def columns_of(known: Mapping[str, object]) -> tuple[str, ...]:
@@ -103,25 +109,16 @@ def _one_line(file: Path, runs: Iterator[Lines], limits: _lines.Limits) -> Itera
     yield Lines(line, b"".join(pieces), begin)
 
 
-def _blocks(
-    file: Path, columns: tuple[str, ...], first: _Objects, rest: Iterator[_Objects | UsageError]
-) -> Iterator[Block]:
+def _blocks(file: Path, columns: tuple[str, ...], groups: Iterable[_Objects | UsageError]) -> Iterator[Block]:
     start = 0
-    cells_of_first = {
-        column: _cells.first_filled((_cell(o, column) for o in first.objects), HEAD) for column in columns
-    }
-    group: _Objects | UsageError | None = first
-    while group is not None:
+    for group in groups:
         if isinstance(group, UsageError):
             raise group
-        yield _block(file, columns, group, cells_of_first, start)
+        yield _block(file, columns, group, start)
         start += len(group.objects)
-        group = next(rest, None)
 
 
-def _block(
-    file: Path, columns: tuple[str, ...], group: _Objects, cells_of_first: dict[str, list[object]], start: int
-) -> Block:
+def _block(file: Path, columns: tuple[str, ...], group: _Objects, start: int) -> Block:
     lines = group.lines
     return Block(
         file,
@@ -130,10 +127,9 @@ def _block(
         lambda column: [_cell(o, column) for o in group.objects],
         lambda: pa.table({"text": pa.array(group.texts, pa.string())}),
         lambda row: f"line {lines[row]}",
-        cells_of_first,
-        start,
-        group.places,
-        group.bad,
+        start=start,
+        places=group.places,
+        bad=group.bad,
     )
 
 

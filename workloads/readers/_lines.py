@@ -208,9 +208,13 @@ def _wide_encoding(start: bytes) -> str | None:
     return "utf-16-be" if zeros == [True, False, True, False] else None
 
 
-def other(start: bytes) -> str | None:
-    """What a file is that begins so, where it is known to be no trace."""
-    text = start[:4096].removeprefix(BOM).lstrip().lower()
+def other(stream: Any) -> str | None:
+    """What a file that `unpacked` opened is, where it is known to be no trace by how it begins."""
+    try:
+        start: bytes = stream.peek(4096)[:4096]
+    except _DAMAGED:  # the first block says so
+        return None
+    text = start.removeprefix(BOM).lstrip().lower()
     if start[7:10] == b'\0{"':
         return "a model (safetensors), not a trace"
     if start[257:262] == b"ustar":

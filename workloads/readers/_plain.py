@@ -21,7 +21,7 @@ from harness.data.lists import Floats, Ints
 from harness.errors import UsageError, nearest, no_such
 from workloads.readers import _cells, _lines
 from workloads.readers._cells import may_be_timestamp, shown_columns
-from workloads.readers._collect import HEAD, Block
+from workloads.readers._collect import Block
 from workloads.readers._requests import MORE, Requests, of_rows
 
 UNITS: Mapping[str, float] = {
@@ -277,7 +277,6 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int, limits: _lines.Lim
         raise UsageError(f"Trace '{file}': column {_cells.shown(repeated[0])} appears twice.")
     start = text_bytes = 0
     size_bytes, hint = file.stat().st_size, _lines.more("max_expansion")
-    first: dict[str, list[object]] = {}
     batches = table.iter_batches(batch_size=rows, use_threads=False)
     while True:
         try:
@@ -287,13 +286,12 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int, limits: _lines.Lim
             text_bytes += sum(map(untrusted.text_bytes, batch.columns))
             untrusted.check_expansion(file, text_bytes, size_bytes, limits.max_expansion, hint)
             arrays = {n: _plain(a) for n, a in zip(names, batch.columns, strict=True)}
-            first = first or ({n: _cells_of(a) for n, a in arrays.items()} if batch.num_rows else {})
         except MemoryError:  # an ArrowException too, where Arrow has no memory
             raise
         except (OSError, ValueError, pa.ArrowException) as error:
             raise UsageError(f"Trace '{file}' cannot be read after row {start}: {_first(error)}.") from None
         if batch.num_rows:
-            yield _block(file, names, arrays, batch, first, start)
+            yield _block(file, names, arrays, batch, start)
             start += batch.num_rows
 
 
@@ -302,7 +300,6 @@ def _block(
     names: tuple[str, ...],
     arrays: Mapping[str, pa.Array],
     batch: pa.RecordBatch,
-    first: Mapping[str, list[object]],
     start: int,
 ) -> Block:
     return Block(
@@ -312,15 +309,8 @@ def _block(
         arrays.__getitem__,
         lambda: pa.table({n: a for n, a in arrays.items() if _comparable(a.type)}),
         lambda row: f"row {start + row + 1}",
-        first,
-        start,
+        start=start,
     )
-
-
-def _cells_of(array: pa.Array) -> list[object]:
-    """The first cells, if they are text or numbers."""
-    usable = _comparable(array.type) and not pa.types.is_timestamp(array.type)
-    return _cells.first_filled((cell.as_py() for cell in array), HEAD) if usable else []
 
 
 def _plain(array: pa.Array) -> pa.Array:

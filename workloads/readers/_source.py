@@ -79,8 +79,9 @@ def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits
             hashed.close()
             return _open_parquet(file, block_bytes, limits)
     stream = _lines.unpacked(hashed)
-    runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
-    number, text, runs = _first_line(file, _known(file, runs))
+    if what := _lines.other(stream):
+        raise UsageError(f"'{file}' is {what}.")
+    number, text, runs = _first_line(file, _lines.blocks(file, hashed, stream, block_bytes, limits))
 
     def sha256() -> str:
         assert stream  # a stream that is forgotten closes the file
@@ -136,17 +137,6 @@ def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source
     return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, size_bytes, metadata)
 
 
-def _known(file: Path, runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:
-    """The same; raises UsageError where the file is known to be something else than a trace."""
-    first = next(runs, None)
-    if first is None:
-        return
-    if what := _lines.other(first.data):
-        raise UsageError(f"'{file}' is {what}.")
-    yield first
-    yield from runs
-
-
 def _first_line(
     file: Path, runs: Iterator[_lines.Lines], sign: str | None = None
 ) -> tuple[int, str, Iterator[_lines.Lines]]:
@@ -154,8 +144,9 @@ def _first_line(
 
     The last comment that names the columns of the row of numbers behind it is the header, as NumPy writes it.
     """
+    comments: list[tuple[int, str]] = []
     for first, data, at_byte in runs:
-        begin, comments = 0, list[tuple[int, str]]()
+        begin = 0
         for number, line in enumerate(data.split(b"\n"), first):
             text = _lines.text_of(line, file, number)
             if text.startswith("#"):

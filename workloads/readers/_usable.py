@@ -1,7 +1,7 @@
 """Which rows of a trace can be used, and in which unit their stamps are: what a reader gives, looked at once more."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +9,7 @@ import numpy as np
 from harness.data.lists import Floats, Ints, Mask
 from harness.errors import UsageError
 from workloads.readers._cells import BadRow
-from workloads.readers._collect import Block
+from workloads.readers._collect import HEAD, Block
 from workloads.readers._requests import Reader, Requests
 from workloads.readers._sessions import Conversations
 
@@ -20,7 +20,6 @@ _EPOCH_S = (1e9, 4.1e9)  # September 2001 to the end of 2099, as seconds since 1
 _EXCEL_DAYS = (36_526, 73_050)  # the same years, as days since the end of 1899
 _EXCEL_RPS = 100.0
 _WILD_S = 30 * 365.25 * 86_400
-_MANY = 100_000  # rows after which a file of mostly unusable ones is not read further
 _PIECE = 1024  # rows that are read again where a row among them ends the reading of a block
 
 
@@ -32,8 +31,6 @@ class Unusable:
         self._first: BadRow | None = None
         self._reasons: dict[str | None, str] = {}
         self.lost: Counter[str] = Counter()  # rows that no reader could make a request of
-        self.count = 0
-        self.rows = 0
 
     def reason(self, error: BadRow) -> str:
         """Why a row is left out, with the first such row of the file."""
@@ -41,10 +38,15 @@ class Unusable:
         what = f"no usable {error.column}" if error.column else "no row of a trace"
         return self._reasons.setdefault(error.column, f"{what} ({error.reason})")
 
-    def check(self) -> None:
-        """Raise the error of the first such row where there are too many."""
-        if self._first is not None and self.count >= self._max_share * self.rows:
-            many = f" {self.count:,} of {self.rows:,} rows cannot be used{self._hint}." if self.rows > 1 else ""
+    def check(self, rows: int, dropped: Mapping[str, int]) -> None:
+        """Raise the error of the first such row where there are too many among so many `rows` of the file.
+
+        Called once, after the last row: what a part of the file tells depends on where its blocks end.
+        """
+        rows += self.lost.total()
+        unusable = sum(dropped.get(reason, 0) for reason in self._reasons.values())
+        if self._first is not None and unusable >= self._max_share * rows:
+            many = f" {unusable:,} of {rows:,} rows cannot be used{self._hint}." if rows > 1 else ""
             raise UsageError(f"{self._first}{many}")
 
 
@@ -55,39 +57,47 @@ class Clock:
         self._per_s: float | None = None
         self._note: str | None = None
         self._middle_s = 0.0
+        self._last_at: int | float | None = None
         self.doubted: str | None = None  # column of stamps whose unit nothing tells
 
     def read(self, block: Block, requests: Requests, unusable: Unusable) -> Requests | None:
         """The requests in the right unit; bad rows, and rows decades from the others, are among the drops.
 
-        A dropped row has the stamp of the row before. None where no row has a stamp: all are lost.
+        A row that cannot be used has the stamp of the one before. None where no row has one so far: all are lost.
         """
         size = len(requests)
         rows = np.arange(size) if requests.rows is None else requests.rows
         bad = block.bad or {}
         good = ~np.isin(rows, list(bad))
         if self._per_s is None and good.any():
-            self._per_s, self._note = _unit(requests, requests.at[good])
+            # The first rows alone tell: how many more there are in a block says nothing about the file.
+            head = good & (block.start + rows < HEAD) if block.start < HEAD else good
+            head = head if head.any() else good
+            self._per_s, self._note = _unit(requests, requests.at[head])
             plain = not (requests.dated or requests.stated or self._note) and requests.lasts is None
             first_s = requests.at[good][0] / self._per_s
             self.doubted = requests.stamp if plain and not _EPOCH_S[0] <= first_s <= _EPOCH_S[1] else None
-            self._middle_s = float(np.median(requests.at[good])) / self._per_s
+            self._middle_s = float(np.median(requests.at[head])) / self._per_s
         if self._per_s is not None:
             requests = replace(requests, per_s=self._per_s)
             wild = good & (np.abs(requests.at / self._per_s - self._middle_s) > _WILD_S)
             bad |= {row: block.refusal(row, requests.stamp, "a stamp decades from the others")
                     for row in rows[wild].tolist()}  # fmt: skip
             good &= ~wild
-        unusable.count += size - int(good.sum())
         reasons: dict[str, Mask] = {}
         for row in sorted(bad):
             reasons.setdefault(unusable.reason(bad[row]), np.zeros(size, bool))[rows == row] = True
-        if not good.any():
+        if self._last_at is None and not good.any():
             unusable.lost.update({reason: int(mask.sum()) for reason, mask in reasons.items()})
             return requests if not size else None
         if bad:
-            before = np.maximum.accumulate(np.where(good, np.arange(size), int(np.argmax(good))))
-            requests = replace(requests, at=requests.at[before], drops=(*reasons.items(), *requests.drops))
+            at = np.append(requests.at, requests.at[np.argmax(good)] if self._last_at is None else self._last_at)
+            before = np.maximum.accumulate(np.where(good, np.arange(size), -1))  # -1: the one behind the last
+            # A blank stands in for what cannot be read, and would be a reason of its own.
+            others = ((reason, mask & good) for reason, mask in requests.drops)
+            requests = replace(requests, at=at[before], drops=(*reasons.items(), *others))
+        if size:
+            self._last_at = requests.at[-1]
         if self._note is not None:
             requests = replace(requests, notes=(*requests.notes, (self._note, np.ones(size, bool))))
         return requests
@@ -133,21 +143,22 @@ def parsed(
     """Each block with its requests; rows that cannot be used are dropped ones, or counted as lost."""
     rows, offset = 0, 0.0
     for block in blocks:
-        pieces = [block]
-        unusable.rows += block.size
+        pieces: list[Block | BadRow] = [block]
         while pieces:
             part = pieces.pop()
+            if isinstance(part, BadRow):
+                unusable.lost[unusable.reason(part)] += 1
+                continue
             part = replace(part, bad=dict(part.bad or {}), most_tokens=most_tokens)
             if not part.size:
                 continue
             try:
                 requests = conversations.take(part, reader.requests(part))
             except BadRow as error:
-                unusable.lost[unusable.reason(error)] += 1
-                unusable.count += 1
+                # The rows before are read first, so that the reason given is that of the first bad row of the file.
                 rest = part.slice(error.row + 1, part.size)
                 ends = range(0, rest.size, _PIECE)
-                pieces += [*(rest.slice(i, i + _PIECE) for i in reversed(ends)), part.slice(0, error.row)]
+                pieces += [*(rest.slice(i, i + _PIECE) for i in reversed(ends)), error, part.slice(0, error.row)]
                 continue
             if requests.lasts is not None:
                 requests = requests.behind(rows, offset)
@@ -155,5 +166,3 @@ def parsed(
             usable = clock.read(part, requests, unusable)
             if usable is not None:
                 yield part, usable
-        if unusable.count > _MANY:
-            unusable.check()
