@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import NoReturn, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,6 +25,7 @@ from backends.server.fields import Refused
 from backends.server.metrics import AnswerRecord, TruthLog
 from backends.server.service import Listener, Service
 from harness.errors import BackendError
+from harness.version import __version__
 
 T = TypeVar("T")
 STREAM_HEADERS = {
@@ -36,24 +38,41 @@ LONG_BYTES = 1 << 16
 _ID_CHARACTERS = 512
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of `bench serve`. `port` 0 takes a free one; `log` is the file of true send times; a body must have come
+    within `body_s`.
+
+    `max_queue` requests may wait in the service; one more is refused with 429. None: any number.
+    """
+
+    backend: str = "engine"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    name: str | None = None
+    log: Path | None = None
+    grace_s: float = 10.0
+    max_queue: int | None = None
+    max_body_bytes: int = 2**24
+    body_s: float = 60.0
+    faults: tuple[str, ...] = ()
+    api_key: str | None = None
+
+
 @dataclass(slots=True)
 class Front:
     """A server in front of one service. `names` are the models it answers to, the first one as its own name.
 
-    `max_queue` requests may wait in the service; one more is refused with 429. None: any number. `hosts` are the names
-    that a request may call the server by, None: any; where they are given, pages of other sites may not post either.
+    `hosts` are the names that a request may call the server by, None: any; where they are given, pages of other sites
+    may not post either.
     """
 
     service: Service
     truth: TruthLog
     names: Sequence[str]
-    version: str
-    max_queue: int | None = None
-    max_body_bytes: int = 2**24
-    body_s: float = 60.0
-    api_key: str | None = None
-    hosts: Container[str] | None = None
-    faults: Faults = field(default_factory=Faults)
+    options: Options
+    hosts: Container[str] | None
+    faults: Faults
     metrics: metrics.Metrics = field(default_factory=metrics.Metrics)
     draining: bool = False
     open: int = 0
@@ -67,7 +86,7 @@ class Front:
 
     def application(self) -> web.Application:
         """The routes of it all."""
-        app = web.Application(middlewares=[self._with_error_body], client_max_size=self.max_body_bytes)
+        app = web.Application(middlewares=[self._with_error_body], client_max_size=self.options.max_body_bytes)
         app.router.add_post("/v1/chat/completions", partial(self._tokens, api="chat"))
         app.router.add_post("/v1/completions", partial(self._tokens, api="completions"))
         app.router.add_get("/v1/models", self._models)
@@ -101,13 +120,13 @@ class Front:
             response = _error(refused.status, str(refused), refused.param, refused.code)
             response.headers.update(refused.headers)
         except web.HTTPRequestEntityTooLarge:
-            message = f"The body has more than {self.max_body_bytes} bytes (see --max-body)."
+            message = f"The body has more than {self.options.max_body_bytes} bytes (see --max-body)."
             response = _error(413, message, code="request_too_large")
         except web.HTTPException as error:
             response = _error(error.status, f"{request.method} {request.path}: {error.reason}.")
             response.headers.update({k: v for k, v in error.headers.items() if k == "Allow"})
         if not response.prepared:
-            response.headers["Server"] = f"bench/{self.version}"
+            response.headers["Server"] = f"bench/{__version__}"
             response.headers.setdefault("X-Request-Id", _given_id(request) or _new_id())
         return response
 
@@ -124,10 +143,10 @@ class Front:
             raise Refused(403, f"Pages of '{origin}' may not use this server.", code="cross_site")
 
     def _authorize(self, request: web.Request) -> None:
-        if self.api_key is None or request.path == "/health":
+        if self.options.api_key is None or request.path == "/health":
             return
         scheme, _, key = request.headers.get("Authorization", "").partition(" ")  # any case: RFC 9110, 11.1
-        right = hmac.compare_digest(key.strip(" ").encode("utf-8", "surrogateescape"), self.api_key.encode())
+        right = hmac.compare_digest(key.strip(" ").encode("utf-8", "surrogateescape"), self.options.api_key.encode())
         if scheme.lower() != "bearer" or not right:
             raise Refused(401, "The API key is missing or wrong.", code="invalid_api_key")
 
@@ -180,8 +199,8 @@ class Front:
         headers = {"Retry-After": str(math.ceil(RETRY_AFTER_S))}
         if self.draining:
             raise Refused(503, "The server is shutting down.", code="shutting_down", headers=headers)
-        if self.max_queue is not None and self.service.stats().waiting >= self.max_queue:
-            message = f"The queue is full: {self.max_queue} requests wait."
+        if self.options.max_queue is not None and self.service.stats().waiting >= self.options.max_queue:
+            message = f"The queue is full: {self.options.max_queue} requests wait."
             raise Refused(429, message, code="queue_full", headers=headers)
 
     async def _fail_first(self, request: web.Request, faults: Sequence[Fault]) -> None:
@@ -266,7 +285,7 @@ class Front:
 
     def _headers(self, own: dict[str, str], record: AnswerRecord) -> dict[str, str]:
         plain_id = record.x_request_id or record.id.split("-", 1)[1]
-        return own | {"X-Request-Id": plain_id, "Server": f"bench/{self.version}"}
+        return own | {"X-Request-Id": plain_id, "Server": f"bench/{__version__}"}
 
     async def _models(self, request: web.Request) -> web.Response:
         """The list of models, which holds the first name only, or the entry of the name in the path."""
@@ -288,7 +307,7 @@ class Front:
         return web.Response(status=200 if stats.failure is None and stats.up else 503)
 
     async def _version(self, _: web.Request) -> web.Response:
-        return web.json_response({"version": self.version})
+        return web.json_response({"version": __version__})
 
     async def _metrics(self, _: web.Request) -> web.Response:
         self.count_steps()
@@ -313,10 +332,10 @@ class Front:
     async def _body(self, request: web.Request, record: AnswerRecord | None = None) -> bytes:
         """The body; `record` learns when all of it had come."""
         try:
-            async with asyncio.timeout(self.body_s):
+            async with asyncio.timeout(self.options.body_s):
                 body = await request.read()
         except TimeoutError:
-            message = f"The body did not come within {self.body_s:g} s (see --body-timeout)."
+            message = f"The body did not come within {self.options.body_s:g} s (see --body-timeout)."
             raise Refused(408, message, code="request_timeout", headers={"Connection": "close"}) from None
         except web.RequestPayloadError as error:
             text = " ".join(str(error).split())

@@ -10,20 +10,18 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from backends.server.answers import Faults, parse_fault
-from backends.server.front import Front
+from backends.server.front import Front, Options
 from backends.server.metrics import TruthLog, lateness_line
 from backends.server.service import Service
 from harness import termination
 from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse
-from harness.version import __version__
 
 SERVICES = ("engine", "null", "sim")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -39,24 +37,6 @@ _SWITCH_S = 0.0005  # a turn of a thread, as of one that reads a long prompt
 _LOGGER = logging.getLogger(__name__)
 # only for internal errors: input that is not HTTP got its 400, and a client that has gone needs no answer
 _LOGGER.addFilter(lambda row: not (row.exc_info and isinstance(row.exc_info[1], NOT_OURS)))
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of `bench serve`. `port` 0 takes a free one; `log` is the file of true send times; a body must have come
-    within `body_s`."""
-
-    backend: str = "engine"
-    host: str = "127.0.0.1"
-    port: int = 8000
-    name: str | None = None
-    log: Path | None = None
-    grace_s: float = 10.0
-    max_queue: int | None = None
-    max_body_bytes: int = 2**24
-    body_s: float = 60.0
-    faults: tuple[str, ...] = ()
-    api_key: str | None = None
 
 
 def make_service(text: str) -> Service:
@@ -93,8 +73,7 @@ async def serving(options: Options, service: Service | None = None) -> AsyncIter
         names = list(dict.fromkeys([options.name or service.model, service.model]))
         truth = TruthLog(file, {**service.describe(), "model": service.model, "names": names, "faults": options.faults})
         hosts = LOOPBACK if options.host in LOOPBACK else None
-        front = Front(service, truth, names, __version__, options.max_queue, options.max_body_bytes,
-                      options.body_s, options.api_key, hosts, faults)  # fmt: skip
+        front = Front(service, truth, names, options, hosts, faults)
         async with _listening(front, options) as running:
             yield running
     finally:

@@ -60,13 +60,13 @@ def command(
     import os
     from pathlib import Path
 
-    from backends.server import run
+    from backends.server import front, run
     from harness.cli import _terminal
 
     key = os.environ.get(api_key_env) if api_key_env is not None else None
     if api_key_env is not None and not key:
         raise UsageError(f"--api-key-env: there is nothing in the environment variable '{api_key_env}'.")
-    options = run.Options(
+    options = front.Options(
         backend=backend,
         host=host,
         port=port,

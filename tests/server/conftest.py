@@ -12,7 +12,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from backends.server.run import Options, Running, serving
+from backends.server.front import Options
+from backends.server.run import Running, serving
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
 from backends.server.tokenizer import builtin
 from harness.api import Step

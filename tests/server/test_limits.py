@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from backends.server import run
-from backends.server.run import Options, make_service, serving
+from backends.server.front import Options
+from backends.server.run import make_service, serving
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
