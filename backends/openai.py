@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mappin
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from backends.client import stamps, target
 from backends.client.body import (  # harness.spec reads the annotations of fields
@@ -161,14 +161,10 @@ class OpenAI:
         url, from_environ = target.base_url(self.url, os.environ)
         return {"url": url} if from_environ else {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> tuple[None, dict[str, object]]:
         """For a sender: everything that `open` found, no connections."""
         state = {name: getattr(self, name) for name in self.__slots__}
-        return {**state, "_pool": None, "_ready": {}, "_recount": Recount()}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for name, value in state.items():
-            setattr(self, name, value)
+        return None, {**state, "_pool": None, "_ready": {}, "_recount": Recount()}  # the form of a class with slots
 
     async def open(self, content: Content, shared: Path | None = None) -> None:
         """Look up the addresses and ask each server, in a few unmeasured requests, what it can do; see `Remote`."""
