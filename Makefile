@@ -107,10 +107,9 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/schedule_drawing.py
 	$(BIN)/python tests/perf/trace_reading.py
 	$(BIN)/python tests/perf/engine_throughput.py
-	$(BIN)/python tests/perf/served_beside_direct.py
 	$(BIN)/python tests/perf/latency_beside_measurements.py
 	$(BIN)/python tests/perf/one_run_interval.py
-	$(BIN)/python tests/perf/within_run.py
+	$(BIN)/python tests/perf/interval_coverage.py --systems 0
 	$(BIN)/python tests/perf/false_alarms.py
 	$(BIN)/python tests/perf/comparison_power.py
 	$(BIN)/python tests/perf/interim_analyses.py

@@ -29,7 +29,7 @@ CASES = {
         counted_by="continuous usage",
     ),
     "closed in the middle of its length": case(
-        {"fault": "close", "fault_at": 3, "framing": "length"}, status="error", tokens=3, events=3
+        {"fault": "close", "fault_at": 3, "framing": "length"}, status="error", tokens=3, events=3, error="shorter"
     ),
     "closed in the middle where the close is the end": case(
         {"fault": "close", "fault_at": 3, "framing": "close"}, status="truncated", tokens=3, events=3
@@ -74,12 +74,12 @@ CASES = {
     "401": case({"status": 401}, status="error", http=401, **NOTHING),
     "404": case({"status": 404}, status="error", http=404, **NOTHING),
     "a redirect is not followed": case(
-        {"status": 307, "location": "/calm/v1/completions"}, status="error", http=307, **NOTHING
+        {"status": 307, "location": "/calm/v1/completions"}, status="error", http=307, error="/calm/v1/", **NOTHING
     ),
     "an error page under status 200": case({"page": "<html>502 Bad Gateway</html>"}, status="error", **NOTHING),
     # what cannot be read
     "JSON cut short inside an event": case({"cut_json_at": 3}, status="error", tokens=3, events=3),
-    "an event that is no JSON": case({"malformed_at": 3}, status="error", tokens=3, events=3),
+    "an event that is no JSON": case({"malformed_at": 3}, status="error", tokens=3, events=3, error="this is no JSON"),
     "the first event is no JSON": case({"malformed_at": 0}, status="error", **NOTHING),
     "an error object as an event": case({"error_at": 3}, status="error", tokens=3, events=3, error="died of grief"),
     "an event named error": case(

@@ -1,7 +1,6 @@
 """Connections that servers close, refuse, queue and secure: what happens to requests that follow one another."""
 
 import asyncio
-import os
 import socket
 import ssl
 import threading
@@ -20,29 +19,6 @@ def statuses(outcomes: list[Any]) -> list[str]:
     return [o.ended.status for o in outcomes]
 
 
-@pytest.mark.parametrize("quirk", [{"framing": "close"}, {"page": "<p>", "every": 2}, {"status": 500, "every": 2}])
-def test_requests_that_follow_an_odd_answer_are_answered(quirk: dict, scripted: Callable, ask: Callable) -> None:
-    """Bytes of one answer would be read as the beginning of the next."""
-    server = scripted(it=quirk)
-
-    outcomes = asyncio.run(ask(server, "it", requests=6))
-
-    good = ["ok"] * 6 if "every" not in quirk else ["ok", "error"] * 3
-    assert good == statuses(outcomes)
-    assert [8 if s == "ok" else 0 for s in good] == [o.tokens for o in outcomes]
-
-
-@pytest.mark.parametrize("quirk", [{"trailing": ": bye\n\n"}, {"extensions": True}, {"chunk_bytes": 1}])
-def test_a_connection_is_used_again_only_after_the_whole_answer(quirk: dict, scripted: Callable, ask: Callable) -> None:
-    """What comes after [DONE] would be taken for the next answer."""
-    server = scripted(it=quirk)
-
-    outcomes = asyncio.run(ask(server, "it", requests=5))
-
-    assert ["ok"] * 5 == statuses(outcomes)
-    assert [8] * 5 == [o.tokens for o in outcomes]
-
-
 def test_a_server_with_one_slot_answers_all(scripted: Callable, ask: Callable) -> None:
     """A serial server would be taken for a dead one, or its queue would not be in the TTFT."""
     server = scripted(it={"slots": 1, "itl_s": 0.005})
@@ -59,26 +35,6 @@ def test_a_server_with_one_slot_answers_all(scripted: Callable, ask: Callable) -
 def _seen(outcome: Any) -> Any:
     """What the server noted of the request of this outcome."""
     return next(s for s in outcome.seen if s.headers["x-request-id"] == str(outcome.ended.request_id))
-
-
-def test_streams_at_once_do_not_mix(scripted: Callable, ask: Callable) -> None:
-    """Tokens of one request would be counted for another."""
-    server = scripted(it={"itl_s": 0.01, "cut_bytes": 50, "odd": True})
-
-    outcomes = asyncio.run(ask(server, "it", requests=20, at_once=True))
-
-    assert ["ok"] * 20 == statuses(outcomes)
-    assert [8] * 20 == [len(o.events) for o in outcomes]
-    assert len({s.connection for s in server.of("it")}) == 20
-
-
-def test_every_third_request_fails_and_the_others_do_not_know(scripted: Callable, ask: Callable) -> None:
-    """A fault of one request would spread to its neighbours."""
-    server = scripted(it={"fault": "reset", "fault_at": 2, "every": 3})
-
-    outcomes = asyncio.run(ask(server, "it", requests=9))
-
-    assert ["ok", "ok", "error"] * 3 == statuses(outcomes)
 
 
 async def test_a_full_backlog_is_waited_for(scripted: Callable, opened: Callable) -> None:
@@ -165,27 +121,6 @@ def server_tls(authority: trustme.CA) -> ssl.SSLContext:
     return context
 
 
-@pytest.mark.parametrize(
-    "quirk",
-    [{}, {"fault": "close", "fault_at": 3}, {"fault": "reset", "fault_at": 3}, {"cut_bytes": 20, "odd": True},
-     {"framing": "close"}, {"merge": 8, "last_in_one": True}],
-    ids=["plain", "closed", "reset", "cut", "until close", "merged"],
-)  # fmt: skip
-def test_a_server_with_the_certificate_of_an_own_authority_is_believed(
-    quirk: dict, scripted: Callable, ask: Callable, server_tls: ssl.SSLContext, ca_file: str
-) -> None:
-    """Servers inside a company could not be measured, or would be measured differently."""
-    server = scripted(server_tls, it=quirk)
-
-    (outcome,) = asyncio.run(ask(server, "it", ca=ca_file))
-
-    fault = quirk.get("fault")
-    assert {"close": "truncated", "reset": "error"}.get(fault, "ok") == outcome.ended.status
-    assert (3 if fault else 8) == outcome.tokens
-    written = [before_s for before_s, _ in outcome.seen[0].written]
-    assert all(w - 0.0005 <= s for s, w in zip(outcome.stamps_s, written, strict=True))
-
-
 @pytest.mark.parametrize("options", [{}, {"ca": "other"}])
 def test_a_certificate_of_an_unknown_authority_is_refused(
     options: dict, scripted: Callable, ask: Callable, server_tls: ssl.SSLContext, tmp_path: Path
@@ -245,30 +180,7 @@ def test_a_server_that_wants_to_know_its_clients_gets_a_certificate(
         asyncio.run(ask(server, "it", ca=ca_file))
 
 
-@pytest.mark.parametrize("option", ["ca", "client_cert"])
-def test_a_file_that_holds_no_certificate_is_reported(
-    option: str, scripted: Callable, ask: Callable, server_tls: ssl.SSLContext
-) -> None:
-    """A mistyped file name would be a traceback of the ssl module."""
-    server = scripted(server_tls, it={})
-
-    for path in ("no-such-file.pem", os.devnull):
-        with pytest.raises(BenchError, match=option):
-            asyncio.run(ask(server, "it", **{option: path}))
-
-
 # --- several addresses ---
-
-
-@pytest.mark.parametrize("route", ["round-robin", "least-outstanding"])
-def test_requests_are_shared_out_among_addresses(route: str, scripted: Callable, opened: Callable) -> None:
-    """One of two servers would get all of the traffic, and the figure would be that of one."""
-    server = scripted(a={"itl_s": 0.005}, b={"itl_s": 0.005})
-
-    ended = asyncio.run(_several(opened, f"{server.url('a')}|{server.url('b')}", server, 10, route=route))
-
-    assert ["ok"] * 10 == [e.status for e in ended]
-    assert (5, 5) == (len(server.of("a")), len(server.of("b")))
 
 
 async def test_a_dead_address_does_not_take_the_others_with_it(scripted: Callable, opened: Callable) -> None:
@@ -282,9 +194,3 @@ async def test_a_dead_address_does_not_take_the_others_with_it(scripted: Callabl
 
     assert ["error", "error", "error", "ok", "ok", "ok"] == sorted(e.status for e in ended)
     assert {str(dying.port)} == {e.exchange.address.rpartition(":")[2] for e in ended if e.status == "error"}
-
-
-async def _several(opened: Callable, url: str, server: Any, count: int, **options: Any) -> list[Any]:
-    async with asyncio.timeout(120), opened(url, **options) as backend:
-        server.arm()
-        return list(await asyncio.gather(*(_end(backend, i) for i in range(count))))

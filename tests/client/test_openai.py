@@ -1,7 +1,6 @@
 """The backend as the harness meets it: options, copies for senders, departures at once, no secrets in its facts."""
 
 import asyncio
-import json
 import pickle
 import resource
 from collections.abc import Callable
@@ -135,21 +134,6 @@ async def test_a_fetch_that_is_cancelled_hangs_up(scripted: Callable, opened: Ca
             await task
 
         assert repr(backend._pool).startswith("<Pool 0 calls")
-
-
-async def test_facts_of_a_backend_are_plain_data_without_its_key(
-    scripted: Callable, opened: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """run.json could not be written, or would give the key away."""
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret-key")
-    server = scripted(calm={})
-
-    async with opened(server.url("calm"), header="X-Api-Key: hidden-too") as backend:
-        described = json.dumps([backend.describe(), backend.sender_facts(), backend.redact("sk-very-secret-key")])
-        described = described + repr(backend)
-
-    assert "very-secret" not in described
-    assert '"stamps"' in described
 
 
 def test_a_machine_that_allows_too_few_files_is_reported_before_the_run(

@@ -58,21 +58,6 @@ def test_a_sweep_probes_once(scripted: Callable, run_here: Callable) -> None:
 
 
 @pytest.mark.nightly
-def test_a_capacity_search_probes_once(scripted: Callable, run_here: Callable) -> None:
-    """Each trial would ask the server again."""
-    server = scripted(calm={})
-    code, out, err = run_here(
-        "capacity", "--backend", f"openai:url={server.url()}", "--lengths", "fixed:prompt=30,output=2",
-        "--slo", "ttft=5", "--requests", "10", "--rate-from", "5", "--budget", "10min", "--max-requests", "40",
-        "--calibrate", "off", "--no-html", "--out", "out", "--quiet",
-    )  # fmt: skip
-
-    assert code in (0, 3, 4, 5), out + err
-    assert 20 < len(server.of("calm", measured=False)), f"one trial alone proves nothing:\n{out}{err}"
-    assert 2 == _unmeasured(server)
-
-
-@pytest.mark.nightly
 def test_pairs_probe_once_for_each_format(
     scripted: Callable, run_here: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

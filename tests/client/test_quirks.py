@@ -1,98 +1,269 @@
-"""Everything that servers have been seen to do to a stream, one at a time: status, counts, stamps, and never a hang."""
+"""Everything that servers have been seen to do to a stream: status, counts, stamps, and the same in any cutting."""
 
 import asyncio
-from collections.abc import Callable
+import json
+import re
+from array import array
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from bench_tests_quirks import (  # the tables beside this file, loaded by conftest
     CASES,
     CHAT_ONLY,
+    QUIRKS,
     WIRE,
     fields_of,
     pairs,
 )
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
-from harness.api import Request
+from backends.client.connection import Answer
+from backends.client.framing import Framing
+from backends.client.reading import Reader
+from harness.api import Ended, Request, TokenEvent
 
-STAMP_S = 0.0005
-"""The conversion of the kernel's clock to the monotonic one may be off by this much."""
+TOKENS = 8
+BODY = {"stream": True, "max_tokens": TOKENS, "prompt": "a b c d e"}
+LIMITS = {"first_token_s", "idle_s"}
+"""Options of a case that the connection keeps, and not who reads its answer."""
+HOW = {"close": "closed", "reset": "reset", "silence": "timeout", "garbage": "failed"}
 
 
 def runs() -> list[Any]:
     """Every case with every API for which it makes sense."""
     return [
         pytest.param(name, api, id=f"{name}, {api}")
-        for name, (_, _, only, _) in CASES.items()
+        for name, (_, options, only, _) in CASES.items()
         for api in ("chat", "completions")
-        if only in (None, api)
+        if only in (None, api) and not LIMITS & options.keys()
     ]
 
 
-@pytest.mark.nightly
+def wire(script: Any, played: Any, api: str, stream: bool = True) -> tuple[bytes, list[tuple[int, Any]]]:
+    """All bytes of the answer to an ordinary request, and for each mark the place behind its last byte."""
+    plan = script.answer(played, api, BODY | {"stream": stream})
+    stop = script.faulted(played, plan.frames) if played.fault in HOW else len(plan.frames)
+    data, marks = bytearray(plan.head), []
+    for frame in plan.frames[:stop]:
+        marks += [(len(data) + mark.end, mark) for mark in frame.marks]
+        data += frame.data
+    if played.fault in HOW and played.fault_at is None:
+        return (b"what now?\r\n" if played.fault == "garbage" else b""), []
+    if stop == len(plan.frames):
+        data += plan.end
+    return bytes(data), marks
+
+
+def answered(data: bytes, cuts: Sequence[int], how: str) -> Answer:
+    """Read i arrived at second i."""
+    places = [0, *sorted(set(cuts) - {0, len(data)}), len(data)]
+    pieces = [data[a:b] for a, b in zip(places, places[1:], strict=False)]
+    times = array("d", map(float, range(len(pieces))))
+    why = None if how in ("complete", "closed") else "it broke off"
+    return Answer(sent_s=-1.0, ended_s=float(len(pieces)), how=how, why=why, data=pieces, stamp_s=times, read_s=times)
+
+
+def read(answer: Answer, stream: bool = True) -> tuple[list[TokenEvent], Ended]:
+    *events, ended = Reader(stream).read(answer, Request(0, 0.0, 5, TOKENS))
+    return events, ended
+
+
+def how_of(played: Any) -> str:
+    return HOW.get(played.fault, "closed" if played.framing == "close" else "complete")
+
+
 @pytest.mark.parametrize(("name", "api"), runs())
 def test_a_quirk_of_a_server_gives_the_status_and_the_counts_of_the_specification(
-    name: str, api: str, scripted: Callable, ask: Callable, script: Any
+    name: str, api: str, script: Any
 ) -> None:
-    """A server's oddity would lose, invent or misjudge tokens, or hold a run for ever."""
+    """A server's oddity would lose, invent or misjudge tokens."""
+    fields, options, _, owed = CASES[name]
+    played, stream = script.Script(**fields), options.get("stream", True)
+    data, marks = wire(script, played, api, stream)
+    answer = answered(data, range(0, len(data), 97), how_of(played))
+    events, ended = read(answer, stream)
+    exchange = ended.exchange
+    found = {
+        "status": ended.status, "http": exchange.http_status, "events": len(events),
+        "tokens": sum(e.tokens for e in events), "counted_by": exchange.counted_by, "n": [e.tokens for e in events],
+        "finish": exchange.finish_reason, "cached": ended.cached_tokens, "reasoning": exchange.reasoning_tokens,
+        "queue_s": exchange.server_queue_s, "ttft_s": exchange.server_ttft_s,
+        "prefill_s": exchange.server_prefill_s, "decode_s": exchange.server_decode_s,
+    }  # fmt: skip
+    judged = {key: value for key, value in owed.items() if key != "error" and value is not None}
+
+    assert judged == {key: found[key] for key in judged}, ended.error
+    assert owed.get("error", "") in (ended.error or "")
+    assert (ended.error is None) == (ended.status == "ok")
+    if stream:
+        _hold_stamps(answer, events, marks)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", [name for name, (_, options, *_) in CASES.items() if LIMITS & options.keys()])
+async def test_a_server_that_is_silent_for_too_long_is_given_up(name: str, scripted: Callable, ask: Callable) -> None:
+    """It would hold a run for ever."""
     played, options, _, owed = CASES[name]
     server = scripted(it=played)
 
-    (outcome,) = asyncio.run(ask(server, "it", api=api, **options))
-    ended, exchange = outcome.ended, outcome.ended.exchange
+    (outcome,) = await ask(server, "it", **options)
 
-    assert exchange is not None
-    assert (owed["status"], owed["http"]) == (ended.status, exchange.http_status), ended.error
-    assert owed["events"] == len(outcome.events)
-    _hold_counts(owed, outcome)
-    _hold_rest(owed, outcome)
-    _hold_stamps(script, server, outcome, api)
-    assert (ended.error is None) == (ended.status == "ok")
-    assert 1 == len(outcome.seen)
+    assert (owed["status"], owed["tokens"], 1) == (outcome.ended.status, outcome.tokens, len(outcome.seen))
+    assert owed.get("error", "") in (outcome.ended.error or "")
 
 
-def _hold_counts(owed: dict, outcome: Any) -> None:
-    exchange = outcome.ended.exchange
-    if owed["tokens"] is not None:
-        assert owed["tokens"] == outcome.tokens
-    if "counted_by" in owed:
-        assert owed["counted_by"] == exchange.counted_by
-    if owed.get("n"):
-        assert owed["n"] == [e.tokens for e in outcome.events]
+def facts_of(events: list[TokenEvent], ended: Ended) -> tuple:
+    """Everything that must not depend on the cutting."""
+    x = ended.exchange
+    return (
+        [e.tokens for e in events], ended.status, ended.error, ended.prompt_tokens_server, ended.cached_tokens,
+        x.http_status, x.finish_reason, x.counted_by, x.reasoning_tokens, x.server_prefill_s,
+    )  # fmt: skip
 
 
-def _hold_rest(owed: dict, outcome: Any) -> None:
-    ended, exchange = outcome.ended, outcome.ended.exchange
-    seen = {
-        "finish": exchange.finish_reason,
-        "cached": ended.cached_tokens,
-        "reasoning": exchange.reasoning_tokens,
-        "queue_s": exchange.server_queue_s,
-        "ttft_s": exchange.server_ttft_s,
-        "prefill_s": exchange.server_prefill_s,
-        "decode_s": exchange.server_decode_s,
-    }
-    assert {k: pytest.approx(owed[k]) for k in seen if k in owed} == {k: v for k, v in seen.items() if k in owed}
-    if "error" in owed:
-        assert owed["error"] in (ended.error or "")
+@given(
+    names=st.lists(st.sampled_from(sorted(QUIRKS)), max_size=4, unique=True),
+    api=st.sampled_from(("chat", "completions")),
+    cuts=st.lists(st.floats(0, 1), max_size=40),
+)
+@example(names=["tool calls", "empty at 0"], api="completions", cuts=[0.5])
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_any_cutting_of_a_stream_says_the_same(script: Any, names: list[str], api: str, cuts: list[float]) -> None:
+    """Where the network cuts a stream would change what is counted, or the time of a token."""
+    played = script.Script(**fields_of(names))
+    data, marks = wire(script, played, api)
+    places = [round(c * len(data)) for c in cuts]
+
+    whole = read(answered(data, (), how_of(played)))
+    answer = answered(data, places, how_of(played))
+    events, ended = read(answer)
+
+    assert facts_of(*whole) == facts_of(events, ended)
+    _hold_stamps(answer, events, marks)
 
 
-def _hold_stamps(script: Any, server: Any, outcome: Any, api: str) -> None:
-    """No stamp is before its bytes were written, none falls behind the one before, none is after the end."""
-    (seen,) = outcome.seen
-    stamps_s = outcome.stamps_s
-    end_s = outcome.ended.at_s + outcome.epoch_s
+def _hold_stamps(answer: Answer, events: list[TokenEvent], marks: list[tuple[int, Any]]) -> None:
+    """Read i came at second i: an event has the number of the read with its last byte."""
+    ends, size = [], 0
+    for piece in answer.data:
+        size += len(piece)
+        ends.append(size)
+    due = [next(i for i, e in enumerate(ends) if place <= e) for place, mark in marks if mark.seen]
 
-    assert stamps_s == sorted(stamps_s)
-    assert not stamps_s or stamps_s[-1] <= end_s + STAMP_S
-    assert outcome.ended.sent_s + outcome.epoch_s <= seen.arrived_s
-    if not seen.body.get("stream"):
-        return
-    frames = script.answer(server.scripts["it"], api, seen.body).frames
-    marks = [m for f in frames for m in f.marks]
-    written = [w for w, m in zip(seen.written, marks, strict=False) if m.seen]
-    for stamp_s, (before_s, _) in zip(stamps_s, written, strict=True):
-        assert before_s - STAMP_S <= stamp_s
+    assert due[: len(events)] == [e.at_s for e in events]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("names", "cut"), [((n,), 1) for n in QUIRKS], ids=list(QUIRKS))
+def test_every_cutting_in_two_says_the_same(script: Any, names: tuple[str, ...], cut: int) -> None:
+    """Some place, inside a character or between CR and LF, would break the reading."""
+    played = script.Script(**({"odd": True} | fields_of(names)), tokens=3) if "tokens" not in fields_of(names) else (
+        script.Script(**fields_of(names))
+    )  # fmt: skip
+    data, marks = wire(script, played, "chat")
+    whole = facts_of(*read(answered(data, (), how_of(played))))
+
+    for at in range(1, len(data)):
+        answer = answered(data, (at,), how_of(played))
+        events, ended = read(answer)
+        assert whole == facts_of(events, ended)
+        _hold_stamps(answer, events, marks)
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_quirks_in_pairs_give_what_the_specification_says(script: Any, api: str) -> None:
+    """Two oddities of one server would hide each other."""
+    wrong = []
+    for names in pairs():
+        if api == "completions" and set(names) & set(CHAT_ONLY):
+            continue
+        played = script.Script(**fields_of(names))
+        data, _ = wire(script, played, api)
+        events, ended = read(answered(data, range(0, len(data), 97), how_of(played)))
+        owed = script.expected(played, api, BODY)
+        found = (ended.status, sum(e.tokens for e in events), len(events), ended.exchange.finish_reason)
+        if found != (owed.status, owed.tokens if owed.events else 0, owed.events, owed.finish):
+            wrong.append((names, owed, found, ended.error))
+
+    assert [] == wrong
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(QUIRKS)), max_size=3, unique=True),
+    share=st.floats(0, 1),
+    how=st.sampled_from(("complete", "closed", "reset", "timeout", "cancelled", "failed")),
+    cuts=st.lists(st.floats(0, 1), max_size=5),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_a_stream_that_breaks_anywhere_keeps_its_tokens_and_is_no_success(
+    script: Any, names: list[str], share: float, how: str, cuts: list[float]
+) -> None:
+    """A broken answer would pass for a whole one, lose the tokens before the break, or raise."""
+    played = script.Script(**fields_of(names))
+    data, marks = wire(script, played, "chat")
+    kept = data[: round(share * len(data))]
+    finish = played.finish or "no such word"
+
+    events, ended = read(answered(kept, [round(c * len(kept)) for c in cuts], how))
+
+    come = [m for place, m in marks if place <= len(kept) and m.seen]
+    assert len(come) <= len(events) <= len(come) + 1
+    if finish.encode() not in kept and played.chunk_bytes is None:  # small chunks cut the word itself
+        assert ended.status in ("truncated", "error", "timeout", "cancelled")
+    if how in ("timeout", "cancelled") and ended.status != "ok":
+        assert how == ended.status
+
+
+@given(
+    names=st.lists(st.sampled_from(sorted(QUIRKS)), max_size=3, unique=True),
+    changes=st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=12), st.integers(0, 12)), max_size=6),
+    how=st.sampled_from(("complete", "closed", "reset")),
+)
+@settings(max_examples=500, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_bytes_spoiled_on_the_way_never_stop_the_reading(
+    script: Any, names: list[str], changes: list[tuple[float, bytes, int]], how: str
+) -> None:
+    """A server's nonsense would end in a traceback, and the other records would be lost with it."""
+    data = bytearray(wire(script, script.Script(**fields_of(names)), "chat")[0])
+    for share, put, gone in changes:
+        at = round(share * len(data))
+        data[at : at + gone] = put
+
+    events, ended = read(answered(bytes(data), range(0, len(data), 200), how))
+
+    assert all(e.tokens >= 0 for e in events)
+    assert [e.at_s for e in events] == sorted(e.at_s for e in events)
+    assert (ended.status == "ok") == (ended.error is None)
+
+
+@pytest.mark.parametrize("how", ["chunked", "length", "close"])
+@pytest.mark.parametrize("word", ["data: [DONE]", "\ndata: [DONE]\n\n", "\r\ndata:[DONE]", "0\r\n\r\n"])
+def test_text_like_the_end_of_a_stream_does_not_end_it(script: Any, word: str, how: str) -> None:
+    """An answer that quotes the protocol would be cut off in the middle."""
+    data, _ = wire(script, script.Script(words=(word,), framing=how), "chat")
+    encoded = json.dumps(word)[1:-1].encode()
+    places = [m.start() for m in re.finditer(re.escape(encoded), data)][:TOKENS]
+
+    assert TOKENS == len(places)
+    for at in places:
+        for start, stop in ((at, at + len(encoded)), (at + 2, at + len(encoded)), (at - 3, at + len(encoded))):
+            framing, reads = Framing(), []
+            for piece in answered(data[: stop + 1], (start, stop), "complete").data:
+                reads.append(piece)
+                assert not framing.take(reads)
+
+
+@pytest.mark.parametrize("garbage", [b"what now?\r\n", b"\x00" * 40, b"FFFFFFFFFFFFFFFFFF\r\n"])
+def test_tokens_that_came_in_one_read_with_garbage_are_kept(script: Any, garbage: bytes) -> None:
+    """A proxy that breaks a stream would take with it what it had passed on before."""
+    data, marks = wire(script, script.Script(), "chat")
+    whole = data[: marks[4][0] + 2]  # with the line end of the chunk
+
+    events, ended = read(answered(whole + garbage, (), "failed"))
+
+    assert ("error", 5) == (ended.status, len(events)), ended.error
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -101,9 +272,8 @@ def test_the_oracle_of_the_pairs_agrees_with_what_is_owed_by_hand(name: str, scr
     played, options, only, owed = CASES[name]
     if {"stream", "first_token_s"} & options.keys() or {"ascii", "usage_more"} & played.keys():
         pytest.skip("the oracle knows nothing of it")
-    body = {"stream": True, "max_tokens": 8, "prompt": "a b c d e"}
 
-    found = script.expected(script.Script(**played), only or "chat", body)
+    found = script.expected(script.Script(**played), only or "chat", BODY)
 
     assert (owed["status"], owed["http"], owed["events"]) == (found.status, found.http, found.events)
     if owed["tokens"] is not None:
@@ -130,7 +300,7 @@ def test_quirks_in_pairs_over_the_network_give_what_the_specification_says(
     assert [] == [
         (names, owed, got, ended.error)
         for names, played, (events, ended) in zip(named, server.scripts["it"], found, strict=True)
-        if (owed := _reported(script.expected(played, api, {"stream": True, "max_tokens": 8, "prompt": "a b c d e"})))
+        if (owed := _reported(script.expected(played, api, BODY)))
         != (got := (ended.status, ended.exchange.http_status, sum(e.tokens for e in events), len(events)))
     ]
 

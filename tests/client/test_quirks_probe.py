@@ -27,63 +27,6 @@ def _names(value: Any) -> set[str]:
     return found
 
 
-REFUSED = {
-    "ignore_eos": "ignore_eos",
-    "stream_options.continuous_usage_stats": "continuous_usage_stats",
-    "stream_options": "include_usage",
-    "temperature": "temperature",
-    "seed": "seed",
-    "top_p": "top_p",
-}
-
-
-@pytest.mark.parametrize("status", [400, 422])
-@pytest.mark.parametrize("field", REFUSED)
-def test_a_field_that_a_server_refuses_is_left_out_and_reported(
-    field: str, status: int, scripted: Callable, opened: Callable
-) -> None:
-    """Every request of the run would be refused, or the user would not hear what is missing."""
-    server = scripted(it={"refuse": (field,), "refuse_status": status})
-    options = {"temperature": 0.5, "seed": 3, "top_p": 0.9}
-
-    events, ended, facts = asyncio.run(_probed(opened, server.url("it"), server, **options))
-
-    assert ("ok", 8) == (ended.status, sum(e.tokens for e in events)), ended.error
-    (sent,) = server.of("it")
-    assert field not in _names(sent.body)
-    dropped = {d["field"]: d["cost"] for d in facts["capabilities"]["dropped"]}
-    assert dropped[REFUSED[field]]
-    others = {"temperature", "seed", "top_p"} - {field}
-    assert others <= _names(sent.body), "what the server takes was left out too"
-
-
-@pytest.mark.parametrize("status", [400, 422])
-def test_the_older_name_of_the_length_is_used_where_the_newer_is_refused(
-    status: int, scripted: Callable, opened: Callable
-) -> None:
-    """Older servers could not be measured."""
-    server = scripted(it={"refuse": ("max_completion_tokens",), "refuse_status": status})
-
-    _, ended, _ = asyncio.run(_probed(opened, server.url("it"), server, api="chat"))
-
-    assert "ok" == ended.status
-    (sent,) = server.of("it")
-    assert 8 == sent.body["max_tokens"]
-    assert "max_completion_tokens" not in sent.body
-
-
-def test_everything_refused_at_once_still_gives_answers(scripted: Callable, opened: Callable) -> None:
-    """A plain server that knows no extension could not be measured."""
-    refuse = ("ignore_eos", "min_tokens", "generation_config", "stream_options", "max_completion_tokens", "prompt ids")
-    server = scripted(it={"refuse": refuse, "usage": None})
-
-    for api in ("chat", "completions"):
-        events, ended, _ = asyncio.run(_probed(opened, server.url("it"), server, api=api))
-        assert ("ok", "events", 8) == (ended.status, ended.exchange.counted_by, len(events))
-        sent = server.of("it")[-1]
-        assert not _names(sent.body) & set(refuse)
-
-
 @pytest.mark.parametrize(
     ("quirk", "words"),
     [

@@ -110,18 +110,6 @@ def test_oddities_that_change_the_meaning_of_a_figure_are_warned_of(
     assert [] == [(code, word) for code in codes for word in WARNINGS[code][2] if word not in found[code]]
 
 
-@pytest.mark.nightly
-def test_a_healthy_server_gives_no_warning_of_answers(scripted: Callable, run_here: Callable) -> None:
-    """Warnings that always appear are ignored."""
-    server = scripted(it={"itl_s": 0.005})
-    server.arm_measured()
-
-    run = _run(run_here, server.url("it"))
-
-    assert not set(WARNINGS) & {w.code for w in run.info.warnings}
-    assert ["ok"] * 20 == run.requests["status"].to_pylist()
-
-
 def test_a_server_that_ignores_ignore_eos_is_measured_only_where_it_may_choose(
     scripted: Callable, run_here: Callable
 ) -> None:
@@ -234,17 +222,6 @@ def test_a_server_that_fails_every_request_stops_the_run_early(scripted: Callabl
     assert 3 == code
     assert "regrets" in err
     assert 20 <= len(load("out").requests) < 1000
-
-
-def test_a_server_that_rejects_every_request_is_measured(scripted: Callable, run_here: Callable) -> None:
-    """An overloaded server that says so would look like a broken one."""
-    server = scripted(it={"status": 429, "retry_after": "1"})
-    server.arm_measured()
-
-    run = _run(run_here, server.url("it"), requests=40)
-
-    assert ["rejected"] * 40 == run.requests["status"].to_pylist()
-    assert run.info.state == "finished"
 
 
 def test_turns_are_counted_after_the_run_too(scripted: Callable, run_here: Callable) -> None:

@@ -52,6 +52,17 @@ def of_status(run, *statuses):
     return replace(run, requests=run.requests.set_column(place, "status", column))
 
 
+def in_one_piece(run):
+    """The run with all tokens of an answer in one event."""
+    table = run.requests
+    stamps = [times[-1:] for times in table["token_s"].to_pylist()]
+    counts = [[sum(n)] for n in table["token_n"].to_pylist()]
+    for name, values in (("token_s", stamps), ("token_n", counts)):
+        field = table.schema.field(name)
+        table = table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
+    return replace(run, requests=table)
+
+
 OTHERS = {
     "slo": {"slo": {"text": "ttft=9", "bounds": [], "goal": 0.9}},
     "workload": {"workload": {"name": "code"}},
@@ -73,6 +84,11 @@ def test_answers_golden(pairs, stored, golden):
         runs = [(stored(i, clock=clock), stored(i, slower=f, clock=clock)) for i, f in enumerate(factors)]
         return [Pair(base, head) for base, head in runs]
 
+    def hit(run, part):
+        """A neighbour slows down a part of the requests to 1.6 times their time."""
+        tables = [stored(run.info.seed, clock="wall", slower=1.6).requests[:14], run.requests[14:]]
+        return replace(run, requests=pa.concat_tables(tables)) if part else run
+
     def with_head(number, change):
         return [replace(p, head=change(p.head)) if i == number else p for i, p in enumerate(slow)]
 
@@ -88,6 +104,18 @@ def test_answers_golden(pairs, stored, golden):
                  for i in range(8)] for share in (1.0, 0.95)]  # fmt: skip
     printed = [Pair(Numbers(Path("a"), {"took_ms": 10.0}), Numbers(Path("b"), {"took_ms": 11.0 + 0.01 * i}))
                for i in range(5)]  # fmt: skip
+    neighbours = [
+        Pair(
+            hit(stored(i, clock="wall"), i % 3 == 1), hit(stored(i, slower=1.06 + 0.001 * i, clock="wall"), i % 3 == 2)
+        )
+        for i in range(6)
+    ]
+    lost = ComparedPair(pair=4, base_run="x/base", head_run="x/head", valid=False, why="head: it broke.")
+    attempts = [
+        *(ComparedPair(pair=n, base_run=str(pair.base.path), head_run=str(pair.head.path), valid=True)
+          for n, pair in enumerate(level[:3], 1)),
+        lost, structs.replace(lost, repeated=True),
+    ]  # fmt: skip
     turns, alone = frozenset({"turns"}), pairing.match([stored(0), stored(1)], [stored(1)])
     free = gates.parse("took_ms=2%:5%", free=True)
     answers = {
@@ -125,6 +153,15 @@ def test_answers_golden(pairs, stored, golden):
         "printed numbers": compared(printed, gates=free, allowed=turns),
         "which were not made in turns": compared(printed),
         "everything recorded that differs": compared([Pair(base, head)]),
+        "what cannot be measured any more is worse":
+            compared([Pair(stored(i, clock="wall"), in_one_piece(stored(i, clock="wall"))) for i in range(3)]),
+        "also in one seed of two": compared([Pair(stored(0), stored(0)), Pair(stored(1), in_one_piece(stored(1)))]),
+        "tests that disagree": compared(of(1.03, 1.03, 1.031, 1.029, 1.03, 1.03, 1.03, 1.9)),
+        "no pairs at all": compared([]),
+        "neighbours slow down a part of some runs": compared(neighbours, gates=gates.parse("tpot")),
+        "a pair that could not be made": answer.compare(Matched(tuple(level[:3])), Settings(), attempts=attempts),
+        "a percentile that the head alone misses":
+            compared(pairs(1.3), slo=parse_slo("p99:itl=0.2582")),
     }  # fmt: skip
     golden("answers.txt", "\n".join(
         f"# {reason}\n{text.render(compare.document(info))}exit code {info.exit_code}, {info.verdict}\n"
@@ -145,21 +182,6 @@ def test_a_pair_with_late_requests_counts_where_they_decide_no_gate(pairs, late_
 
     assert verdict == found.verdict
     assert (verdict != "invalid") == ("late-requests" in {warning.code for warning in found.warnings})
-
-
-def test_a_pair_that_could_not_be_made_is_not_passed_over(pairs):
-    """The server dies with the fourth pair, and the JUnit file is green."""
-    made = pairs()[:3]
-    attempts = [
-        ComparedPair(pair=n, base_run=str(pair.base.path), head_run=str(pair.head.path), valid=True)
-        for n, pair in enumerate(made, 1)
-    ]
-    lost = ComparedPair(pair=4, base_run="x/base", head_run="x/head", valid=False, why="head: it broke.")
-    again = structs.replace(lost, repeated=True)
-    info = answer.compare(Matched(tuple(made)), Settings(), attempts=[*attempts, lost, again])
-
-    assert ("invalid", 4) == (info.verdict, info.exit_code)
-    assert "not valid: 1 of 4 pairs prove nothing (head: it broke)" in info.text
 
 
 def test_both_runs_of_a_pair_are_cut_at_the_later_cut(pairs, stored):
@@ -197,19 +219,6 @@ def test_runs_that_were_not_made_in_turns_decide_nothing(stored, hours, slower):
     assert verdict == allowed.verdict
     assert (verdict if hours in TURNS.values() else "inconclusive") == info.verdict
     assert ("were not made in turns" in info.text) == (hours in BATCHES.values()) == (info.exit_code == 5)
-
-
-def test_a_percentile_that_the_head_alone_misses_is_warned_of(pairs):
-    """A broken bound of the SLO was not shown at all, as no default gate is on it."""
-    limit_s = 1.1 * max(gates.of(pair.base, None, 0.0)["p99:itl"] for pair in pairs())
-    info = compared(pairs(1.3), slo=parse_slo(f"p99:itl={limit_s}"))
-    [warning] = [each.message for each in info.warnings if each.code == "percentile-missed"]
-    found = row(info, f"missed p99:itl={limit_s}")
-
-    assert "missed in 0 of 5 runs of the base and in " in warning
-    assert found.base == 0 < found.head
-    assert found.label == f"runs that miss p99:itl={limit_s}"
-    assert not [each for each in compared(pairs(1.0)).warnings if each.code == "percentile-missed"]
 
 
 def test_a_warm_cache_on_one_side_is_reported(pairs):
@@ -311,32 +320,6 @@ def test_a_field_that_a_version_did_not_have_is_no_difference(stored):
     assert ["model"] == list(dict.fromkeys(stop.field for stop in within.refused))
 
 
-def test_a_loss_beside_noisy_neighbours_is_found_and_printed_with_what_found_it(stored):
-    """The bounds of the mean hold 0, and the reader does not learn why it is a regression."""
-
-    def hit(run, part):  # a neighbour slows down a part of the requests to 1.6 times their time
-        tables = [run.requests, stored(run.info.seed, clock="wall", slower=1.6).requests]
-        n = len(run.requests)
-        rows = pa.concat_tables([tables[1][:part], tables[0][part:n]]) if part else run.requests
-        return replace(run, requests=rows)
-
-    runs = [(stored(seed, clock="wall"), stored(seed, slower=1.06 + 0.001 * seed, clock="wall")) for seed in range(6)]
-    info = compared(
-        [
-            Pair(hit(base, 14 * (seed % 3 == 1)), hit(head, 14 * (seed % 3 == 2)))
-            for seed, (base, head) in enumerate(runs)
-        ],
-        gates=gates.parse("tpot"),
-    )
-    [tpot] = info.gates
-
-    assert "regressed" == info.verdict and tpot.low_pct < 0 < tpot.high_pct
-    assert tpot.p <= 0.01 < tpot.p_mean
-    assert "median group of requests +6" in info.text
-    assert {1, 2, 4, 5} == set(verdict.unusual(info.gates))
-    assert "outlier" in {each.code for each in info.warnings}
-
-
 def test_a_gate_on_what_no_run_has_is_refused(pairs):
     """A gate that is dropped in silence is always green."""
     with pytest.raises(UsageError, match="No quantity to gate in these runs named 'capacity_rps'"):
@@ -355,39 +338,6 @@ def test_runs_of_different_traffic_are_paired_in_order_where_that_is_allowed(sto
     assert len(info.pairs) == 3 and info.verdict != "refused"
 
 
-def test_what_cannot_be_measured_any_more_is_worse(stored):
-    """A candidate that answers in one piece has no TPOT; that is no equivalence."""
-    whole = [
-        replace(run, requests=_in_one_piece(run.requests)) for run in (stored(seed, clock="wall") for seed in range(3))
-    ]
-    info = compared([Pair(stored(seed, clock="wall"), run) for seed, run in enumerate(whole)])
-    exact = compared([Pair(stored(0), replace(stored(0), requests=_in_one_piece(stored(0).requests)))])
-
-    for each in (info, exact):
-        assert (row(each, "tpot").verdict, row(each, "tpot").change_pct) == ("regressed", None)
-        assert "tpot mean is there on one side only" in each.text
-    assert "not-measured" in {warning.code for warning in info.warnings}
-
-
-def test_a_seed_that_cannot_be_measured_any_more_is_named_beside_equal_ones(stored):
-    """'fell by 0.00%' stands behind 'regressed'."""
-    whole = replace(stored(1), requests=_in_one_piece(stored(1).requests))
-    info = compared([Pair(stored(0), stored(0)), Pair(stored(1), whole)])
-
-    assert "regressed" == row(info, "tpot").verdict
-    assert "tpot mean is 0 or not measured on one side in 1 of 2 pairs" in info.text
-
-
-def _in_one_piece(table):
-    """All tokens of an answer in one event."""
-    stamps = [times[-1:] for times in table["token_s"].to_pylist()]
-    counts = [[sum(n)] for n in table["token_n"].to_pylist()]
-    for name, values in (("token_s", stamps), ("token_n", counts)):
-        field = table.schema.field(name)
-        table = table.set_column(table.schema.get_field_index(name), field, pa.array(values, field.type))
-    return table
-
-
 def test_aggregates_of_other_tools_are_compared():
     """A file without requests has means and percentiles all the same, and its 2 failures of 12 are not 200%."""
     run = pairing.opened(Path(__file__).parents[1] / "golden" / "results" / "vllm-aggregate.json")[0]
@@ -397,16 +347,3 @@ def test_aggregates_of_other_tools_are_compared():
     assert "equivalent" == row(info, "ttft").verdict
     assert pytest.approx(0.04196147) == row(info, "p99:ttft").base
     assert "ttft-from-sending" in {warning.code for warning in info.warnings}
-
-
-def test_tests_that_disagree_are_reported(stored):
-    """Eight losses of which one is huge: t is unsure, the signs are not."""
-    factors = (1.03, 1.03, 1.031, 1.029, 1.03, 1.03, 1.03, 1.9)
-    pairs = [Pair(stored(i, clock="wall"), stored(i, clock="wall", slower=f)) for i, f in enumerate(factors)]
-
-    assert "tests-disagree" in {warning.code for warning in compared(pairs).warnings}
-
-
-def test_no_pairs_at_all_are_refused():
-    """Nothing compared is not equivalent."""
-    assert compared([]).exit_code == 4

@@ -56,14 +56,6 @@ def test_another_policy_is_a_difference_with_its_cause(runs, compare):
     assert "first step" in out
 
 
-def test_other_traffic_is_refused(runs, compare):
-    """Another seed is another question."""
-    code, out, _ = compare(runs / "base", runs / "seed")
-
-    assert code == 4
-    assert "the schedule differs" in out and "--allow-different schedule" in " ".join(out.split())
-
-
 def test_every_form_is_written(runs, compare, tmp_path):
     """A CI job reads files."""
     forms = ("markdown", "junit", "json", "github-smaller", "github-bigger", "bencher", "pytorch")
@@ -102,14 +94,6 @@ def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, compare):
 
     assert code == 0
     assert "pairs: 2, valid: 2, exact" in out
-
-
-def test_a_stored_answer_is_a_report(runs, compare, tmp_path, capsys):
-    """An answer that was kept can be read again without its runs."""
-    compare(runs / "base", runs / "slow", "--export", f"json={tmp_path / 'compare.json'}")
-
-    assert main(["report", str(tmp_path / "compare.json"), "--format", "text"]) == 0
-    assert "\nRegressed: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

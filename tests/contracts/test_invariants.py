@@ -15,7 +15,7 @@ from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Extra, Request
 from harness.data.records import to_table
-from harness.registry import find, make, names
+from harness.registry import make, names
 
 TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "vllm-v1": "budget=32,max_seqs=8",
          "chunk-only": "budget=24,max_seqs=6", "static": "batch=4,pad=false", "orca": "max_batch=4",
@@ -44,8 +44,6 @@ EXTRA = [None, *(Extra(model=name) for name in "abc")]
 traffic = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 100), st.integers(1, 40)), min_size=1, max_size=20).map(
     lambda rows: [Request(i, at / 8, p, o, extra=EXTRA[i % 4]) for i, (at, p, o) in enumerate(sorted(rows))]
 )
-ROUTES = [name for name in names("routers") if hasattr(find("routers", name), "route")]
-"""Routers that only choose; leaps end where one that knows time may act, so that it has other batches."""
 ALIKE = [name for name in names("routers") if requirements(make("routers", name)).layout != "apart"]
 systems = st.fixed_dictionaries(
     {
@@ -144,19 +142,6 @@ def test_leaps_are_steps_under_every_policy(policy, requests, system):
     )
 
     assert step == leap
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-@given(requests=traffic, kv=st.sampled_from(MEMORIES), admission=st.sampled_from(names("admission")))
-@settings(max_examples=2, deadline=None)
-def test_one_replica_needs_no_router(policy, requests, kv, admission):
-    """Where there is nothing to choose, the choice must not matter (I8)."""
-    seen = {
-        simulated(requests, policy=policy, kv=kv, admission=admission, router=router, kv_blocks=60)[1]
-        for router in ROUTES
-    }
-
-    assert 1 == len(seen)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

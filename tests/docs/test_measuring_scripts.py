@@ -23,10 +23,10 @@ SMALLEST = {
     "overload_random": "--systems 1 --seeds 1",
     "random_systems": "--file x --systems 1 --searches 1 --truth 6000",
     "schedule_drawing": "--sizes 0.001", "server_lateness": "--streams 5 --tokens 10",
-    "served_beside_direct": "--requests 20 --pairs 1 --rate 20", "session_intervals": "--cases 1 --runs 2",
+    "session_intervals": "--cases 1 --runs 2",
     "simulator_speed": "--requests 1000 --repeats 1",
     "sweep_intervals": "--seeds 12", "sweep_ratios": "--cases 1 --requests 50", "trace_reading": "--rows 1000",
-    "trend_rule": "--series 5 --flat 5 --length 20", "within_run": "--runs 2 --requests 200",
+    "trend_rule": "--series 5 --flat 5 --length 20",
 }  # fmt: skip
 
 

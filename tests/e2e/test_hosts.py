@@ -1,17 +1,14 @@
 """Senders on other hosts: processes behind a command, and network namespaces with a clock of their own."""
 
 import asyncio
-import json
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +16,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from scipy.stats import ks_2samp
 
 from backends.client.connection import Answer
 from backends.client.null_server import Timing, running, take_truth
@@ -273,66 +269,3 @@ def test_a_host_is_reached_by_ssh_and_anything_else_by_its_command() -> None:
     assert ["ssh", "BatchMode=yes"] == [ssh[0], ssh[2]]
     assert ["--", "me@far", "bench", "sender"] == ssh[-4:]
     assert ["docker", "exec", "-i", "a b", "bench", "sender"] == command("docker exec -i 'a b' bench sender")
-
-
-@pytest.fixture
-def namespaces() -> Iterator[tuple[str, str]]:
-    """Two network namespaces, each with a cable to this one: 10.213.K.1 here, 10.213.K.2 there."""
-    names = tuple(f"bench-{os.getpid()}-{k}" for k in (1, 2))
-    if not _permitted("ip", "netns", "add", names[0]):
-        pytest.skip("this user may not make network namespaces (ip netns add)")
-    with ExitStack() as left:
-        for k, name in enumerate(names, 1):
-            steps = [
-                *([f"ip netns add {name}"] if k > 1 else []),
-                f"ip link add b{os.getpid()}v{k} type veth peer name eth0 netns {name}",
-                f"ip addr add 10.213.{k}.1/24 dev b{os.getpid()}v{k}",
-                f"ip link set b{os.getpid()}v{k} up",
-                f"ip -n {name} addr add 10.213.{k}.2/24 dev eth0",
-                f"ip -n {name} addr add 10.213.{k}.3/24 dev eth0",
-                f"ip -n {name} link set eth0 up",
-                f"ip -n {name} route add default via 10.213.{k}.1",
-            ]
-            left.callback(subprocess.run, ["ip", "netns", "del", name], check=True)  # takes the cable with it
-            for step in steps:
-                subprocess.run(step.split(), check=True)
-        yield names[0], names[1]
-
-
-@pytest.mark.nightly
-def test_two_namespaces_are_two_hosts(namespaces: tuple[str, str], bench: Callable, tmp_path: Path) -> None:
-    """One schedule, by the clock of this machine: Kolmogorov-Smirnov, offsets, and what the server received when."""
-    shifts_s = (SHIFT_S, -20.0)
-    hosts = tuple(f"ip netns exec {name} unshare -T --monotonic={shift_s:g} {HERE}"
-                  for name, shift_s in zip(namespaces, shifts_s, strict=True))  # fmt: skip
-    times_s = np.cumsum(np.random.default_rng(5).exponential(0.01, 1000))
-    log = tmp_path / "log.jsonl"
-    server = bench("serve", "--backend", "null:ttft=0.02,itl=0.002", "--host", "10.213.1.1", "--port", "0",
-                   "--log", str(log), "--grace", "0s")  # fmt: skip
-    backend = OpenAI(f"http://10.213.1.1:{int(server.stdout.readline())}/v1", source="10.213.0.0/22")
-    sent = send(backend, tmp_path / "two.parquet", times_s, hosts)
-    local = send(OpenAI(backend.url), tmp_path / "one.parquet", times_s, ())
-    server.send_signal(signal.SIGTERM)
-    server.communicate(timeout=240)
-    rows = [json.loads(line) for line in log.read_text().splitlines()]
-    received = {row["x_request_id"]: row["received_s"] - sent.epoch_s for row in reversed(rows) if "received_s" in row}
-    # the first run, whose ids come first; now and then a server notices a request as soon as it is there
-    quickest_s = [min(received[str(record.request_id)] - record.sent_s for record in sent.records
-                      if record.request_id % 2 == k and record.sent_s is not None) for k in (0, 1)]  # fmt: skip
-    to_schedule, to_one = (ks_2samp(sent.arrivals_s(), of, method="asymp") for of in (times_s, local.arrivals_s()))
-    print(json.dumps({  # figures
-        "ks": [float(found.statistic) for found in (to_schedule, to_one)],
-        "late_p99_us": [1e6 * float(np.quantile([r.sent_s - r.scheduled_s for r in run.records if r.sent_s is not None],
-                                                0.99)) for run in (sent, local)],
-        "offset_error_us": [1e6 * (f["clock_offset_s"] - s) for f, s in zip(sent.facts, shifts_s, strict=True)],
-        "stated_us": [1e6 * f["clock_error_s"] for f in sent.facts],
-        "drift_us": [1e6 * f["clock_drift_s"] for f in sent.facts], "quickest_us": [1e6 * q for q in quickest_s],
-    }, default=str))  # fmt: skip
-
-    assert [*range(1000)] == sorted(record.request_id for record in sent.records)
-    assert {"ok"} == {record.status for record in (*sent.records, *local.records)}
-    assert to_schedule.pvalue > 0.01
-    assert to_one.pvalue > 0.01
-    for facts, shift_s in zip(sent.facts, shifts_s, strict=True):
-        assert abs(facts["clock_offset_s"] - shift_s) <= facts["clock_error_s"] < 0.05
-    assert all(-sent.facts[k]["clock_error_s"] < quickest_s[k] < 0.05 for k in (0, 1))

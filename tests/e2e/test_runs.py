@@ -98,18 +98,6 @@ def test_a_finished_run_is_not_overwritten_by_out(call: Call, tmp_path: Path) ->
     assert info(tmp_path / "my-run")["spec"]["seed"] == 2
 
 
-@pytest.mark.nightly
-def test_runs_started_in_the_same_second_have_a_folder_each(bench: Bench, tmp_path: Path) -> None:
-    """A sweep that starts six runs at once would keep some of them."""
-    tiny = ("run", "--backend", "null", "--rate", "200", "--requests", "3", "--no-html", "--quiet")
-    for process in [bench(*tiny, "--seed", str(seed)) for seed in range(6)]:
-        finished(process, *DONE)
-
-    runs = [load(folder) for folder in (tmp_path / "bench-runs").iterdir()]
-    assert [3] * 6 == [run.requests.num_rows for run in runs]
-    assert set(range(6)) == {run.info.spec["seed"] for run in runs}
-
-
 def test_json_is_the_whole_result_and_nothing_else(call: Call, tmp_path: Path) -> None:
     """A script that reads the output would stumble over a note for people."""
     code, out, err = call(*QUICK, "--format", "json", "--quiet", "--out", "out")

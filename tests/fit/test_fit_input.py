@@ -39,16 +39,6 @@ def test_a_table_with_the_wrong_columns_is_refused(tmp_path: Path, head: str) ->
         read([path])
 
 
-def test_dates_are_no_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Dates would be counted as seconds, or as billionths of them."""
-    path = tmp_path / "requests.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n2024-01-01T00:00:01,9,9,.1,.1\n")
-
-    code = _fit("--requests", str(path), "--latency", "linear")
-
-    assert (2, True) == (code, "must hold numbers" in capsys.readouterr().err)
-
-
 def test_rows_that_cannot_be_are_left_out(tmp_path: Path) -> None:
     """A negative count is no load; a fit to it would tell a wrong cost per token."""
     path = tmp_path / "steps.csv"
@@ -59,42 +49,29 @@ def test_rows_that_cannot_be_are_left_out(tmp_path: Path) -> None:
     assert (20, 2) == (len(found), found.left_out)
 
 
-def test_the_simulator_is_checked_before_the_requests(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A policy with a wrong name would be reported only when everything else is right."""
-    path = tmp_path / "requests.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n" + "1,9,9,.1,.1\n" * 20)
-
-    code = _fit("--requests", str(path), "--latency", "linear", "--backend", "sim:replicas=x")
-
-    assert (2, True) == (code, "replicas must be a whole number" in capsys.readouterr().err)
+GOOD_ROWS = "1,9,9,.1,.1\n" * 20
+LINEAR = ["--latency", "linear"]
 
 
 @pytest.mark.parametrize(
-    ("more", "words"),
+    ("rows", "more", "words"),
     [
-        (["--latency", "linear", "--backend", "sim:latency=abc"], "leave latency out of --backend"),
-        (["--latency", "linear", "--users", "3"], "--users belongs to --url"),
-        (["--latency", "linear", "--no-gaps"], "--gaps belongs to --steps"),
-        (["--latency", "linear", "--model", "opt-66b"], "--model belongs to --latency fit6"),
+        (GOOD_ROWS, [*LINEAR, "--backend", "sim:latency=abc"], "leave latency out of --backend"),
+        (GOOD_ROWS, [*LINEAR, "--users", "3"], "--users belongs to --url"),
+        (GOOD_ROWS, [*LINEAR, "--no-gaps"], "--gaps belongs to --steps"),
+        (GOOD_ROWS, [*LINEAR, "--model", "opt-66b"], "--model belongs to --latency fit6"),
+        (GOOD_ROWS, [*LINEAR, "--backend", "sim:replicas=x"], "replicas must be a whole number"),
+        (GOOD_ROWS + "2,9,9,-.1,.1\n", LINEAR, "a negative ttft_s, -0.1 s in row 21"),
+        ("2024-01-01T00:00:01,9,9,.1,.1\n", LINEAR, "must hold numbers"),
     ],
 )
-def test_what_would_be_ignored_is_refused(
-    tmp_path: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
+def test_what_a_fit_of_requests_cannot_take_is_refused(
+    tmp_path: Path, rows: str, more: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An option without effect would be taken for a condition of the fit."""
+    """An option would have no effect, or dates and tokens before their request be fitted as times of a system."""
     path = tmp_path / "requests.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n" + "1,9,9,.1,.1\n" * 20)
+    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n" + rows)
 
     code = _fit("--requests", str(path), *more)
 
     assert (2, True) == (code, words in capsys.readouterr().err)
-
-
-def test_a_negative_time_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A token before its request is a fault of clocks, and would be fitted as a very fast system."""
-    path = tmp_path / "requests.csv"
-    path.write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n" + "1,9,9,.1,.1\n" * 20 + "2,9,9,-.1,.1\n")
-
-    code = _fit("--requests", str(path), "--latency", "linear")
-
-    assert (2, True) == (code, "a negative ttft_s, -0.1 s in row 21" in capsys.readouterr().err)

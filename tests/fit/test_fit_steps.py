@@ -294,12 +294,3 @@ def test_the_answer_tells_errors_on_seen_and_unseen_rows(tmp_path, capsys):
     assert ["all", "decodes alone", "with prompts"] == [row["kind"] for row in info["unseen"]]
     assert all(0.005 < row["mean"] < 0.03 for row in info["unseen"])
     assert 5 == len(info["constants"])
-
-
-def test_reading_a_table_leaves_out_what_is_no_step(tmp_path):
-    """Empty rows and rows without a time would pull constants to nothing."""
-    (tmp_path / "t.csv").write_text("n_pf,B,ctx,seconds\n10,2,30,0.1\n0,0,0,0.2\n5,1,3,0\n")
-
-    rows = read([tmp_path / "t.csv"])
-
-    assert (1, 2) == (len(rows), rows.left_out)

@@ -95,20 +95,6 @@ def test_autocorrelation_by_hand() -> None:
     assert arrivals.autocorrelation(np.zeros(0)) is None
 
 
-@given(st.lists(st.integers(0, 50), min_size=20, max_size=60), st.integers(1, 5))
-def test_autocorrelation_agrees_with_numpy(values: list[int], lag: int) -> None:
-    """It would not be the usual (biased) estimator."""
-    centred = np.array(values) - np.mean(values)
-    found = arrivals.autocorrelation(np.array(values), lag)
-    whole = np.correlate(centred, centred, "full")
-    middle = len(values) - 1
-
-    if whole[middle] == 0:
-        assert found is None
-    else:
-        assert whole[middle + lag] / whole[middle] == pytest.approx(found, abs=1e-9)
-
-
 def test_cv_of_gaps_by_hand() -> None:
     """Gaps 1, 2 and 3 s have mean 2 and standard deviation 1."""
     assert 0.5 == arrivals.gap_cv(np.array([0.0, 1.0, 3.0, 6.0]))

@@ -16,7 +16,7 @@ from harness.data import storage
 from harness.data.codec import encode
 from harness.data.folder import RunFolder, load, new_folder, table
 from harness.data.records import to_table
-from harness.data.run_json import RunInfo, Summary, Verdict
+from harness.data.run_json import RunInfo, Summary
 from harness.data.schedule import Schedule
 from harness.errors import UsageError
 
@@ -62,40 +62,6 @@ def test_a_run_that_goes_on_can_be_read(tmp_path, record):
     assert run.schedule is None
     assert not run.complete
     assert run.info.state == "running"
-
-
-def test_rows_reach_the_disk_without_a_flush(tmp_path, record):
-    """A simulation of hours that is killed would have nothing."""
-    folder = RunFolder.create(tmp_path, RunInfo.of({}), flush_every=10)
-    folder.add_records([record(i) for i in range(9)])
-    before = load(tmp_path).requests.num_rows
-    folder.add_records([record(9)])
-    after = load(tmp_path).requests.num_rows
-    folder.close()
-
-    assert (before, after) == (0, 10)
-
-
-def test_an_interrupted_run_says_so_and_is_whole(tmp_path, record):
-    """A run ended by Ctrl-C would pass for a full one."""
-    folder = RunFolder.create(tmp_path, RunInfo.of({}))
-    folder.add_records([record(0)])
-    folder.finish(state="interrupted")
-    run = load(tmp_path)
-
-    assert run.info.state == "interrupted"
-    assert not run.complete
-    assert run.requests.num_rows == 1
-
-
-def test_facts_may_follow_the_end(tmp_path):
-    """The verdict, which needs the finished table, could not be stored."""
-    folder = RunFolder.create(tmp_path, RunInfo.of({}))
-    folder.finish()
-    folder.update(verdict=Verdict(valid=True))
-
-    assert load(tmp_path).info.verdict.valid is True
-    assert load(tmp_path).complete
 
 
 KILLED = """
@@ -333,15 +299,6 @@ def test_the_path_of_run_json_names_the_run_too(tmp_path):
     RunFolder.create(tmp_path, RunInfo.of({"x": 1})).finish()
 
     assert encode(load(tmp_path / "run.json").info)["x"] == 1
-
-
-def test_a_broken_parquet_file_gets_one_sentence(tmp_path):
-    """A file cut short in a copy would end in a traceback."""
-    RunFolder.create(tmp_path, RunInfo.of({})).finish()
-    (tmp_path / "requests.parquet").write_bytes(b"PAR1")
-
-    with pytest.raises(UsageError, match=r"requests.parquet' cannot be read"):
-        load(tmp_path)
 
 
 def test_run_json_never_holds_nan(tmp_path):

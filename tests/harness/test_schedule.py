@@ -2,8 +2,6 @@
 
 import hashlib
 import struct
-import subprocess
-import sys
 from itertools import islice
 
 import numpy as np
@@ -213,27 +211,6 @@ def test_files_that_are_no_schedule_get_one_sentence(tmp_path):
     for name, message in [("none", "No schedule"), ("text", "is not a schedule"), ("other.parquet", "no column 'id'")]:
         with pytest.raises(UsageError, match=message):
             Schedule.load(tmp_path / name)
-
-
-def test_another_process_draws_the_same_schedule(traffic):
-    """Something per process (hash seeds, import order) would leak into what is sent."""
-    code = (
-        "from harness.api import Request; from harness.data.schedule import Schedule\n"
-        "from harness.data.records import scheduled_table\n"
-        "class W:\n"
-        "    def start(self, rng):\n"
-        "        t = 0.0\n"
-        "        for i in range(50):\n"
-        "            t += rng.exponential(1.0)\n"
-        "            request = Request(i, t, int(rng.integers(1, 9)), 1, tag=str(i % 3))\n"
-        "            yield scheduled_table([request])\n"
-        "print(Schedule.draw(W(), seed=5).sha256)"
-    )
-    runs = {
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout for _ in "ab"
-    }
-
-    assert len(runs) == 1
 
 
 def test_the_repr_shows_what_it_is(traffic):

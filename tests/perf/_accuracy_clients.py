@@ -2,11 +2,11 @@
 
     python tests/perf/_accuracy_clients.py CLIENT URL PLAN.json SENT.json
 
-`aiohttp` and `httpx` are written as benchmark clients mostly are: a task per request, a clock read at each line of the
-answer. `bare` is the least that Python can do: one epoll loop, the kernel's stamps, no HTTP. `bench` is ours as
-`bench run` uses it: one sender in a process of its own, and this one, on the server's core, reads the answers;
-`unstamped` is the same with the times at which its process got to read, as on systems whose kernel does not stamp;
-`scraped` the same with the metrics of --metrics-port, which a process on the server's core reads each second.
+`aiohttp` is written as benchmark clients mostly are: a task per request, a clock read at each line of the answer.
+`bench` is ours as `bench run` uses it: one sender in a process of its own, and this one, on the server's core, reads
+the answers; `unstamped` is the same with the times at which its process got to read, as on systems whose kernel does
+not stamp; `scraped` the same with the metrics of --metrics-port, which a process on the server's core reads each
+second.
 """
 
 import asyncio
@@ -17,9 +17,6 @@ import gc
 import json
 import os
 import resource
-import select
-import socket
-import struct
 import subprocess
 import sys
 import tempfile
@@ -28,7 +25,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -115,30 +111,6 @@ async def with_aiohttp(url: str, plan: Plan) -> list[Row]:
         return await open_loop(plan, send)
 
 
-async def with_httpx(url: str, plan: Plan) -> list[Row]:
-    """One client without a limit of connections; lines as they come."""
-    import httpx
-
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60) as session:
-
-        async def send(name: str, tokens: int) -> Row:
-            stamps: list[float] = []
-            sent_s = time.monotonic()
-            try:
-                async with session.stream(
-                    "POST", url + "/completions", json=payload(plan, tokens), headers={"x-request-id": name}
-                ) as answer:
-                    async for line in answer.aiter_lines():
-                        now_s = time.monotonic()
-                        if _is_token(line):
-                            stamps.append(now_s)
-            except httpx.HTTPError as error:
-                return [name, sent_s, stamps, repr(error)]
-            return [name, sent_s, stamps, None]
-
-        return await open_loop(plan, send)
-
-
 SCRAPE = "import time, urllib.request as u, sys\nwhile True: u.urlopen(sys.argv[1]).read(); time.sleep(1)"
 
 
@@ -217,67 +189,8 @@ def scheduled(plan: Plan) -> Schedule:
     return Schedule(table, digest(table))
 
 
-def with_bare(url: str, plan: Plan) -> list[Row]:
-    """Blocking connects before the start, one epoll loop, stamps of the kernel, a look at the tail of each read."""
-    address = (urlsplit(url).hostname, urlsplit(url).port)
-    gc.freeze()
-    gc.disable()
-    epoll, monotonic = select.epoll(), time.monotonic  # first, so that select() takes its number
-    free = [_connected(address) for _ in range(plan["streams"] + 50)]
-    offset_s = time.time() - time.monotonic()
-    rows: dict[int, tuple[socket.socket, Row]] = {}
-    ended: list[Row] = []
-    for sock in free:
-        epoll.register(sock.fileno(), select.EPOLLIN)
-    bodies = {name: _bytes(plan, name, tokens) for name, _, tokens in plan["requests"]}
-    at = [epoll.fileno()]
-    schedule = iter([*plan["requests"], None])
-    following = next(schedule)
-    Path("/proc/self/timerslack_ns").write_text("1000")
-    starting(plan)
-    while following is not None or rows:
-        while following is not None and plan["epoch_s"] + following[1] <= monotonic():
-            name = following[0]
-            sock = free.pop() if free else _connected(address, epoll)
-            row: Row = [name, monotonic(), [], None]
-            sock.send(bodies[name])
-            rows[sock.fileno()] = (sock, row)
-            following = next(schedule)
-        wait_s = 1.0 if following is None else max(0.0, plan["epoch_s"] + following[1] - monotonic())
-        select.select(at, (), (), wait_s)
-        for fd, _ in epoll.poll(0):
-            sock, row = rows[fd]
-            data, extras, _, _ = sock.recvmsg(65536, 64)
-            seconds, nanoseconds = struct.unpack("qq", extras[0][2])
-            row[2].append((seconds - offset_s + nanoseconds * 1e-9, data))
-            if data.endswith(b"0\r\n\r\n"):
-                free.append(sock)
-                ended.append(rows.pop(fd)[1])
-    for row in ended:
-        row[2] = [stamp_s for stamp_s, data in row[2] for _ in range(data.count(b'" word"'))]
-    return ended
-
-
-def _connected(address: tuple[str | None, int | None], epoll: select.epoll | None = None) -> socket.socket:
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, 35, 1)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.connect(address)
-    sock.setblocking(False)
-    if epoll is not None:
-        epoll.register(sock.fileno(), select.EPOLLIN)
-    return sock
-
-
-def _bytes(plan: Plan, name: str, tokens: int) -> bytes:
-    body = json.dumps(payload(plan, tokens)).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nhost: null\r\nx-request-id: {name}\r\ncontent-length: {len(body)}\r\n\r\n"
-    return head.encode() + body
-
-
 CLIENTS = {
     "aiohttp": with_aiohttp,
-    "httpx": with_httpx,
     "bench": with_bench,
     "unstamped": functools.partial(with_bench, stamped=False),
     "scraped": functools.partial(with_bench, metrics=True),
@@ -289,7 +202,7 @@ def main() -> None:
     client, url, plan_path, out = sys.argv[1:5]
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     plan: Plan = json.loads(Path(plan_path).read_text())
-    rows = with_bare(url, plan) if client == "bare" else asyncio.run(CLIENTS[client](url, plan))
+    rows = asyncio.run(CLIENTS[client](url, plan))
     Path(out).write_text(json.dumps({"rows": rows}))
 
 

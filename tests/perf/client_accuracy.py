@@ -238,9 +238,7 @@ GOALS = [
 def main() -> None:
     """Every client at every number of streams, quiet and busy."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument(
-        "--clients", default="bench,aiohttp", help="of bench, aiohttp, httpx, bare, unstamped, scraped"
-    )
+    options.add_argument("--clients", default="bench,aiohttp", help="of bench, aiohttp, unstamped, scraped")
     options.add_argument("--streams", default="10,100,500,1000,2000")
     options.add_argument("--seconds", type=float, default=3.0, help="that count, of each run")
     options.add_argument("--cores", default="quiet,busy", help="of quiet, busy")

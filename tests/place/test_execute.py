@@ -1,6 +1,5 @@
 """Whole placements: the same answer from every pool, searches that go on, and what is recommended."""
 
-import importlib.util
 import json
 import math
 import shlex
@@ -45,26 +44,6 @@ def test_every_pool_gives_the_same_answer() -> None:
 
     assert without_time(here) == without_time(apart)
     assert ["(1,1)"] == [one.name for one in here.candidates]
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install 'goodput-bench[ray]'"
-)
-@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
-def test_a_cluster_of_ray_gives_the_same_answer() -> None:
-    """A search on a cluster would place another system than a laptop; and an error must come back as itself."""
-    small = placement()
-    with pool.of(1, "ray") as cluster:
-        apart = run_placement(small, Store(None), cluster)
-        with pytest.raises(UsageError, match="is not a number"):
-            list(cluster.map(fails, ["one"]))
-
-    assert without_time(run_placement(small, Store(None), pool.Here())) == without_time(apart)
-
-
-def fails(text: str) -> None:
-    raise UsageError(f"'{text}' is not a number.")
 
 
 def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,16 +158,6 @@ def test_tight_memory_does_preempt(draw):
     assert sum(seq.preemptions for seq in driver.done) > 5
 
 
-@pytest.mark.parametrize("budget", [8, 32, 256])
-def test_sarathi_keeps_its_budget_and_leaves_no_decode_out(budget, draw):
-    """A batch over the budget is a late token for everybody; a decode left out is the stall that Sarathi forbids."""
-    driver = Checked(f"sarathi:budget={budget},max_seqs=8", "paged", 400)
-    driver.run(draw(60, rate_rps=20.0))
-
-    assert all(b.tokens() <= budget for b in driver.batches)
-    assert all(b.decode_seqs == could for b, could in zip(driver.batches, driver.could_decode, strict=True))
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_journal_replays_to_the_same_batches(policy, draw):
     """If anything but the calls decided, no simulation of a real run could be exact."""

@@ -26,19 +26,6 @@ def tables(requests, **fields):
     return records, sim.steps_table().sort_by(order)
 
 
-@pytest.mark.parametrize("link", LINKS)
-@pytest.mark.parametrize("handoff", ["pull", "push"])
-@pytest.mark.parametrize(("prefill", "decode"), [("2", "1"), ("1", "2"), ("1:policy=sarathi:budget=512", "3")])
-def test_leaping_equals_stepping(prefill, decode, handoff, link, draw):
-    """The speed of the simulator must not cost a single bit of its answer where KV is handed on, either."""
-    requests = draw(120, rate_rps=9.0, prompt=(1, 400), output=(1, 120))
-    fields = {"prefill": prefill, "decode": decode, "handoff": handoff, "link": link, "kv_blocks": 90, "latency": "abc"}
-    leaps, steps = tables(requests, **fields), tables(requests, **fields, leap=False)
-
-    assert steps[0] == leaps[0]
-    assert steps[1].equals(leaps[1])
-
-
 @given(
     rows=st.lists(st.tuples(st.integers(0, 64), st.integers(1, 90), st.integers(1, 70)), min_size=1, max_size=16),
     link=st.sampled_from(LINKS),

@@ -201,25 +201,6 @@ def test_no_html_writes_none(tmp_path: Path) -> None:
     assert ["capacity.json", "trials.parquet"] == sorted(path.name for path in (tmp_path / "cap").iterdir())
 
 
-@pytest.mark.nightly
-def test_the_page_draws_in_a_browser(opened: Any, searched: Path) -> None:
-    """The page would be empty, or complain, or ask the network for something."""
-    page = opened(searched / "report.html", dark=True, width=500)
-
-    page.untroubled()
-    assert {"attainment_rate"} <= set(page.drawn())
-
-
-def test_a_damaged_answer_is_reported_in_a_sentence(
-    changed: Any, info: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A user who edited capacity.json would get a traceback."""
-    _, folder = changed(answers=[{"goal": 0.9}], curve="x")
-
-    assert main(["report", str(folder)]) == 2
-    assert "is damaged or was changed by hand (at 'curve'); make it again" in capsys.readouterr().err
-
-
 def test_the_least_that_a_kill_leaves_has_a_page(tmp_path: Path) -> None:
     """A search that was killed in its first second would end `bench report` in a traceback."""
     (tmp_path / "capacity.json").write_text('{"schema": 1, "kind": "capacity", "state": "running"}', encoding="utf-8")

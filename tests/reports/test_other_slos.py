@@ -8,14 +8,11 @@ import pytest
 
 from harness.cli import main
 from harness.data.codec import encode
-from harness.data.folder import Run
 from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.reading import sources
 from reports import answers as pages
 
-MakeRun = Callable[..., Run]
-Open = Callable[..., Any]
 SIM = ("--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--quiet",
        "--no-html")  # fmt: skip
 SLO = "ttft=0.25,tpot=0.1"

@@ -238,22 +238,6 @@ def test_what_a_server_counts_of_failed_requests_is_explained(remote_run: Remote
     assert "agree (9 failed)" in " ".join(Text(width=100).render(run).split())
 
 
-def test_a_last_reading_that_failed_leaves_rows_open_and_says_so(remote_run: RemoteRun) -> None:
-    """Of a server that was killed, rows would differ without a mark and without a reason."""
-    from harness.data.records import server_metrics_table
-
-    run = remote_run()
-    assert run.server_metrics is not None
-    rows = [tuple(row[name] for name in ("time_s", "name", "labels", "value"))
-            for row in run.server_metrics.to_pylist()]  # fmt: skip
-    lost = server_metrics_table([*rows, (15.5, "up", 'instance="127.0.0.1:8000"', 0.0)])
-    sides = map(_sending.side, concluded(dataclasses.replace(run, server_metrics=lost)).info.server.compared or ())
-
-    assert {"not compared: the last reading failed"} == {
-        side[5] for side in sides if getattr(side[4], "text", "-") != "-"
-    }
-
-
 SLOW = {"token_s": lambda r: [at_s + 0.1 for at_s in r.token_s] if r.request_id % 10 == 5 else r.token_s}
 """Requests 5, 15, ... 55 have TTFTs above 0.2 s; they end in the seconds 1.7, 3.7, ... 11.7."""
 

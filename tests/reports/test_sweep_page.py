@@ -17,7 +17,6 @@ import pytest
 from harness.cli import main
 from harness.data.codec import of
 from harness.data.folder import load
-from harness.errors import UsageError
 from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.reading import sources
@@ -247,15 +246,6 @@ def test_page_stands_without_the_runs(info: dict[str, Any], swept: Path, tmp_pat
     assert "opt-13b on a100-80g" in html
 
 
-@pytest.mark.parametrize("damage", ["points", "spec", "goals"])
-def test_damaged_answer_is_one_sentence(damage: str, info: dict[str, Any], tmp_path: Path) -> None:
-    """A traceback would be the report of a file that was cut off."""
-    del info[damage]
-
-    with pytest.raises(UsageError, match="is damaged"):
-        pages.document(info, tmp_path)
-
-
 def test_hostile_text_stays_text(info: dict[str, Any], swept: Path, content_of: Content) -> None:
     """The name of a policy could run its script in the reader's browser."""
     for point in info["points"]:
@@ -311,25 +301,6 @@ def test_sweeps_side_by_side_are_named_by_what_differs(info: dict[str, Any], swe
     assert ["policy vllm-v0", "policy sarathi"] == [row[0] for row in sheet.sections[0].blocks[1].rows]  # type: ignore[union-attr]
     assert ["vllm-v0", "sarathi"] == [name for name, _ in sheet.key_facts if name != "SLO"]
     assert len(document_html.render(sheet)) > 1_000_000
-
-
-def test_sweep_writes_its_page(tmp_path: Path) -> None:
-    """A sweep could only be seen with another command."""
-    quick = [word for word in SIM if word != "--no-html"]
-    options = ("--rate", "1,2", "--seeds", "1", "--requests", "50", "--out", str(tmp_path / "curve"))
-    code = main(["sweep", *quick, *options])
-
-    assert 0 == code
-    assert "Attainment against rate" in (tmp_path / "curve" / "report.html").read_text()
-
-
-def test_page_of_a_sweep_draws(info: dict[str, Any], swept: Path, opened: Callable[..., Any]) -> None:
-    """A figure would stay empty, or the console would be full of errors."""
-    html = pages.page(info, swept)
-    seen = opened(html, dark=True)
-
-    assert 5 <= len(seen.drawn())
-    seen.untroubled()
 
 
 def test_sweep_killed_before_its_first_run_has_an_slo(info: dict[str, Any], swept: Path) -> None:

@@ -1,7 +1,5 @@
 """`bench slo` as a user meets it."""
 
-import csv
-import io
 import json
 import shutil
 
@@ -81,27 +79,6 @@ def test_separate_conditions_ask_each_bound_apart(mixed, capsys):
 
     assert [True, False, False] == slo["joint"]
     assert [True, True, False] == slo["separate"]
-
-
-def test_everything_at_once_in_every_form(mixed, capsys):
-    """A form would lack what another one tells, or end in a traceback."""
-    options = [
-        "--slo", "ttft=0.2,tpot=0.05", "--slo", "fastgen:rate=10", "--slo", "p90:ttft=0.4", "--goal", "30%,90%",
-        "--scale", "0.5:4", "--by", "prompt,time", "--by", "class",
-        "--tokens", "--profile", "all",
-    ]  # fmt: skip
-    shown = {}
-    for form in ("text", "markdown", "json", "csv"):
-        assert 0 == main(["slo", str(mixed), *options, "--format", form])
-        shown[form] = capsys.readouterr().out
-
-    (run,) = json.loads(shown["json"])["runs"]
-    assert 17 == len(run["slos"][0]["scale"]["factors"])
-    for form in ("text", "markdown"):
-        for words in ("scale", "tokens in time", "by prompt", "inference-perf"):
-            assert words in shown[form].replace("\\", "")
-    scales = [row for row in csv.DictReader(io.StringIO(shown["csv"])) if row["of"] == "scale"]
-    assert 17 == len([row for row in scales if row["what"] == "attainment" and row["objective"].startswith("ttft=0.2")])
 
 
 def test_runs_at_several_rates_make_a_curve(stored, tmp_path, capsys):
@@ -292,17 +269,6 @@ def test_what_is_named_twice_is_shown_once(mixed, capsys):
     (run,) = info["runs"]
 
     assert (1, 1, 1) == tuple(len(run[part]) for part in ("goals", "groups", "slos"))
-
-
-def test_an_answer_that_was_kept_is_reported(mixed, tmp_path, capsys):
-    """What was computed once would have to be computed again to be shown."""
-    from harness.experiments import answers
-    from reports.document import rendered
-
-    assert 0 == main(["slo", str(mixed), "--out", str(tmp_path / "slo.json")])
-    first = capsys.readouterr().out
-
-    assert first.rstrip() == rendered.render(answers.of(tmp_path / "slo.json"), "text").rstrip()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import aiohttp
 import pytest
 
 from backends.server.answers import Faults, FaultyAnswer, parse_fault
@@ -129,10 +128,3 @@ async def test_answers_with_faults_do_not_count_as_late(play: Play) -> None:
         assert 0 == stage.running.front.truth.lateness.reads
         await stage.post(TEXT, FIVE)
         assert 0 == stage.running.front.truth.lateness.reads
-
-
-async def test_the_openai_error_of_a_reset_is_the_clients_own(play: Play) -> None:
-    """aiohttp's client would hang instead of failing."""
-    async with play(faults=("reset:token=1",)) as stage:
-        with pytest.raises(aiohttp.ClientError):
-            await stage.post(TEXT, FIVE)

@@ -112,19 +112,6 @@ async def test_a_client_that_resets_leaves_no_traceback(play: Play, caplog: pyte
     assert [] == caplog.records
 
 
-async def test_too_long_a_prompt_is_refused_before_the_service_sees_it(
-    play: Play, by_hand: Callable[..., ByHand]
-) -> None:
-    """The scheduler would get a request that can never run."""
-    service = by_hand(max_model_len=10)
-
-    async with play(service) as stage:
-        status, _, text = await stage.post(TEXT, {"prompt": [1] * 8, "max_tokens": 3})
-
-        assert (400, "context_length_exceeded") == (status, json.loads(text)["error"]["code"])
-        assert [] == service.submitted
-
-
 @pytest.mark.parametrize(("error", "status"), [(ValueError("Too large."), 400), (BackendError("It died."), 500)])
 async def test_what_the_service_refuses_is_reported(
     play: Play, error: Exception, status: int, by_hand: Callable[..., ByHand]
@@ -195,17 +182,6 @@ async def test_a_client_that_hangs_up_aborts_its_sequence(
         await stage.running.front.idle()
 
         assert 1 == stage.running.front.metrics.finished["abort"]
-
-
-async def test_cached_tokens_are_reported(play: Play, by_hand: Callable[..., ByHand]) -> None:
-    """A client could not see what the prefix cache saved."""
-    service = by_hand(cached_tokens=1)
-
-    async with play(service) as stage:
-        asking = asyncio.create_task(stage.post(TEXT, {**ASK, "stream": False}))
-        (await service.next()).tell(65, end="length")
-
-        assert 1 == json.loads((await asking)[2])["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
 @pytest.mark.parametrize("path", ["/reset_prefix_cache", "/flush_cache"])

@@ -235,17 +235,6 @@ def test_backend_that_fails_most_requests_ends_with_3(sweep: Sweep, tmp_path: Pa
     assert "199 of 200 requests failed." in sweep(*TWO, "--seeds", "1", code=3)["printed"]
 
 
-def test_csv_and_markdown_tell_the_same_points(sweep: Sweep, tmp_path: Path) -> None:
-    """A plot that is drawn from the CSV would differ from the summary of the job."""
-    info = sweep(*TWO, "--seeds", "1", "--over", "policy=vllm-v0,sarathi:budget=512")
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "sweep" / "sweep.csv").read_text())))
-    markdown = (tmp_path / "sweep" / "sweep.md").read_text()
-
-    assert [point["attainment"]["mean"] for point in info["points"]] == [float(row["attainment"]) for row in rows]
-    assert ["vllm-v0", "sarathi:budget=512"] * 2 == [row["policy"] for row in rows]
-    assert all(f"| {point['values']['policy']} |" in markdown for point in info["points"])
-
-
 def test_csv_tells_the_requests_that_are_swept(sweep: Sweep, tmp_path: Path) -> None:
     """The axis of a plot would be the number of measured requests instead of the requested one."""
     sweep("--rate", "2", "--seeds", "1", "--over", "requests=60,120")
@@ -253,21 +242,6 @@ def test_csv_tells_the_requests_that_are_swept(sweep: Sweep, tmp_path: Path) -> 
 
     assert ["60", "120"] == [row["requests"] for row in rows]
     assert all(int(row["measured_requests"]) <= int(row["requests"]) for row in rows)
-
-
-def test_text_is_at_most_100_columns_wide(sweep: Sweep) -> None:
-    """A table would break in the middle of its rows on a usual terminal."""
-    printed = sweep(*TWO, "--seeds", "1", "--over", "policy=vllm-v0|sarathi:budget=512")["printed"]
-
-    assert max(map(len, printed.splitlines())) <= 100
-
-
-def test_bench_report_tells_a_sweep_again(sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What was measured yesterday could not be looked at today."""
-    printed = sweep(*TWO, "--seeds", "1")["printed"]
-
-    assert 0 == main(["report", str(tmp_path / "sweep"), "--format", "text"])
-    assert printed == capsys.readouterr().out
 
 
 def test_report_of_a_killed_sweep_tells_what_is_there(

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from backends.sim import Sim
-from backends.simulator.layout import link_of
 from harness.api import Request
-from harness.catalog import hardware, kv_bytes_per_token, model, weight_bytes
 from harness.errors import UsageError
 
 LINEAR = "linear:base_s={base},prefill_token_s={token},decode_seq_s={seq},context_token_s={context}"
@@ -28,33 +26,6 @@ def linear(scale=1.0):
 def span_s(requests, **fields):
     """Seconds until the last token of a queue that is there at once."""
     return max(r.token_s[-1] for r in Sim(**fields, log_steps=False).simulate(requests))
-
-
-@pytest.mark.parametrize(("name", "per_token", "gib"), [("opt-13b", 819_200, 0.390625), ("opt-66b", 2_359_296, 1.125),
-                                                        ("opt-175b", 4_718_592, 2.25)])  # fmt: skip
-def test_kv_of_a_prompt_of_512_tokens(name, per_token, gib):
-    """K10.a: what a hand-off moves."""
-    assert per_token == kv_bytes_per_token(model(name))
-    assert gib == 512 * per_token / 2**30
-
-
-def test_seconds_over_a_link():
-    """K10.b, K10.c: 10 requests a second of OPT-66B are 96.6 Gbps; OPT-175B takes 4.0 ms, or 0.77 s at 25 Gbps."""
-    fast, slow = (link_of(text, "opt-175b", ["a100-80g"])[0] for text in ("600GBps", "25Gbps"))
-
-    assert 96.6 == pytest.approx(10 * 512 * kv_bytes_per_token(model("opt-66b")) * 8 / 1e9, abs=0.05)
-    assert 4.0e-3 == pytest.approx(fast.seconds(512), rel=0.01)
-    assert 0.77 == pytest.approx(slow.seconds(512), rel=0.01)
-    assert fast == link_of("nvlink", "opt-175b", ["a100-80g"])[0]
-    assert 0.001 == link_of("none:latency=1ms", "opt-175b", ["a100-80g"])[0].seconds(512)
-
-
-def test_two_copies_of_the_largest_model_do_not_fit_one_node():
-    """K10.d: OPT-175B has 350 GB of weights; a prefill and a decode replica do not fit 8 GPUs of 80 GB."""
-    weights = weight_bytes(model("opt-175b"))
-
-    assert 350e9 == pytest.approx(weights, rel=0.01)
-    assert 2 * weights > 8 * hardware("a100-80g").memory_bytes
 
 
 @pytest.mark.parametrize("link", ["none", "25Gbps:latency=2ms"])
@@ -94,49 +65,6 @@ def test_twice_the_replicas_carry_twice_the_load():
 
     assert one == pytest.approx(2 * two, rel=0.01)
     assert one == pytest.approx(4 * four, rel=0.01)
-
-
-@pytest.mark.parametrize("cluster", [{}, {"pp": 2}, {"prefill": "2", "decode": "1", "link": "none"}], ids=str)
-def test_half_the_costs_at_twice_the_rate_halve_every_latency(cluster):
-    """E20, E21: attainment under scaled bounds is that of a faster machine under the true ones, exactly."""
-    slow = list(Sim(latency=linear(1.0), kv_blocks=300, **cluster).simulate(poisson(8, 200)))
-    halved = [Request(r.id, r.scheduled_s / 2, r.prompt_tokens, r.output_tokens) for r in poisson(8, 200)]
-    fast = list(Sim(latency=linear(0.5), kv_blocks=300, **cluster).simulate(halved))
-
-    assert [[t / 2 for t in r.token_s] for r in slow] == [list(r.token_s) for r in fast]
-
-
-@pytest.mark.parametrize("cluster", [{"replicas": 3}, {"pp": 2}, {"prefill": "2", "decode": "1"}], ids=str)
-def test_equal_requests_of_one_instant_may_change_places(cluster):
-    """E21: who of several equal requests comes first changes no percentile."""
-    requests = [Request(i, i // 5 * 0.2, 100, 20) for i in range(100)]
-    swapped = [Request(r.id ^ 1, r.scheduled_s, 100, 20) for r in requests]
-    one, two = (sorted(r.token_s[-1] - r.scheduled_s for r in Sim(latency=linear(), **cluster).simulate(each))
-                for each in (requests, swapped))  # fmt: skip
-
-    assert one == two
-
-
-@pytest.mark.parametrize("cluster", [{}, {"pp": 2}, {"prefill": "1", "decode": "1"}], ids=str)
-def test_no_first_token_comes_before_its_prompt_can_have_run(cluster):
-    """I4: the first token is as late as arrival and its own prefill, and token times grow."""
-    for record in Sim(latency=linear(), **cluster).simulate(poisson(20, 120)):
-        assert record.token_s[0] >= record.scheduled_s + 0.01 + 128e-4 - 1e-12
-        assert list(record.token_s) == sorted(set(record.token_s))
-
-
-@pytest.mark.parametrize("cluster", [{}, {"prefill": "2", "decode": "1"}], ids=str)
-def test_more_load_never_helps(cluster):
-    """I7: the same arrivals closer together meet the bounds no more often, but for the luck of few requests."""
-    met = []
-    for rate_rps in (4, 16, 64, 256, 1024):
-        records = Sim(latency=linear(), **cluster).simulate(poisson(rate_rps, 300))
-        met.append(
-            np.mean([r.token_s[0] - r.scheduled_s < 0.1 and r.token_s[-1] - r.token_s[0] < 0.6 for r in records])
-        )
-
-    assert all(later <= earlier + 0.03 for earlier, later in zip(met, met[1:], strict=False)), met
-    assert met[-1] < met[0]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,32 +34,6 @@ models = st.sampled_from([make("latency", spec) for spec in SPECS])
 decodes = st.integers(1, 600)
 contexts = st.integers(0, 3_000_000)
 pieces = st.lists(st.tuples(st.integers(1, 9000), st.integers(0, 9000)), min_size=1, max_size=6)
-
-
-@given(models, decodes, contexts)
-def test_decode_is_a_step_without_prompts(model: Any, seqs: int, context: int) -> None:
-    """A leap and a step would disagree in the last bit, and replay would not be exact."""
-    assert model.step_s((), seqs, context) == model.decode_s(seqs, context)
-    assert model.step_s([], seqs, context) == model.decode_s(seqs, context)
-
-
-@given(models, decodes, st.lists(contexts, max_size=40))
-def test_many_decodes_are_single_decodes(model: Any, seqs: int, context: list[int]) -> None:
-    """The vector of a leap must hold what a loop would have computed, bit for bit."""
-    expected = [model.decode_s(seqs, c) for c in context]
-
-    times = model.decode_many_s(seqs, np.array(context, np.int64))
-
-    assert times.dtype == np.float64
-    assert expected == times.tolist()
-
-
-@given(models, decodes, contexts)
-def test_the_line_of_a_decode_is_the_decode(model: Any, seqs: int, context: int) -> None:
-    """A leap that adds up a line must add what the model says, bit for bit."""
-    line = model.decode_line(seqs)
-
-    assert line is None or model.decode_s(seqs, context) == line[0] + line[1] * context
 
 
 @given(models, decodes, contexts, contexts)

@@ -11,7 +11,6 @@ import pytest
 from backends.kernels.bounds import Bounds, ExpertLayer, Heads
 from backends.kernels.steps import TOKENS, Steps
 from backends.kernels.tables import GPU_OF, SHIPPED, MeasuredKernels, measured_kernels, systems
-from harness import catalog
 from harness.catalog import Shape, format_named, hardware, model, parameters, weight_bytes
 from harness.errors import UsageError
 from harness.registry import make
@@ -240,22 +239,6 @@ def test_wrong_use_is_one_sentence(folder: Path, spec: str, message: str) -> Non
     """What is missing is named."""
     with pytest.raises(UsageError, match=message):
         make("latency", spec.format(folder=folder), model="llama3.1-8b", hardware="h100")
-
-
-@pytest.mark.nightly
-@pytest.mark.skipif(not SHARED.is_dir(), reason="the public tables of kernels are not here")
-def test_real_tables_price_every_model_of_the_catalogue() -> None:
-    """No model of the catalogue, and no GPU, is without an answer."""
-    rng = np.random.default_rng(0)
-    gpus = [name for name in catalog.gpus() if hardware(name).nvlink_bytes_per_s]
-    for name in catalog.models():
-        m = model(name)
-        tp = max(t for t in (1, 2, 4, 8) if m.heads % t == 0)
-        gpu = gpus[rng.integers(len(gpus))]
-        built = make("latency", f"operators:data={SHARED}", model=name, hardware=gpu, tp=tp)
-
-        assert 0 < built.decode_s(1, 1000) <= built.decode_s(64, 64000), (name, gpu)
-        assert 0 < built.step_s([(1000, 0)], 0, 0) < 10, (name, gpu)
 
 
 @pytest.mark.parametrize("system", systems(SHIPPED))
