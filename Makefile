@@ -104,7 +104,6 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 	$(BIN)/python tests/perf/simulator_speed.py --long 1000000
 	$(BIN)/python tests/perf/simulator_speed.py --flat 1000000 --policy vllm-v0
 	$(BIN)/python tests/perf/simulator_speed.py --clusters --policy vllm-v0
-	$(BIN)/python tests/perf/schedule_drawing.py
 	$(BIN)/python tests/perf/trace_reading.py
 	$(BIN)/python tests/perf/engine_throughput.py
 	$(BIN)/python tests/perf/latency_beside_measurements.py

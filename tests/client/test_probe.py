@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -338,16 +339,18 @@ def test_the_only_model_is_taken_and_of_several_one_must_be_named(probed: Callab
         probed(Server(models=()))
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 405, 500, 502, 503])
-def test_a_named_model_is_believed_where_the_list_of_models_is_closed(status: int, probed: Callable) -> None:
-    """A provider whose key is only for answers, or a proxy of one route, could not be measured."""
-    assert "m" == probed(Server(closed=status), model="m").ask.model
-
-
-@pytest.mark.parametrize("page", ["<html>Open WebUI</html>", "[]", "null"])
-def test_a_named_model_is_believed_where_a_page_stands_for_the_list(page: str, probed: Callable) -> None:
-    """A server with a web interface answers every unknown path with it."""
-    assert "m" == probed(Server(page=page), model="m").ask.model
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *({"closed": status} for status in (401, 404, 405, 500, 503)),
+        {"page": "<html>Open WebUI</html>"},
+        {"page": "null"},
+    ],
+    ids=str,
+)
+def test_a_named_model_is_believed_where_there_is_no_list_of_models(answer: dict[str, Any], probed: Callable) -> None:
+    """A provider whose key is only for answers, a proxy of one route, or one that answers any path with its page."""
+    assert "m" == probed(Server(**answer), model="m").ask.model
 
 
 def test_a_bare_list_of_models_is_a_list(probed: Callable) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from harness.data.codec import encode
 from harness.errors import UsageError
-from harness.experiments.compare.compare_json import FactChange
 from harness.experiments.compare.history import ACCEPTED, accept
 from harness.experiments.compare.trend import trend
 from reports.answers.trend import document, rows
@@ -65,44 +64,6 @@ def metric(answer, name="tpot mean", series=0):
     return next(one for one in answer.series[series].metrics if one.name == name)
 
 
-def test_series_are_not_connected_across_other_hardware(nightly):
-    """A new machine is called a regression of the server."""
-
-    def moved(day, info):
-        info["backend"]["hardware"] = "a100" if day < 8 else "l4"
-
-    answer = trend(nightly([*[100.0] * 8, *[140.0] * 3], change=moved))
-
-    assert [FactChange(what="hardware", before="a100", after="l4")] == answer.series[0].breaks[0].changed
-    assert ("few", 4, 0) == (metric(answer).state, metric(answer).needed, answer.exit_code)
-
-
-def test_a_break_is_seen_over_a_run_without_facts(nightly):
-    """A killed run in between connects what must not be connected."""
-
-    def moved(day, info):
-        info["host"]["cpu"] = "one" if day < 8 else "two"
-        if day == 8:
-            info.clear()
-
-    answer = trend(nightly([100.0] * 12, change=moved))
-
-    assert ["2026-01-10"] == [one.night for one in answer.series[0].breaks]
-
-
-def test_an_overloaded_run_is_worse_than_any_other(nightly):
-    """A server so slow that its queue grows has no mean, and therefore no regression."""
-
-    def slow(day, info):
-        info["verdict"]["overloaded"] = day >= 10
-
-    answer = trend(nightly([*FLAT, 90.0, 90.0, 90.0, 90.0], change=slow))
-
-    assert (1, "regressed", None) == (answer.exit_code, metric(answer).state, metric(answer).last)
-    steps = [block for block in document(answer).sections[0].blocks if getattr(block, "caption", "") == "changes"]
-    assert ("tpot mean", "overloaded", "100 ms -> overloaded") in [row[:3] for row in steps[0].rows]
-
-
 def test_several_runs_of_a_night_count_as_their_mean(tmp_path, nightly):
     """The first of five seeds stands for the night."""
     root = nightly([90.0] * 8, series="seeds")
@@ -121,31 +82,17 @@ def test_several_runs_of_a_night_count_as_their_mean(tmp_path, nightly):
 
 
 def test_searches_have_a_trend_too(tmp_path):
-    """Capacity, the answer that matters most, is not followed."""
-    for day in range(11):
+    """Capacity, the answer that matters most, is not followed, or a killed search passes for a valid run."""
+    for day in range(12):
         folder = tmp_path / f"r/chatbot/sim/202601{day + 1:02d}"
         folder.mkdir(parents=True)
         answer = {"goal": 0.9, "state": "resolved", "capacity_rps": 12.0 if day < 7 else 11.0}
-        info = {"schema": 1, "kind": "capacity", "clock": "wall", "answers": [answer]}
+        info = {"schema": 1, "kind": "capacity", "clock": "wall"} | ({"answers": [answer]} if day != 3 else {})
         (folder / "capacity.json").write_text(json.dumps(info))
     found = trend(tmp_path / "r")
 
     assert ("regressed", 11.0) == (metric(found, "capacity_rps").state, metric(found, "capacity_rps").last)
-
-
-def test_a_killed_search_is_a_gap(tmp_path):
-    """A search that was killed would pass as a valid run without a value."""
-    for day in range(8):
-        folder = tmp_path / f"r/chatbot/sim/202601{day + 1:02d}"
-        folder.mkdir(parents=True)
-        info = {"schema": 1, "kind": "capacity", "clock": "wall"}
-        if day < 7:
-            info["answers"] = [{"goal": 0.9, "state": "resolved", "capacity_rps": 12.0}]
-        (folder / "capacity.json").write_text(json.dumps(info))
-    found = trend(tmp_path / "r")
-
-    assert (5, "missing") == (found.exit_code, found.state)
-    assert "not finished: no answer" == found.series[0].gaps[0].why
+    assert ["not finished: no answer"] == [gap.why for gap in found.series[0].gaps]
 
 
 def test_a_folder_without_runs_is_wrong_usage(tmp_path, nightly):
@@ -278,6 +225,11 @@ SERIES = {
     "what is only shown never fails": ([100.0] * 11, at(7, on=True, summary__goodput_rps=1.0)),
     "a series that can find nothing advises pairs":
         ([100.0, 108.0, 95.0, 104.0, 93.0, 107.0, 99.0, 106.0, 94.0, 103.0],),
+    "a series is not connected across other hardware":
+        ([*[100.0] * 8, *[140.0] * 3], at(8, on=True, backend__hardware="l4")),
+    "nor over a run without facts":
+        ([100.0] * 12, both(at(8, on=True, host__cpu="two"), lambda day, info: day == 8 and info.clear())),
+    "an overloaded run is worse than any other": ([*FLAT, *[90.0] * 4], at(10, on=True, verdict__overloaded=True)),
     "no run is valid": ([100.0] * 3, at(0, on=True, verdict=LATE)),
     "another version of the server breaks nothing":
         (FLAT, both(at(0, on=True, server__version="0.10"), at(4, on=True, server__version="0.11"))),
@@ -343,12 +295,7 @@ def test_a_damaged_file_of_accepted_levels_is_wrong_usage(text, place, nightly):
 
 def test_only_a_run_with_values_is_accepted(nightly):
     """A typo accepts the wrong level, or a failed run gives it."""
-
-    def spoilt(day, info):
-        if day == 9:
-            info["verdict"] = {"valid": False, "text": "not valid: late"}
-
-    root = nightly(FLAT, change=spoilt)
+    root = nightly(FLAT, change=at(9, verdict=LATE))
 
     with pytest.raises(UsageError, match=r"No run in .* is named '2026-02-01'; give its folder, date or commit"):
         accept(root, "2026-02-01", None)

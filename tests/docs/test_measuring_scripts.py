@@ -22,7 +22,7 @@ SMALLEST = {
     "length_comparison": "--systems 1 --comparisons 8", "one_run_interval": "--seeds 5 --workers 1",
     "overload_random": "--systems 1 --seeds 1",
     "random_systems": "--file x --systems 1 --searches 1 --truth 6000",
-    "schedule_drawing": "--sizes 0.001", "server_lateness": "--streams 5 --tokens 10",
+    "server_lateness": "--streams 5 --tokens 10",
     "session_intervals": "--cases 1 --runs 2",
     "simulator_speed": "--requests 1000 --repeats 1",
     "sweep_intervals": "--seeds 12", "sweep_ratios": "--cases 1 --requests 50", "trace_reading": "--rows 1000",

@@ -131,38 +131,6 @@ async def test_an_answer_ends_with_the_models_own_end(ending, policy):
     assert "stop" == last.end  # the end of sequence was the last token requested
 
 
-async def test_an_aborted_answer_is_gone_before_the_next_step():
-    """People who hang up must not keep memory that others wait for."""
-    async with running(make(parse("engine:kv_blocks=10"))) as service:
-        long, waiting = Received(), Received()
-        ticket = service.submit(prompts(1)[0] * 20, Sampling(60), long)  # all of 160 tokens of memory
-        await long.first.wait()
-        service.submit(prompts(1)[0] * 20, Sampling(60), waiting)
-        before = len(long.tokens)
-        ticket.abort()
-        ticket.abort()
-        await waiting.ended.wait()
-        stats = service.stats()
-
-    assert (before, None) == (len(long.tokens), long.end)
-    assert (60, "length") == (len(waiting.tokens), waiting.end)
-    assert (0, 0, 0.0) == (stats.running, stats.waiting, stats.kv_usage)
-
-
-async def test_a_request_withdrawn_at_once_never_runs():
-    """A client that hangs up while its request is still on the way must not be served to the end."""
-    async with running(make(parse("engine"))) as service:
-        gone, other = Received(), Received()
-        service.submit(prompts(1)[0], Sampling(3000), gone).abort()
-        service.submit(prompts(1)[0], Sampling(5), other)
-        await other.ended.wait()
-        stats, steps = service.stats(), service.steps()
-
-    assert [] == gone.tokens
-    assert (0, 0) == (stats.running, stats.waiting)
-    assert len(steps) < 50  # 5 of the other; a few may have run when the withdrawal came
-
-
 async def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
     """Queue time and preemptions are what /metrics is read for."""
     async with running(make(parse("engine:kv_blocks=12"))) as service:
@@ -181,7 +149,6 @@ async def test_the_ticket_knows_when_it_ran_and_how_often_it_lost_its_memory():
     [
         ([4096], 1, "token id 4096 is not in the vocabulary of 4096 tokens"),
         ([1, -1], 1, "token id -1 is not"),
-        ([1] * 100, 100, "needs KV memory for 199 tokens, the replica has 160"),
         ([], 5, "at least 1 token"),
     ],
 )
@@ -220,12 +187,6 @@ async def test_the_seeded_model_speaks_with_the_built_in_tokenizer():
 
     assert ("seeded-llama-0", 16384, "engine") == facts
     assert service.tokenizer.decode(received.tokens)
-
-
-async def test_memory_bounds_the_context():
-    """A context that the memory cannot hold must not be promised."""
-    async with running(make(parse("engine:kv_blocks=10"))) as service:
-        assert 161 == service.max_model_len
 
 
 async def test_a_missing_folder_is_one_sentence():

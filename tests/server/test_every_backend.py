@@ -8,12 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from backends.server.run import make_service
+from backends.server.service import Sampling
+from server._received import Received, running
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Play
 
 BACKENDS = ("null:ttft=5ms,itl=1ms", "sim:model=opt-13b,hardware=a100-80g", "engine")
+SMALL = ("sim:kv_blocks=10,latency=linear:base_s=0.002", "engine:kv_blocks=10")  # 160 tokens of memory
 TEXT = "/v1/completions"
 
 
@@ -59,3 +64,35 @@ async def test_a_hang_up_leaves_nothing_running(play: Play, backend: str, wire_r
 
         assert 1 == stage.running.front.metrics.finished["abort"]
         assert 0 == service.stats().waiting
+
+
+@pytest.mark.parametrize("spec", SMALL)
+async def test_an_aborted_answer_is_gone_before_the_next_step(spec: str) -> None:
+    """People who hang up, and who hang up at once, must not keep memory that others wait for."""
+    async with running(make_service(spec)) as service:
+        long, waiting, gone = Received(), Received(), Received()
+        ticket = service.submit([1] * 100, Sampling(61), long)
+        await long.first.wait()
+        service.submit([1] * 5, Sampling(100), gone).abort()
+        second = service.submit([1] * 100, Sampling(60), waiting)
+        before = len(long.tokens)
+        ticket.abort()
+        ticket.abort()
+        await waiting.ended.wait()
+        stats = service.stats()
+
+    assert (before, None, []) == (len(long.tokens), long.end, gone.tokens)
+    assert (60, "length") == (len(waiting.tokens), waiting.end)
+    assert second.scheduled_s is not None
+    assert second.scheduled_s < waiting.due_s[0]
+    assert (0, 0, 0, 0.0) == (stats.running, stats.waiting, stats.preemptions, stats.kv_usage)
+
+
+@pytest.mark.parametrize("spec", SMALL)
+async def test_what_can_never_be_served_is_refused_at_once(spec: str) -> None:
+    """It would wait for ever, or break the engine for all; nor must such a context be promised."""
+    async with running(make_service(spec)) as service:
+        with pytest.raises(ValueError, match="needs KV memory for 199 tokens, the replica has 160"):
+            service.submit([1] * 100, Sampling(100), Received())
+
+        assert (161, 0) == (service.max_model_len, service.stats().waiting)

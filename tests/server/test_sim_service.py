@@ -170,24 +170,6 @@ async def test_a_served_answer_is_due_when_the_simulator_says(policy):
     assert steps[-1].end_s == max(one.due_s[-1] for one in received)
 
 
-async def test_an_aborted_answer_makes_room():
-    """A sequence that waits for memory gets it in the next step."""
-    async with running(make(parse("sim:kv_blocks=10,latency=linear:base_s=0.005"))) as service:
-        long, waiting = Received(), Received()
-        ticket = service.submit([1] * 100, Sampling(61), long)
-        await long.first.wait()
-        second = service.submit([1] * 100, Sampling(5), waiting)
-        before = len(long.tokens)
-        ticket.abort()
-        ticket.abort()
-        await waiting.ended.wait()
-        more, end, scheduled_s, stats = len(long.tokens) - before, long.end, second.scheduled_s, service.stats()
-
-    assert (0, None, 5) == (more, end, len(waiting.tokens))
-    assert scheduled_s < waiting.due_s[0]
-    assert 0.0 == stats.kv_usage
-
-
 async def test_a_listener_may_abort_others_and_itself_while_it_hears():
     """A stop text is seen in the middle of a step."""
     async with running(make(parse("sim:latency=linear:base_s=0.002"))) as service:
@@ -210,18 +192,6 @@ async def test_a_listener_may_abort_others_and_itself_while_it_hears():
     assert 0.0 == stats.kv_usage
 
 
-async def test_a_request_withdrawn_at_once_never_runs():
-    """A client that hangs up at once costs nothing."""
-    async with running(make(parse("sim:latency=linear:base_s=0.002"))) as service:
-        gone, other = Received(), Received()
-        service.submit([1] * 5, Sampling(1000), gone).abort()
-        service.submit([1] * 5, Sampling(3), other)
-        await other.ended.wait()
-        tokens, steps = gone.tokens, service.steps()
-
-    assert ([], 3) == (tokens, len(steps))
-
-
 async def test_equal_prompts_have_equal_answers_that_can_be_read():
     """Greedy text that changes from one request to the next would look like a broken server."""
     async with running(make(parse("sim:latency=linear:base_s=0.001"))) as service:
@@ -237,20 +207,10 @@ async def test_equal_prompts_have_equal_answers_that_can_be_read():
     assert first.replace(" ", "").isalpha()
 
 
-async def test_what_can_never_be_served_is_refused_at_once():
-    """It would wait for ever."""
-    async with running(make(parse("sim:kv_blocks=10"))) as service:
-        with pytest.raises(ValueError, match="needs KV memory for 199 tokens, the replica has 160"):
-            service.submit([1] * 100, Sampling(100), Received())
-
-        assert (161, "opt-13b", 0) == (service.max_model_len, service.model, service.stats().waiting)
-
-
 @pytest.mark.parametrize(
     ("spec", "tokens"),
     [
         ("sim", 2048),
-        ("sim:kv_blocks=10", 161),
         ("sim:kv=reserve-max:max_tokens=400", 400),
         ("sim:kv=reserve-oracle:blocks=10", 160),
         ("sim:kv=reserve-pow2:blocks=10", 129),
