@@ -15,6 +15,7 @@ from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
 from harness.registry import make, names
+from replay._leaps import leapt
 
 SIZE = 4
 POLICIES = ["static:batch=3", "static:batch=3,pad=false", "orca:max_batch=3", "vllm-v0:max_seqs=6",
@@ -226,18 +227,8 @@ def test_forgetting_keeps_what_is_held():
 @settings(max_examples=25, deadline=None)
 def test_leaping_equals_stepping_with_a_prefix_cache(policy, rows, blocks):
     """The speed of the simulator must not cost a single bit, though a leap takes many blocks at once."""
-
-    def tables(leap):
-        sim = Sim(policy=policy, kv=f"paged:block_tokens={SIZE}", kv_blocks=blocks, latency=COST, leap=leap,
-                  prefix_cache="on")  # fmt: skip
-        records = [(r.request_id, list(r.token_s), r.cached_tokens, r.preemptions) for r in sim.simulate(alike(rows))]
-        sim.cluster.check()
-        return records, sim.steps_table()
-
-    steps, leaps = tables(leap=False), tables(leap=True)
-
-    assert steps[0] == leaps[0]
-    assert steps[1].equals(leaps[1])
+    kv = f"paged:block_tokens={SIZE}"
+    leapt(alike(rows), policy=policy, kv=kv, kv_blocks=blocks, latency=COST, prefix_cache="on")
 
 
 @pytest.mark.parametrize("policy", names("policies"))

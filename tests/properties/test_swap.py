@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from backends.serving.blocks import Swap
 from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
-from backends.sim import Sim
 from harness.api import Request
 from harness.registry import make
 
@@ -158,27 +157,3 @@ def test_a_swapped_sequence_that_is_cancelled_leaves_no_trace(draw):
     replica.check()
     assert all(gone)
     assert (99, 40) == (replica.swap.free, replica.blocks.free)
-
-
-@pytest.mark.parametrize("policy", ["vllm-v0", "sarathi:budget=64,max_seqs=16", "fastgen:budget=64,max_seqs=16"])
-@pytest.mark.parametrize("cache", ["on", "off"])
-def test_leaping_equals_stepping_where_sequences_are_swapped(policy, cache, draw):
-    """The speed of the simulator must not cost a single bit of its answer."""
-    requests = draw(60, rate_rps=4.0, prompt=(1, 100), output=(50, 300))
-
-    def run(leap):
-        sim = Sim(policy=policy, kv_blocks=60, preempt="swap", prefix_cache=cache, leap=leap)
-        records = [(r.request_id, list(r.token_s), r.preemptions) for r in sim.simulate(requests)]
-        sim.cluster.check()
-        return records, sim.steps_table()
-
-    leaps, steps = run(True), run(False)
-
-    sim = Sim(policy=policy, kv_blocks=60, preempt="swap", prefix_cache=cache)
-    list(sim.simulate(requests))
-
-    assert steps[0] == leaps[0]
-    assert (sim.describe().get("swapped_blocks", 0) > 0) == (sum(p for *_, p in leaps[0]) > 0)
-    assert steps[1].equals(leaps[1])
-    if policy == "vllm-v0":
-        assert sum(preemptions for *_, preemptions in leaps[0]) > 0, "this case is here for its preemptions"

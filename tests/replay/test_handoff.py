@@ -8,22 +8,9 @@ from backends.serving.journal import replay
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
+from replay._leaps import leapt
 
 LINKS = ["none", "nvlink", "25Gbps:latency=1ms"]
-
-
-def tables(requests, **fields):
-    """Everything that two simulations must agree on."""
-    sim = Sim(**fields)
-    records = sorted(
-        (r.request_id, list(r.token_s), r.prefill_start_s, r.handoff_start_s, r.handoff_end_s, r.decode_start_s,
-         r.preemptions, r.replica, r.status)
-        for r in sim.simulate(requests)
-    )  # fmt: skip
-    sim.cluster.check()
-    assert all(r.blocks.free == r.blocks.total for r in sim.cluster.replicas), "memory was lost"
-    order = [("replica", "ascending"), ("start_s", "ascending")]
-    return records, sim.steps_table().sort_by(order)
 
 
 @given(
@@ -37,15 +24,13 @@ def tables(requests, **fields):
 def test_leaping_equals_stepping_whatever_arrives(rows, link, handoff, sides, blocks):
     """Arrivals and hand-offs at the very instant of a step's end, single tokens, full memory: no corner may differ."""
     requests = [Request(i, at / 16, p, o) for i, (at, p, o) in enumerate(sorted(rows))]
-    fields = {
-        "prefill": sides[0], "decode": sides[1], "handoff": handoff, "link": link, "kv_blocks": blocks,
-        "latency": "linear:base_s=0.0625,prefill_token_s=0,decode_seq_s=0",
-    }  # fmt: skip
-    leaps, steps = tables(requests, **fields), tables(requests, **fields, leap=False)
+    records, sim = leapt(
+        requests, prefill=sides[0], decode=sides[1], handoff=handoff, link=link, kv_blocks=blocks,
+        latency="linear:base_s=0.0625,prefill_token_s=0,decode_seq_s=0",
+    )  # fmt: skip
 
-    assert steps[0] == leaps[0]
-    assert steps[1].equals(leaps[1])
-    assert {"ok"} == {row[-1] for row in leaps[0]}
+    assert {"ok"} == {r.status for r in records}
+    assert all(r.blocks.free == r.blocks.total for r in sim.cluster.replicas), "memory was lost"
 
 
 @pytest.mark.parametrize("handoff", ["pull", "push"])
@@ -83,7 +68,8 @@ def test_five_stages_sum_to_the_whole(draw):
 def test_an_answer_of_one_token_needs_no_decode_replica(decode):
     """Its token came with its prompt: a decode replica that ran it would say one more, or never end."""
     requests = [Request(0, 0.0, 20, 1), Request(1, 0.0, 20, 3), Request(2, 0.5, 20, 1), Request(3, 1.0, 9000, 1)]
-    records, _ = tables(requests, decode=decode, kv_blocks=40, latency="linear")
+    records, _ = leapt(requests, decode=decode, kv_blocks=40, latency="linear")
+    found = {r.request_id: (r.status, len(r.token_s)) for r in records}
 
-    assert [("ok", 1), ("ok", 3), ("ok", 1), ("rejected", 0)] == [(row[-1], len(row[1])) for row in records]
-    assert [0.5] == records[2][1]
+    assert {0: ("ok", 1), 1: ("ok", 3), 2: ("ok", 1), 3: ("rejected", 0)} == found
+    assert [[0.5]] == [list(r.token_s) for r in records if r.request_id == 2]
