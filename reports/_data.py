@@ -29,7 +29,7 @@ from harness.metrics.stages import (
     STALL,
     UNKNOWN,
 )
-from harness.metrics.summary import percentiles_of
+from harness.metrics.summary import percentiles_of, summarize
 from harness.validity import fidelity
 from harness.validity.server_metrics import queue_shares
 from reports import _counted
@@ -83,6 +83,14 @@ def measured(run: Run) -> Run:
     if trimmed is not run:
         trimmed.memo["of"] = run, number(run.requests, "scheduled_s") >= run.info.warmup.at_s
     return trimmed
+
+
+def summarized(run: Run) -> Run:
+    """The run with a summary: of one that was killed before it had one, made now."""
+    if run.info.summary:
+        return run
+    summary = summarize(run.measured, slo(run), percentiles=percentiles_of(run.info.spec))
+    return dataclasses.replace(run, info=run.info.change(summary=summary))
 
 
 def warmed_up(run: Run) -> str:

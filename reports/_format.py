@@ -11,15 +11,8 @@ import html
 import math
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from decimal import Decimal
-
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from harness.api import ENDED_WELL
 
 LEAST = 0.001
 """Times below this, in their unit, are printed as below it."""
@@ -67,25 +60,6 @@ def share(value: float | None, goal: float | None = None) -> str:
     rounded = math.floor(value * unit + 0.5 + 1e-9)
     crossed = any(value < end and rounded >= round(end * unit) for end in (1.0, *([] if goal is None else [goal])))
     return f"{(math.floor(value * unit) if crossed else rounded) * 100 / unit:.{digits}f}%"
-
-
-def shares(counts: Sequence[int]) -> list[str]:
-    """The share of each count in their sum, such that the printed ones add up to 100.0% (largest remainders).
-
-    Where others are too few to show, they read '<0.1%' and the largest is not shown as all.
-    """
-    total = sum(counts)
-    if not total:
-        return ["-" for _ in counts]
-    parts = [1000 * count // total for count in counts]
-    remainders = [1000 * count % total for count in counts]
-    most = sorted(range(len(counts)), key=lambda i: -remainders[i])
-    for i in most[: 1000 - sum(parts)]:
-        parts[i] += 1
-    return [
-        "<0.1%" if count and not part else f"{(999 if part == 1000 and count < total else part) / 10:.1f}%"
-        for part, count in zip(parts, counts, strict=True)
-    ]
 
 
 def _positional(value: float, digits: int, separator: str) -> str:
@@ -145,11 +119,6 @@ def limit(value_s: float) -> str:
     return f"{option(value_s)} s"
 
 
-def were(value: float, one: str) -> str:
-    """'request was' of one, else 'requests were'."""
-    return f"{one} was" if value == 1 else f"{one}s were"
-
-
 def count(value: float | None, one: str, many: str | None = None) -> str:
     """'1 request', '1,200 requests'."""
     if value is None:
@@ -200,43 +169,3 @@ def in_markdown(value: object, limit: int | None = 200) -> str:
     """Text for a markdown table: marks escaped, no markup, addresses do not become links."""
     text = html.escape(clean(value, limit), quote=False)
     return _MARKDOWN.sub(r"\\\1", text).replace("://", r"\://").replace("www.", r"www\.")
-
-
-MOST = 3
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-
-Counted = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Error:
-    """An error text of the backend and how often it came; without a status, the line that says what is not shown."""
-
-    status: str
-    text: str
-    count: str
-
-
-def errors(table: pa.Table) -> tuple[Error, ...]:
-    """The most frequent kinds of error, each cut to 300 characters, and how many kinds there are besides."""
-    table = table.filter(pc.invert(pc.is_in(table.column("status"), pa.array(ENDED_WELL))))
-    failed = table.select(["status", "error"]).filter(pc.is_valid(table.column("error")))
-    kinds: dict[tuple[str, str], list[Counted]] = defaultdict(list)
-    for row in failed.group_by(["status", "error"]).aggregate([([], "count_all")]).to_pylist():
-        text = clean(row["error"], 300)
-        kinds[clean(row["status"]), _NUMBER.sub("N", text)].append((text, row["count_all"]))
-    counted = [(sum(n for _, n in texts), key) for key, texts in kinds.items()]
-    ranked = sorted(counted, key=lambda kind: (-kind[0], kind[1]))
-    listed = tuple(Error(key[0], _common(text for text, _ in kinds[key]), f"{n:,}") for n, key in ranked[:MOST])
-    if len(ranked) == len(listed):
-        return listed
-    more = f"and {len(ranked) - MOST:,} more (see the column error of requests.parquet)"
-    return (*listed, Error("", more, f"{sum(n for n, _ in ranked[MOST:]):,}"))
-
-
-def _common(texts: Iterable[str]) -> str:
-    """One text for texts that differ only in numbers: those that differ become N."""
-    first, *others = dict.fromkeys(texts)
-    columns = zip(*(_NUMBER.findall(text) for text in (first, *others)), strict=True)
-    printed = iter([numbers[0] if len(set(numbers)) == 1 else "N" for numbers in columns])
-    return _NUMBER.sub(lambda _: next(printed), first)

@@ -1,28 +1,33 @@
 """The result of a run as printed rows: percentiles with bounds, counts by status, errors, rates."""
 
 import dataclasses
-from collections import Counter
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, zip_longest
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from harness.api import ENDED_WELL
 from harness.data.folder import Run
-from harness.data.run_json import Described, RunInfo, ScoredBound, Summary
+from harness.data.run_json import Described, RunInfo, ScoredBound
 from harness.metrics.measure import ended_well, in_summary, metrics
-from harness.metrics.summary import describe, percentiles_of, summarize
+from harness.metrics.summary import describe, percentiles_of
 from harness.validity.client_warnings import tokens_text
 from harness.validity.remote import of_held_back
 from reports import _data, _format, _sending
-from reports._format import Error, clean, errors
+from reports._format import clean
 from reports._sending import Floor
 
 MOST_CLASSES = 8
+MOST_ERRORS = 3
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +58,6 @@ class Client:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """The percentile table of one class of traffic."""
-
-    note: str
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Result:
     """Numbers and printed rows; `broken` names percentile bounds.
 
@@ -80,28 +77,16 @@ class Result:
     slo_text: str
     overloaded: bool
     rate_rps: float | None
-    rate: str
-    span: str
-    flow: str
     rows: tuple[Row, ...]
-    classes: tuple[Group, ...]
-    counts: tuple[tuple[str, str, str], ...]
-    errors: tuple[Error, ...]
 
 
 def result(run: Run) -> Result:
-    """The result of `run`: its stored summary, or one made now for a run that was killed before it had one."""
-    slo = _data.slo(run)
-    summary = run.info.summary or summarize(run.requests, slo, percentiles=percentiles_of(run.info.spec))
+    """The result of a run as its summary has it."""
+    slo, summary = _data.slo(run), run.info.summary
     bounds = summary.bounds
     total, ok = run.requests.num_rows, summary.status.get("ok", 0)
-    requested = run.info.workload.rate_rps
-    rate = float(requested) if requested is not None and requested > 0 else None
-    offered = _sending.offered(run.info, rate)
     overloaded = run.info.warning("overload") is not None
     measured = {} if overloaded else {**summary.metrics, **_largest(run, bounds)}
-    counts = {status: n for status, n in {**summary.status, "ok": ok}.items() if n or status == "ok"}
-    shares = _format.shares(list(counts.values()))
     return Result(
         total=total,
         ok=ok,
@@ -113,14 +98,8 @@ def result(run: Run) -> Result:
         broken=tuple(_bound_name(b) for b in bounds if b.percentile is not None and b.passed is False),
         slo_text=_slo_text(bounds, slo.goal),
         overloaded=overloaded,
-        rate_rps=offered,
-        rate=_sending.rate(run.info, rate),
-        span=_span(run.info, summary),
-        flow=", ".join((*_flow(run.info, summary, offered, overloaded=overloaded), *_found(run))),
+        rate_rps=_sending.offered(run.info),
         rows=rows(measured, bounds, slo.goal, _client(run), _data.percentiles(run)),
-        classes=_classes(run, bounds, slo.goal, overloaded=overloaded),
-        counts=tuple((clean(s), f"{n:,}", share) for (s, n), share in zip(counts.items(), shares, strict=True)),
-        errors=errors(run.requests),
     )
 
 
@@ -230,42 +209,50 @@ def _by_percentile(bounds: Iterable[ScoredBound]) -> bool:
     return all(b.percentile is not None for b in bounds)
 
 
-def _span(info: RunInfo, summary: Summary) -> str:
-    window = summary.window_s
+def span(info: RunInfo) -> str:
+    """How long requests were sent, or measured."""
+    window = info.summary.window_s
     if window is None and info.source:
         return "sent at unknown times"
-    if not summary.requests:
+    if not info.summary.requests:
         return "nothing sent"
-    if summary.requests == 1:
+    if info.summary.requests == 1:
         return ""
     at_once = _sending.at_once(info)  # then the window is the time to the last token
     how = "measured" if info.warmup.requests else "sent"
     return f"{how} over {_format.seconds(window)}" if window and not at_once else "sent at one instant"
 
 
-def _flow(info: RunInfo, summary: Summary, rate: float | None, *, overloaded: bool) -> Iterator[str]:
+def counts(info: RunInfo) -> str:
+    """The requests by how they ended, with their shares."""
+    by_status = {"ok": 0, **info.summary.status}
+    total = max(1, sum(by_status.values()))
+    return ", ".join(f"{n:,} {clean(status)} ({_format.share(n / total)})"
+                     for status, n in by_status.items() if n or status == "ok")  # fmt: skip
+
+
+def flow(run: Run, result: Result) -> Iterator[str]:
     """Rates by the time of sending; of an overloaded run what was served up to the last answer, and no goodput."""
+    info, summary = run.info, run.info.summary
     name, served, output = "", summary.throughput_rps, summary.output_tps
-    if overloaded:
+    if result.overloaded:
         name = "served "
         served, output = (None if v is UNSET else v for v in (info.request_throughput, info.output_throughput))
     yield f"{name}{_format.number(served)} req/s"
-    if summary.bounds and _by_percentile(summary.bounds) and not overloaded:
+    if summary.bounds and _by_percentile(summary.bounds) and not result.overloaded:
         yield "goodput - (no bound on single requests)"
-    elif summary.bounds and not overloaded:
-        at_rate = f" at {_format.plain(rate, 4)} req/s" if rate else ""
+    elif summary.bounds and not result.overloaded:
+        at_rate = f" at {_format.plain(result.rate_rps, 4)} req/s" if result.rate_rps else ""
         within = "the bounds on single requests" if summary.percentiles_passed else "the SLO"
         yield f"goodput {_format.number(summary.goodput_rps)} req/s (within {within}{at_rate})"
-    yield f"output {_format.number(output)} tokens/s" + (" up to the last answer" if overloaded else "")
+    yield f"output {_format.number(output)} tokens/s" + (" up to the last answer" if result.overloaded else "")
     if summary.tokens and summary.tokens.output and summary.status.get("ok"):
         mean, streamed = (n / summary.status["ok"] for n in (summary.tokens.output, summary.tokens.streamed or 0))
         yield tokens_text(mean, streamed) + " an answer"
-    yield f"failed {sum(n for status, n in summary.status.items() if status not in ENDED_WELL):,}"
-    if empty := summary.status.get("empty"):
-        yield f"empty {empty:,}"
     if summary.preemptions:
         yield f"preemptions {summary.preemptions:,}{_preemption_cost(info.backend)}"
     yield from _cluster(info.backend)
+    yield from _found(run)
 
 
 def _preemption_cost(backend: Mapping[str, Any]) -> str:
@@ -299,31 +286,28 @@ def _found(run: Run) -> Iterator[str]:
         yield f"prefix cache found {_format.share(cached / prompt if prompt else 0.0)} of the prompt tokens{best}"
 
 
-def _classes(run: Run, bounds: list[ScoredBound], goal: float, *, overloaded: bool) -> tuple[Group, ...]:
-    """Percentiles of each class of traffic, when there are several, the largest first."""
+def classes(run: Run, result: Result) -> Iterator[tuple[str, tuple[Row, ...]]]:
+    """Percentiles of each class of traffic with what it is, when there are several, the largest first."""
     tags = run.requests.column("tag")
-    if tags.null_count == len(tags):
-        return ()
     counted = Counter({row["values"]: row["counts"] for row in pc.value_counts(tags).to_pylist()})
-    largest = [tag for tag, _ in counted.most_common(MOST_CLASSES) if len(counted) > 1]
-    return tuple(_class(run, tag, bounds, goal, overloaded=overloaded) for tag in largest)
-
-
-def _class(run: Run, tag: str | None, bounds: list[ScoredBound], goal: float, *, overloaded: bool) -> Group:
-    tags = run.requests.column("tag")
-    rows_of = pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)
-    in_class = rows_of.to_numpy()
-    ok = in_class & _data.answered(run)
-    names = [m.name for m in in_summary() if run.whole is None or not m.pooled]  # all gaps of a large run: too many
+    # all gaps of a large run are too many
+    names = [m.name for m in in_summary() if run.whole is None or not m.pooled]
     percentiles = percentiles_of(run.info.spec)
-    names = [] if overloaded else names
-    measured = {name: describe(_values(run, name, ok), metrics()[name].unit, percentiles) for name in names}
-    class_bounds = [replace(b, tag=None) for b in bounds if tag is not None and b.tag == tag and b.percentile is None]
-    measured |= {} if overloaded else _largest(run, class_bounds, in_class)
-    name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
-    failed = int(np.sum(in_class & ~ended_well(run.requests)))
-    note = f"{_format.count(int(in_class.sum()), 'request')} {name}, {failed:,} failed"
-    return Group(note, rows(measured, class_bounds, goal, _client(run), _data.percentiles(run)))
+    for tag, n in counted.most_common(MOST_CLASSES) if len(counted) > 1 else ():
+        in_class = (pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)).to_numpy()
+        bounds = [
+            replace(b, tag=None)
+            for b in run.info.summary.bounds if tag is not None and b.tag == tag and b.percentile is None
+        ]  # fmt: skip
+        measured: dict[str, Described] = {}
+        if not result.overloaded:
+            ok = in_class & _data.answered(run)
+            measured = {name: describe(_values(run, name, ok), metrics()[name].unit, percentiles) for name in names}
+            measured |= _largest(run, bounds, in_class)
+        failed = int(np.sum(in_class & ~ended_well(run.requests)))
+        name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
+        note = f"{_format.count(n, 'request')} {name}, {failed:,} failed"
+        yield note, rows(measured, bounds, result.goal, _client(run), _data.percentiles(run))
 
 
 def _values(run: Run, name: str, ok: np.ndarray) -> np.ndarray:
@@ -333,3 +317,27 @@ def _values(run: Run, name: str, ok: np.ndarray) -> np.ndarray:
     values = _data.metric(run, name)[ok]
     finite: np.ndarray = values[np.isfinite(values)]
     return finite
+
+
+def errors(table: pa.Table) -> Iterator[tuple[str, str, str]]:
+    """The most frequent kinds of error (status, text, count), and how many kinds there are besides.
+
+    Texts that differ only in numbers are one kind; those that differ become N.
+    """
+    failed = table.filter(pc.invert(pc.is_in(table.column("status"), pa.array(ENDED_WELL)))).select(["status", "error"])
+    kinds: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
+    for row in failed.filter(pc.is_valid(failed["error"])).group_by(["status", "error"]).aggregate(
+        [([], "count_all")]
+    ).to_pylist():  # fmt: skip
+        text = clean(row["error"], 300)
+        kinds[clean(row["status"]), _NUMBER.sub("N", text)].append((text, row["count_all"]))
+    ranked = sorted((-sum(n for _, n in texts), key) for key, texts in kinds.items())
+    for n, key in ranked[:MOST_ERRORS]:
+        texts = [text for text, _ in kinds[key]]
+        columns = zip(*map(_NUMBER.findall, texts), strict=True)
+        printed = [numbers[0] if len(set(numbers)) == 1 else "N" for numbers in columns]
+        between = zip_longest(_NUMBER.split(texts[0]), printed, fillvalue="")
+        yield key[0], "".join(chain.from_iterable(between)), f"{-n:,}"
+    if more := ranked[MOST_ERRORS:]:
+        text = f"and {len(more):,} more (see the column error of requests.parquet)"
+        yield "", text, f"{-sum(n for n, _ in more):,}"

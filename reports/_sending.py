@@ -10,10 +10,9 @@ import numpy as np
 import pyarrow.compute as pc
 from msgspec import UNSET
 
-from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo, Sender
-from harness.metrics.measure import in_summary
+from harness.metrics.measure import headline
 from harness.metrics.quantiles import quantile
 from harness.validity import client_warnings
 from harness.validity.remote import (
@@ -27,7 +26,7 @@ from harness.validity.remote import (
 )
 from reports import _format
 from reports._format import clean
-from reports._system import Facts, first, pairs, part
+from reports._system import Facts, first, part
 from reports.document import Cell
 
 NAMED_HOSTS = 4
@@ -45,20 +44,26 @@ def at_once(info: RunInfo) -> bool:
     return isinstance(span_s, int | float) and span_s < INSTANT_S and info.schedule.requests not in (0, 1)
 
 
-def rate(info: RunInfo, requested_rps: float | None) -> str:
+def requested(info: RunInfo) -> float | None:
+    """The requested rate, where there is one (req/s)."""
+    rate_rps = info.workload.rate_rps
+    return float(rate_rps) if rate_rps is not None and rate_rps > 0 else None
+
+
+def rate(info: RunInfo) -> str:
     """'requested 12 req/s, drawn 11.8, achieved 11.9 req/s'; what is not known is left out.
 
     With sessions, all requests together come first and then the sessions; of a closed loop how many users it has.
     """
-    sending, after = info.fidelity, info.fidelity.follow_ups
+    sending, after, requested_rps = info.fidelity, info.fidelity.follow_ups, requested(info)
     total = None if sending.all is None else sending.all.rps
     achieved = [] if total is None else [f"achieved {_format.number(total)} req/s"]
     if after is not None and after.closed:
         return ", ".join([f"closed loop of {_format.count(sending.scheduled, 'user')}", *achieved])
-    requested = [f"requested {_format.plain(requested_rps, 4)} req/s"] if requested_rps else []
     if after:
         sessions = ", ".join(_arrivals(info, sending.requested_rps, ""))
-        return ", ".join([*requested, *achieved]) + (f"; sessions per second: {sessions}" if sessions else "")
+        requested_text = [f"requested {_format.plain(requested_rps, 4)} req/s"] if requested_rps else []
+        return ", ".join([*requested_text, *achieved]) + (f"; sessions per second: {sessions}" if sessions else "")
     return ", ".join(_arrivals(info, requested_rps, " req/s"))
 
 
@@ -79,12 +84,12 @@ def _arrivals(info: RunInfo, requested_rps: float | None, unit: str) -> Iterator
         yield f"achieved {_format.number(sent_rps)}{unit}"
 
 
-def offered(info: RunInfo, requested_rps: float | None) -> float | None:
+def offered(info: RunInfo) -> float | None:
     """Requests per second that a result speaks of: those requested, or those that came where that is left open.
 
     Answers decide it where requests follow them, chance where the rate itself is random or few requests were drawn.
     """
-    sending = info.fidelity
+    sending, requested_rps = info.fidelity, requested(info)
     if sending.follow_ups:
         return (sending.all.rps if sending.all else None) or requested_rps
     drawn_rps = sending.drawn_rps
@@ -105,10 +110,8 @@ def fidelity(info: RunInfo) -> str:
         origin = info.workload.provenance
         expected = first(origin, "expected") or first(part(origin, "arrivals"), "expected")
         return ", ".join(texts) + (f"; expected {expected}" if expected else "")
-    if sending.line:
-        return clean(sending.line, 600).removeprefix("sending: ")
-    facts = encode(sending) if sending else {}
-    return pairs(facts) or "The run ended before its sending could be judged."
+    line = clean(sending.line or "", 600).removeprefix("sending: ")  # of an older run, which has no facts
+    return line or "The run ended before its sending could be judged."
 
 
 def _texts(sending: Fidelity) -> Iterator[str]:
@@ -198,14 +201,7 @@ def server_note(run: Run) -> str:
     gaps = f", {_format.count(metrics.failed, 'reading')} failed" if metrics.failed else ""
     if not metrics.kind:
         return f"From {pages}{gaps}: no known server has such names"
-    return f"{_who(run)} reports of itself ({pages}{gaps})"
-
-
-def _who(run: Run) -> str:
-    """The server, and whose names its metrics have where they are those of another."""
-    kind = clean(run.info.server.kind or "the server", 40)
-    name = clean(run.info.capabilities.get("kind") or kind, 40)
-    return name if name == kind else f"{name} (metrics with the names of {kind})"
+    return f"{clean(run.info.capabilities.get('kind') or metrics.kind, 40)} reports of itself ({pages}{gaps})"
 
 
 def side(row: Compared) -> tuple[str | Cell, ...]:
@@ -240,16 +236,13 @@ def _signed(value: float | None, unit: str, shown: str) -> str:
 
 def _client(run: Run) -> Iterator[tuple[str, str]]:
     yield "Senders", ", ".join(_sending(run))
-    yield "Hosts", "; ".join(map(_host, _hosts(run)))
     yield "Stamps", _stamps(run)
     yield "Read lag", ", ".join(_lag(run))
-    yield "Client floor", ", ".join(_floor(run.info))
     yield "Connections", ", ".join(_connections(run))
     yield "HTTP status", _counted(run, "http_status")
     yield "Finish reason", _counted(run, "finish_reason")
     yield "Tokens counted by", _counted(run, "counted_by")
     yield "Answers", ", ".join(_answers(run))
-    yield "First event", ", ".join(_first(run))
     if len(_values(run, "address")) > 1:
         yield "Addresses", _counted(run, "address")
 
@@ -262,8 +255,6 @@ def _sending(run: Run) -> Iterator[str]:
     yield f"busiest second {_format.share(most(senders, 'cpu_share_max'))} of a core"
     yield f"waited {_format.share(most(senders, 'run_wait_share'))} of the time for one"
     yield f"longest stall {_format.seconds(most(senders, 'stall_max_s'))}"
-    if pause_s := most(senders, "gc_max_s"):
-        yield f"garbage collection {_format.seconds(pause_s)} at most"
 
 
 def _processes(run: Run) -> str:
@@ -283,14 +274,6 @@ def _processes(run: Run) -> str:
 def _hosts(run: Run) -> list[Sender]:
     """The senders on other machines."""
     return [sender for sender in run.info.client.per_sender if sender.host]
-
-
-def _host(sender: Sender) -> str:
-    """A host and its monotonic clock against that of the machine that recorded the run."""
-    offset_s, drift_s, error_s = (float(value or 0.0) for value in
-                                  (sender.clock_offset_s, sender.clock_drift_s, sender.clock_error_s))  # fmt: skip
-    drift = f"drifted by {_format.seconds(abs(drift_s))}" if sender.clock_drift_s else "not compared after the run"
-    return f"{clean(sender.host, 60)}: clock {offset_s:+,.6f} s, {drift}, known to {_format.seconds(error_s)}"
 
 
 def _stamps(run: Run) -> str:
@@ -316,27 +299,12 @@ def _lag(run: Run) -> Iterator[str]:
         yield f"{_format.share(shared)} of the token events read with a later one"
 
 
-def _floor(info: RunInfo) -> Iterator[str]:
-    by_metric, measured = floors(info), info.floor
-    if not by_metric or not measured:
-        yield no_floor(info)
-        return
-    listed = [(metric.label, by_metric[metric.name]) for metric in in_summary() if metric.name in by_metric]
-    errors = (f"{name} {pair(floor, _unit(floor))} {_unit(floor)}" for name, floor in listed)
-    yield f"p50 / p99 of the client's error: {', '.join(errors)}"
-    if measured.streams is not None and measured.rate_rps is not None:
-        yield f"at {_format.count(measured.streams, 'stream')} and {_format.number(measured.rate_rps)} req/s"
-    if measured.seconds:
-        yield f"measured for {_format.seconds(measured.seconds)} before and after the run"
-
-
-def no_floor(info: RunInfo) -> str:
-    """That no floor was measured, and why."""
-    return "not measured" + (f": {clean(info.floor_why, 200)}" if info.floor_why else "")
-
-
-def _unit(floor: Floor) -> str:
-    return _format.unit_of([floor.p99_s])
+def floor_text(info: RunInfo) -> str:
+    """The client's floor of the metrics in the summary, or that none was measured, and why."""
+    by_metric = floors(info)
+    texts = [f"{metric.label} {_format.seconds(floor.p50_s)} (p50), {_format.seconds(floor.p99_s)} (p99)"
+             for metric in headline() if (floor := by_metric.get(metric.name)) is not None]  # fmt: skip
+    return "; ".join(texts) or "not measured" + (f": {clean(info.floor_why, 200)}" if info.floor_why else "")
 
 
 def pair(floor: Floor, unit: str) -> str:
@@ -356,8 +324,6 @@ def _connections(run: Run) -> Iterator[str]:
         yield f"{_format.count(len(waited_s), 'request')} waited for one (p99 {longest})"
     if resent := total(senders, "resent"):
         yield f"{_format.count(resent, 'request')} sent again on a fresh one"
-    if files := most(senders, "open_files"):
-        yield f"{files:,.0f} files open of {most(senders, 'open_files_limit'):,.0f}"
 
 
 def _answers(run: Run) -> Iterator[str]:
@@ -375,14 +341,6 @@ def _answers(run: Run) -> Iterator[str]:
     cached = column(run.requests, "cached_tokens")
     if cached.sum() > 0 and counted.sum() > 0:
         yield f"{_format.share(float(cached.sum() / counted.sum()))} of the prompt tokens from the server's cache"
-
-
-def _first(run: Run) -> Iterator[str]:
-    before_s, after_s = client_warnings.first_gaps_s(run)
-    if before_s > client_warnings.APART_S:
-        yield f"{_format.seconds(before_s)} before the first token (median)"
-    if after_s > client_warnings.APART_S:
-        yield f"first text of the answer {_format.seconds(after_s)} after the first token (median)"
 
 
 def _values(run: Run, name: str) -> list[tuple[str, int]]:

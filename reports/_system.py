@@ -292,20 +292,3 @@ _OF_ALL = (
     ("goodput", "requests within the SLO per second, at the rate of this run"),
     ("throughput", "requests that ended well per second"),
 )
-
-OF_REMOTE = (
-    ("token event", "an event of the stream whose first choice has text of the answer, reasoning or a tool call"),
-    ("stamp", "when the kernel received the bytes that completed an event, in seconds of the monotonic clock"),
-    (
-        "read lag",
-        "reading minus receiving (s): it delays no stamp, but bytes that are read together share the last one",
-    ),
-    (
-        "client floor",
-        (
-            "the client's own error against a server with known times, at the rate and streams of the run: half and "
-            "99% of all stamps are nearer to the truth; no digit below it is printed, a bound within it is unresolved"
-        ),
-    ),
-)
-"""What only a run against a remote server needs."""

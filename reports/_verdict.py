@@ -37,8 +37,7 @@ def state(run: Run) -> tuple[str, str]:
         how = _ENDS.get(clean(run.info.state or ""), "It ended early: ")
         planned = (run.info.schedule.requests or 0) if run.schedule is None else run.schedule.num_rows
         out_of = f" of {planned:,} planned" if planned else ""
-        were = _format.were(planned or run.requests.num_rows, "request")
-        text = f"{how}{run.requests.num_rows:,}{out_of} {were} recorded, and all figures are of these alone."
+        text = f"{how}requests recorded: {run.requests.num_rows:,}{out_of}. All figures are of these alone."
         word, reason = "INTERRUPTED" if run.info.state == "interrupted" else "NOT FINISHED", " ".join([text, *reasons])
     elif not verdict:
         word, reason = "NOT JUDGED", "The run holds no verdict."

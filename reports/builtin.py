@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from harness.data.codec import encode
 from harness.data.folder import Run
-from harness.metrics.summary import percentiles_of, summarize
 from reports import _data, _pictures, _tables
 from reports._format import clean
 from reports.answers.run import document
@@ -124,9 +123,7 @@ class Json:
 
     def render(self, run: Run) -> str:
         """The text, ending with a newline; control characters are escaped as JSON does."""
-        info = encode(run.info) | {"complete": run.complete}
-        if not run.info.summary:
-            info["summary"] = encode(summarize(run.measured, _data.slo(run), percentiles=percentiles_of(run.info.spec)))
+        info = encode(_data.summarized(run).info) | {"complete": run.complete}
         return json.dumps(info, indent=self.indent, ensure_ascii=True, allow_nan=False) + "\n"
 
 

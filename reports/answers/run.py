@@ -5,13 +5,14 @@ from functools import partial
 
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
-from harness.metrics.measure import headline, run_metrics
+from harness.metrics.measure import run_metrics
 from harness.metrics.resources import resources
 from harness.metrics.summary import percentiles_of
+from harness.validity.remote import is_remote
 from reports import _cluster, _data, _format, _rows, _sending, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
-from reports._system import OF_REMOTE, Facts, first, in_use
+from reports._system import Facts, first
 from reports.document import Block, Cell, Document, Figure, Finding, Markup, Notice, Section, Table
 
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline")
@@ -34,6 +35,7 @@ GOAL_OF_P90 = 0.94
 
 def document(run: Run) -> Document:
     """The report of a run, a killed one too; figures are drawn by the page alone."""
+    run = _data.summarized(run)
     result = _rows.result(_data.measured(run))
     word, state = _verdict.state(run)
     mark = _verdict.mark(run, result)
@@ -45,7 +47,7 @@ def document(run: Run) -> Document:
     if run.info.source and not run.info.source.per_request:
         requests = f"aggregates of {_format.count(run.info.summary.requests or 0, 'request')}"
     seed = "" if run.info.seed is None else f"seed {clean(run.info.seed)}"
-    texts = [*_system.source(run.info.workload, run.info.spec), requests, seed, result.span]
+    texts = [*_system.source(run.info.workload, run.info.spec), requests, seed, _rows.span(run.info)]
     return Document(
         title=f"{workload} {by} {_backend_name(run.info)}" + (f", {day}" if day else ""),
         subtitle=", ".join(text for text in texts if text),
@@ -59,7 +61,6 @@ def document(run: Run) -> Document:
         next=_verdict.advice(run, result),
         commands=_system.commands(run),
         used=_system.used(run),
-        definitions=(*in_use(), *(OF_REMOTE if _sending.client(run) else ())),
     )
 
 
@@ -86,26 +87,23 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     yield "SLO", result.slo_text
     yield "System", _system.system(info.backend, info.host) or _backend_name(info)
     yield "Step times", _system.trust(info.backend)
-    yield "Rate", result.rate
+    yield "Rate", _sending.rate(info)
     yield "Trace", _trace(info.workload.provenance)
     yield "Warm-up", _verdict.warmup(run)
     yield "Interval", "" if result.total == 0 else _verdict.interval(info)
-    yield "Throughput", result.flow
+    yield "Throughput", ", ".join(_rows.flow(_data.measured(run), result))
     yield "Deployment", "" if result.overloaded else ", ".join(_per_unit(info))
     yield "Router", _cluster.line(run)
     if not result.overloaded and (_data.has_steps(run) or not SHOWN_WITHOUT_STEPS.isdisjoint(info.summary.run_metrics)):
         yield "Variation", ", ".join(_variation(info))
-    yield "Requests", ", ".join(f"{count} {status} ({share})" for status, count, share in result.counts)
-    if _sending.client(run):
+    yield "Requests", _rows.counts(info)
+    if is_remote(run):
         yield "Misses", _data.missed(_data.measured(run))
     yield "Sending", _sending.fidelity(info)
     if info.virtual:
         yield "Client floor", "none: time is simulated"
-    elif _sending.client(run):
-        floors = _sending.floors(info)
-        by_label = [(metric.label, floors[metric.name]) for metric in headline() if metric.name in floors]
-        texts = (f"{name} {_format.seconds(f.p50_s)} (p50), {_format.seconds(f.p99_s)} (p99)" for name, f in by_label)
-        yield "Client floor", "; ".join(texts) or _sending.no_floor(info)
+    elif is_remote(run):
+        yield "Client floor", _sending.floor_text(info)
 
 
 def _per_unit(info: RunInfo) -> Iterator[str]:
@@ -159,10 +157,9 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
     fidelity = [figure for figure, section in drawn.values() if section == figures.FIDELITY]
     key = [drawn.pop(name)[0] for name in KEY_FIGURES if name in drawn]
     others = [figure for figure, section in drawn.values() if section != figures.FIDELITY]
-    classes = tuple(_rows_table(group.note, group.rows) for group in result.classes)
+    classes = tuple(_rows_table(note, rows) for note, rows in _rows.classes(_data.measured(run), result))
     latency = [_latencies(run, result)]
-    if result.errors:
-        errors = tuple((error.status, error.text, error.count) for error in result.errors)
+    if errors := tuple(_rows.errors(_data.measured(run).requests)):
         latency.append(Table("errors of the backend, the most frequent first (N: numbers that differ)",
                              ("status", "error", "requests"), errors, left=2))  # fmt: skip
     yield Section("percentiles", "Latency", tuple(latency))

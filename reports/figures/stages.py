@@ -162,7 +162,7 @@ def misses(run: Run) -> go.Figure | str:
     total = sum(causes.values())
     drawn = style.new(130 + 42 * len(causes))
     names = [cause_of(key).name for key in causes]
-    shares = _format.shares(list(causes.values()))
+    shares = [_format.share(count / total) for count in causes.values()]
     drawn.add_bar(
         x=[count / total * 100.0 for count in causes.values()], y=names, orientation="h", name="share of the misses",
         text=[f"{share} ({count:,})" for share, count in zip(shares, causes.values(), strict=True)],

@@ -180,7 +180,7 @@ def test_empty_answers_miss_the_slo_and_are_no_failures(scripted: Callable, run_
     assert info.verdict.valid and "5 of 20 answers are empty" in next(
         warned.message for warned in info.warnings if warned.code == "empty-answers"
     )
-    assert "failed 0, empty 5" in " ".join(run.memo["printed"].split())
+    assert "15 ok (75.0%), 5 empty (25.0%)" in " ".join(run.memo["printed"].split())
 
 
 def test_a_run_of_empty_answers_says_so(scripted: Callable, run_here: Callable) -> None:

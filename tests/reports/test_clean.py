@@ -93,31 +93,6 @@ def test_share_is_rounded_but_never_flatters(value: float, goal: float | None, e
 
 
 @pytest.mark.parametrize(
-    ("counts", "expected"),
-    [
-        ([237, 2, 1], ["98.8%", "0.8%", "0.4%"]),
-        ([1, 1, 1], ["33.4%", "33.3%", "33.3%"]),
-        ([9_999, 1], ["99.9%", "<0.1%"]),
-        ([240, 0], ["100.0%", "0.0%"]),
-        ([0], ["-"]),
-    ],
-)
-def test_shares_add_up(counts: list[int], expected: list[str]) -> None:
-    """The shares of a table would add up to 99.9 %, and a reader would look for the rest."""
-    assert expected == _format.shares(counts)
-
-
-@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=6).filter(any))
-def test_shown_shares_add_up_to_all(counts: list[int]) -> None:
-    """Some counts would add up to 100.1 %."""
-    shown = _format.shares(counts)
-
-    if "<0.1%" not in shown:
-        assert sum(round(float(part.rstrip("%")) * 10) for part in shown) == 1000
-    assert ("100.0%" in shown) == (sum(1 for count in counts if count) == 1)
-
-
-@pytest.mark.parametrize(
     ("value", "expected"),
     [(1e9, "1,000,000,000"), (2000.0, "2,000"), (0.25, "0.25"), (12.0, "12"), (1e-5, "0.00001"), (math.inf, "-")],
 )

@@ -269,7 +269,7 @@ def test_killed_run_says_so(make_run: MakeRun, put) -> None:
         put(run, **{key: None})
 
     words = " ".join(Page(Html(sections=("percentiles",)).render(run)).words().split())
-    assert "NOT FINISHED: It was killed, or is still running: 240 of 240 planned requests were recorded" in words
+    assert "NOT FINISHED: It was killed, or is still running: requests recorded: 240 of 240 planned" in words
     assert "of 240 requests recorded so far met the SLO" in words
 
 

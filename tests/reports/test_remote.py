@@ -61,7 +61,6 @@ def test_the_page_shows_client_and_server(remote_run: RemoteRun) -> None:
     assert "when the kernel received the bytes" in html
     assert "vllm reports of itself (http://127.0.0.1:8000/metrics, read 17 times)" in html
     assert '<a href="#server">' in html
-    assert html.index("<dt>read lag</dt>") > html.index('id="definitions"')
 
 
 def test_other_runs_have_no_such_parts(remote_run: RemoteRun) -> None:
@@ -140,8 +139,6 @@ def test_hosts_are_named_with_what_is_known_of_their_clocks(remote_run: RemoteRu
 
     assert "2 senders on far, near (clocks known to 1.50 ms)" in page
     assert "the clocks of the hosts that sent are known to 1.5 ms only" in text.replace("The clocks", "the clocks")
-    assert "far: clock +5,000.250000 s, drifted by 0.0200 ms, known to 1.50 ms" in page
-    assert "near: clock +0.000000 s, not compared after the run, known to 0.0800 ms" in page
 
 
 @pytest.mark.parametrize("facts", [{}, {"per_sender": []}, {"per_sender": [{}]}, {"senders": 2}])
