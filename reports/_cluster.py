@@ -25,6 +25,13 @@ State: TypeAlias = Literal["up", "starting", "draining", "down"]
 ENDS = ("ended_s", "prefill_end_s", "handoff_end_s", "sent_s", "scheduled_s")
 """Columns of which the latest is when a request without a token was over."""
 _STATES: dict[str, State] = {"scale": "starting", "drain": "draining", "up": "up", "down": "down"}
+_NAMES = {
+    "migrate": "migration", "requeue": "move between queues", "abort": "aborted migration", "role": "role change",
+    "scale": "replica added", "drain": "replica drained", "failed": "replica failed", "up": "replica up",
+    "replicate": "prefix copied", "hold": "request held", "reject": "request rejected",
+}  # fmt: skip
+"""Kinds of actions, as they are printed: `requeue` is a migration of a request that waited, so that nothing was copied,
+`failed` a replica that went down unless it was drained."""
 
 
 class Stay(NamedTuple):
@@ -122,15 +129,6 @@ class Done:
     def quantiles(self) -> list[str]:
         """Median and p99 of how long each took."""
         return [_format.seconds(value) for value in quantiles(self.took_s.copy(), (0.5, 0.99))]
-
-
-_NAMES = {
-    "migrate": "migration", "requeue": "move between queues", "abort": "aborted migration", "role": "role change",
-    "scale": "replica added", "drain": "replica drained", "failed": "replica failed", "up": "replica up",
-    "replicate": "prefix copied", "hold": "request held", "reject": "request rejected",
-}  # fmt: skip
-"""Kinds of actions, as they are printed: `requeue` is a migration of a request that waited, so that nothing was copied,
-`failed` a replica that went down unless it was drained."""
 
 
 @_data.once

@@ -1,12 +1,14 @@
 """What figures and pages ask of a run: arrays of its tables, its SLO, and how far each request is from it."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import pyarrow.compute as pc
 
 from harness.api import Slo
 from harness.data import large, run_json
@@ -39,6 +41,27 @@ from reports._format import clean
 T = TypeVar("T")
 EMPTY = "No request was recorded, so there is nothing to draw; run it longer or with more --requests."
 AGGREGATES = "The file holds aggregates and no single requests, so there is nothing to draw; the verdict says more."
+S = TypeVar("S", bound="Remembering")
+NAMES = {
+    LATENESS: "client lateness", QUEUE: "queue", QUEUE_PREFILL: "queue and prefill", PREFILL: "prefill",
+    HANDOFF: "hand-off", STALL: "stall", DECODE: "decode", PREEMPTED: "preempted", UNKNOWN: "unknown (no stamps)",
+}  # fmt: skip
+STALLED = (
+    "Stall is the time after the first token in which the request waits to decode or its replica works on prompts "
+    "alone."
+)
+UNSTAMPED = (
+    "This backend stamps no stages, so queue and prefill are not separate; --backend engine and --backend sim do."
+)
+BY_SERVER = (
+    "The time before the first token is divided between queue and prefill as in the server's answer, or as in the mean "
+    "of its histograms over the second in which the request ended."
+)
+RULE = (
+    "The bound that is broken worst decides; where the work it spans (prefill for TTFT, decode for TPOT and gaps, both "
+    "for E2E) breaks it by its own share of the time, that is the cause, otherwise the longest wait; a preempted "
+    "request that decoded too slowly counts as preempted."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +83,6 @@ class Remembering(Protocol):
 
     @property
     def memo(self) -> dict[str, Any]: ...
-
-
-S = TypeVar("S", bound=Remembering)
 
 
 def once(make: Callable[[S], T]) -> Callable[[S], T]:
@@ -230,6 +250,14 @@ def answered(run: Run) -> np.ndarray:
     return seen(run).ok
 
 
+def classes(run: Run, most: int) -> Iterator[tuple[str | None, np.ndarray]]:
+    """The classes of traffic, where there are several, the largest first: (requests,) which are in it."""
+    tags = run.requests.column("tag")
+    counted = Counter({row["values"]: row["counts"] for row in pc.value_counts(tags).to_pylist()})
+    for tag, _ in counted.most_common(most) if len(counted) > 1 else ():
+        yield tag, (pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)).to_numpy()
+
+
 @once
 def scored(run: Run) -> Score:
     """The score under the bounds of the SLO on single requests."""
@@ -248,28 +276,6 @@ def margins(run: Run) -> list[by_stage.Margin]:
 def stages(run: Run) -> run_json.Stages:
     """The time of the requests by stage and their misses by cause, as stored; of an older run computed now."""
     return run.info.stages or by_stage.summed(run, seen(run), scored(run), queue_shares)
-
-
-NAMES = {
-    LATENESS: "client lateness", QUEUE: "queue", QUEUE_PREFILL: "queue and prefill", PREFILL: "prefill",
-    HANDOFF: "hand-off", STALL: "stall", DECODE: "decode", PREEMPTED: "preempted", UNKNOWN: "unknown (no stamps)",
-}  # fmt: skip
-STALLED = (
-    "Stall is the time after the first token in which the request waits to decode or its replica works on prompts "
-    "alone."
-)
-UNSTAMPED = (
-    "This backend stamps no stages, so queue and prefill are not separate; --backend engine and --backend sim do."
-)
-BY_SERVER = (
-    "The time before the first token is divided between queue and prefill as in the server's answer, or as in the mean "
-    "of its histograms over the second in which the request ended."
-)
-RULE = (
-    "The bound that is broken worst decides; where the work it spans (prefill for TTFT, decode for TPOT and gaps, both "
-    "for E2E) breaks it by its own share of the time, that is the cause, otherwise the longest wait; a preempted "
-    "request that decoded too slowly counts as preempted."
-)
 
 
 def note(keys: tuple[str, ...]) -> str:

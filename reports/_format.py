@@ -16,6 +16,15 @@ from decimal import Decimal
 
 LEAST = 0.001
 """Times below this, in their unit, are printed as below it."""
+_ESCAPES = re.compile(
+    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)?"  # OSC: titles, links, clipboard
+    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]{0,4096}(?:\x1b\\|\x9c)?"  # DCS, SOS, PM, APC
+    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+    r"|\x1b[ -/]*[0-~]"  # two-byte escapes
+)
+_SPACES = re.compile(r"[\s\u2028\u2029]+")
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+_MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@])")
 
 
 def number(value: float | None, digits: int = 3, decimals: int = 9) -> str:
@@ -119,22 +128,24 @@ def limit(value_s: float) -> str:
     return f"{option(value_s)} s"
 
 
+def span(seconds_: float) -> str:
+    """A stretch of time in the largest unit of which it has several: '31 days', '58.4 minutes', '20 s'."""
+    for least, by, unit in ((2 * 86400, 86400, "days"), (3 * 3600, 3600, "hours"), (5 * 60, 60, "minutes")):
+        if seconds_ >= least:
+            return f"{plain(seconds_ / by, 3)} {unit}"
+    return limit(float(f"{seconds_:.3g}")) if seconds_ else "0 s"
+
+
+def percent(value: float) -> str:
+    """'90%', '99.9%'."""
+    return f"{option(value * 100)}%"
+
+
 def count(value: float | None, one: str, many: str | None = None) -> str:
     """'1 request', '1,200 requests'."""
     if value is None:
         return f"- {many or one + 's'}"
     return f"{value:,.0f} {one if value == 1 else many or one + 's'}"
-
-
-_ESCAPES = re.compile(
-    r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)?"  # OSC: titles, links, clipboard
-    r"|(?:\x1b[PX^_]|[\x90\x98\x9e\x9f])[^\x1b\x9c]{0,4096}(?:\x1b\\|\x9c)?"  # DCS, SOS, PM, APC
-    r"|(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|\x1b[ -/]*[0-~]"  # two-byte escapes
-)
-_SPACES = re.compile(r"[\s\u2028\u2029]+")
-_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u061c\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
-_MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$@])")
 
 
 def clean(value: object, limit: int | None = 200) -> str:

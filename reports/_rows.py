@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
@@ -288,13 +288,10 @@ def _found(run: Run) -> Iterator[str]:
 
 def classes(run: Run, result: Result) -> Iterator[tuple[str, tuple[Row, ...]]]:
     """Percentiles of each class of traffic with what it is, when there are several, the largest first."""
-    tags = run.requests.column("tag")
-    counted = Counter({row["values"]: row["counts"] for row in pc.value_counts(tags).to_pylist()})
     # all gaps of a large run are too many
     names = [m.name for m in in_summary() if run.whole is None or not m.pooled]
     percentiles = percentiles_of(run.info.spec)
-    for tag, n in counted.most_common(MOST_CLASSES) if len(counted) > 1 else ():
-        in_class = (pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)).to_numpy()
+    for tag, in_class in _data.classes(run, MOST_CLASSES):
         bounds = [
             replace(b, tag=None)
             for b in run.info.summary.bounds if tag is not None and b.tag == tag and b.percentile is None
@@ -306,7 +303,7 @@ def classes(run: Run, result: Result) -> Iterator[tuple[str, tuple[Row, ...]]]:
             measured |= _largest(run, bounds, in_class)
         failed = int(np.sum(in_class & ~ended_well(run.requests)))
         name = "without a class" if tag is None else f"of class {clean(tag, 60)}"
-        note = f"{_format.count(n, 'request')} {name}, {failed:,} failed"
+        note = f"{_format.count(int(in_class.sum()), 'request')} {name}, {failed:,} failed"
         yield note, rows(measured, bounds, result.goal, _client(run), _data.percentiles(run))
 
 

@@ -20,6 +20,19 @@ from harness.spec import Spec, parse
 from reports import _format
 from reports._format import clean
 
+Facts = tuple[tuple[str, str], ...]
+part = inner
+"""A nested object of an answer, or of free-form facts."""
+_OF_ALL = (
+    ("percentiles", "linear interpolation on the raw values of the requests that ended well"),
+    (
+        "attainment",
+        "share of all requests that meet every bound; rejected, failed, timed-out and dropped requests miss",
+    ),
+    ("goodput", "requests within the SLO per second, at the rate of this run"),
+    ("throughput", "requests that ended well per second"),
+)
+
 
 def system(backend: Mapping[str, Any], host: Mapping[str, Any]) -> str:
     """'opt-13b on a100-80g, sarathi, paged, 1 GPU'; empty where the backend names no model."""
@@ -208,13 +221,6 @@ def losses(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield "think times", clean(facts["think_times"], 200)
 
 
-Facts = tuple[tuple[str, str], ...]
-
-
-part = inner
-"""A nested object of an answer, or of free-form facts."""
-
-
 def first(source: Mapping[str, Any], *names: str) -> str | None:
     """The first of these keys that holds something, cleaned."""
     values = (source.get(name) for name in names)
@@ -281,14 +287,3 @@ def in_use() -> tuple[tuple[str, str], ...]:
         else:
             terms.append((metric.label, metric.about.strip().split("\n\n")[0].replace("\n", " ")))
     return (*terms, *_OF_ALL)
-
-
-_OF_ALL = (
-    ("percentiles", "linear interpolation on the raw values of the requests that ended well"),
-    (
-        "attainment",
-        "share of all requests that meet every bound; rejected, failed, timed-out and dropped requests miss",
-    ),
-    ("goodput", "requests within the SLO per second, at the rate of this run"),
-    ("throughput", "requests that ended well per second"),
-)

@@ -1,12 +1,10 @@
 """The numbers of runs as one tidy table: a row for each run, class of traffic, metric and statistic."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import UNSET
 
 from harness.data.folder import Run
@@ -24,6 +22,15 @@ MOST_CLASSES = 100
 
 _RATES = ("throughput_rps", "goodput_rps", "output_tps", "token_goodput_tps")
 _SENT = ("requested_rps", "drawn_rps", "achieved_rps")
+SCHEMA = pa.schema(
+    [
+        pa.field("run", pa.string(), nullable=False),
+        pa.field("class", pa.string()),
+        *(pa.field(name, pa.string(), nullable=False) for name in ("metric", "unit", "statistic")),
+        *(pa.field(name, pa.float64()) for name in ("value", "low", "high")),
+    ],
+    metadata={"bench.table": "metrics", "bench.schema_version": "1"},
+)
 
 
 class Row(NamedTuple):
@@ -41,15 +48,6 @@ class Row(NamedTuple):
 
 
 HEADS = ("run", "class", *Row._fields[2:])
-SCHEMA = pa.schema(
-    [
-        pa.field("run", pa.string(), nullable=False),
-        pa.field("class", pa.string()),
-        *(pa.field(name, pa.string(), nullable=False) for name in ("metric", "unit", "statistic")),
-        *(pa.field(name, pa.float64()) for name in ("value", "low", "high")),
-    ],
-    metadata={"bench.table": "metrics", "bench.schema_version": "1"},
-)
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -143,13 +141,10 @@ def _statistics(name: str, traffic: str | None, metric: str, values: Described, 
 
 def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
     """Every class of traffic, where there are several: its counts, attainment, and metrics that are one a request."""
-    tags = run.requests.column("tag")
-    counted = Counter({row["values"]: row["counts"] for row in pc.value_counts(tags).to_pylist()})
     measured = {k: v for k, v in summary.metrics.items() if not _data.pooled(k)}
-    for tag, n in counted.most_common(MOST_CLASSES) if len(counted) > 1 else []:
+    for tag, in_class in _data.classes(run, MOST_CLASSES):
         traffic = "(without a class)" if tag is None else clean(tag, 80)
-        in_class = (pc.is_null(tags) if tag is None else pc.fill_null(pc.equal(tags, tag), False)).to_numpy()
-        ok = in_class & _data.answered(run)
+        n, ok = int(in_class.sum()), in_class & _data.answered(run)
         yield Row(name, traffic, "requests", "requests", "count", float(n))
         yield Row(name, traffic, "failed", "share", "mean", float(n - ok.sum()) / n)
         if (attainment := _number(None if tag is None else summary.classes.get(tag))) is not None:

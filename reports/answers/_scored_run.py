@@ -10,8 +10,7 @@ from harness.experiments.rescore.slo_json import Groups, ScaleScore, ScoredRun, 
 from harness.metrics.measure import headline
 from harness.validity.remote import undecided
 from reports import _format
-from reports._format import clean, number, share
-from reports.answers.sweep import percent
+from reports._format import clean, number, percent, share
 from reports.document import Block, Figure, Table
 
 if TYPE_CHECKING:
@@ -36,24 +35,6 @@ ONE_GROUP = {
 }
 UNITS = {"prompt": "tokens", "output": "tokens", "time": "s"}
 """Units in the names of groups; a table has them in its head."""
-FACTS = {
-    "scale": (
-        "lowest scale at which a goal is met, every bound times the scale",
-        ("SLO", "goal or bound", "from scale"),
-        2,
-    ),
-    "unresolved": (
-        "unresolved by the client's timestamps, or as answers were held back",
-        ("SLO", "bounds", "attainment"),
-        2,
-    ),
-    "tasks": (
-        "tasks that met the SLO as a whole; goodput also with a task counted once among single requests",
-        ("SLO", "tasks", "attainment", "goodput (tasks/s)", "goodput (tasks and requests/s)"),
-        1,
-    ),
-}
-"""Tables of what is found of an SLO besides its score: caption, heads, columns of names."""
 QUANTITIES = {
     **{f"{name}_{at}_s": f"{name.upper()} {at}" for name in ("ttft", "tpot") for at in ("mean", "p50", "p99")},
     "itl_p50_s": "ITL p50",
@@ -81,7 +62,14 @@ def of_run(run: ScoredRun, info: SloAnswer, place: int) -> Iterator[Block]:
         if slo.scale is not None and slo.scale.factors:
             title = f"Attainment against the scale of {clean(slo.text, 60)}"
             yield Figure(f"scale-{place}-{i}", title, partial(_drawn_scale, slo.scale, run.goals))
-    yield from _facts_of_slos(run)
+    reached = [
+        (clean(slo.text), name, "at no scale" if at is None else number(at))
+        for slo in run.slos if slo.scale is not None
+        for name, at in (*zip(map(percent, run.goals), slo.scale.crossings, strict=True), *slo.scale.holds_from.items())
+    ]  # fmt: skip
+    if reached:
+        caption = "lowest scale at which a goal is met, every bound times the scale"
+        yield Table(caption, ("SLO", "goal or bound", "from scale"), tuple(reached), 2)
     for slo in run.slos:
         yield from _scale(slo)
         yield from _tokens(slo, unknown=run.failed if run.source else 0)
@@ -147,28 +135,14 @@ def _scores(run: ScoredRun, info: SloAnswer) -> Table:
                 rows.append((f"- {clean(bound.text)}", "", share(bound.attainment, goals[0])))
         for name, part in slo.classes.items() if len(slo.classes) > 1 else ():
             rows.append((f"- class {clean(name, 40)}", "", share(part, goals[0])))
+        if (task := slo.tasks) is not None:
+            goodput = f"{number(task.goodput_tasks_rps)} tasks/s"
+            rows.append((f"- {task.tasks:,} tasks, as a whole", "", share(task.attainment), goodput))
+        if slo.resolution is not None and slo.resolution.unresolved:
+            ends = " to ".join(map(share, slo.resolution.attainment or ())) or "-"
+            rows.append((f"- unresolved: {clean(', '.join(slo.resolution.unresolved))}", "", ends))
     full = tuple((*row, *[""] * (len(heads) - len(row))) for row in rows)
     return Table("SLOs and their bounds", heads, full, left=2)
-
-
-def _facts_of_slos(run: ScoredRun) -> Iterator[Table]:
-    """What is found of each SLO besides its score: scales that reach the goals, doubts, tasks."""
-    rows: dict[str, list[tuple[str, ...]]] = {name: [] for name in FACTS}
-    for slo in run.slos:
-        text = clean(slo.text)
-        if slo.scale is not None:
-            reached = [(percent(goal), at) for goal, at in zip(run.goals, slo.scale.crossings, strict=True)]
-            reached += [(clean(name), at) for name, at in slo.scale.holds_from.items()]
-            rows["scale"] += [(text, name, "at no scale" if at is None else number(at)) for name, at in reached]
-        if slo.resolution is not None and slo.resolution.unresolved:
-            between = " to ".join(map(share, slo.resolution.attainment or ())) or "-"
-            rows["unresolved"].append((text, clean(", ".join(slo.resolution.unresolved)), between))
-        if (task := slo.tasks) is not None:
-            rates = (number(task.goodput_tasks_rps), number(task.goodput_users_rps))
-            rows["tasks"].append((text, f"{task.tasks:,}", share(task.attainment), *rates))
-    for name, (caption, heads, left_aligned) in FACTS.items():
-        if rows[name]:
-            yield Table(caption, heads, tuple(rows[name]), left_aligned)
 
 
 def _scale(slo: SloScore) -> Iterator[Table]:

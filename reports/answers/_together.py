@@ -68,7 +68,7 @@ def _of_runs(info: SweepAnswer, home: Path) -> Document:
     return replace(
         page,
         title=f"{_format.count(runs, 'run')} of {_format.count(len(study.systems), 'system')}",
-        subtitle=f"made one by one; goal {' and '.join(map(sweep.percent, info.goals))}",
+        subtitle=f"made one by one; goal {' and '.join(map(_format.percent, info.goals))}",
         warnings=(*_slos(study), *page.warnings, *_traffic(study)),
         next=None,
         commands=(),
@@ -138,5 +138,5 @@ def _sections(found: Named, home: Path) -> Iterator[Section]:
             curve = [capacity.curve_table(info)] if info.curve else []
             blocks: tuple[Block, ...] = (*(capacity.headline(info, answer) for answer in info.answers), *curve)
         else:
-            blocks = (*sweep.tables(info), sweep.runs(info, path, home))
+            blocks = (*sweep.tables(info), *sweep.runs(info, path, home))
         yield Section(f"part-{number}", name, blocks)

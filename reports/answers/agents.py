@@ -12,7 +12,7 @@ from harness.metrics.objective import JOINT, parse_slo
 from reports import _format, _system
 from reports._format import clean
 from reports._system import flat, versions
-from reports.answers.capacity import of_runs, span
+from reports.answers.capacity import of_runs
 from reports.document import Document, Finding, Notice, Section, Table, figures_of, notices
 
 MORE = "A wider --tolerance, or more --max-requests or --budget, with the same --out."
@@ -54,7 +54,7 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
         mark=mark,
         good=True if mark == "FOUND" else False if mark == "TIER NOT MET" else None,
         findings=tuple(
-            Finding(_finding(info, answer), None if answer.state == "unresolved" else answer.state == "resolved",
+            Finding(_finding(answer), None if answer.state == "unresolved" else answer.state == "resolved",
                     (*_notes(info, answer), *(() if finished else (RESUME,))))
             for answer in info.answers
         ),
@@ -70,24 +70,16 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
     )  # fmt: skip
 
 
-def _finding(info: AgentsAnswer, one: TierAgents) -> str:
+def _finding(one: TierAgents) -> str:
     tier = clean(one.tier, 100)
     if one.agents is None:
         sides = f" {one.met:,} agents met it." if one.met else ""
         if one.met and one.missed:
             sides = f" Between {one.met:,} and {one.missed:,} agents."
         return f"{tier}: {clean(one.why or 'not known', 200)}{sides}"
-    over = "" if one.horizon is None else f" over {span(one.horizon.horizon_s)}"
-    parts = [f"{_agents(one)}{over} (95% interval {_interval(one, ' .. ')})"]
-    if one.per_gpu is not None and info.gpus:
-        gpus = _format.count(info.gpus, "GPU")
-        parts.append(f"{_number(one.per_gpu)} per GPU ({gpus})")
-    if one.per_kw is not None:
-        parts.append(f"{_number(one.per_kw)} per kW")
-    if one.usd_per_agent_hour is not None:
-        parts.append(f"{_number(one.usd_per_agent_hour)} USD per agent and hour")
+    over = "" if one.horizon is None else f" over {_format.span(one.horizon.horizon_s)}"
     unresolved = ", unresolved" if one.state == "unresolved" else ""
-    return f"{tier}: {', '.join(parts)}{unresolved}."
+    return f"{tier}: {_agents(one)}{over} (95% interval {_interval(one, ' .. ')}){unresolved}."
 
 
 def _notes(info: AgentsAnswer, one: TierAgents) -> Iterator[str]:

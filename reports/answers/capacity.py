@@ -25,28 +25,25 @@ from harness.experiments.capacity.trials import Trial, folder_name
 from harness.metrics.objective import JOINT, restored_slo
 from harness.validity.remote import floors_s
 from reports import _format
-from reports._format import clean
+from reports._format import clean, percent
 from reports._system import first, flat, part
 from reports.answers import sweep
-from reports.answers.sweep import percent
 from reports.document import (
-    Block,
     Cell,
     Command,
     Document,
-    Figure,
     Finding,
     Notice,
     Section,
     Table,
     figures_of,
+    listed,
     notices,
 )
 from reports.study import Study, folders, of_capacity, share, trials
 
 GOES_ON = "; with its --out it goes on from there"
 RUNNING = "This search was killed or is still running. Rerun the command with the same --out to finish it."
-RUNS_NEEDED = "Simulated trials store attainment only. This command stores runs, with latencies and stages"
 FLOOR_SHARE = 0.1
 """Of a bound that the client's error may be, before it limits a search."""
 MOST_ROWS = 200
@@ -129,7 +126,7 @@ def _mark(info: CapacityAnswer) -> tuple[str, bool | None]:
 
 def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
     """One line: the rate with its interval, the bracket where there is no estimate, or that there is no such rate."""
-    over = "" if one.horizon is None or not one.horizon.horizon_s else f" over {span(one.horizon.horizon_s)}"
+    over = "" if one.horizon is None or not one.horizon.horizon_s else f" over {_format.span(one.horizon.horizon_s)}"
     windows = "" if info.windows is None else f" in {percent(info.windows)} of the runs"
     start = f"Capacity{over} at {percent(one.goal)}{windows}"
     unresolved = ", unresolved" if one.state == "unresolved" else ""
@@ -232,8 +229,8 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
 
 def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[str]:
     """Say what the runs over a horizon were, and those near the answer."""
-    settled = f", after {span(over.settle_s)} that fill the system" if over.settle_s else ", from an idle start"
-    yield f"Of {_format.count(over.runs, 'run')} of {span(over.horizon_s)} each{settled}."
+    settled = f", after {_format.span(over.settle_s)} that fill the system" if over.settle_s else ", from an idle start"
+    yield f"Of {_format.count(over.runs, 'run')} of {_format.span(over.horizon_s)} each{settled}."
     if near is not None:
         quarters = ", ".join(f"{100 * share:.3g}" for share in near.quarters)
         falls = near.quarters[-1] < near.quarters[0] - (1 - goal) / 2
@@ -276,14 +273,6 @@ def check(info: CapacityAnswer, one: GoalCapacity) -> str:
         "warmup": f"{over.settle_s:.6g}s" if over.settle_s else "none",
     }
     return _command("sweep", info, options, leave_out=("goal", "requests", "warmup", "slo", "seed"))
-
-
-def span(seconds: float) -> str:
-    """`10 minutes`, `72 s`."""
-    minutes = seconds / 60
-    if minutes >= 2 and abs(minutes - round(minutes)) < 0.01:
-        return f"{minutes:.0f} minutes"
-    return f"{seconds:.4g} s"
 
 
 def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
@@ -333,7 +322,8 @@ def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator
 def _sections(info: CapacityAnswer, study: Study | None, path: Path | None) -> Iterator[Section]:
     """The curve, what only stored runs hold, and how the capacity was searched."""
     results = info.answers
-    yield Section("curve", "The curve", (*_figures("figures", study), *_curve(info, results)))
+    drawn = () if study is None else figures_of("study", study, section="figures")
+    yield Section("curve", "The curve", (*drawn, *_curve(info, results)))
     checks = [(entry, command) for entry in results if (command := check(info, entry))]
     name = "check: the mean attainment of these runs is the goal of"
     yield Section("check", "Check it", tuple(Command(f"{name} {percent(entry.goal)}", line) for entry, line in checks))
@@ -341,14 +331,7 @@ def _sections(info: CapacityAnswer, study: Study | None, path: Path | None) -> I
         return
     if any(point.folders for point in study.systems[0].points):
         yield from (section for section in sweep.of_figures(study) if section.key != "figures")
-    elif results and (command := around(info)):
-        yield Section("more", "Latencies, stages and other SLOs", (Command(RUNS_NEEDED, command),), detail=True)
-    blocks: tuple[Block, ...] = (*_goals(results), *_figures("search", study), *_trials(path))
-    yield Section("search", "The search", blocks, detail=True)
-
-
-def _figures(section: str, study: Study | None) -> tuple[Figure, ...]:
-    return () if study is None else tuple(figures_of("study", study, section=section))
+    yield Section("search", "The search", _trials(path), detail=True)
 
 
 def _curve(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Table]:
@@ -387,34 +370,11 @@ def curve_table(info: CapacityAnswer) -> Table:
     return Table(f"{curve_of(info)} by rate, as found", heads, rows)
 
 
-def _goals(results: Sequence[GoalCapacity]) -> Iterator[Table]:
-    rows: tuple[tuple[str | Cell, ...], ...] = tuple(
-        (
-            percent(row.goal),
-            Cell(clean(row.state), good=_STATES.get(row.state)),
-            *(_format.number(rate, 4) for rate in (row.capacity_rps, row.low_rps, row.high_rps, row.per_gpu_rps)),
-            "-" if row.half_width is None else _format.number(100 * row.half_width, 2),
-            str(row.seeds),
-            *(_format.number(rate, 4) for rate in row.bracket_rps),
-            clean(row.binding or "-"),
-        )
-        for row in results
-    )
-    heads = (
-        "goal", "state", "capacity (req/s)", "from (req/s)", "to (req/s)", "per GPU (req/s)", "half width (%)", "seeds",
-        "met at (req/s)", "missed at (req/s)", "binds",
-    )  # fmt: skip
-    if rows:
-        yield Table("capacity by goal", heads, rows)
-
-
-def _trials(path: Path) -> Iterator[Table]:
-    all_trials, stored = trials(path), folders(path)
-    if all_trials:
-        more = f" (the first {MOST_ROWS:,} of {len(all_trials):,})" if len(all_trials) > MOST_ROWS else ""
-        heads = ("trial", "kind", "rate (req/s)", "seed", "requests sent", "attainment", "waiting (s)")
-        rows = tuple(_trial(number, tried, stored) for number, tried in enumerate(all_trials[:MOST_ROWS], 1))
-        yield Table(f"trials in the order in which they were made{more}", heads, rows, left=2)
+def _trials(path: Path) -> tuple[Table, ...]:
+    stored = folders(path)
+    heads = ("trial", "kind", "rate (req/s)", "seed", "requests sent", "attainment", "waiting (s)")
+    rows = [_trial(number, tried, stored) for number, tried in enumerate(trials(path), 1)]
+    return listed("trials in the order in which they were made", heads, rows, MOST_ROWS, left=2)
 
 
 def _trial(number: int, tried: Trial, stored: Mapping[str, Path]) -> tuple[str | Cell, ...]:
@@ -441,14 +401,8 @@ def _cost(info: CapacityAnswer, spent: SearchCost) -> str:
     if info.invalid:
         reason = clean(info.invalid[0], 300).rstrip(".")
         text += f" ({_format.count(len(info.invalid), 'trial')} not valid and left out: {reason})"
-    sending = "" if info.clock == "virtual" else f", {_time(spent.system_s)} of traffic"
-    return f"{text}{sending}; the search took {_time(spent.wall_s)}"
-
-
-def _time(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    sending = "" if info.clock == "virtual" else f", {_format.span(spent.system_s)} of traffic"
+    return f"{text}{sending}; the search took {_format.span(spent.wall_s)}"
 
 
 def rows(info: CapacityAnswer) -> Iterator[dict[str, object]]:

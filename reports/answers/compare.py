@@ -55,6 +55,7 @@ DEFINITIONS = (
     ("inconclusive", "neither follows from these pairs; no significant difference is not called equal"),
 )
 FIGURE_SECTIONS = {"losses": "Losses", "curves": "SLO attainment", "pairs": "Pairs and their requests"}
+R = TypeVar("R", bound=Row)
 
 
 def document(info: CompareAnswer, path: Path | None = None) -> Document:
@@ -178,9 +179,6 @@ def _limits(info: CompareAnswer, most: int) -> tuple[Table, ...]:
         "p (decides)": lambda row: "-" if row.p is None else _format.probability(row.p),
     }
     return _by_metric("limits of the gates", columns, info.gates, most) if info.mode == "paired" else ()
-
-
-R = TypeVar("R", bound=Row)
 
 
 def _by_metric(

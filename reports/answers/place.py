@@ -10,10 +10,9 @@ from typing import Any
 from harness.data.codec import encode, inner
 from harness.experiments.place.place_json import BestUnit, PlaceAnswer, PlaceCost, PlacedUnit
 from reports import _format
-from reports._format import clean
+from reports._format import clean, percent
 from reports._system import flat, versions
 from reports.answers.agents import RESUME
-from reports.answers.sweep import percent
 from reports.document import Command, Document, Finding, Section, Table, figures_of, notices
 
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100

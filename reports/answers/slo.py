@@ -16,10 +16,9 @@ from harness.experiments.rescore.slo_json import (
     SloCurve,
 )
 from harness.stats.seeds import Spread
-from reports._format import between, clean, number, share
+from reports._format import between, clean, number, percent, share
 from reports.answers._scored_run import COLUMNS, binding, met_or_missed, of_run, opening
-from reports.answers.sweep import percent
-from reports.document import Block, Cell, Document, Figure, Finding, Notice, Section, Table
+from reports.document import Block, Cell, Document, Figure, Finding, Notice, Section, Table, listed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -48,7 +47,7 @@ def document(info: SloAnswer, path: Path | None = None) -> Document:
         key_facts=tuple(_key_facts(info)),
         warnings=tuple(_warnings(runs)),
         sections=tuple(_sections(info)),
-        commands=() if path is None else tuple(_commands(info, path)),
+        commands=() if path is None else (f"bench report {shlex.quote(clean(path.name, None))} --format text",),
     )
 
 
@@ -107,8 +106,6 @@ def _key_facts(info: SloAnswer) -> Iterator[tuple[str, str]]:
         "SLO": [slo.text for run in runs for slo in run.slos],
         "Goals": [percent(goal) for goal in runs[0].goals],
         "Conditions": ["each bound reaches the goal by itself"] if info.conditions == "separate" else [],
-        "System": [run.backend for run in runs],
-        "Workload": [run.workload for run in runs],
     }
     for name, texts in values.items():
         if text := ("; " if name == "SLO" else ", ").join(dict.fromkeys(clean(part, 200) for part in texts if part)):
@@ -142,7 +139,7 @@ def _sections(info: SloAnswer) -> Iterator[Section]:
     for place, curve in enumerate(info.curves):
         yield Section(f"curve-{place}-all", f"Over the rate{_label(curve)}", tuple(_of_curve(curve, place)))
     if not detailed:
-        yield Section("runs", "Runs", (_overview(runs, info), *_left_out(runs, info)))
+        yield Section("runs", "Runs", (*_overview(runs, info), *_left_out(runs, info)))
 
 
 def _left_out(runs: Sequence[ScoredRun], info: SloAnswer) -> Iterator[str]:
@@ -155,7 +152,7 @@ def _left_out(runs: Sequence[ScoredRun], info: SloAnswer) -> Iterator[str]:
         )
 
 
-def _overview(runs: Sequence[ScoredRun], info: SloAnswer) -> Table:
+def _overview(runs: Sequence[ScoredRun], info: SloAnswer) -> tuple[Table, ...]:
     """A row per run and SLO, with what the paths do not have in common."""
     parts = [run.path.replace("\\", "/").split("/") for run in runs]
     common = 0
@@ -164,17 +161,16 @@ def _overview(runs: Sequence[ScoredRun], info: SloAnswer) -> Table:
     slos = dict.fromkeys(clean(slo.text, 60) for run in runs for slo in run.slos)
     several = len(slos) > 1
     goals = runs[0].goals
-    rows = tuple(
+    rows = [
         (clean("/".join(path[common:]), 60), *([clean(slo.text, 60)] if several else []), binding(slo),
          number(run.sent_rps), share(slo.attainment, goals[0]),
          number(slo.goodput_rps), *met_or_missed(slo, info))
         for path, run in zip(parts, runs, strict=True) for slo in run.slos
-    )  # fmt: skip
+    ]  # fmt: skip
     heads = ("run", *(["SLO"] if several else []), "binding", "rate (req/s)", "attainment", "goodput (req/s)",
              *(f"goal {percent(goal)}" for goal in goals))  # fmt: skip
-    more = f"; the first {MOST_ROWS} of {len(rows):,} rows, --format csv and json have all"
-    caption = f"runs{'' if several else f' under {next(iter(slos), str())}'}{more if len(rows) > MOST_ROWS else ''}"
-    return Table(caption, heads, rows[:MOST_ROWS], left=3 if several else 2)
+    caption = "runs" if several else f"runs under {next(iter(slos), '')}"
+    return listed(caption, heads, rows, MOST_ROWS, left=3 if several else 2)
 
 
 def _of_curve(curve: SloCurve, place: int) -> Iterator[Block]:
@@ -223,16 +219,6 @@ def _drawn(curve: SloCurve) -> go.Figure | str:
     from reports.study import of_curve
 
     return curves.attainment_rate(of_curve(curve))
-
-
-def _commands(info: SloAnswer, path: Path) -> Iterator[str]:
-    """The scores again (other options are not stored), and the answer as text."""
-    slos = dict.fromkeys(slo.text for run in info.runs for slo in run.slos)
-    if len(info.runs) <= APART:
-        words = [shlex.quote(clean(run.path, None)) for run in info.runs]
-        words += [f"--slo {shlex.quote(clean(text, None))}" for text in slos if text != "no bound"]
-        yield " ".join(["bench slo", *words])
-    yield f"bench report {shlex.quote(clean(path.name, None))} --format text"
 
 
 def rows(info: SloAnswer) -> Iterator[dict[str, Any]]:

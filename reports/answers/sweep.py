@@ -21,10 +21,10 @@ from harness.metrics.objective import meets
 from harness.stats.seeds import Spread
 from harness.validity.remote import floors_s
 from reports import _format, _system
-from reports._format import clean
+from reports._format import clean, percent
 from reports._system import Facts, flat, part
 from reports._verdict import FIND_CAPACITY
-from reports.document import Cell, Command, Document, Finding, Notice, Section, Table, figures_of, page_of
+from reports.document import Cell, Command, Document, Finding, Notice, Section, Table, figures_of, listed, page_of
 from reports.study import Capacity, Study, System, along, at, axis_title, floor_s, infos, named, of_sweep
 
 FIGURE_SECTIONS = {
@@ -44,6 +44,8 @@ _INTERVAL = (
 )
 _ENDED = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED", "failed": "BACKEND FAILED"}
 _JUDGED = {0: ("MET AT EVERY POINT", True), 1: ("NOT MET AT EVERY POINT", False), 5: ("NOT DECIDED", None)}
+NOT_OF_A_SEARCH = ("rate", "duration", "fail-under")
+"""Options of a run that `bench capacity` has not."""
 
 
 def document(info: SweepAnswer, path: Path | None = None) -> Document:
@@ -211,7 +213,7 @@ def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iter
         crossings = []
     yield Section("points", "Points", (*crossings, *tables(info)))
     if home is not None:
-        yield Section("runs", "Runs", (runs(info, home),), detail=True)
+        yield Section("runs", "Runs", runs(info, home), detail=True)
 
 
 def of_figures(study: Study, crossings: Sequence[Table] = ()) -> Iterator[Section]:
@@ -317,15 +319,14 @@ def _differences(info: SweepAnswer) -> Table:
                  (*map(axis_title, names), "system", "difference", "95% interval"), rows, len(names) + 1)  # fmt: skip
 
 
-def runs(info: SweepAnswer, home: Path, page: Path | None = None) -> Table:
+def runs(info: SweepAnswer, home: Path, page: Path | None = None) -> tuple[Table, ...]:
     """Every run with a link to its folder below `home`, where it is still there; `page` is where the page stands."""
     axes = [axis.name for axis in info.axes if not axis.rescored]
     points = {point.folder: point for point in info.points}.values()
     rows = [(*_values(axes, point), *_run(run, home, page or home)) for point in points for run in point.runs]
-    more = f" (the first {MOST_ROWS:,} of {len(rows):,}; all are in sweep.json)" if len(rows) > MOST_ROWS else ""
     heads = (*map(axis_title, axes), "run", "state", "requests", "attainment", "goodput (req/s)",
              *(f"{metric.label} p99 (ms)" for metric in headline()))  # fmt: skip
-    return Table(f"runs, scored under their own SLO{more}", heads, tuple(rows[:MOST_ROWS]), len(axes) + 2)
+    return listed("runs, scored under their own SLO", heads, rows, MOST_ROWS, len(axes) + 2)
 
 
 def _run(run: SweptRun, home: Path, page: Path) -> tuple[str | Cell, ...]:
@@ -366,11 +367,6 @@ def rows(info: SweepAnswer) -> Iterator[dict[str, Any]]:
 def _columns(name: str, spread: Spread | None) -> dict[str, Any]:
     parts = {"": "mean", "_low": "low", "_high": "high", "_least": "least", "_most": "most"}
     return {f"{name}{end}": None if spread is None else getattr(spread, part) for end, part in parts.items()}
-
-
-def percent(value: float) -> str:
-    """'90%', '99.9%'."""
-    return f"{_format.option(value * 100)}%"
 
 
 def _bound(bound: SweptBound) -> str:
@@ -460,10 +456,6 @@ def _listed(values: list[str]) -> str:
     if any("," in value for value in values):
         return "|".join(values) + ("|" if len(values) == 1 else "")
     return ",".join(values)
-
-
-NOT_OF_A_SEARCH = ("rate", "duration", "fail-under")
-"""Options of a run that `bench capacity` has not."""
 
 
 def command(name: str, options: Mapping[str, Any]) -> str:

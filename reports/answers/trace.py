@@ -18,7 +18,6 @@ Info = Mapping[str, Any]
 
 _WIDTHS = {60: "1 min", 300: "5 min", 600: "10 min", 1200: "20 min", 3600: "1 h", 21600: "6 h", 86400: "1 d"}
 _MEAN = ("mean", "p50", "p90", "p99", "max")
-_UNITS = ((86400, 3600, "d", "h"), (3600, 60, "h", "min"), (60, 1, "min", "s"))
 NOTHING = "There is nothing to draw: neither arrivals nor lengths were given."
 _WAITS = "follow-ups come as if answers took no time; replay with --turns answered, and they wait for theirs"
 
@@ -36,7 +35,7 @@ def document(info: Info) -> Document:
     if "prefixes" in info:
         sections.append(Section("prefixes", "Prefixes", (_prefixes(info["prefixes"]),)))
     return _report(
-        f"{about.get('file')}: {_format.count(info['requests'], 'request')} in {_duration(info['span_s'])}, {rate}",
+        f"{about.get('file')}: {_format.count(info['requests'], 'request')} in {_format.span(info['span_s'])}, {rate}",
         (*_origin(about), *_spread(info), *_sessions(info.get("conversations")), *_images(info.get("images"))),
         sections=tuple(sections),
     )
@@ -253,7 +252,7 @@ def _spread(info: Info) -> Iterator[tuple[str, str]]:
         if gaps["cv"] is not None:
             rounded = f"; stamps are rounded to {info['grain_s']:g} s" if info["grain_s"] else ""
             zeros = f"{rounded}, {zero}" if gaps["zero_share"] else rounded
-            yield "gaps", f"CV {number(gaps['cv'])} (Poisson 1), longest {_duration(gaps['longest_s'])}{zeros}"
+            yield "gaps", f"CV {number(gaps['cv'])} (Poisson 1), longest {_format.span(gaps['longest_s'])}{zeros}"
         for width, cv in gaps["window_cv"].items():
             spread = " / ".join(number(cv[q]) for q in ("p10", "p50", "p90"))
             yield "", f"CV inside windows of {_width(float(width))}: p10 / p50 / p90 {spread}"
@@ -290,7 +289,7 @@ def _sessions(found: Info | None) -> Facts:
     )
     if not think:
         return rows
-    times = " / ".join(_duration(think[q]) for q in ("p10", "p50", "p90", "p99"))
+    times = " / ".join(_format.span(think[q]) for q in ("p10", "p50", "p90", "p99"))
     below = f"{share(found['think_below_300_s'])} below 5 min"
     return (*rows, ("think", f"from a request to the next, p10 / p50 / p90 / p99: {times}; {below}"))
 
@@ -312,13 +311,3 @@ def _tokens(value: float | None) -> str:
     """Three significant digits; whole numbers in full."""
     integral = value is not None and math.isfinite(value) and value == int(value)
     return f"{value:,.0f}" if integral else number(value)
-
-
-def _duration(value_s: float) -> str:
-    """Seconds in the unit that people would use: '0.25 s', '58 min 22 s', '3 h 5 min', '61 d 2 h'."""
-    total = round(value_s)
-    if value_s < 120:
-        return f"{number(value_s)} s"
-    unit, part, long, short = next(entry for entry in _UNITS if total >= entry[0])
-    rest = total % unit // part
-    return f"{total // unit} {long}" + (f" {rest} {short}" if rest else "")

@@ -47,11 +47,8 @@ class DataTable:
 def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
     """The points of `figure`, one row per shared x (or y), else one row per point; evenly thinned to `most` rows.
 
-    Of a heat map a row per y and a column per x. A figure may bring a table of its own.
+    Of a heat map a row per y and a column per x.
     """
-    if (table := figure.layout.meta.get("table")) is not None:
-        heads, rows, points, note = table
-        return DataTable(tuple(heads), tuple(map(tuple, rows)), points, note)
     traces = [t for t in figure.data if t.meta != MARKS]
     if traces and getattr(traces[0], "z", None) is not None:
         across, rows, note = _grid(traces[0])
@@ -198,7 +195,9 @@ def _packed(content: bytes) -> str:
     return base64.b64encode(gzip.compress(content, 5, mtime=0)).decode()
 
 
-_packed_library = cache(_packed)  # it is the same 4.5 MB on every page
+@cache
+def _packed_library(library: bytes) -> str:
+    return _packed(library)  # it is the same 4.5 MB on every page
 
 
 def in_script(text: str) -> str:

@@ -88,6 +88,10 @@ def latency_cdf(run: Run) -> go.Figure | str:
     zeros = {cdf.name: int(np.sum(cdf.values <= 0)) for cdf in latencies}
     hidden = [f"Values at 0 s, which a log axis does not show: {n:,} of {name}." for name, n in zeros.items() if n]
     note = style.reduced(sum(len(cdf.values) for cdf in latencies), points, "values", style.RANKS)
+    # shares within a bound on TPOT are not those of the table, which counts all requests
+    counts = [len(cdf.values) for cdf in latencies]
+    short = max(counts) - min(counts)
+    one_token = f"Left out of TPOT and gaps: {_format.count(short, 'request')} of one token." if short else ""
     values = {
         cdf.name: [
             f"p50 {_format.seconds(quantile(cdf.values, 0.5))}",
@@ -96,13 +100,7 @@ def latency_cdf(run: Run) -> go.Figure | str:
         ]
         for cdf in latencies
     }
-    return style.done(drawn, style.finding(values), ["Requests that ended well.", _one_token(latencies), note, *hidden])
-
-
-def _one_token(found: Sequence[Latency]) -> str:
-    """Why shares within a bound on TPOT or on gaps are not those of the table, which counts all requests."""
-    one_token = max(len(latency.values) for latency in found) - min(len(latency.values) for latency in found)
-    return f"Left out of TPOT and gaps: {_format.count(one_token, 'request')} of one token." if one_token else ""
+    return style.done(drawn, style.finding(values), ["Requests that ended well.", one_token, note, *hidden])
 
 
 def _marks(drawn: go.Figure, percentiles: Sequence[float], one: Latency) -> None:

@@ -4,9 +4,9 @@ The curves that DistServe (OSDI 2024, figures 8 and 9) draws from many runs; the
 missed to met is the greatest of its value / bound, so one stored run gives a whole curve exactly.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import cycle
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, cycle
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
@@ -17,39 +17,28 @@ from harness.experiments.rescore.slo_json import ScaleScore
 from reports import _data, _format
 from reports._format import in_figure
 from reports.figures import style
-from reports.figures.style import Look
 
 UNKNOWN = "The bounds of the SLO are on times that are unknown in this run, so there is no attainment to draw."
 FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241
 
 
-class Series(NamedTuple):
-    """A curve: its name, the share at each scale, and how it is drawn."""
-
-    name: str
-    shares: Any
-    look: Look
-
-
 def _curves(
-    series: Iterable[Series], factors: Any, goals: Iterable[float], of: str = "SLO", within: str = style.WITHIN
-) -> go.Figure:
-    """The curves over the scale, with the goals; `of` says what the scale multiplies."""
+    factors: np.ndarray, joint: Any, bounds: Mapping[str, Any], goals: Iterable[float], of: str,
+    within: str = style.WITHIN,
+) -> go.Figure:  # fmt: skip
+    """Shares over the scale of all bounds, of each one alone where there are several, and the goals."""
     drawn = style.new()
-    for name, shares, look in series:
+    single = {f"{name} only": shares for name, shares in bounds.items()} if len(bounds) > 1 else {}
+    styles = chain([style.ALL], cycle(style.BOUNDS))
+    for (name, shares), look in zip({"all bounds": joint, **single}.items(), styles, strict=False):
         percent = np.array(shares, np.float64) * 100
-        style.curve(drawn, factors, percent, name, look, style.OF_SCALE, marker={"maxdisplayed": style.MARKED})
+        # a curve has hundreds of points: a few markers are enough to tell it from the others
+        few = {"maxdisplayed": style.MARKED}
+        style.curve(drawn, factors, percent, in_figure(name), look, style.OF_SCALE, marker=few)
     style.axes(drawn, style.log_axis(f"SLO scale (1 = the {of})", factors), style.share_axis(within))
     style.goals(drawn, goals)
     return drawn
-
-
-def _single(bounds: Iterable[tuple[str, Any]]) -> list[Series]:
-    """Each bound alone, where there are several."""
-    lines = [Series(in_figure(f"{name} only"), shares, look)
-             for (name, shares), look in zip(bounds, cycle(style.BOUNDS), strict=False)]  # fmt: skip
-    return lines if len(lines) > 1 else []
 
 
 def slo_scale(run: Run) -> go.Figure | str:
@@ -69,9 +58,8 @@ def slo_scale(run: Run) -> go.Figure | str:
     factors = np.unique(np.concatenate([np.geomspace(low, high, _GRID), marks]))
     scaled = curve(seen, slo, factors.tolist(), scored)
     names = {bound: _data.bound_label(bound.metric, tag=bound.tag) for bound in scaled.bounds}
-    single = _single((names[bound], shares) for bound, shares in scaled.bounds.items())
-    series = [Series("all bounds", scaled.attainment, style.ALL), *single]
-    drawn = _curves(series, factors, [slo.goal], "SLO of this run")
+    single = {names[bound]: shares for bound, shares in scaled.bounds.items()}
+    drawn = _curves(factors, scaled.attainment, single, [slo.goal], "SLO of this run")
     style.upright(drawn, 1.0, "SLO of this run", 1)
     reached = f"at no scale: {np.sum(~np.isfinite(unscaled.ratio)):,} of {len(unscaled.ratio):,} requests failed"
     if cross is not None:
@@ -88,8 +76,9 @@ def of_answer(answer: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
     """Attainment of an objective of `bench slo` at the scales requested."""
     if len(answer.factors) < 2:
         return FEW
-    series = [Series("all bounds", answer.attainment, style.ALL), *_single(answer.bounds.items())]
-    drawn = _curves(series, np.array(answer.factors), goals, "objective", "requests within (%)")
+    drawn = _curves(
+        np.array(answer.factors), answer.attainment, answer.bounds, goals, "objective", "requests within (%)"
+    )
     return style.done(drawn, style.finding({
         f"{goal * 100:g}% within": ["at no scale" if factor is None else f"from scale {_format.number(factor)} on"]
         for goal, factor in zip(goals, answer.crossings, strict=True)

@@ -11,7 +11,6 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from harness.data.run_json import Stages
 from harness.metrics.stages import (
     APART,
     DECODE,
@@ -114,8 +113,11 @@ def stages(run: Run) -> go.Figure | str:
     style.axes(drawn, style.axis("", type="category"), y, 1)
     x = style.axis("requests by their TTFT (n = requests)", type="category")
     style.axes(drawn, x, style.axis("time of a request (%)", range=[0, 100.5]), 2)
-    slowest_s = dict(zip(divided.keys, mean_s[:, -1].tolist(), strict=True)) if len(groups) > 1 else {}
-    return style.done(drawn, _stages_finding(_data.stages(run), slowest_s), [
+    ranked = sorted(_data.stages(run).times.items(), key=lambda item: -item[1].share)
+    values = {"All time of the requests": [
+        f"{PHASES[key].name} {_format.share(time.share)}" for key, time in ranked if time.share >= 0.0005
+    ]}  # fmt: skip
+    return style.done(drawn, style.finding(values), [
         "Percentages are means of those of the single requests.",
         note(divided.keys),
     ])  # fmt: skip
@@ -135,22 +137,6 @@ def _percent(seconds: np.ndarray) -> np.ndarray:
     return np.array([(row / total).mean() for row in seconds]) * 100.0  # stage by stage: little memory at one time
 
 
-def _stages_finding(stages: Stages, slowest_s: Mapping[str, float]) -> str:
-    """The shares of all time, and the mean seconds of the slowest hundredth, where there are groups."""
-    order = sorted(stages.times.items(), key=lambda item: -item[1].share)
-    values = {"All time of the requests": [
-        f"{PHASES[key].name} {_format.share(time.share)}" for key, time in order if time.share >= 0.0005
-    ]}  # fmt: skip
-    if slowest_s:
-        before_s = {key: slowest_s[key] for key in slowest_s if key in _BEFORE_FIRST}
-        most, ttft_s = max(before_s, key=lambda key: before_s[key]), sum(before_s.values())
-        part = _format.share(before_s[most] / max(ttft_s, 1e-12))
-        values["slowest hundredth of the first tokens"] = [
-            f"{_format.seconds(ttft_s)} in the mean", f"{PHASES[most].name} {part}"
-        ]  # fmt: skip
-    return style.finding(values)
-
-
 def misses(run: Run) -> go.Figure | str:
     """Bars of the share of the misses that each cause has (%), the greatest first."""
     if run.requests.num_rows == 0:
@@ -164,9 +150,9 @@ def misses(run: Run) -> go.Figure | str:
     names = [cause_of(key).name for key in causes]
     shares = [_format.share(count / total) for count in causes.values()]
     drawn.add_bar(
-        x=[count / total * 100.0 for count in causes.values()], y=names, orientation="h", name="share of the misses",
+        x=[round(count / total * 100.0, 1) for count in causes.values()], y=names, orientation="h", name="misses",
         text=[f"{share} ({count:,})" for share, count in zip(shares, causes.values(), strict=True)],
-        textposition="outside", textfont={"size": 12}, cliponaxis=False, meta=style.MARKS,
+        textposition="outside", textfont={"size": 12}, cliponaxis=False,
         marker={"color": style.faint(style.VERMILLION), "line": {"color": style.VERMILLION, "width": 1.5}},
         hovertemplate="%{y}: %{text}",
     )  # fmt: skip
@@ -177,13 +163,11 @@ def misses(run: Run) -> go.Figure | str:
         style.axis("share of the requests that missed (%)", range=[0, room], tickvals=[0, 20, 40, 60, 80, 100]),
         style.axis("cause", type="category", categoryorder="array", categoryarray=names[::-1]),
     )
-    rows = [[cause, f"{count:,}", share] for cause, count, share in zip(names, causes.values(), shares, strict=True)]
-    table = ["cause", "requests", "share of the requests that missed"], rows, len(rows), f"all {len(rows)} causes"
     values = {f"{total:,} of {run.requests.num_rows:,} requests missed the SLO":
               [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]}  # fmt: skip
     keys = tuple(stages.times)
     source = "" if not keys or keys == APART else note(keys)
-    return style.done(drawn, style.finding(values), [RULE, source], table)
+    return style.done(drawn, style.finding(values), [RULE, source])
 
 
 def stages_rate(study: Study) -> go.Figure | str:

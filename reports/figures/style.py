@@ -7,7 +7,7 @@ or a marker always says the same as the colour.
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import plotly.graph_objects as go
@@ -46,9 +46,6 @@ BESIDE = 78
 
 MOST_ROWS = 40
 """Rows of the table of a figure."""
-
-Table: TypeAlias = tuple[list[str], list[list[str]], int, str]
-"""Heads, printed rows, how many points the figure holds, and what the rows are of them."""
 
 SECONDS = "%{x:.2f} s: %{y:.4r} s"
 PERCENT = "%{x:.4r}: %{y:.1f}%"
@@ -112,6 +109,12 @@ class Look(NamedTuple):
         return [f"{self.symbol}-open" if open_ else self.symbol for open_ in hollow]
 
 
+def faint(color: str) -> str:
+    """The colour of a band behind a line of `color` ('#rrggbb')."""
+    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.22)"
+
+
 ALL = Look(BLUE, width=3.0)
 """All bounds of an SLO together: solid, as in DistServe (OSDI 2024, figures 8 and 9); TTFT dotted, TPOT dashed."""
 
@@ -125,12 +128,6 @@ SYSTEMS = tuple(Look(_COLORS[i % len(_COLORS)], symbol=symbol) for i, symbol in 
 
 SIDES = {"base": Look(GREY, width=3.0), "head": Look(BLUE, symbol="diamond", width=3.0)}
 """Both sides of a comparison."""
-
-
-def faint(color: str) -> str:
-    """The colour of a band behind a line of `color` ('#rrggbb')."""
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},0.22)"
 
 
 DARK = {
@@ -172,10 +169,9 @@ def layout(height: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def done(figure: go.Figure, finding: str, notes: Iterable[str] = (), table: Table | None = None) -> go.Figure:
-    """`figure` with its finding (one sentence), its notes, and the `table` for its points if it brings one."""
-    extra = {} if table is None else {"table": table}
-    figure.layout.meta = {"finding": finding, "notes": [n for n in notes if n], **extra}
+def done(figure: go.Figure, finding: str, notes: Iterable[str] = ()) -> go.Figure:
+    """`figure` with its finding (one sentence) and its notes."""
+    figure.layout.meta = {"finding": finding, "notes": [n for n in notes if n]}
     return figure
 
 

@@ -86,15 +86,15 @@ def rate(streams: Sequence[Stream]) -> go.Figure:
     x = style.axis(f"time since the start ({unit})")
     style.axes(drawn, x, style.axis("requests per second", rangemode="tozero"))
     first = timed[0]
-    values = {"Arrivals": [f"{first.arrivals:,} in {span_text(first.span_s)}"]}
+    values = {"Arrivals": [f"{first.arrivals:,} in {_format.span(first.span_s)}"]}
     if first.span_s > 0:
         per_s = _rates(first, width)[1]
         values["arrivals per second"] = [
             f"mean {_format.number(first.arrivals / first.span_s)}",
-            f"busiest {span_text(width)} {_format.number(float(per_s.max()))}",
+            f"busiest {_format.span(width)} {_format.number(float(per_s.max()))}",
             f"quietest {_format.number(float(per_s.min()))}",
         ]
-    return style.done(drawn, style.finding(values), [f"Rates are counts of {span_text(width)} each."])
+    return style.done(drawn, style.finding(values), [f"Rates are counts of {_format.span(width)} each."])
 
 
 def stretch(span_s: float, arrivals: int, most: int = MOST_BINS) -> float:
@@ -117,14 +117,6 @@ def _rates(stream: Stream, width: float) -> tuple[Floats, Floats]:
 
 def _end(stream: Stream) -> float:
     return 0.0 if stream.times_s is None else float(stream.times_s[-1])
-
-
-def span_text(seconds: float) -> str:
-    """A stretch of time in the largest unit of which it has several: '31 days', '58.4 minutes', '20 s'."""
-    for least, by, unit in ((2 * 86400, 86400, "days"), (3 * 3600, 3600, "hours"), (10 * 60, 60, "minutes")):
-        if seconds >= least:
-            return f"{_format.plain(seconds / by, 3)} {unit}"
-    return _format.limit(float(f"{seconds:.4g}"))
 
 
 class Curve(NamedTuple):
@@ -191,10 +183,10 @@ def dispersion(curves: Sequence[Curve], span_s: float, fitted: Fitted | None = N
         style.log_axis("width of the bins (s, log scale)", bins_s),
         style.log_axis("variance / mean of counts (log scale)", [*ends, 0.5, 2.0]),
     )
-    note = f"The grey band holds 95% of Poisson processes of the same length ({span_text(span_s)})."
+    note = f"The grey band holds 95% of Poisson processes of the same length ({_format.span(span_s)})."
     values = {
         f"Variance / mean of counts, {line.name}": [
-            f"{_format.plain(float(line.values[i]), 3)} in {span_text(float(line.widths_s[i]))}" for i in (0, -1)
+            f"{_format.plain(float(line.values[i]), 3)} in {_format.span(float(line.widths_s[i]))}" for i in (0, -1)
         ]
         for line in curves
     }

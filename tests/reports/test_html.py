@@ -227,7 +227,7 @@ def test_data_tables_hold_the_points_of_the_figures(make_run: MakeRun) -> None:
     for row in figures.of("run").values():
         figure = row.draw(run)
         assert not isinstance(figure, str)
-        if figure.layout.meta.get("table") or any(t.type == "heatmap" for t in figure.data):
+        if any(t.type == "heatmap" for t in figure.data):
             continue  # bring a table of their own, or consist of chosen cells: tested by themselves
         table = data_table(figure, most=10**6)
 

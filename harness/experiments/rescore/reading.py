@@ -29,6 +29,14 @@ from harness.experiments import imports
 from harness.metrics.objective import UNTAGGED, Seen
 from harness.validity.conclude import completed
 
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Grouping: TypeAlias = tuple[Ints, list[str]]
+"""(requests,) the number of the group of each request, and the names of the groups."""
+TENTHS = 10
+MOST = 20
+"""Groups that are shown apart; the others, which have fewer requests, stand together."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
@@ -78,16 +86,6 @@ def of_run(run: Run) -> Source:
     else:
         seen = Seen(large.thinned(table), lambda: pieces(table))
     return Source(run.path, run.info, seen, len(run.requests) - len(table), run.http, run.schedule)
-
-
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.int64]
-Grouping: TypeAlias = tuple[Ints, list[str]]
-"""(requests,) the number of the group of each request, and the names of the groups."""
-
-TENTHS = 10
-MOST = 20
-"""Groups that are shown apart; the others, which have fewer requests, stand together."""
 
 
 def check(by: str) -> str:
