@@ -90,6 +90,7 @@ class _Reduced:
 
 def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
     """All gaps up to `end_s`, when the last token came, and the largest gap of each request (NaN without)."""
+    # a hair beyond the end, so that the gap that ends with the last token falls into the last stretch
     edges_s = np.linspace(0.0, max(end_s, 1e-9) * (1 + 1e-9), TIMES + 1)
     parts: Sequence[Part] = (partial(_pieces, run),) if run.whole is None else run.whole.requests
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
@@ -120,6 +121,7 @@ def _gaps_of(part: Part, width_s: float) -> tuple[np.ndarray, np.ndarray]:
         gap_rows = gap_lists(rows)
         worst.append(row_max(gap_rows))
         ended_s, lasted_s = _of_answered(rows, gap_rows, succeeded(piece))
+        # the bits of positive doubles rise as their values do: a shift finds the bin without a logarithm
         time_bin = np.minimum((ended_s / width_s).astype(np.int64), TIMES - 1)
         bin_ = np.clip((lasted_s.view(np.int64) >> _SHIFT) - _FIRST, 0, bins - 1)
         counts += np.bincount(time_bin * bins + bin_, minlength=len(counts))
@@ -144,6 +146,7 @@ def steps(run: Run, most: int) -> Stretches | None:
         return _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
     if run.whole is None or run.whole.steps is None:
         return None
+    # each part is reduced as it is read, so that no more than a few are in memory at one time
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         parts = pool.map(lambda part: [_reduced(piece, _ROWS) for piece in part()], run.whole.steps)
         return _merged([reduced for pieces in parts for reduced in pieces], most)
@@ -152,6 +155,7 @@ def steps(run: Run, most: int) -> Stretches | None:
 def _reduced(steps: pa.Table, rows: int) -> _Reduced:
     """Stretches of `rows` steps, in the order of their start."""
     start_s = steps["start_s"].to_numpy()
+    # steps of one replica are in order already, and sorting millions of them again would cost more than all the rest
     order = slice(None) if np.all(start_s[1:] >= start_s[:-1]) else np.argsort(start_s, kind="stable")
     start_s = start_s[order]
     span_s = steps["end_s"].to_numpy()[order] - start_s
@@ -185,6 +189,7 @@ def _merged(parts: Sequence[_Reduced], most: int) -> Stretches | None:
     order = np.argsort(start_s, kind="stable")
     first = np.unique(np.linspace(0, len(order), min(most, len(order)) + 1).astype(np.int64)[:-1])
     time_s = np.add.reduceat(np.concatenate([part.time_s for part in parts])[order], first)
+    # means weigh steps by their seconds: by number, many short steps would outvote the long ones that fill the time
     known_s = np.maximum(time_s, 1e-12)
     busy_s = float(time_s.sum())
 

@@ -216,6 +216,7 @@ def samples_of(study: Study, point: Point) -> list[Samples]:
         samples: Samples | None = _data.kept(study, str(folder), partial(_read, folder))
         if samples is not None:
             runs.append(samples)
+        # by then shares of time hardly move, and reading whole runs is what makes a page slow
         if sum(run.requests for run in runs) >= ENOUGH:
             break
     return runs

@@ -123,6 +123,7 @@ def _ends(row: GateRow, *, exact: bool) -> tuple[float, float]:
 
 def _furthest(rows: Sequence[GateRow]) -> float:
     """How far the axis goes: as far as the losses do, but not so far that the limits cannot be seen."""
+    # one metric that tripled would make the zones of a few percent too thin to see; an arrow stands for what is beyond
     limit = max(row.must_detect_pct for row in rows)
     changes = [change for row in rows for change in (row.low_pct, row.high_pct, *row.changes_pct)]
     most = max(abs(change) for change in changes if change is not None)
@@ -328,6 +329,7 @@ def cdf_difference(comparison: Comparison) -> go.Figure | str:
         for place, limit in enumerate(_limits(comparison, metric)):
             look = Look(style.GREY, "dot", width=1.5)
             style.upright(drawn, limit, f"SLO {_format.limit(limit)}", place, row=row, look=look)
+        # over all times, drawn or not: where the sides are furthest apart may lie between two drawn points
         gap = 100 * (sides[1] - sides[0]).mean(axis=0)
         widest = int(np.nanargmax(np.abs(gap)))
         values[name] = [

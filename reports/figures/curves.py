@@ -111,6 +111,7 @@ def _attainment(drawn: go.Figure, line: Line, label: str, *, bounds: bool) -> li
         style.curve(drawn, x, y, f"{line.prefix}{text}", bound_look, style.PERCENT, symbols=bound_look.symbols(hollow))
         ends.append((float(x[-1]), float(y[-1]), text, bound_look.color))
     if _searched(line):
+        # a search tries a rate with few seeds: the line may only fall, which takes their chance out of it
         more: dict[str, Any] = {"mode": "markers", "symbols": look.symbols(hollow)}
         style.curve(drawn, x, means, f"{joint}, as found", look, style.PERCENT, **more)
         means = np.array(stats_crossing.falling(means.tolist(), [max(p.requests, 1) for p in points]))
@@ -183,6 +184,7 @@ def finding(study: Study) -> str:
     if len(study.systems) == 1:
         crosses = "falls below" if study.axis == RATE else "crosses"
         return f"Attainment {crosses} {goal * 100:g}% at {value}, {sure}."
+    # a lead that the seeds do not prove is named beside the systems that it is not proven over
     alike = [other.name for other, *_ in sustained if other is not first and _alike(study, other, first, goal)]
     doubt = f"; no significant difference from {', '.join(alike[:_NAMED])}" if alike else ""
     return f"At {goal * 100:g}% {first.name} sustains most: {value}, {sure}{doubt}."
@@ -250,6 +252,7 @@ def _bounds(
         for line in lines for point in line.points for bound in point.bounds
         if bound.metric == metric and bound.tag is None and (limit_s := bound.limit_s) is not None
     }  # fmt: skip
+    # a floor far below all latencies would squeeze them into the upper end of a log axis
     in_view = floor_s is not None and floor_s * _NEAR >= min(values)
     ends = [*values, *limits_s.values(), *([floor_s] if in_view and floor_s else [])]
     axis = style.log_axis(f"{_data.label(metric)} (s)", ends)

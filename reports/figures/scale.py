@@ -51,6 +51,7 @@ def slo_scale(run: Run) -> go.Figure | str:
     unscaled = curve(seen, slo, [], scored)
     cross = unscaled.crossing(slo.goal)
     finite = unscaled.ratio[np.isfinite(unscaled.ratio) & (unscaled.ratio > 0)]
+    # by quantiles, as one request that waited for ever would leave the others a sliver of the axis
     low = float(np.quantile(finite, 0.02)) * 0.8 if len(finite) else 0.25
     high = max(2.0, (cross or 1.0) * 1.3, float(np.quantile(finite, 0.995)) if len(finite) else 2.0)
     low, high = min(max(low, 0.01), 0.5), min(high, 1000.0)

@@ -94,6 +94,7 @@ def stages(run: Run) -> go.Figure | str:
         return NO_STAMPS
     divided = of(run, _data.seen(run), queue_shares)
     seconds = divided.of_known()
+    # stable, so that requests of equal TTFT fall into the same groups on every platform
     order = np.argsort(_data.metric(run, "ttft")[divided.known], kind="stable")
     groups = {"all requests": order}
     if len(order) >= _LEAST:
@@ -230,6 +231,7 @@ def _causes(study: Study, group: Group) -> Percents:
     for label, point in group.points.items():
         read = [(run.requests, run.stages.misses) for run in samples_of(study, point)]
         scored = [(requests, causes) for requests, causes in read if causes is not None]
+        # of all requests, not of those that missed: bars of other rates then show how many more miss
         total, counted = sum(requests for requests, _ in scored), Counter[str]()
         for _, causes in scored:
             counted.update(causes)

@@ -385,6 +385,7 @@ def _apart(at: Sequence[float], half: Sequence[float], most: float) -> list[floa
     centres: list[float] = []
     for centre, room in zip(at, half, strict=True):
         centres.append(max(centre, centres[-1] + half[len(centres) - 1] + room if centres else room))
+    # what was pushed beyond the end is pushed back from there, and with it whatever it then lies on
     limit = most
     for i in reversed(range(len(centres))):
         centres[i] = min(centres[i], limit - half[i])
@@ -400,6 +401,7 @@ def extremes(columns: Sequence[np.ndarray], most: int = MOST) -> np.ndarray:
     n = len(columns[0]) if columns else 0
     if n <= most:
         return np.arange(n)
+    # a line through every so-manieth point would lose the peaks that readers look for
     bins = max(1, (most - 2) // (2 * len(columns)))
     edges = np.linspace(0, n, bins + 1).astype(np.int64)
     keep = [np.array([0, n - 1])]
@@ -426,6 +428,7 @@ def ranks(n: int, most: int = MOST) -> np.ndarray:
     """Ranks (from 0) of `n` sorted values to draw: all, or evenly spaced ones with both tails kept whole."""
     if n <= most:
         return np.arange(n)
+    # the tails hold the few requests that decide p99, and evenly spaced ranks would skip most of them
     tail = most // 20
     middle = np.linspace(tail, n - tail - 1, most - 2 * tail).astype(np.int64)
     return np.unique(np.concatenate([np.arange(tail), middle, np.arange(n - tail, n)]))

@@ -138,6 +138,7 @@ def _single_steps(run: Run) -> dict[str, np.ndarray] | None:
     """The steps, where they are few or of several replicas; None of a large run, whose steps are only counted."""
     if run.steps is None:
         return None
+    # bands of several replicas would hide one another, so these get a line each, however many their steps are
     steps = {name: run.steps.column(name).to_numpy() for name in run.steps.column_names}
     return steps if len(steps["replica"]) <= _RAW or np.ptp(steps["replica"]) > 0 else None
 
@@ -159,6 +160,7 @@ def _replicas(drawn: go.Figure, panels: Sequence[Panel], steps: Mapping[str, np.
         rows = rows[np.argsort(steps["start_s"][rows], kind="stable")]
         columns = [panel.shown(steps[panel.column][rows]) for panel in panels]
         start_s, end_s = steps["start_s"][rows], steps["end_s"][rows]
+        # a line through the time without a step would show work where the replica had none, or had failed
         idle = np.flatnonzero(start_s[1:] - end_s[:-1] > _IDLE * np.ptp(steps["start_s"]))
         indices = np.union1d(style.extremes(columns), idle)
         gaps = np.repeat(np.searchsorted(indices, idle) + 1, 2)  # the line goes on to the end of the step, and stops
@@ -274,6 +276,7 @@ def latency_over_time(run: Run) -> go.Figure | str:
         rows = dots[which[dots]]
         if len(rows):
             style.curve(drawn, due_s[rows], ttft[rows], name, look, style.SECONDS, mode="markers", size=5, opacity=0.75)
+    # stretches of equally many requests, not of equal time: a percentile of a quiet minute would rest on two or three
     middle, *percentiles = _percentiles(due_s, ttft, (0.5, 0.9))
     for name, values, dash in zip(("p50", "p90"), percentiles, ("solid", "dash"), strict=True):
         if len(middle):
@@ -389,6 +392,7 @@ def itl_over_time(run: Run) -> go.Figure | str:
         if len(enough):
             y = np.array([binned_quantile(binned.bins_s, counts[i], q) for i in enough]) * 1000.0
             more: dict[str, Any] = {"mode": "lines", "meta": style.MARKS}
+            # without a line of the ground below it, p50 would vanish in the dark cells that it runs through
             halo, look = Look(style.HALO, width=4.5), Look(style.VERMILLION, dash, width=2.5)
             style.curve(drawn, middle, y, f"ground of {name}", halo, None, showlegend=False, **more)
             hover = f"{name} at %{{x:.1f}} s: %{{y:.3r}} ms"
@@ -414,6 +418,7 @@ def _cells(drawn: go.Figure, edges_s: np.ndarray, bins_s: np.ndarray, counts: np
     tops = np.append(bins_s[first], bins_s[-1])
     most = float(cells.max())
     decades = range(int(np.floor(np.log10(most))) + 1)
+    # counts span decades: on a linear scale of colours all but the fullest cells would look empty
     shade = np.full(cells.shape, np.nan)
     shade[cells > 0] = np.log10(cells[cells > 0])
     drawn.add_heatmap(

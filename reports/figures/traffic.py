@@ -110,6 +110,7 @@ def _rates(stream: Stream, width: float) -> tuple[Floats, Floats]:
     counts = np.bincount(bins - bins[0]).astype(np.float64)
     edges = np.asarray((bins[0] + np.arange(len(counts) + 1)) * width, np.float64)
     edges[-1] = max(_end(stream), edges[-2] + 1e-3 * width)
+    # a rest of a few seconds has a rate of chance, which would pass for the busiest or the quietest stretch
     if len(counts) > 1 and edges[-1] - edges[-2] < width / 2:
         edges, counts = np.delete(edges, -2), np.append(counts[:-2], counts[-2:].sum())
     return edges, counts / np.diff(edges)
