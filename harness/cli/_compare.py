@@ -26,7 +26,7 @@ from harness.runner.remote.run import await_servers
 from harness.runner.run import RUNS
 from harness.stats.paired import ALPHA
 
-EXPORTS = ("junit", "github-smaller", "github-bigger", "bencher", "pytorch")
+EXPORTS = ("junit", "github-smaller", "github-bigger")
 """Forms that other tools read, of `reports.answers.exports`."""
 
 
@@ -57,9 +57,9 @@ def checked(options: Mapping[str, Any]) -> Files:
     for text in options["export"]:
         form, equals, path = text.partition("=")
         if not equals or not path:
-            raise UsageError(f"--export '{text}': write FORM=FILE, such as bencher=bench.json.")
+            raise UsageError(f"--export '{text}': write FORM=FILE, such as junit=bench.xml.")
         if form not in ("markdown", "json", *EXPORTS):
-            raise no_such("format", form, ("markdown", "json", *EXPORTS))
+            raise no_such("export format", form, ("markdown", "json", *EXPORTS))
         forms.append((form, path))
     for _, path in forms:
         files.check(path)

@@ -1,7 +1,6 @@
-"""The candidate's numbers of a comparison in the formats of services that follow a series.
+"""The candidate's numbers of a comparison for github-action-benchmark, which follows a series.
 
-github-action-benchmark takes a list of name, unit, value, range, extra, and one list for each direction; Bencher takes
-its metric format; PyTorch's HUD takes benchmark records (as vLLM writes them).
+It takes a list of name, unit, value, range, extra, and one list for each direction.
 
 The answer of `bench compare` as JUnit XML: a test case for each gate.
 """
@@ -29,22 +28,6 @@ def github_bigger(info: CompareAnswer) -> str:
     return _text([_github(row, info) for row in _rows(info) if row.better == "higher"])
 
 
-def bencher(info: CompareAnswer) -> str:
-    """Bencher's metric format: benchmark -> measure -> value, with the ends of its interval where there is one."""
-    benchmarks: dict[str, dict[str, dict[str, float | None]]] = {}
-    for row in _rows(info):
-        value: dict[str, float | None] = {"value": row.head}
-        if (ends := _ends(row)) is not None:
-            value |= {"lower_value": ends[0], "upper_value": ends[1]}
-        benchmarks.setdefault(_benchmark(row, info), {})[str(row.label)] = value
-    return _text(benchmarks)
-
-
-def pytorch(info: CompareAnswer) -> str:
-    """PyTorch benchmark records: one for each metric, with the values of the base beside it."""
-    return _text([_record(row, info) for row in _rows(info)])
-
-
 def _rows(info: CompareAnswer) -> Iterator[Row]:
     return (row for row in info.rows if row.head is not None)
 
@@ -56,26 +39,6 @@ def _github(row: Row, info: CompareAnswer) -> dict[str, Any]:
     extra = f"base {row.base}, verdict {_verdict(row) or 'not gated'}, {pairs}"
     name = f"{_benchmark(row, info)}: {row.label}"
     return {"name": name, "unit": row.unit or "1", "value": row.head, **half, "extra": extra}
-
-
-def _record(row: Row, info: CompareAnswer) -> dict[str, Any]:
-    return {
-        "benchmark": {
-            "name": "bench compare",
-            "extra_info": {
-                "workload": _workload(info),
-                "slo": info.slo,
-                "verdict": _verdict(row),
-                **row.point,
-            },
-        },
-        "model": {"name": str(info.head.system.get("model", "unknown"))},
-        "metric": {
-            "name": row.label,
-            "benchmark_values": [row.head],
-            "extra_info": {"unit": row.unit, "base": row.base, "change_pct": row.change_pct},
-        },
-    }
 
 
 def _ends(row: Row) -> tuple[float, float] | None:

@@ -58,7 +58,7 @@ def test_another_policy_is_a_difference_with_its_cause(runs, compare):
 
 def test_every_form_is_written(runs, compare, tmp_path):
     """A CI job reads files."""
-    forms = ("markdown", "junit", "json", "github-smaller", "github-bigger", "bencher", "pytorch")
+    forms = ("markdown", "junit", "json", "github-smaller", "github-bigger")
     files = {form: tmp_path / form for form in forms}
     options = [word for form, file in files.items() for word in ("--export", f"{form}={file}")]
     code, out, _ = compare(runs / "base", runs / "slow", *options)
@@ -107,8 +107,8 @@ def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, compare):
         (["{base}", "{base}", "--gate", "tpo=1%:2%"], 2, "Did you mean 'tpot'"),
         (["{base}", "{base}", "--alpha", "3"], 2, "below 50%"),
         (["{base}", "{base}", "--allow-different", "modle"], 2, "Did you mean 'model'"),
-        (["{base}", "{base}", "--export", "bencher"], 2, "FORM=FILE"),
-        (["{base}", "{base}", "--export", "bench=x"], 2, "Did you mean 'bencher'"),
+        (["{base}", "{base}", "--export", "junit"], 2, "FORM=FILE"),
+        (["{base}", "{base}", "--export", "junits=x"], 2, "Did you mean 'junit'"),
         (["{base}", "{base}", "--export", "json=/no/such/folder/x"], 2, "no folder"),
         (["{base}", "{base}", "--format", "pdf"], 2, "No format named 'pdf'"),
         (["{base}", "{base}", "--rate", "3"], 2, "for runs that are made"),

@@ -112,8 +112,6 @@ def test_services_get_the_candidates_numbers(compared):
     info = compared()
     tpot = next(row for row in info.gates if row.metric == "tpot")
     smaller, bigger = (json.loads(form(info)) for form in (exports.github_smaller, exports.github_bigger))
-    bencher = json.loads(exports.bencher(info))["chatbot on engine"]["tpot mean"]
-    pytorch = next(r for r in json.loads(exports.pytorch(info)) if r["metric"]["name"] == "tpot mean")
 
     assert {"chatbot on engine: tpot mean", "chatbot on engine: failed"} <= {each["name"] for each in smaller}
     assert {"chatbot on engine: goodput_rps", "chatbot on engine: attainment"} <= {each["name"] for each in bigger}
@@ -122,5 +120,3 @@ def test_services_get_the_candidates_numbers(compared):
         "5 pairs" in smaller[0]["extra"]
         and "1 pair" == json.loads(exports.github_smaller(compared(clock="virtual")))[0]["extra"].rpartition(", ")[2]
     )
-    assert bencher["lower_value"] < bencher["value"] == tpot.head < bencher["upper_value"]
-    assert pytorch["metric"]["benchmark_values"] == [tpot.head] and pytorch["model"]["name"] == "tiny"
