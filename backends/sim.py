@@ -31,6 +31,7 @@ from backends.simulator.layout import (
     failures,
     first_tokens,
     link_of,
+    refuse_unused,
     replica_groups,
     router_acts,
 )
@@ -135,11 +136,7 @@ class Sim:
         if isinstance(self._parts[0].model, Recorded) and (acts or self.fail is not None or self.lora is not None):
             raise UsageError("latency=recorded repeats a run without failures, adapters and routers that act.")
         if self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
-            for name, off in HAND_OFF.items():
-                if (setting := getattr(self, name)) not in off and not (name == "link" and acts):
-                    raise UsageError(
-                        f"Without prefill and decode replicas there is no {name}; leave out {name}={setting}."
-                    )
+            refuse_unused(self, HAND_OFF, acts=acts)
         elif acts and (self.prefill is None or self.decode is None):
             raise UsageError(f"router={self.router} acts on whole clusters; give prefill and decode replicas.")
 

@@ -29,7 +29,7 @@ from backends.serving.handoff import Link
 from backends.serving.plugins import Memory
 from backends.serving.replica import Replica, Role
 from backends.simulator.core import FREE, BlockCost, Core
-from backends.simulator.layout import Rate, Side, deciding, link_of, rate, router_acts, side
+from backends.simulator.layout import Rate, Side, link_of, rate, refuse_unused, router_acts, sides
 from harness import termination
 from harness.api import Prompts, Request
 from harness.catalog import hardware
@@ -346,31 +346,13 @@ class Layout:
 
 def layout(engine: Engine, given: Mapping[str, object]) -> Layout:
     """The replicas that these options ask for. Raises UsageError."""
-    disaggregated = engine.prefill is not None or engine.decode is not None
-    acts = router_acts(engine.router)
-    for name, off in (("handoff", "pull"), ("link", "none")):
-        if not disaggregated and not (acts and name == "link") and (value := getattr(engine, name)) != off:
-            raise UsageError(f"Without prefill and decode replicas there is no {name}; leave out {name}={value}.")
-    if (engine.prefill is None) != (engine.decode is None):
+    if engine.prefill is None and engine.decode is None:
+        refuse_unused(engine, {"handoff": ("pull",), "link": ("none",)}, acts=router_acts(engine.router))
+    elif engine.prefill is None or engine.decode is None:
         raise UsageError("The engine needs prefill and decode replicas; give both, or neither.")
     rate(engine.link, hardware(engine.hardware or "a100-80g"))  # raises UsageError for what is none
-    parts: tuple[Part, ...]
-    if engine.prefill is None or engine.decode is None:
-        parts = (_part(engine, given, "mixed", Side(engine.replicas), engine.policy, engine.router),)
-    else:
-        if engine.replicas != 1 or engine.tp is not None:
-            name = "replicas" if engine.replicas != 1 else "tp"
-            raise UsageError(
-                f"{name} is that of replicas alike; with prefill and decode give prefill=2 or prefill=2:tp=2 instead."
-            )
-        sides: tuple[tuple[Role, str], ...] = ("prefill", engine.prefill), ("decode", engine.decode)
-        parts = tuple(_one_side(engine, given, role, text) for role, text in sides)
+    parts = tuple(_part(engine, given, *part) for part in sides(engine, Side(engine.replicas)))
     return Layout(parts, engine.handoff == "pull", engine.link)
-
-
-def _one_side(engine: Engine, given: Mapping[str, object], role: Role, text: str) -> Part:
-    its = side(text, role)
-    return _part(engine, given, role, its, *deciding(its, role, engine.policy, engine.router))
 
 
 def _part(engine: Engine, given: Mapping[str, object], role: Role, its: Side, policy: str, router: str) -> Part:

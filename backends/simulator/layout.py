@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -39,6 +39,7 @@ from harness.registry import make, system_of
 from harness.spec import build, link_bytes_per_s, parse, seconds
 
 if TYPE_CHECKING:
+    from backends.engine import Engine
     from backends.sim import Sim
 
 DIVISIONS = ("tp", "pp", "dp", "ep")
@@ -172,13 +173,35 @@ def router_acts(spec: str) -> bool:
 
 def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
     """The parts of a simulated cluster, prefill first. Raises UsageError for what does not go together."""
-    if sim.prefill is None and sim.decode is None:
-        return (_group(sim, "mixed", Side(sim.replicas, sim.tp, sim.pp, sim.dp, sim.ep), sim.policy, sim.router),)
+    whole = Side(sim.replicas, sim.tp, sim.pp, sim.dp, sim.ep)
+    return tuple(_group(sim, *part) for part in sides(sim, whole))
+
+
+def sides(options: Sim | Engine, whole: Side) -> Iterator[tuple[Role, Side, str, str]]:
+    """Role, division, policy and router of each part, prefill first; `whole` are replicas alike. Raises UsageError."""
+    if options.prefill is None and options.decode is None:
+        yield "mixed", whole, options.policy, options.router
+        return
     for name in ("replicas", *DIVISIONS):
-        if getattr(sim, name) != 1:
+        if getattr(options, name, None) not in (None, 1):
             raise UsageError(f"{name} is that of replicas alike; with prefill and decode give prefill=2:tp=2 instead.")
-    roles: list[tuple[Role, str | None]] = [("prefill", sim.prefill), ("decode", sim.decode)]
-    return tuple(_one_side(sim, role, text) for role, text in roles if text is not None)
+    roles: list[tuple[Role, str | None]] = [("prefill", options.prefill), ("decode", options.decode)]
+    for role, text in roles:
+        if text is not None:
+            parsed = side(text, role)
+            policy, router = deciding(parsed, role, options.policy, options.router)
+            if role == "decode" and router_acts(router):
+                raise UsageError(
+                    f"decode={text}: a router that acts is that of the cluster; give --router {parsed.router}."
+                )
+            yield role, parsed, policy, router
+
+
+def refuse_unused(options: Sim | Engine, unused: Mapping[str, Collection[str]], *, acts: bool) -> None:
+    """Raise UsageError for options of hand-offs, beyond what changes nothing, in a cluster that hands nothing on."""
+    for name, off in unused.items():
+        if (setting := getattr(options, name)) not in off and not (name == "link" and acts):
+            raise UsageError(f"Without prefill and decode replicas there is no {name}; leave out {name}={setting}.")
 
 
 def deciding(given: Side, role: Role, policy: str, router: str) -> tuple[str, str]:
@@ -188,14 +211,6 @@ def deciding(given: Side, role: Role, policy: str, router: str) -> tuple[str, st
     return given.policy or (of_role if policy == POLICY else policy), given.router or (
         router if whole else router_of_role
     )
-
-
-def _one_side(sim: Sim, role: Role, text: str) -> ReplicaGroup:
-    parsed = side(text, role)
-    policy, router = deciding(parsed, role, sim.policy, sim.router)
-    if role == "decode" and router_acts(router):
-        raise UsageError(f"decode={text}: a router that acts is that of the cluster; give --router {parsed.router}.")
-    return _group(sim, role, parsed, policy, router)
 
 
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
