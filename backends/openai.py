@@ -387,6 +387,7 @@ class OpenAI:
         ends_anywhere = self.output_lengths == "server" or (
             self.output_lengths is None and (recorded or extra.get("ignore_eos") is False)
         )
+        salt = random_text.token_hex(4) if self.salt == "auto" else self.salt
         return RequestFormat(
             model=model,
             api=self.api,
@@ -399,15 +400,9 @@ class OpenAI:
             ignore_eos=not ends_anywhere,
             extra=extra,
             headers=headers,
-            salt=self._salt(recorded=recorded),
+            salt=None if recorded or salt == "none" else salt,  # nothing opens a recorded prompt
             affinity=self.affinity,
         )
-
-    def _salt(self, *, recorded: bool) -> str | None:
-        """What opens every prompt; nothing opens a recorded one."""
-        if recorded or self.salt == "none":
-            return None
-        return random_text.token_hex(4) if self.salt == "auto" else self.salt
 
     def _probed(self) -> str:
         """One line on what was sent before the run."""

@@ -126,7 +126,9 @@ class _Prober:
 
     async def settle(self, vocabularies: list[int]) -> ProbeResponse:
         """The first good answer. `self.ask` is then a format that the server accepts."""
-        self._choose_prompt(vocabularies)
+        if self.ask.prompt == "ids" and not self._fits(vocabularies[0]):  # a content whose ids are those of a tokenizer
+            vocabularies = [ANY_ID]
+        self.ask = replace(self.ask, vocab_size=vocabularies[0])
         for _ in range(MOST_ATTEMPTS):
             response = await self._try()
             if response.status in (404, 405) and (root := without_version(self.control.url)) is not None:
@@ -162,11 +164,6 @@ class _Prober:
             return response
         self.control.url = old_url
         return None
-
-    def _choose_prompt(self, vocabularies: list[int]) -> None:
-        if self.ask.prompt == "ids" and not self._fits(vocabularies[0]):  # a content whose ids are those of a tokenizer
-            vocabularies[:] = [ANY_ID]
-        self.ask = replace(self.ask, vocab_size=vocabularies[0])
 
     def _fits(self, vocab_size: int) -> bool:
         try:

@@ -180,13 +180,15 @@ def _sampling(api: Api, fields: Mapping[str, object], prompt_tokens: int, room: 
             f"{least}: {prompt_tokens + least - max_model_len} too many."
         )
         raise Refused(400, message, param="max_tokens" if room > 0 else None, code="context_length_exceeded")
+    if not (top_p := _number(fields, "top_p", 1.0, 1.0)):
+        raise Refused(400, "top_p must be above 0 and at most 1.", param="top_p")
     max_tokens = requested if requested is not None else min(room, COMPLETION_TOKENS) if api == "completions" else room
     return Sampling(
         max_tokens,
         _least(fields, max_tokens),
         _flag(fields, "ignore_eos"),
         _number(fields, "temperature", None, 100.0),
-        _top_p(fields),
+        top_p,
         _whole(fields, "seed"),
     )
 
@@ -196,13 +198,6 @@ def _least(fields: Mapping[str, object], max_tokens: int) -> int:
     if not 0 <= least <= max_tokens:
         raise Refused(400, f"min_tokens must be from 0 to max_tokens ({max_tokens}), got {least}.", param="min_tokens")
     return least
-
-
-def _top_p(fields: Mapping[str, object]) -> float:
-    value = _number(fields, "top_p", 1.0, 1.0)
-    if not value:
-        raise Refused(400, "top_p must be above 0 and at most 1.", param="top_p")
-    return value
 
 
 def _object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:

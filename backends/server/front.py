@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -211,7 +211,7 @@ class Front:
                 raise Refused(429, "Refused on purpose (--fault).", code="fault", headers=headers)
             if fault.kind == "reset" and fault.token == 0:
                 answers.reset(_transport(request))
-                await _forever()
+                await asyncio.get_running_loop().create_future()  # until the client's end cancels this task
 
     async def _streamed(
         self, request: web.Request, outcome: answers.AnswerLog, faults: Sequence[Fault]
@@ -368,12 +368,6 @@ def _transport(request: web.Request) -> asyncio.Transport:
     if request.transport is None:  # the client has gone while we read its request
         raise ConnectionResetError
     return request.transport
-
-
-async def _forever() -> NoReturn:
-    """Wait until the client disconnects, which cancels this task, or the server ends."""
-    await asyncio.get_running_loop().create_future()
-    raise AssertionError
 
 
 def _given_id(request: web.Request) -> str | None:

@@ -15,6 +15,7 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from backends.client.target import allow_open_files
 from backends.server.answers import Faults, parse_fault
 from backends.server.front import Front, Options
 from backends.server.metrics import TruthLog, lateness_line
@@ -31,6 +32,8 @@ KEEP_ALIVE_S = 75.0
 LINGERING_S = 2.0
 """The rest of a refused body is read this long, so that the client sees the answer."""
 GARBAGE_S = 600.0
+CONNECTIONS = 1 << 20
+"""Open files that are asked for: a connection is one."""
 NOT_OURS = (HttpProcessingError, web.RequestPayloadError, ConnectionResetError)
 _HOUSEKEEPING_S = 1.0
 _SWITCH_S = 0.0005  # a turn of a thread, as of one that reads a long prompt
@@ -140,7 +143,8 @@ def serve(options: Options, say: Callable[[str], None], ready: Callable[[Running
 
 
 async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:
-    _allow_many_connections()
+    with contextlib.suppress(ValueError, OSError):  # not every platform lets its limits be raised
+        allow_open_files(CONNECTIONS)
     sys.setswitchinterval(_SWITCH_S)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -201,12 +205,3 @@ async def _tidy(front: Front) -> None:
         if not front.open or time.monotonic() - last_s > GARBAGE_S:
             gc.collect()
             last_s = time.monotonic()
-
-
-def _allow_many_connections() -> None:
-    """A connection is an open file; raise the soft limit to the hard one."""
-    with contextlib.suppress(ImportError, ValueError, OSError):  # not every platform has limits, or lets them be raised
-        import resource
-
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

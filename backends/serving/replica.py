@@ -607,7 +607,9 @@ class Replica:
                 blocks.free -= needed
             batch.decode_seqs = len(decoding.members) + decoding.padded_rows
             if self.drafts is not None:
-                self._draft(self.drafts, batch)
+                self.drafts.take_blocks()
+                batch.draft_rows, batch.draft_steps = self.drafts.drafted()
+                batch.decode_seqs += batch.draft_rows
 
     def wants_block(self, seq: Sequence) -> bool:
         """Whether the next token of a decoding sequence does not fit the blocks it has."""
@@ -798,12 +800,6 @@ class Replica:
         self.prompt_tokens -= seq.prompt
         seq.phase = Phase.DONE
         return seq
-
-    @staticmethod
-    def _draft(drafts: Drafts, batch: Batch) -> None:
-        drafts.take_blocks()
-        batch.draft_rows, batch.draft_steps = drafts.drafted()
-        batch.decode_seqs += batch.draft_rows
 
     @staticmethod
     def _report_steps(on_step_end: Callable[[Batch, float], None], batch: Batch, end_s: ListOf[float]) -> None:
