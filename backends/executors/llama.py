@@ -2,7 +2,7 @@
 
 Numerics. In float32 the logits of the seeded model agree with float64 to 5e-6. A token's logits are equal to the last
 bit however its batch is composed, chunked or preempted, because products are cut so that BLAS sums in one order
-(`_linear`, `_plan`): measured with the kernels of OpenBLAS for AVX-512, AVX and, in float64, AVX2, for head dimensions
+(`_layers`, `_plan`): measured with the kernels of OpenBLAS for AVX-512, AVX and, in float64, AVX2, for head dimensions
 that are multiples of 16. In float32 its AVX2 kernels (Haswell, Zen) sum in an order that depends on the row; logits
 then differ by up to 5e-6, and a greedy choice may flip where two are that close. None of 21,033 tokens of the seeded
 model did; the density of gaps (3.8 per unit) and the mean difference (5e-7) give one flip in a million tokens. Where
