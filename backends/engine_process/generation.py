@@ -247,11 +247,13 @@ def _grant(params: GenerationParams, piece: Piece, emitted: int) -> None:
 
 def made_up(pacer: Paced, request: Request, params: GenerationParams | None) -> np.ndarray:
     """(output,) the whole answer to a request: equal for equal prompts and seeds, where prompts are known."""
-    seed = request.id
-    if params is not None:
-        chance = params.seed if params.temperature and params.seed is not None else 0
-        seed = zlib.crc32(array("q", params.prompt), chance & 0xFFFFFFFF)
+    seed = answer_seed(params.prompt, params.temperature, params.seed) if params is not None else request.id
     return pacer.answer(seed, request.output_tokens)
+
+
+def answer_seed(prompt: ListOf[int], temperature: float | None, seed: int | None) -> int:
+    """Return what an answer is made up from: equal for equal prompts and, where the client asks for chance, seeds."""
+    return zlib.crc32(array("q", prompt), (seed or 0) & 0xFFFFFFFF if temperature else 0)
 
 
 def block_names(token_ids: ListOf[int], size: int) -> tuple[int, ...]:

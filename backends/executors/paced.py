@@ -88,10 +88,8 @@ class Paced:
 
     def answer(self, seed: int, tokens: int) -> np.ndarray:
         """(tokens,) int64: an answer, of words of the built-in tokenizer where the vocabulary has any."""
-        drawn = (seed + np.arange(1, tokens + 1, dtype=np.int64) * _GOLDEN) % 2**32
-        words = (self.vocab_size - _BYTES) // 3
-        token_ids: np.ndarray = _BYTES + drawn % words if words > 0 else drawn % self.vocab_size
-        return token_ids
+        words = range(_BYTES, _BYTES + (self.vocab_size - _BYTES) // 3)
+        return drawn_words(seed, tokens, words or range(self.vocab_size))
 
     def blocks_that_fit(self, block_tokens: int) -> int:
         """KV blocks beside the weights on its GPUs, as the simulator counts them."""
@@ -113,6 +111,13 @@ class Paced:
             **facts_of_files(self.model, (self.hardware,)),
             "layer_token_bytes": token_bytes(self._model, self.tp, self._bits[1]),
         }  # fmt: skip
+
+
+def drawn_words(seed: int, tokens: int, words: range) -> np.ndarray:
+    """(tokens,) int64 of these ids, arbitrary and equal for equal seeds: an answer of a model that is not there."""
+    drawn = (seed + np.arange(1, tokens + 1, dtype=np.int64) * _GOLDEN) % 2**32
+    token_ids: np.ndarray = words.start + drawn % len(words)
+    return token_ids
 
 
 class Pace:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-import zlib
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from backends.engine_process.generation import block_names
+from backends.engine_process.generation import answer_seed, block_names
+from backends.executors.paced import drawn_words
 from backends.server.fields import longest_tokens
 from backends.server.service import Listener, Sampling, Stats, Ticket, UnderWay
 from backends.server.tokenizer import Builtin, builtin
@@ -20,8 +19,6 @@ from harness.api import Request, Step
 from harness.catalog import model
 from harness.runner import timer
 from harness.spec import Spec
-
-_GOLDEN = 2654435761  # 2**32 over the golden ratio: neighbours land far apart (Knuth, TAOCP 3, section 6.4)
 
 
 def make(spec: Spec) -> SimService:
@@ -70,16 +67,13 @@ class SimService:
         refusal = self.sim.cluster.refusal(request)
         if refusal is not None:
             raise ValueError(refusal)
-        # equal for equal prompts; where the client asks for chance, for equal seeds
-        start = sampling.seed if sampling.temperature and sampling.seed is not None else 0
-        seed, words = zlib.crc32(array("q", token_ids), start & 0xFFFFFFFF), self.tokenizer.words
-        answer = (words[(seed + nth * _GOLDEN) % 2**32 % len(words)] for nth in range(1, sampling.max_tokens + 1))
-        self._words[request.id] = answer  # made as it goes on: it may be as long as the context
+        seed = answer_seed(token_ids, sampling.temperature, sampling.seed)
+        output_ids = drawn_words(seed, sampling.max_tokens, self.tokenizer.words)
+        self._words[request.id] = map(int, output_ids)
         replica = self.sim.cluster.replicas[0]
         if replica.cache is not None:  # names for its blocks and for those that its answer, known beforehand, will fill
-            size, output_ids = replica.blocks.size, list(answer)
-            self._words[request.id] = iter(output_ids)
-            names = block_names([*token_ids, *output_ids], size)
+            size = replica.blocks.size
+            names = block_names([*token_ids, *output_ids.tolist()], size)
             request = replace(request, prefix_ids=names, prefix_block_tokens=size)
         ticket = self._under_way.take_in(request.id, listener, len(token_ids), self._withdraw)
         self._live.arrive(request, now_s)
