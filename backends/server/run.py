@@ -33,7 +33,7 @@ LINGERING_S = 2.0
 """The rest of a refused body is read this long, so that the client sees the answer."""
 GARBAGE_S = 600.0
 CONNECTIONS = 1 << 20
-"""Open files that are asked for: a connection is one."""
+"""The limit on open files that is requested: a connection is one."""
 NOT_OURS = (HttpProcessingError, web.RequestPayloadError, ConnectionResetError)
 _HOUSEKEEPING_S = 1.0
 _SWITCH_S = 0.0005  # a turn of a thread, as of one that reads a long prompt

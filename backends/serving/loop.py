@@ -217,8 +217,7 @@ class Loop(Generic[T]):
                 self._ask_again(now_s)
                 while results:
                     yield results.popleft()
-            # Batches last: one formed earlier would leave out what arrives at the same time, as the order of events
-            # fell.
+            # Batches last: one that is formed earlier would miss what arrives at the same time.
             self._form_all(now_s)
             if self.held:
                 stuck = not self._lasting and not self._changes and arrivals.next_s == inf
@@ -689,9 +688,8 @@ class Loop(Generic[T]):
         if self._log is not None and not cuts:
             self._log(batch, ends, replica.decoding)
         if len(ends) > 1 and isinstance(replica.decoding, Decodes):
-            # what a leap takes after its first step
-            # Views, hand-offs and reservations read `free` meanwhile: what the later steps take must not be given to
-            # them.
+            # Views, hand-offs and reservations read `free` meanwhile: what a leap takes after its first step must not
+            # be given to them.
             self._prepaid[index] = prepaid = replica.decoding.blocks_after_first(len(ends))
             replica.blocks.free -= prepaid
         event = self._push(ends[-1], COMMIT, index, ends)
