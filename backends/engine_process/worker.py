@@ -351,7 +351,7 @@ def layout(engine: Engine, given: Mapping[str, object]) -> Layout:
     elif engine.prefill is None or engine.decode is None:
         raise UsageError("The engine needs prefill and decode replicas; give both, or neither.")
     rate(engine.link, hardware(engine.hardware or "a100-80g"))  # raises UsageError for what is none
-    parts = tuple(_part(engine, given, *part) for part in sides(engine, Side(engine.replicas)))
+    parts = tuple(_part(engine, given, *part) for part in sides(engine, Side(engine.replicas, engine.tp or 1)))
     return Layout(parts, engine.handoff == "pull", engine.link)
 
 

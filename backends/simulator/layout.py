@@ -182,8 +182,9 @@ def sides(options: Sim | Engine, whole: Side) -> Iterator[tuple[Role, Side, str,
     if options.prefill is None and options.decode is None:
         yield "mixed", whole, options.policy, options.router
         return
-    for name in ("replicas", *DIVISIONS):
-        if getattr(options, name, None) not in (None, 1):
+    for name in ("count", *DIVISIONS):
+        if getattr(whole, name) != 1:
+            name = "replicas" if name == "count" else name
             raise UsageError(f"{name} is that of replicas alike; with prefill and decode give prefill=2:tp=2 instead.")
     roles: list[tuple[Role, str | None]] = [("prefill", options.prefill), ("decode", options.decode)]
     for role, text in roles:
