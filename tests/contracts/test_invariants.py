@@ -15,7 +15,7 @@ from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Extra, Request
 from harness.data.records import to_table
-from harness.registry import make, names
+from harness.registry import find, make, names
 
 TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "vllm-v1": "budget=32,max_seqs=8",
          "chunk-only": "budget=24,max_seqs=6", "static": "batch=4,pad=false", "orca": "max_batch=4",
@@ -32,6 +32,8 @@ MEMORIES = [f"{name}:{SMALL.get(name, 'block_tokens=4')}" for name in names("kv"
 TERMS = {"base_s": 0.01, "prefill_token_s": 1e-4, "decode_seq_s": 3e-4, "context_token_s": 1e-7}
 COST = Linear(**TERMS)
 LATENCY = "linear:" + ",".join(f"{name}={value!r}" for name, value in TERMS.items())
+ROUTES = [name for name in names("routers") if hasattr(find("routers", name), "route")]
+"""Routers that only choose; leaps end where one that knows time may act, so that it has other batches."""
 
 
 def request(number, at, prompt, output, shared):
@@ -176,3 +178,16 @@ def test_every_policy_is_under_these_tests():
     """A policy in a folder of its own must not escape them."""
     assert set(names("policies")) == {spec.partition(":")[0] for spec in POLICIES} | set(ROLES)
     assert all(make("policies", spec) for spec in POLICIES)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(requests=traffic, kv=st.sampled_from(MEMORIES), admission=st.sampled_from(names("admission")))
+@settings(max_examples=2, deadline=None)
+def test_one_replica_needs_no_router(policy, requests, kv, admission):
+    """Where there is nothing to choose, the choice must not matter (I8)."""
+    seen = {
+        simulated(requests, policy=policy, kv=kv, admission=admission, router=router, kv_blocks=60)[1]
+        for router in ROUTES
+    }
+
+    assert 1 == len(seen)

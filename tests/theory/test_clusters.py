@@ -123,3 +123,24 @@ def test_one_side_alone_can_be_simulated_and_not_served():
 def test_a_link_that_takes_no_time_can_be_stored(fields):
     """JSON has no infinite bandwidth, so that the whole run ended as a bug of the program."""
     assert 0.0 == json.loads(json.dumps(Sim(link="none", **fields).describe(), allow_nan=False))["link_latency_s"]
+
+
+@pytest.mark.parametrize("cluster", [{"replicas": 3}, {"pp": 2}, {"prefill": "2", "decode": "1"}], ids=str)
+def test_equal_requests_of_one_instant_may_change_places(cluster):
+    """E21: who of several equal requests comes first changes no percentile."""
+    requests = [Request(i, i // 5 * 0.2, 100, 20) for i in range(100)]
+    swapped = [Request(r.id ^ 1, r.scheduled_s, 100, 20) for r in requests]
+    one, two = (sorted(r.token_s[-1] - r.scheduled_s for r in Sim(latency=linear(), **cluster).simulate(each))
+                for each in (requests, swapped))  # fmt: skip
+
+    assert one == two
+
+
+@pytest.mark.parametrize("cluster", [{}, {"pp": 2}, {"prefill": "2", "decode": "1", "link": "none"}], ids=str)
+def test_half_the_costs_at_twice_the_rate_halve_every_latency(cluster):
+    """E20, E21: attainment under scaled bounds is that of a faster machine under the true ones, exactly."""
+    slow = list(Sim(latency=linear(1.0), kv_blocks=300, **cluster).simulate(poisson(8, 200)))
+    halved = [Request(r.id, r.scheduled_s / 2, r.prompt_tokens, r.output_tokens) for r in poisson(8, 200)]
+    fast = list(Sim(latency=linear(0.5), kv_blocks=300, **cluster).simulate(halved))
+
+    assert [[t / 2 for t in r.token_s] for r in slow] == [list(r.token_s) for r in fast]
