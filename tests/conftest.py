@@ -357,6 +357,39 @@ def transcript(
 
 
 @pytest.fixture
+def refusals(
+    golden: Callable[[str, str], None],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Callable[..., None]:
+    """Runs the lines after `$ bench` of golden/<name> in the folder of the test: each leaves its sentence, and no file.
+
+    `more` follows the command in each line. Long lists of what is known are NAMES, as each plug-in changes them.
+    """
+    from harness.cli import main
+
+    def check(name: str, *more: str) -> None:
+        monkeypatch.chdir(tmp_path)
+        before, parts = sorted(tmp_path.rglob("*")), []
+        expected = (request.path.parent / "golden" / name).read_text(encoding="utf-8")
+        for line in re.findall(r"^\$ bench (.*)$", expected, re.MULTILINE):
+            capsys.readouterr()
+            command, *words = shlex.split(line)
+            code = main([command, *more, *words])
+            out, err = capsys.readouterr()
+            assert ("", 1) == (out, err.count("bench: ")), err
+            assert err.endswith((".\n", "?\n")), err
+            parts.append(f"$ bench {line}\n{err}exit code {code}\n")
+        assert before == sorted(tmp_path.rglob("*"))
+        shown = re.sub(r"Known: ([\w.:-]+, ){5,}[\w.:-]*\w", "Known: NAMES", "\n".join(parts))
+        golden(name, shown.replace(str(tmp_path), "TMP"))
+
+    return check
+
+
+@pytest.fixture
 def late_is_valid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs of this process under the wall clock are valid however late a busy machine lets their requests leave."""
     monkeypatch.setattr("harness.validity.checks.TOO_LATE_SHARE", 1.0)

@@ -138,27 +138,6 @@ def test_markdown_holds_the_same_rate(bench):
     assert "| rate (req/s) |" in out
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--goal", "1"], "must be a share below 1"),
-        (["--windows", "1"], "must be a share below 1, got '1': ask for 95%."),
-        (["--goal", "nine"], "--goal must be a share"),
-        (["--conditions", "join"], "Did you mean 'joint'?"),
-        (["--max-seeds", "3"], "was removed"),
-        (["--budget", "0s"], "--budget must be longer than 0 s"),
-        (["--at", "-1"], "--at must be a number of requests per second above 0"),
-        (["--format", "html"], "Known: csv, json, markdown, text"),
-        (["--conditions", "sarathi"], "its bounds are '--slo p99:itl=0.2,p50:scheduling_delay=2'"),
-        (["--definition", "separate"], "'--conditions separate' takes each bound by itself"),
-        (["--arrivals", "closed:users=4"], "has no rate to change"),
-        (["--warmup", "300"], "give --warmup as a time"),
-    ],
-)
-def test_wrong_input_is_one_sentence(bench, arguments, message):
+def test_wrong_input_is_one_sentence(refusals):
     """A traceback, or a search of something else than was meant."""
-    code, _, err = bench(*SIM, *arguments)
-
-    assert code == 2
-    assert message in err
-    assert 1 == len(err.strip().splitlines())
+    refusals("wrong-capacity.txt", *SIM)

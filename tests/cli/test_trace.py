@@ -360,71 +360,16 @@ class TestFitAndGenerate:
         assert ["at_s", "prompt_tokens", "output_tokens", "session", "turn", "parent"] == table.column_names
 
 
-# command line -> exit code, what the sentence must name
-WRONG: list[tuple[str, int, str]] = [
-    ("inof plain.csv", 2, "Did you mean 'info'"),
-    ("plain.csv", 2, "bench trace info FILE"),
-    ("info", 2, "Missing argument"),
-    ("info plian.csv", 2, "Did you mean 'plain.csv'"),
-    ("info plain.csv --html no/such/page.html", 2, "no folder 'no/such'"),
-    ("info plain.csv --reader azur", 2, "Did you mean 'azure'"),
-    ("info plain.csv --start soon", 2, "--start must be a duration"),
-    ("info plain.csv --start 60s --stop 10s", 2, "stop"),
-    ("info plain.csv --limit 0", 2, "--limit must be a whole number from 1 on"),
-    ("info plain.csv --where prompt", 2, "is not a condition"),
-    ("info plain.csv --where turn>1", 2, "has no column turn"),
-    ("info plain.csv --reader at=when", 2, "when"),
-    ("info moon.jsonl --cache lfu:3M", 2, "No cache named 'lfu'"),
-    ("info moon.jsonl --cache lru:tokens=lots", 2, "must be a number"),
-    ("check missing.csv", 2, "does not exist"),
-    ("check model.bin", 2, "model.bin"),
-    ("convert plain.csv", 2, "--output"),
-    ("convert moon.jsonl -o out.csv", 2, "write .parquet or .jsonl"),
-    ("convert plain.csv -o out.xlsx", 2, "No form of trace to write named '.xlsx'"),
-    ("convert plain.csv -o out", 2, "ending"),
-    ("convert plain.csv -o taken.csv", 2, "--force"),
-    ("convert plain.csv -o no/such/out.csv", 2, "no folder 'no/such'"),
-    ("convert plain.csv -o plain.csv --force", 2, "is the trace that is read"),
-    ("convert plain.csv -o out.csv --where prompt>9999", 2, "leaves none of 400 requests"),
-    ("convert plain.csv --scale half -o out.csv", 2, "No way to scale named 'half'"),
-    ("convert plain.csv --scale thin:2 -o out.csv", 2, "share must be above 0 and at most 1"),
-    ("fit plain.csv -o m.json --mode fast", 2, "No mode of fitting named 'fast'"),
-    ("fit plain.csv -o m.json --window 60s", 2, "--mode rate-following"),
-    ("fit plain.csv -o m.json --limit 3", 2, "requests"),
-    ("generate chatbot -o out.csv", 2, "--requests N or --duration"),
-    ("generate chatbto -o out.csv --requests 5", 2, "Did you mean 'chatbot'"),
-    ("generate missing.json -o out.csv --requests 5", 2, "missing.json"),
-    ("generate plain.csv -o out.csv --requests 5", 2, "plain.csv"),
-    ("generate chatbot -o out.csv --requests 5 --rate 1e9", 2, "--rate must lie between"),
-    ("info plain.csv --cache lru:tokens=3M", 2, "this trace names none"),
-    ("info plain.csv --html .", 2, "'.' is a folder; name a file in it"),
-    ("info semi.csv", 2, "no reader knows the columns when, tokens in, tokens out"),
-    ("info pool", 2, "draw from it with --arrivals servegen:pool"),
-    ("convert plain.csv -o /proc/out.csv", 2, "'/proc/out.csv' cannot be written: "),
-    ("convert plain.csv --scale superpose:99999999 -o out.csv", 2, "take fewer copies"),
-    ("generate fastgen-1200-60 -o out.csv --requests 5", 2, "in a closed loop the answers decide"),
-    ("download azure", 2, "No trace to download named 'azure'"),
-]
-
-
-@pytest.mark.parametrize(("line", "code", "what"), WRONG, ids=[line for line, _, _ in WRONG])
-def test_wrong_lines(bench: Bench, plain: str, mooncake: str, line: str, code: int, what: str) -> None:
+@pytest.mark.usefixtures("plain", "mooncake")
+def test_wrong_lines(tmp_path: Path, refusals: Callable[..., None]) -> None:
     """A typing error would be a traceback, or half a file."""
-    Path("taken.csv").write_text("mine")
-    Path("model.bin").write_bytes(bytes(range(256)))
-    Path("semi.csv").write_text("when;tokens in;tokens out\n1;2;3\n")
-    Path("pool").mkdir()
-    Path("pool/chunk-0-trace.csv").write_text("0,0.5,1.0,Gamma,1,2\n600,0,0,,,\n")
-    before = sorted(Path().iterdir())
-    found, out, err = bench(*line.split())
+    (tmp_path / "taken.csv").write_text("mine")
+    (tmp_path / "model.bin").write_bytes(bytes(range(256)))
+    (tmp_path / "semi.csv").write_text("when;tokens in;tokens out\n1;2;3\n")
+    (tmp_path / "pool").mkdir()
+    (tmp_path / "pool/chunk-0-trace.csv").write_text("0,0.5,1.0,Gamma,1,2\n600,0,0,,,\n")
 
-    assert code == found
-    assert "" == out
-    assert what in err
-    assert 1 == len(err.strip().splitlines())
-    assert err.strip().endswith((".", "?"))
-    assert before == sorted(Path().iterdir())
-    assert "mine" == Path("taken.csv").read_text()
+    refusals("wrong-trace.txt")
 
 
 def test_converting_is_done_in_blocks(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

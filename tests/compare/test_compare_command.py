@@ -96,38 +96,7 @@ def test_several_runs_of_a_side_are_a_folder_or_a_list(runs, compare):
     assert "pairs: 2, valid: 2, exact" in out
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "reason"),
-    [
-        ([], 2, "two paths, BASE and HEAD, got 0"),
-        (["{base}"], 2, "got 1"),
-        (["{base}", "{base}", "{base}"], 2, "got 3"),
-        (["{base}", "nowhere"], 2, "does not exist"),
-        (["{base}", ""], 2, "names no run"),
-        (["{base}", "{base}", "--gate", "tpo=1%:2%"], 2, "Did you mean 'tpot'"),
-        (["{base}", "{base}", "--alpha", "3"], 2, "below 50%"),
-        (["{base}", "{base}", "--allow-different", "modle"], 2, "Did you mean 'model'"),
-        (["{base}", "{base}", "--export", "junit"], 2, "FORM=FILE"),
-        (["{base}", "{base}", "--export", "junits=x"], 2, "Did you mean 'junit'"),
-        (["{base}", "{base}", "--export", "json=/no/such/folder/x"], 2, "no folder"),
-        (["{base}", "{base}", "--format", "pdf"], 2, "No format named 'pdf'"),
-        (["{base}", "{base}", "--rate", "3"], 2, "for runs that are made"),
-        (["{base}", "{base}", "--slo", "ttfd=1"], 2, "Did you mean 'ttft'"),
-        (["{base}", "{base}", "--warmup", "x"], 2, "--warmup must be"),
-        (["{base}", "--base", "sim", "--head", "sim"], 2, "one or the other"),
-        (["--trend", "x", "--export", "junit=y"], 2, "no junit"),
-        (["{base}", "--trend", "x"], 2, "leave out"),
-        (["--trend", "x", "--gate", "tpot=1%:2%"], 2, "leave out --gate"),
-        (["--trend", "x", "--base", "sim"], 2, "leave out --base"),
-        (["--trend", "x", "--rate", "3"], 2, "leave out --rate"),
-        (["{base}", "{base}", "--accept", "latest"], 2, "--accept goes with --trend"),
-        (["--trend", "x", "--reason", "new tokenizer"], 2, "--reason goes with --trend"),
-        (["--trend", "x", "--accept", "latest"], 2, "'x' is no folder"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(runs, compare, words, code, reason):
+def test_wrong_usage_is_one_sentence(runs, tmp_path, refusals):
     """A newcomer reads what to do next, not a traceback."""
-    found, _, err = compare(*(word.replace("{base}", str(runs / "base")) for word in words))
-
-    assert code == found
-    assert reason in err and err.count("\n") == 1
+    shutil.copytree(runs / "base", tmp_path / "base")
+    refusals("wrong-compare.txt")

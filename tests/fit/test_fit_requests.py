@@ -138,23 +138,8 @@ def test_whole_runs_are_held_out_where_there_are_several():
     assert [16] == [int(mask.sum()) for mask in requests.split(runs[:1], 0.2, 1)]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--latency", "table"], "Requests identify the latency models linear and mixed"),
-        (["--latency", "linear", "--fix", "bas_s=1"], "Did you mean 'base_s'?"),
-        (["--latency", "linear", "--backend", "engine"], "--backend must be the simulator"),
-        (["--latency", "linear", "--steps", "x"], "--steps and --requests are given at once"),
-        (["--latency", "linear", "--requests", "{broken}"], "has no column ttft_s (ttft_s, ttft_ms)"),
-        (["--latency", "linear", "--requests", "{few}"], "at least 10 are needed"),
-    ],
-)
-def test_wrong_requests_are_one_sentence(tmp_path, capsys, args, message):
+def test_wrong_requests_are_one_sentence(tmp_path, refusals):
     """The way out should be in the message."""
     (tmp_path / "broken.csv").write_text("arrival_s,prompt_len,output_len\n1,2,3\n")
     (tmp_path / "few.csv").write_text("arrival_s,prompt_len,output_len,ttft_s,tpot_s\n1,2,3,0.1,0.1\n")
-    given = [arg.format(broken=tmp_path / "broken.csv", few=tmp_path / "few.csv") for arg in args]
-    good = written(tmp_path / "a.csv", measured(3.0, 30))
-
-    assert main(["fit", "--requests", good, *given]) == 2
-    assert message in capsys.readouterr().err
+    refusals("wrong-requests.txt", "--requests", written(tmp_path / "a.csv", measured(3.0, 30)))

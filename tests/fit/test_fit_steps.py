@@ -254,31 +254,12 @@ def test_a_report_says_how_sure_each_constant_is():
     assert "Nothing is written; --out FILE.toml stores the model." in document.findings[0].notes
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        ([], "Nothing to fit: name measurements with one of --steps"),
-        (["--steps", "nowhere"], "'nowhere' does not exist"),
-        (["--steps", "nowhere", "--fix", "base_s"], "--fix must be NAME=VALUE"),
-        (["--steps", "nowhere", "--fix", "base_s=-1"], "not negative"),
-        (["--steps", "nowhere", "--out", "x.yaml"], "--out must name a .toml file"),
-        (["--steps", "{table}", "--latency", "mixd"], "Did you mean 'mixed'?"),
-        (["--steps", "{table}", "--latency", "linear", "--fix", "bas_s=1"], "Did you mean 'base_s'?"),
-        (["--steps", "{table}", "--holdout", "1.5"], "--holdout must be a share"),
-        (["--steps", "{broken}"], "has no column context_tokens (context_tokens, ctx, num_context_tokens)"),
-        (["--steps", "{empty}"], "No step can be fitted"),
-    ],
-)
-def test_a_wrong_fit_is_reported_in_a_sentence(tmp_path, capsys, args, message):
+def test_a_wrong_fit_is_reported_in_a_sentence(tmp_path, refusals):
     """The way out should be in the message."""
-    files = {"table": "n_pf,B,ctx,seconds\n1,2,3,0.1\n0,2,5,0.1\n", "broken": "n_pf,B,seconds\n1,2,0.1\n",
-             "empty": "n_pf,B,ctx,seconds\n0,0,0,0\n"}  # fmt: skip
-    for name, text in files.items():
-        (tmp_path / f"{name}.csv").write_text(text)
-    given = [arg.format(**{name: tmp_path / f"{name}.csv" for name in files}) for arg in args]
-
-    assert main(["fit", *given]) == 2
-    assert message in capsys.readouterr().err
+    (tmp_path / "table.csv").write_text("n_pf,B,ctx,seconds\n1,2,3,0.1\n0,2,5,0.1\n")
+    (tmp_path / "broken.csv").write_text("n_pf,B,seconds\n1,2,0.1\n")
+    (tmp_path / "empty.csv").write_text("n_pf,B,ctx,seconds\n0,0,0,0\n")
+    refusals("wrong-steps.txt")
 
 
 def test_the_answer_tells_errors_on_seen_and_unseen_rows(tmp_path, capsys):

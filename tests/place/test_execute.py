@@ -3,7 +3,7 @@
 import json
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -231,37 +231,9 @@ def test_the_report_names_the_best() -> None:
     assert document.findings[0].text.startswith("Cheapest: (TP=1 PP=1) on 1 x a100-80g, ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--algorithm", "hihg"], "No placement algorithm named 'hihg'. Did you mean 'high'?"),
-        (["--conditions", "sarathi"], "its bounds are '--slo p99:itl=0.2,p50:scheduling_delay=2'"),
-        (["--prices", "p.toml"], "'p.toml' cannot be read"),
-        (["--prices", "p.toml", "--power", "w.toml"], "--prices and --power are two objectives; give one of them."),
-        (["--objective", "latency"], "'bench sweep --over tp=4,8' shows the TPOT of each parallelism"),
-        (["--pool", "slurm"], "No pool named 'slurm'."),
-        (["--gpus", "0"], "--gpus must be a whole number from 1 on, got '0'."),
-        (["--hardware", "a200"], "No hardware named 'a200'."),
-        (["--model", "opt-175b", "--gpus", "1"], "There is nothing to place: "),
-        (["--workload", "nothing"], "No workload named 'nothing'."),
-        (["--backend", "null"], "bench place simulates its candidates; leave out --backend 'null'"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(
-    arguments: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_usage_is_one_sentence(refusals: Callable[..., None]) -> None:
     """A slip must not cost a search, nor end in a traceback."""
-    monkeypatch.chdir(tmp_path)
-    code = main(["place", "--workers", "1", "--quiet", *arguments])
-
-    printed = capsys.readouterr().err
-    assert 2 == code
-    assert message in printed
-    assert 1 == printed.count("bench: ")
+    refusals("wrong-place.txt", "--workers", "1", "--quiet")
 
 
 @pytest.mark.parametrize("answer", ["low 1 x P(2,1) a100-80g", "rough 1 x (2,1) a100-80g"])

@@ -271,35 +271,9 @@ def test_what_is_named_twice_is_shown_once(mixed, capsys):
     assert (1, 1, 1) == tuple(len(run[part]) for part in ("goals", "groups", "slos"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["--slo", "tftt=1"], "No latency metric named 'tftt'. Did you mean 'ttft'?"),
-        (["--slo", "fastgen:speed=4"], "fastgen has no argument 'speed'."),
-        (["--slo", "fastgen:rate=0"], "rate and prompt_tps must be above 0"),
-        (["--goal", "90"], "--goal must be a share above 0 and up to 1, such as 0.9 or 90%, got '90'"),
-        (["--goal", "much"], "--goal must be a share"),
-        (["--fail-under", "0"], "--fail-under must be a share"),
-        (["--scale", "4:1"], "--scale: a range rises, got '4:1'"),
-        (["--scale", "0:4"], "--scale must be a number above 0, got '0'"),
-        (["--scale", "1:2:3:4"], "--scale is low:high, low:high:step, low:high:x2 or 1,2,3, got '1:2:3:4'"),
-        (["--scale", "1:1e9:0.001"], "more than 1,000 values"),
-        (["--by", "clas"], "No grouping named 'clas'. Did you mean 'class'?"),
-        (["--profile", "vlm"], "No definition profile named 'vlm'. Did you mean 'vllm'?"),
-        (["--format", "xml"], "No format named 'xml'."),
-        (["--out", "/nowhere/slo.json"], "'/nowhere/slo.json' cannot be written: there is no folder '/nowhere'."),
-        (["--out", "."], "'.' is a folder; name a file in it."),
-        (["--conditions", "apart"], "Invalid value for '--conditions'"),
-    ],
-)
-def test_what_cannot_be_scored_gets_one_sentence(mixed, arguments, sentence, capsys):
+def test_what_cannot_be_scored_gets_one_sentence(mixed, refusals):
     """A slip of the pen would end in a traceback, or be ignored."""
-    assert 2 == main(["slo", str(mixed), *arguments])
-    printed = capsys.readouterr()
-
-    assert "" == printed.out
-    assert sentence in printed.err
-    assert 1 == len(printed.err.strip().splitlines())
+    refusals("wrong-slo.txt", str(mixed))
 
 
 def test_milliseconds_given_as_seconds_are_noticed(mixed, capsys):

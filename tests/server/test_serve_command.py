@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
-
 Serve = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -96,27 +94,9 @@ def test_the_key_is_in_no_output(serve: Serve, tmp_path: Path) -> None:
     assert "s3cret" not in out + notes + (tmp_path / "truth.jsonl").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("line", "begin", "words"),
-    [
-        ("--backend simm", "No backend to serve named 'simm'.", "Did you mean 'sim'?"),
-        ("--port x", "--port must be a whole number from 0 to 65535", "'x'"),
-        ("--backend null --max-queue some", "--max-queue must be a whole number", "'some'"),
-        ("--backend null --max-body big", "--max-body must be a size", "'big'"),
-        ("--backend null --grace soon", "--grace must be a duration", "'soon'"),
-        ("--backend null --api-key-env NO_SUCH_KEY", "--api-key-env", "'NO_SUCH_KEY'"),
-        ("--backend null --log no/such/folder", "the operating system refused", "no/such/folder"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(line: str, begin: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_sentence(refusals: Callable[..., None]) -> None:
     """The user would meet a traceback, or a server that does something else."""
-    code = main(["serve", *line.split()])
-    stderr = capsys.readouterr().err
-
-    assert stderr.startswith(f"bench: {begin}")
-    assert words in stderr
-    assert 1 == stderr.count("\n")
-    assert code == (3 if "--log" in line else 2)
+    refusals("wrong-serve.txt")
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the engine's process is found in /proc")

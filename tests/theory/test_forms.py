@@ -1,6 +1,7 @@
 """`bench theory`: every form gives a table in every format, with what varies first; wrong values are one sentence."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -176,52 +177,9 @@ def test_the_simulator_lies_on_the_form():
         assert row["in_batch_ratio"] == pytest.approx(row["simulated_ratio"], rel=0.08)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("sol", "No closed form named 'sol'. Did you mean 'slo'?"),
-        ("slo:modl=yi-34b", "slo has no argument 'modl'. Did you mean 'model'?"),
-        ("slo --over modl=yi-34b", "slo has no argument 'modl'. Did you mean 'model'?"),
-        ("slo --over batch", "--over 'batch' has no values; write --over NAME=VALUES"),
-        ("slo --over batch=1,2 --over batch=4", "batch is swept over twice"),
-        ("slo --ovr batch=1", "No option '--ovr'. Did you mean '--over'? Parameters stand with the name of the form"),
-        ("slo:context=4kb", "context_tokens must be a whole number, got '4kb'"),
-        ("slo:model=opt-1b", "No model named 'opt-1b'"),
-        ("slo:latency=linear,pp=2", "'linear' has no pipeline stages"),
-        ("kv:memory=-1GiB", "memory_bytes must be at least 0"),
-        ("kv:hardware=a100-90g", "No hardware named 'a100-90g'"),
-        ("kv:link=fast", "A link is a rate such as 25Gbps"),
-        ("memory:memory=1GiB", "hold no sequence of 2,048 tokens"),
-        ("moe:gpu=h80", "No hardware named 'h80'"),
-        ("moe:gpu=a10", "a10 has no FP8 tensor cores; use element_bytes=2"),
-        ("moe:top_k=300", "top_k must be at most the 256 experts, got 300"),
-        ("ping-pong:m=0", "m must be at least 1, got 0"),
-        ("ping-pong:m=1000000", "are more than 1,000,000 visits"),
-        ("ping-pong:attention=0,experts=0", "these values have no finite result"),
-        ("knee:phase=decod", "phase must be one of prefill, decode, got 'decod'. Did you mean 'decode'?"),
-        ("speculative:alpha=1.2", "alpha and cost are shares of at most 1"),
-        ("chunking --over prompt=4096:2048:x2", "must count up"),
-        ("crossover:ways=1", "ways must be at least 2"),
-        ("weights:bits=9", "bits must be from 1 to 8, got 9"),
-        ("weights:gpu=a11", "Did you mean 'a10'?"),
-        ("attention:zip", "lengths must be one of constant, uniform, zipf, got 'zip'. Did you mean 'zipf'?"),
-        ("experts:redundant=5", "take 0 or 32 redundant experts"),
-        ("experts:model=opt-13b", "opt-13b has no experts"),
-        ("experts:copies=2", "2 copies of 256 experts need 256 redundant ones or more"),
-        ("experts:tokens=1000000", "more than 1,000,000 tokens a step"),
-        ("afd:experts=1", "a token of mixtral-8x22b visits 2 experts, got 1"),
-        ("moe --out moe.pdf", "--out 'moe.pdf' must end in .html"),
-        ("prefill --execution 80ms --rate 5,12", "'--out'? Parameters stand with the name of the form"),
-    ],
-)  # fmt: skip
-def test_wrong_usage_is_one_sentence(arguments: str, message: str, capsys: pytest.CaptureFixture[str]):
+def test_wrong_usage_is_one_sentence(refusals: Callable[..., None]) -> None:
     """A mistyped value would end in a traceback, or be taken for another."""
-    code = main(["theory", *arguments.split()])
-    printed = capsys.readouterr().err
-
-    assert 2 == code
-    assert message in printed
-    assert 1 == len(printed.strip().splitlines())
+    refusals("wrong-theory.txt")
 
 
 def test_steps_of_a_stored_run_answer_no_form(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
