@@ -65,6 +65,7 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "arrivals": ["run", "--backend", "sim", "--arrivals", name],
         "fault": ["serve", "--backend", "null", "--fault", f"{name}:every=2"],
         "format": ["report", run, "--format", name],
+        "export format": ["compare", run, run, "--export", f"{name}=x"],
         "figure": ["report", run, "--figure", name],
         "section": ["report", run, "--sections", name],
         "definition profile": ["slo", run, "--profile", name],

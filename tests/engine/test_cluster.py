@@ -115,27 +115,6 @@ def test_executors_end_with_the_engine(wait_for):
 
 @pytest.mark.parametrize(
     ("fields", "words"),
-    [
-        ({"prefill": "1"}, "needs prefill and decode replicas"),
-        ({"replicas": 2, "handoff": "push"}, "there is no handoff"),
-        ({"replicas": 2, "link": "25Gbps"}, "there is no link"),
-        ({"prefill": "1", "decode": "1", "replicas": 2}, "replicas is that of replicas alike"),
-        ({"prefill": "1:pp=2", "decode": "1"}, "no pipelines"),
-        ({"prefill": "1", "decode": "1", "link": "fast"}, "link must be nvlink"),
-        ({"prefill": "many", "decode": "1"}, "how many replicas"),
-        ({"replicas": 2, "router": "no-such"}, "no-such"),
-    ],
-)
-def test_what_does_not_go_together_is_one_sentence(fields, words):
-    """An option that is ignored in silence is believed to have had an effect."""
-    with pytest.raises(UsageError, match=words):
-        Engine(**fields)
-    with pytest.raises(ValueError, match="replicas must be at least 1"):
-        Engine(replicas=0)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
     [({"prefill": "1:tp=2"}, "tp does not apply to the executor 'llama'"), ({"link": "nvlink"}, "is that of a GPU")],
 )
 def test_executors_refuse_in_a_cluster_what_they_cannot_do(fields, words):

@@ -109,16 +109,6 @@ async def test_a_model_of_a_folder_answers(kit, tmp_path):
         assert 13 == len(await answer(engine, Request(0, 0.0, 20, 12)))
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"kv_blocks": 0}, "kv_blocks must be at least 1"),
-        ({"temperature": -1.0}, "temperature must not be negative"),
-        ({"threads": 0}, "threads must be at least 1"),
-        ({"nice": 40}, "nice must be between 0 and 19"),
-    ],
-)
-def test_wrong_fields_are_refused_before_anything_starts(fields, words):
-    """A wrong number must not cost a start of the engine."""
-    with pytest.raises(ValueError, match=words):
-        Engine(**fields)
+def test_a_wrong_engine_is_refused_before_anything_starts(refusals):
+    """A wrong number must not cost a start of the engine, nor an option be ignored in silence."""
+    refusals("wrong-engine.txt", "--requests", "2")

@@ -332,23 +332,6 @@ APART = {"prefill": "1", "decode": "1", "policy": "vllm-v1"}
 
 
 @pytest.mark.parametrize(
-    ("fields", "why"),
-    [
-        ({"router": "autoscale", **APART}, "acts on replicas alike"),
-        ({"router": "freeness:max_replicas=4", **APART}, "acts on replicas alike"),
-        ({"router": "slo-flip", "replicas": 2}, "acts on prefill and decode replicas"),
-        ({"router": "replan", "replicas": 2}, "acts on prefill and decode replicas"),
-        ({"router": "ooc", "replicas": 2}, "acts on prefill and decode replicas"),
-    ],
-    ids=str,
-)
-def test_a_router_that_would_do_nothing_is_refused(fields, why):
-    """Its results would be those of another router under its name."""
-    with pytest.raises(UsageError, match=why):
-        Sim(**fields)
-
-
-@pytest.mark.parametrize(
     ("router", "roles", "policy", "why"),
     [
         ("autoscale", ["mixed"], "vllm-v1", "cannot grow"),

@@ -94,12 +94,6 @@ def test_slots_take_memory_from_kv():
     assert blocks[None] - blocks["slots=100"] == pytest.approx(100 * 2 * 39_976_960 / (16 * 524_288), abs=1)
 
 
-@pytest.mark.parametrize("lora", ["slots=0", "rank=0", "slots=x", "layers=mlp", "load=-1s", "nosuch=1"])
-def test_what_is_wrong_is_one_sentence(lora):
-    with pytest.raises((UsageError, ValueError)):
-        Sim(lora=lora)
-
-
 def test_who_has_no_slot_keeps_its_place_behind_those_who_wait_for_something_else():
     """A queue that memory holds up would turn with every step, and a leap over steps would serve another one first."""
     requests = [Request(0, 0.0, 1, 9)] + [

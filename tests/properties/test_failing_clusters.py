@@ -5,7 +5,6 @@ import pytest
 from backends.serving.routing import Drain, Hold, Migrate, Send, SetRole
 from backends.sim import Sim
 from harness.api import Request
-from harness.errors import UsageError
 from harness.registry import make
 
 
@@ -137,17 +136,3 @@ def test_a_failure_is_seen_in_idle_time(once):
 
     assert 50000.5 == min(at_s for at_s in ticks if at_s > 50000.2)
     assert len(ticks) < 2200
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"fail": "0@-1s"}, "time begins"),
-        ({"prefill": "1", "decode": "1:router=min-load"}, "is that of the cluster"),
-        ({"router": "early-reject:memory=0", "replicas": 2}, "memory must be above 0 and at most 1"),
-    ],
-)
-def test_what_cannot_be_is_one_sentence(fields, words):
-    """A user would see it as a crash in the middle of a run."""
-    with pytest.raises((UsageError, ValueError), match=words):
-        Sim(**fields)

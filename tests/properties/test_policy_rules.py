@@ -251,24 +251,3 @@ def test_vllm_v1_admits_the_most_urgent_first():
     seen = steps.run([])
 
     assert [[2], [0], [1]] == [batch["new"] for batch in seen]
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("vllm-v1:budget=8,max_seqs=9", "must not exceed budget 8"),
-        ("sarathi:budget=512,low=600", "low 600 must not exceed budget 512"),
-        ("sarathi:low=64,stages=1", "stages must be at least 2"),
-        ("fastgen:budget=0", "budget must be at least 1"),
-        ("tgi:waiting_served_ratio=-1", "waiting_served_ratio must not be negative"),
-        ("chunk-only:max_seqs=0", "max_seqs must be at least 1"),
-        ("vllm-v1:long_prefill=0", "long_prefill must be at least 1"),
-        ("vllm-v1:order=lifo", "order must be one of fcfs, priority"),
-    ],
-)
-def test_a_limit_that_makes_no_sense_is_refused(spec, message):
-    """A policy that can never form a batch would hang instead."""
-    from harness.errors import UsageError
-
-    with pytest.raises(UsageError, match=message):
-        make("policies", spec)

@@ -13,7 +13,6 @@ from backends.server.service import Sampling
 from backends.server.sim_service import SimService, make
 from backends.sim import Sim
 from harness.api import Request
-from harness.errors import UsageError
 from harness.spec import parse
 from server._received import Received, running
 
@@ -225,16 +224,6 @@ def test_the_context_is_what_memory_and_policy_allow(spec, tokens):
 
     assert tokens == service.max_model_len
     assert service.sim.cluster.replicas[0].refusal(Request(0, 0.0, 1, tokens - 1)) is None
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [("sim:prefill=1", "give prefill and decode replicas"), ("sim:model=gpt-9", "No model named")],
-)
-def test_what_has_no_real_time_is_one_sentence(spec, words):
-    """The user must hear it before the server listens."""
-    with pytest.raises(UsageError, match=words):
-        make(parse(spec))
 
 
 def test_the_clock_of_the_service_is_the_monotonic_clock():

@@ -20,7 +20,6 @@ from harness.options import Given, run_spec
 from harness.runner.run import execute
 
 Sweep = Callable[..., dict[str, Any]]
-Refused = Callable[..., str]
 
 QUICK = ("--backend", "sim", "--latency", "abc:distserve", "--policy", "vllm-v0", "--workers", "1", "--quiet",
          "--no-html")  # fmt: skip

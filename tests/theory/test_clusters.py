@@ -67,43 +67,9 @@ def test_twice_the_replicas_carry_twice_the_load():
     assert one == pytest.approx(4 * four, rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        (
-            {"prefill": "two"},
-            "prefill must be how many replicas and of what shape, such as 2 or 2:tp=2,pp=1, got 'two'",
-        ),
-        ({"prefill": "2:tq=2"}, "prefill has no argument 'tq'. Did you mean 'tp'?"),
-        ({"decode": "0"}, "count of decode must be at least 1, got 0"),
-        ({"prefill": "1", "decode": "1", "link": "25Gb"}, "link must be nvlink, pcie, none or a rate such as 25Gbps"),
-        ({"prefill": "1", "decode": "1", "link": "none:latency=-1"}, "the latency of a link must not be negative"),
-        ({"prefill": "1", "decode": "1", "hardware": "a10", "model": "llama3-8b"}, "link=nvlink: a10 has none"),
-        ({"prefill": "1", "decode": "1", "replicas": 2}, "replicas is that of replicas alike"),
-        ({"prefill": "1", "decode": "1", "policy": "sarathy"}, "No policy named 'sarathy'. Did you mean 'sarathi'?"),
-    ],
-)
-def test_a_cluster_that_cannot_be_is_refused_in_a_sentence(fields, words):
-    """Who asks for it must learn what to write instead."""
-    with pytest.raises(UsageError) as error:
-        Sim(**fields)
-
-    assert words in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"link": "25Gbps"}, "Without prefill and decode replicas there is no link; leave out link=25Gbps."),
-        ({"replicas": 2, "handoff": "push"}, "there is no handoff; leave out handoff=push."),
-    ],
-)
-def test_what_would_be_ignored_is_refused(fields, words):
-    """An option without effect makes a comparison of two equal systems that seems a finding."""
-    with pytest.raises(UsageError) as error:
-        Sim(**fields)
-
-    assert words in str(error.value)
+def test_a_system_that_cannot_be_is_refused_in_a_sentence(refusals):
+    """Who asks for it must learn what to write instead, before a night of another system, or a crash in the middle."""
+    refusals("wrong-system.txt", "--requests", "2")
 
 
 def test_one_side_alone_can_be_simulated_and_not_served():

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import UsageError
 from harness.registry import make
 from harness.spec import parse, text_of
 
@@ -83,38 +82,6 @@ def test_spec_text_builds_the_same_model_again(spec: str) -> None:
     model = make("latency", spec)
 
     assert model == make("latency", text_of(model, parse(spec).name))
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("linear:base=-1s", "base_s must not be negative"),
-        ("linear:base=7parsec", "base_s must be a duration"),
-        ("abc:vlm", "Did you mean 'vllm'?"),
-        (
-            "abc:vllm,model=llama2-7b",
-            "No abc constants for vllm, llama2-7b, tp=1 on a100-80g. Known: distserve and vllm",
-        ),
-        ("abc:vllm,tp=8", "opt-13b with tp 1, 2, 4; opt-66b with tp 2, 3, 4, 8"),
-        ("abc:vllm,hardware=h100", "use the latency model 'roofline'"),
-        ("abc:vllm,pp=0", "pp must be at least 1"),
-        ("roofline:model=lama2-7b", "Did you mean 'llama2-7b'?"),
-        ("roofline:hardware=h1000", "Did you mean 'h100'?"),
-        ("roofline:tp=3", "tp=3 does not divide the 32 attention heads"),
-        ("roofline:dtype_bytes=1", "a100-80g has no fp8 tensor cores"),
-        ("roofline:flops_share=1.2", "flops_share must be above 0 and at most 1"),
-        ("roofline:overhead=-1ms", "overhead_s must not be negative"),
-        ("roofline:overhead=5ms,layer_overhead=50us", "give it or layer_overhead_s, not both"),
-        ("roofline:paged_prefill=0.9", "paged_prefill must be at least 1"),
-        ("roofline:weight_bits=32", "weight_bits must be above 0 and at most 16"),
-    ],
-)
-def test_wrong_specs_are_answered_by_one_sentence(spec: str, message: str) -> None:
-    """A user who mistypes a latency model must learn what exists."""
-    with pytest.raises(UsageError) as error:
-        make("latency", spec)
-
-    assert message in str(error.value)
 
 
 @given(st.integers(1, 5000), st.lists(st.integers(1, 4999), max_size=8), st.integers(0, 3000))

@@ -6,7 +6,6 @@ import pytest
 from backends.sim import Sim
 from backends.systems.megascale_infer import AfLatency, PingPong
 from harness.api import Request
-from harness.cli import main
 
 NETWORK = {"network_bytes_per_s": 25e9}
 
@@ -41,20 +40,3 @@ def test_gpus_of_experts_count_and_leave_their_memory_to_kv() -> None:
 
     assert (12, 8, "a100-80g", 4) == (*(apart[k] for k in ("gpus", "expert_gpus", "expert_hardware")), together["gpus"])
     assert apart["kv_blocks"] > 2 * together["kv_blocks"]
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("--model llama3-8b --latency af", "llama3-8b has none"),
-        ("--model mixtral-8x22b --latency af:experts=1", "give more, such as experts=2"),
-        ("--model mixtral-8x22b --latency af:experts=16", "ep=16 exceeds the 8 experts"),
-        ("--model mixtral-8x22b --hardware l40s --latency af:experts=8", "needs the rate of the network of a GPU"),
-        ("--model mixtral-8x22b --latency af:micro=0", "must be at least 1"),
-        ("--model mixtral-8x22b --backend sim:ep=2 --tp 2 --latency af", "knows no ep"),
-    ],
-)
-def test_what_cannot_be_apart_is_one_sentence(given: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A crash, or a number of something else."""
-    assert main(["run", "--workload", "chatbot", "--backend", "sim", "--requests", "5", *given.split()]) == 2
-    assert message in capsys.readouterr().err

@@ -166,24 +166,3 @@ def test_a_wrong_file_is_reported_in_a_sentence(tmp_path, text, message):
         make("latency", f"file:{tmp_path}/x.toml")
 
     assert message in str(found.value)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("file:nowhere.toml", "'nowhere.toml' is not a file"),
-        ("mixed:yi-34b", "Did you mean 'yi-34b-tp2'?"),
-        ("mixed:given", "every constant is 0"),
-        ("mixed:token=-1", "token_s must not be negative"),
-        ("fit6:h10", "Did you mean 'h100'?"),
-        ("fit6:memory_share=0", "memory_share must be above 0"),
-        ("table:yi-34b", "Did you mean 'yi-34b-tp2'?"),
-        ("table:nowhere.json", "'nowhere.json' is not a file"),
-    ],
-)
-def test_wrong_constants_are_reported_in_a_sentence(spec, message):
-    """The nearest known name saves a look into the manual."""
-    with pytest.raises(UsageError) as found:
-        make("latency", spec)
-
-    assert message in str(found.value)

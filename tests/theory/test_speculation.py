@@ -135,18 +135,10 @@ def test_drafts_are_what_followed_last_time():
     assert [] == looked_up(text[:2], 2, 3)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("k=0", "k must be at least 1"),
-        ("k=4,alpha=2", "alpha must be between 0 and 1"),
-        ("k=4,beta=1", "no argument 'beta'"),
-    ],
-)
-def test_wrong_speculation_is_reported(text, words):
+def test_wrong_speculation_is_reported():
     """A wrong alpha must fail before the run."""
-    with pytest.raises(UsageError, match=words):
-        Core.of(speculate=text)
+    with pytest.raises(UsageError, match="alpha must be between 0 and 1"):
+        Core.of(speculate="k=4,alpha=2")
 
 
 @pytest.mark.parametrize(
