@@ -4,7 +4,7 @@ from harness import registry
 from harness.api import Content, Loaded
 from harness.errors import UsageError, no_such
 from harness.spec import parse
-from workloads import _build, _explain, _presets, mix
+from workloads import _build, _explain, _presets
 from workloads.content.recorded import Recorded
 
 __all__ = ["Loaded", "explain", "load", "preset_text", "presets"]
@@ -59,7 +59,7 @@ def load(
     if preset.classes:
         what = "is a mix of classes with parts of their own"
         _refuse(name, what, lengths=lengths, sessions=sessions, prefixes=prefixes)
-        return mix.mix(name, preset, prompt_source, rate_rps=rate_rps, arrivals=arrivals, run=(requests, duration_s))
+        return _build.mix(name, preset, prompt_source, rate_rps=rate_rps, arrivals=arrivals, run=(requests, duration_s))
     if not (lengths or preset.lengths):
         raise UsageError(f"'{name}' has no lengths; write a line such as lengths = \"sharegpt\" in it.")
     parts = {"arrivals": arrivals, "lengths": lengths, "sessions": sessions, "prefixes": prefixes}

@@ -19,9 +19,9 @@ from harness.metrics.objective import parse_slo
 from harness.options import RunSpec
 from harness.runner.plan import plan
 from workloads import _presets, catalog
+from workloads._build import copied, weights_of
 from workloads.blend import Blend
 from workloads.lengths.builtin import Normal, ReasoningInBudget
-from workloads.mix import copied, weights_of
 from workloads.mixed import Mixed
 from workloads.prefixes import Prefixes, id_lists
 
