@@ -18,6 +18,16 @@ from harness.data.records import SCHEDULE, listed, places, schedule_chunk
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import MOST_OWNERS, Prefixes, Run, Space, id_lists
 
+FIRST_CHUNK, CHUNK = 256, 32_768
+"""Requests drawn at first and at most at one time, about: a short run does not pay for a long one."""
+
+MIDDLES = 256
+"""Tasks, at least, of which users at work choose the first, the likelier the longer it lasts: of few the longest ones
+are too rare."""
+
+MOST_TASKS = 1 << 30
+"""Tasks of one class of traffic; with the number of the class they fit the owners of prefix blocks."""
+
 Columns = dict[str, np.ndarray]
 Pairs = Callable[[int], tuple[np.ndarray, np.ndarray]]
 """Draws the lengths of n requests: prompt and output tokens, (n,) int64 each."""
@@ -95,17 +105,6 @@ def earliest_s(tasks: Tasks, start_s: np.ndarray) -> np.ndarray:
             latest_s = np.maximum(latest_s, at_s[parent + np.minimum(i, last)])
         at_s[rows] = np.where(last >= 0, latest_s + tasks.delay_s[rows], at_s[rows])
     return at_s
-
-
-FIRST_CHUNK, CHUNK = 256, 32_768
-"""Requests drawn at first and at most at one time, about: a short run does not pay for a long one."""
-
-MIDDLES = 256
-"""Tasks, at least, of which users at work choose the first, the likelier the longer it lasts: of few the longest ones
-are too rare."""
-
-MOST_TASKS = 1 << 30
-"""Tasks of one class of traffic; with the number of the class they fit the owners of prefix blocks."""
 
 
 @dataclass(frozen=True, slots=True)

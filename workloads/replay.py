@@ -27,6 +27,8 @@ from workloads.traces import Trace
 CHUNK = 65_536
 """Rows of a chunk of the schedule."""
 
+ONE_AT_A_TIME = Closed(users=1, think_s=0.0, law="fixed")
+
 Turns = Literal["recorded", "answered"]
 
 
@@ -133,9 +135,6 @@ def is_model(path: str) -> bool:
         return b'"bench_model"' in stored.read(64)
 
 
-ONE_AT_A_TIME = Closed(users=1, think_s=0.0, law="fixed")
-
-
 def _arrivals(
     trace: Trace, text: str, rate_rps: float | None, mean_requests: float, *, own_clocks: bool
 ) -> Arrivals:  # fmt: skip
@@ -166,8 +165,7 @@ def _restarted(
 ) -> Loaded:
     """The sessions of a trace at other starts, or in another timing."""
     replayed = session_replay.place(trace, turns, chosen, arrivals, seed, duration_s)
-    words = next(name for name, kind in session_times.TURNS.items() if isinstance(turns, kind))
-    facts = {**replayed.describe(), "turns": text_of(turns, words)}
+    facts = {**replayed.describe(), "turns": text_of(turns, turns.name)}
     closed, begun_rps = isinstance(arrivals, Closed), None if arrivals is None else arrivals.mean_rate_rps
     mean = len(replayed) / max(1, replayed.sessions)
     open_rps = None if begun_rps is None else begun_rps * mean

@@ -26,6 +26,7 @@ from workloads.traces import Trace
 
 CHUNK = 4096
 """Rows of a chunk of the schedule; a row may name ten thousand blocks."""
+_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +257,6 @@ class SessionReplay:
             first = begins.setdefault((int(units[row]), int(owners[row])), leading)
             blocks[row] = alike(leading, first)
         return blocks
-
-
-_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens"})
 
 
 def _named(lists: pa.ListArray, shift: np.ndarray, common: np.ndarray, owners: np.ndarray) -> pa.ListArray:

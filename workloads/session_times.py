@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -13,21 +13,28 @@ from harness.spec import build, parse
 from workloads.trace_rows import conversations
 from workloads.traces import Trace
 
+Turns: TypeAlias = "Recorded | Answered | ThinkOnly | ApiScaled"
+
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
     """Requests come at their recorded times after the start of the session, whatever the answers."""
+
+    name: ClassVar[str] = "recorded"
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
     """Requests come at their recorded times, but not before the answers that they wait for."""
 
+    name: ClassVar[str] = "answered"
+
 
 @dataclass(frozen=True, slots=True)
 class ThinkOnly(Checked):
     """Requests come their think time after the answers that they wait for; none lasts longer than `cap_s`."""
 
+    name: ClassVar[str] = "think-only"
     cap_s: NotNegative | None = None
 
 
@@ -35,25 +42,18 @@ class ThinkOnly(Checked):
 class ApiScaled(Checked):
     """Requests come as if answers took `scale` times their recorded time, whatever the answers; `cap_s` as above."""
 
+    name: ClassVar[str] = "api-scaled"
     scale: Positive = 1.0
     cap_s: NotNegative | None = None
-
-
-Turns = Recorded | Answered | ThinkOnly | ApiScaled
-TURNS: Mapping[str, type[Turns]] = {
-    "recorded": Recorded,
-    "answered": Answered,
-    "think-only": ThinkOnly,
-    "api-scaled": ApiScaled,
-}
 
 
 def turns_of(text: str) -> Turns:
     """The timing of a spec such as 'think-only:cap=60s'. Raises UsageError."""
     spec = parse(text)
-    if spec.name not in TURNS:
-        raise no_such("way to time turns", spec.name, TURNS)
-    timing: Turns = build(TURNS[spec.name], spec)
+    kinds: Mapping[str, type[Turns]] = {kind.name: kind for kind in (Recorded, Answered, ThinkOnly, ApiScaled)}
+    if spec.name not in kinds:
+        raise no_such("way to time turns", spec.name, kinds)
+    timing: Turns = build(kinds[spec.name], spec)
     return timing
 
 

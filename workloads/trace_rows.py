@@ -1,19 +1,15 @@
 """Rows of a trace table taken, reordered, renumbered and joined; what points to a row (`parent`) moves with it.
 
 A copy of a trace that is later by some time, what passes the end starting again at 0.
-
-Which rows of a trace to keep, as conditions: `prompt_tokens<=4096,output_tokens>=1,tag=api`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import operator
-import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,14 +17,15 @@ import pyarrow.compute as pc
 
 from harness.api import Extra
 from harness.data.records import EXTRA, listed
-from harness.errors import UsageError, no_such
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from workloads.traces import Trace
 
-
+OFFLINE = "offline"
+"""The tag of rows that are offline requests."""
 SMALL_IDS = 1 << 40
 """Prefix ids below this leave room for a million copies with ids of their own; larger ones are numbered anew."""
 
@@ -85,10 +82,6 @@ def mapped(values: pa.ChunkedArray, change: Callable[[np.ndarray], np.ndarray]) 
     """Whole numbers changed by a function of all of them; null stays null."""
     valid = np.asarray(values.is_valid())
     return pa.array(change(np.asarray(values.fill_null(0))), pa.int64(), mask=~valid)
-
-
-OFFLINE = "offline"
-"""The tag of rows that are offline requests."""
 
 
 def extras(table: pa.Table, tag: pa.Array | pa.ChunkedArray | None) -> pa.Array | None:
@@ -205,82 +198,6 @@ def turned_copy(table: pa.Table, copy: int, period_s: float, shift_s: float) -> 
         ids = table["prefix_ids"].combine_chunks().flatten()
         columns["prefix_ids"] = _relisted(table["prefix_ids"], np.asarray(ids) + copy * above(ids))
     return with_columns(table, columns)
-
-
-_CONDITION = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|==|!=|=|<|>)\s*([^<>=!\s].*?)\s*", re.DOTALL)
-_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
-    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq, "!=": operator.ne,
-}  # fmt: skip
-CONTEXT = "context_tokens"
-"""Prompt and answer together, in conditions."""
-_NUMBERS = ("prompt_tokens", "output_tokens", CONTEXT, "turn", "session", "images", "image_tokens")
-_SHORT = {"prompt": "prompt_tokens", "output": "output_tokens", "context": CONTEXT}
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """`column` `sign` `value`, as a row must satisfy it; a row without a value fails."""
-
-    column: str
-    sign: str
-    value: float | str
-
-    def __str__(self) -> str:
-        value = self.value if isinstance(self.value, str) else f"{self.value:g}"
-        return f"{self.column}{self.sign}{value}"
-
-    def holds(self, table: pa.Table) -> np.ndarray:
-        """(N,) whether each row satisfies the condition."""
-        if self.column == CONTEXT:
-            column = pc.add(table["prompt_tokens"], table["output_tokens"])
-        else:
-            column = table[self.column]
-        valid = np.asarray(column.is_valid())
-        values = np.asarray(column.fill_null("" if isinstance(self.value, str) else 0))
-        matches: np.ndarray = valid & _OPERATORS[self.sign](values, self.value)
-        return matches
-
-
-def conditions(text: str) -> tuple[Condition, ...]:
-    """The conditions of a text, all of which must hold. Raises UsageError for what is none."""
-    return tuple(_condition(part, text) for part in text.split(","))
-
-
-def _condition(part: str, text: str) -> Condition:
-    match = _CONDITION.fullmatch(part)
-    if not match:
-        raise UsageError(f"'{text}': '{part.strip()}' is not a condition; write prompt_tokens<=4096 or tag=api.")
-    name, sign, value = match.groups()
-    column, sign = _SHORT.get(name, name), "=" if sign == "==" else sign
-    if column == "tag":
-        if sign not in ("=", "!="):
-            raise UsageError(f"'{text}': a tag is a word, so {sign} does not apply; write tag={value} or tag!={value}.")
-        return Condition(column, sign, value)
-    if column not in _NUMBERS:
-        raise no_such("column to filter by", name, [*_NUMBERS, "tag"])
-    try:
-        return Condition(column, sign, float(value))
-    except ValueError:
-        raise UsageError(f"'{text}': {column} must be compared with a number, got '{value}'.") from None
-
-
-def judge(table: pa.Table, wanted: Sequence[Condition], file: str) -> tuple[np.ndarray, dict[str, int]]:
-    """(N,) rows to keep, and why the others are dropped: the first condition that each fails, counted.
-
-    Raises UsageError for a column that this trace does not have.
-    """
-    matches = np.ones(table.num_rows, bool)
-    dropped: dict[str, int] = {}
-    for condition in wanted:
-        names = (*table.column_names, CONTEXT)
-        if condition.column not in names:
-            columns = ", ".join(name for name in (*_NUMBERS, "tag") if name in names)
-            raise UsageError(f"'{condition}': '{file}' has no column {condition.column}; it has {columns}.")
-        holds = condition.holds(table)
-        if failing := int((matches & ~holds).sum()):
-            dropped[f"not {condition}"] = failing
-        matches &= holds
-    return matches, dropped
 
 
 def alike(one: np.ndarray, other: np.ndarray) -> int:

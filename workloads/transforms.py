@@ -6,9 +6,11 @@ dispersion curve along the bin width; thinning and superposition keep time and c
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -19,9 +21,25 @@ from harness.data.records import listed, places
 from harness.errors import UsageError, no_such
 from harness.spec import build, parse, seconds
 from harness.stats import arrivals
-from workloads import trace_rows
 from workloads.trace_rows import conversations, joined, reordered, rows_of, turned_copy, with_columns, with_small_ids
 from workloads.traces import Trace
+
+MOST_ROWS = 100_000_000
+"""Rows that superposed copies may have together; they are held in memory."""
+
+LEAST_STAMPS = 10
+"""Different stamps that tell how coarse they are."""
+
+RESOLUTIONS_S = (60.0, 1.0, 0.1, 0.01, 0.001)
+"""What stamps are rounded to, coarsest first."""
+_CONDITION = re.compile(r"\s*([A-Za-z_]+)\s*(<=|>=|==|!=|=|<|>)\s*([^<>=!\s].*?)\s*", re.DOTALL)
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt, "=": operator.eq, "!=": operator.ne,
+}  # fmt: skip
+CONTEXT = "context_tokens"
+"""Prompt and answer together, in conditions."""
+_NUMBERS = ("prompt_tokens", "output_tokens", CONTEXT, "turn", "session", "images", "image_tokens")
+_SHORT = {"prompt": "prompt_tokens", "output": "output_tokens", "context": CONTEXT}
 
 
 class Step(Protocol):
@@ -163,21 +181,16 @@ def _every(
     return listed(names, lists.flatten().take(pa.array(source)), lists.type)
 
 
-SCALES: dict[str, type[Compress] | type[Thin] | type[Superpose] | type[Context]] = {
-    "compress": Compress,
-    "thin": Thin,
-    "superpose": Superpose,
-    "context": Context,
-}
-
-
 def scaling(text: str) -> tuple[Step, ...]:
     """The steps of 'compress:2', 'context:96000' or 'superpose:3+thin:0.5', in their order. Raises UsageError."""
+    kinds: Mapping[str, type[Compress | Thin | Superpose | Context]] = {
+        kind.__name__.lower(): kind for kind in (Compress, Thin, Superpose, Context)
+    }
     specs = [parse(part) for part in text.split("+")]
     for way in specs:
-        if way.name not in SCALES:
-            raise no_such("way to scale", way.name, SCALES, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
-    return tuple(build(SCALES[way.name], way) for way in specs)
+        if way.name not in kinds:
+            raise no_such("way to scale", way.name, kinds, "Write compress:2, thin:0.5, superpose:3 or context:96000.")
+    return tuple(build(kinds[way.name], way) for way in specs)
 
 
 def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
@@ -193,14 +206,78 @@ def scaled(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
     return with_facts(trace, scale=done)
 
 
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """`column` `sign` `value`, as a row must satisfy it; a row without a value fails."""
+
+    column: str
+    sign: str
+    value: float | str
+
+    def __str__(self) -> str:
+        value = self.value if isinstance(self.value, str) else f"{self.value:g}"
+        return f"{self.column}{self.sign}{value}"
+
+    def holds(self, table: pa.Table) -> np.ndarray:
+        """(N,) whether each row satisfies the condition."""
+        if self.column == CONTEXT:
+            column = pc.add(table["prompt_tokens"], table["output_tokens"])
+        else:
+            column = table[self.column]
+        valid = np.asarray(column.is_valid())
+        values = np.asarray(column.fill_null("" if isinstance(self.value, str) else 0))
+        matches: np.ndarray = valid & _OPERATORS[self.sign](values, self.value)
+        return matches
+
+
+def conditions(text: str) -> tuple[Condition, ...]:
+    """The conditions of a text, all of which must hold. Raises UsageError for what is none."""
+    return tuple(_condition(part, text) for part in text.split(","))
+
+
+def _condition(part: str, text: str) -> Condition:
+    match = _CONDITION.fullmatch(part)
+    if not match:
+        raise UsageError(f"'{text}': '{part.strip()}' is not a condition; write prompt_tokens<=4096 or tag=api.")
+    name, sign, value = match.groups()
+    column, sign = _SHORT.get(name, name), "=" if sign == "==" else sign
+    if column == "tag":
+        if sign not in ("=", "!="):
+            raise UsageError(f"'{text}': a tag is a word, so {sign} does not apply; write tag={value} or tag!={value}.")
+        return Condition(column, sign, value)
+    if column not in _NUMBERS:
+        raise no_such("column to filter by", name, [*_NUMBERS, "tag"])
+    try:
+        return Condition(column, sign, float(value))
+    except ValueError:
+        raise UsageError(f"'{text}': {column} must be compared with a number, got '{value}'.") from None
+
+
+def judge(table: pa.Table, wanted: Sequence[Condition], file: str) -> tuple[np.ndarray, dict[str, int]]:
+    """(N,) rows to keep, and why the others are dropped: the first condition that each fails, counted.
+
+    Raises UsageError for a column that this trace does not have.
+    """
+    matches = np.ones(table.num_rows, bool)
+    dropped: dict[str, int] = {}
+    for condition in wanted:
+        names = (*table.column_names, CONTEXT)
+        if condition.column not in names:
+            columns = ", ".join(name for name in (*_NUMBERS, "tag") if name in names)
+            raise UsageError(f"'{condition}': '{file}' has no column {condition.column}; it has {columns}.")
+        holds = condition.holds(table)
+        if failing := int((matches & ~holds).sum()):
+            dropped[f"not {condition}"] = failing
+        matches &= holds
+    return matches, dropped
+
+
 def filtered(trace: Trace, text: str) -> Trace:
     """The rows for which all conditions hold, and why each of the others is gone: rows in = rows out + named drops.
 
     Time 0 stays the start of the slice, or becomes the first row kept. Raises UsageError when no row is left.
     """
-    matches, dropped = trace_rows.judge(
-        trace.table, trace_rows.conditions(text), str(trace.facts.get("file", "the trace"))
-    )
+    matches, dropped = judge(trace.table, conditions(text), str(trace.facts.get("file", "the trace")))
     if not matches.any():
         raise UsageError(f"--where '{text}' leaves none of {len(trace)} requests; loosen it.")
     units, count = conversations(trace.table)
@@ -237,16 +314,6 @@ def jittered(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
         raise UsageError(f"--jitter must be longer than 0 s, got '{text}'.")
     moved = np.sort(trace.at_s + rng.uniform(0, width_s, len(trace)))
     return with_facts(at_times(trace, moved), jitter=f"uniform in [0 s, {width_s:g} s), order kept")
-
-
-MOST_ROWS = 100_000_000
-"""Rows that superposed copies may have together; they are held in memory."""
-
-LEAST_STAMPS = 10
-"""Different stamps that tell how coarse they are."""
-
-RESOLUTIONS_S = (60.0, 1.0, 0.1, 0.01, 0.001)
-"""What stamps are rounded to, coarsest first."""
 
 
 def grain_s(at_s: np.ndarray) -> float | None:

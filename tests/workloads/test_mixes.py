@@ -17,7 +17,7 @@ from workloads.arrivals.builtin import Constant, Poisson
 from workloads.blend import Blend
 from workloads.lengths.builtin import Fixed, Lognormal
 from workloads.mixed import Mixed
-from workloads.sessions.burstgpt import Burstgpt
+from workloads.sessions.builtin import Burstgpt
 from workloads.sessions.compound import Compound
 
 CHAT = Mixed(Poisson(1.0), Lognormal(), tag="chat", number=0)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import UsageError
@@ -206,3 +208,16 @@ def test_where_blocks_end_changes_nothing(tmp_path: Path, name: str) -> None:
 
     assert once == sentences(70) == sentences(1)
     assert all(re.search(re.sub(r"[()]", ".", words), odd) for words, odd in zip(expected, once, strict=False)), once
+
+
+def test_a_stamp_beyond_64_bit_nanoseconds_costs_its_own_row_only(tmp_path: Path) -> None:
+    """The first row of the block was blamed for it, and then the first of each part that was read again."""
+    seconds = pa.array([10**9 + i for i in range(30)] + [10**11, 10**9 + 40], pa.timestamp("s"))
+    table = pa.table({"at": seconds, "prompt_tokens": [1] * 32, "output_tokens": [1] * 32})
+    pq.write_table(table, tmp_path / "t.parquet", version="2.6")
+    trace = traces.read(str(tmp_path / "t.parquet"))
+
+    dropped: Any = trace.facts["dropped"]
+
+    assert [1] == list(dropped.values())
+    assert 31 == len(trace)

@@ -22,8 +22,7 @@ from workloads.lengths.builtin import Fixed as FixedLengths
 from workloads.lengths.builtin import Lognormal
 from workloads.mixed import Mixed, Streams, Tasks, pairs_from
 from workloads.prefixes import Prefixes
-from workloads.sessions.builtin import Fixed, Geometric
-from workloads.sessions.burstgpt import THINK_S, Burstgpt
+from workloads.sessions.builtin import THINK_S, Burstgpt, Fixed, Geometric
 from workloads.sessions.compound import Compound
 
 TASKS = 20_000

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from workloads.mixed import Streams, Timeline, earliest_s
-from workloads.sessions._conversation import conversations
+from workloads.sessions.builtin import conversations
 from workloads.sessions.compound import Compound
 
 LENGTHS = st.tuples(st.integers(1, 40), st.integers(1, 40))

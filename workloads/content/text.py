@@ -28,6 +28,7 @@ ROWS, ROW_WORDS = 8, 2000
 _WORD = re.compile(
     "(?:Ġ|▁|##)?([a-z]{1,16})"
 )  # marks of a leading space (byte-level, SentencePiece), of a continuation
+Encode = Callable[[str], list[int]]
 
 
 class Form(NamedTuple):
@@ -39,10 +40,6 @@ class Form(NamedTuple):
     def text(self, words: Iterable[str]) -> str:
         joined = self.joint.join(words)
         return self.lead + joined if joined else ""
-
-
-FORMS = (Form(" ", " "), Form("", " "), Form("", ""))
-Encode = Callable[[str], list[int]]
 
 
 class TokenPool(NamedTuple):
@@ -78,7 +75,7 @@ def _found(path: str, vocabulary: dict[str, int], encode: Encode) -> tuple[Form,
     """The first form in which enough words hold."""
     by_id = sorted(vocabulary.items(), key=lambda item: item[1])
     candidates = list(dict.fromkeys(m[1] for token, _ in by_id if (m := _WORD.fullmatch(token))))[:CANDIDATES]
-    for form in FORMS:
+    for form in (Form(" ", " "), Form("", " "), Form("", "")):
         usable = [
             word for word in candidates if form.joint or len(word) == 1
         ]  # glued words would merge; letters may not

@@ -8,7 +8,7 @@ is the law of thinning and superposition, not that of time compression.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, repeat
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from workloads.fit import _rate
 ARRIVALS = 65_536  # turned into times together, about
 PER_MEMORY = 8  # steps of the rate in the shortest memory
 PER_HOUR = 12  # steps of the rate in an hour of a daily curve
+Process: TypeAlias = "Cox | RateTracking"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +112,6 @@ class RateTracking:
             f"{self.rate_rps:.4g} req/s, rate of the trace in {len(self.factors)} windows of {self.window_s:.4g} s "
             f"(starts again after {self.span_s:.6g} s), {_gaps(self.gap_shape)}"
         )
-
-
-Process = Cox | RateTracking
 
 
 def from_json(values: Mapping[str, Any]) -> Process:

@@ -137,54 +137,38 @@ def _of_lines(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageErr
     """The objects of each run; what stands for a line that is none is empty."""
     try:
         for first, data, at_byte in runs:
-            group = _Objects()
-            group.places = partial(_of_whole_lines, Lines(first, data, at_byte), group.lines)
-            for number, text in enumerate(_texts(file, first, data), first):
-                if not text:
+            group, spans, begin = _Objects(), list[tuple[int, int]](), 0
+            text, all_text = data.decode(errors="surrogateescape"), _lines.is_text(data)
+            group.places = partial(_places, text, at_byte, spans)
+            for number, line in enumerate(text.split("\n"), first):
+                span, begin = (begin, begin + len(line)), begin + len(line) + 1
+                if not (stripped := line.strip()):
                     continue
                 try:
-                    if isinstance(text, UsageError):
-                        raise text
-                    group.objects.append(_object(file, number, text))
+                    if not all_text:
+                        _lines.text_of(line.encode(errors="surrogateescape"), file, number)
+                    group.objects.append(_object(file, number, stripped))
                 except UsageError as error:
                     group.bad[len(group.objects)] = _lines.no_row(error, len(group.objects))
                     group.objects.append({})
+                    stripped = ""
                 group.lines.append(number)
-                group.texts.append("" if isinstance(text, UsageError) else text)
+                group.texts.append(stripped)
+                spans.append(span)
             if group.objects:
                 yield group
     except UsageError as error:
         yield error
 
 
-def _of_whole_lines(run: Lines, numbers: list[int]) -> Ints:
-    """(n, 2) first byte and bytes of the lines with these numbers."""
-    ends = np.flatnonzero(np.frombuffer(run.data, np.uint8) == ord("\n"))
-    starts, stops = np.append(0, ends + 1), np.append(ends, len(run.data))
-    rows = np.array(numbers, np.int64) - run.first
-    return np.stack((run.at_byte + starts[rows], stops[rows] - starts[rows]), axis=1)
-
-
-def _of_elements(text: str, at_byte: int, spans: list[tuple[int, int]]) -> Ints:
+def _places(text: str, at_byte: int, spans: list[tuple[int, int]]) -> Ints:
     """(n, 2) first byte and bytes of the parts of a text that begins at `at_byte`; `spans` are in characters."""
     edges = np.array(spans, np.int64).reshape(-1)
     if not text.isascii():
         cuts = [0, *edges.tolist()]
-        edges = np.cumsum([len(text[a:b].encode()) for a, b in pairwise(cuts)])
+        edges = np.cumsum([len(text[a:b].encode(errors="surrogateescape")) for a, b in pairwise(cuts)])
     first, end = edges.reshape(-1, 2).T
     return np.stack((at_byte + first, end - first), axis=1)
-
-
-def _texts(file: Path, first: int, data: bytes) -> Iterator[str | UsageError]:
-    """The lines without blanks around them, or the error of one that is no text."""
-    if _lines.is_text(data):
-        yield from map(str.strip, data.decode().split("\n"))
-        return
-    for number, line in enumerate(data.split(b"\n"), first):
-        try:
-            yield _lines.text_of(line, file, number)
-        except UsageError as error:
-            yield error
 
 
 def _object(file: Path, line: int, text: str) -> dict[str, object]:
@@ -220,7 +204,7 @@ def _of_list(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageErro
             more, failure = _decoded(file, first, data)
             text += more
             group, spans = _Objects(), list[tuple[int, int]]()
-            group.places = partial(_of_elements, text, begin, spans)
+            group.places = partial(_places, text, begin, spans)
             try:
                 text, line, before = _elements(file, text, line, before, group, spans)
             except UsageError as error:

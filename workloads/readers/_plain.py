@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
@@ -228,17 +227,14 @@ def _row_numbers(block: Block, column: str) -> pa.Array:
     cells = block.cells(column)
     if isinstance(cells, pa.Array) and pa.types.is_integer(cells.type):
         return cells.cast(pa.int64())
-    names = block.names(column, optional=True)
-    missing = names.is_null().to_numpy(zero_copy_only=False)
-    filled = np.flatnonzero(~missing)
-    numbers = np.full(len(names), -1, np.int64)
-    for row in filled.tolist():
-        text = names[row].as_py()
-        if not (text.isascii() and text.isdigit() and len(text) < 16):
-            block.leave_out(row, column, f"the number of a row expected, got {text[:40]!r}")
-        else:
-            numbers[row] = int(text)
-    return pa.array(numbers, pa.int64(), mask=numbers < 0)
+
+    def number(cell: object, refuse: _cells.Fail) -> int | None:
+        text = _cells.name_of(cell, refuse)
+        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 16):
+            refuse(f"the number of a row expected, got {_cells.shown(text)}")
+        return None if text is None else int(text)
+
+    return pa.array(block.each(column, number, optional=True, blank=None), pa.int64())
 
 
 def open_table(file: Path, limits: _lines.Limits) -> parquet.ParquetFile:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.data.lists import Floats, Ints, Mask
+from harness.data.records import listed
 from workloads.readers._collect import Block
 
 Marked = tuple[tuple[str, Mask], ...]
@@ -30,8 +31,7 @@ FALLS = "earlier than the row before, so all rows are sorted by time"
 
 def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
     """Lists of the same lengths with other items."""
-    offsets = np.concatenate(([0], np.cumsum(lists.value_lengths().to_numpy())))
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), items)
+    return listed(lists.value_lengths().to_numpy(), items)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.data.lists import Ints, Mask
+from harness.data.records import listed
 
 if TYPE_CHECKING:
     from workloads.readers._collect import Block
@@ -91,9 +92,7 @@ class ByRow:
         valid = (targets >= 0) & (targets < start + of_row)
         number = np.where(valid, self._kept[np.where(valid, targets, 0)], -1)
         stays = (number >= 0) & kept[of_row]
-        counts = np.bincount(of_row[stays], minlength=len(given))[kept]
-        offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
-        return pa.ListArray.from_arrays(offsets, pa.array(number[stays], pa.int64()))
+        return listed(np.bincount(of_row[stays], minlength=len(given))[kept], number[stays])
 
 
 class Turn(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.bounds import Checked
+from harness.data.records import listed, places
 from workloads.readers import _cells
 from workloads.readers._collect import Block
 from workloads.readers._requests import MORE, Requests, empty
@@ -58,9 +59,8 @@ class AppliedCompute(Checked):
         delay_s = np.concatenate([s.delay_s for s in sessions] or [np.zeros(0)])
         first = np.concatenate(([True], np.diff(np.repeat(np.arange(len(sizes)), sizes)) > 0))[: len(prompt)]
         blocks = prompt // self.block_tokens
-        offsets = np.concatenate(([0], np.cumsum(blocks)))
         base = np.repeat(LOCAL | (block.start + np.arange(len(sizes))) << ID_BITS, sizes)
-        ids = np.arange(offsets[-1]) - np.repeat(offsets[:-1], blocks) + np.repeat(base, blocks)
+        ids = places(blocks) + np.repeat(base, blocks)
         return Requests(
             self.stamp,
             np.cumsum(delay_s),
@@ -70,7 +70,7 @@ class AppliedCompute(Checked):
             drops=empty("input_prompt_length", prompt, "assistant_response_length", output),
             session=pa.array(np.repeat(block.start + np.arange(len(sizes)), sizes)).cast(pa.string()),
             parent_row=pa.array(np.arange(len(prompt)) - 1, mask=first),
-            prefix_ids=pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(ids, pa.int64())),
+            prefix_ids=listed(blocks, ids),
             expanded=True,
             more={
                 "delay_s": pa.array(delay_s, MORE["delay_s"]),

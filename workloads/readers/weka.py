@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.bounds import Checked
+from harness.data.records import listed
 from workloads.readers import _cells
 from workloads.readers._collect import MISSING, Block
 from workloads.readers._requests import MORE, Requests, empty
@@ -195,7 +196,7 @@ class Weka(Checked):
             session=pa.array(sessions, pa.string()),
             parent_row=pa.array([n.before for n in nodes], pa.int64()),
             tag=pa.array([MAIN if n.agent is None else SUBAGENT for n in nodes], pa.string()),
-            prefix_ids=_lists(blocks, np.concatenate([n.ids for n in nodes]) if nodes else np.zeros(0, np.int64)),
+            prefix_ids=listed(blocks, np.concatenate([n.ids for n in nodes]) if nodes else np.zeros(0, np.int64)),
             notes=(
                 ("recorded without streaming, and replayed like the others", np.array([not n.streamed for n in nodes])),
                 ("no api_time: the think time after the answer holds the answer, too", untimed),
@@ -205,7 +206,7 @@ class Weka(Checked):
                  blocks < prompt // self.block_tokens),
             ),
             expanded=True,
-            joins=_lists(np.array([len(n.joins) for n in nodes], np.int64), np.array(joins, np.int64)),
+            joins=listed(np.array([len(n.joins) for n in nodes], np.int64), np.array(joins, np.int64)),
             more={
                 "delay_s": pa.array([n.delay_s for n in nodes], MORE["delay_s"]),
                 "api_s": pa.array([n.api_s for n in nodes], MORE["api_s"]),
@@ -252,8 +253,3 @@ def _cause(kinds: object) -> str | None:
     if not isinstance(kinds, list) or not kinds:
         return None
     return TOOL if set(map(str, kinds)) == {"tool_result"} else PERSON
-
-
-def _lists(counts: np.ndarray, items: np.ndarray) -> pa.ListArray:
-    offsets = pa.array(np.concatenate(([0], np.cumsum(counts))), pa.int32())
-    return pa.ListArray.from_arrays(offsets, pa.array(items, pa.int64()))

@@ -9,7 +9,7 @@ from scipy.special import ndtr
 
 from harness.bounds import AtLeastOne, NotNegative, Positive, check
 from workloads.mixed import Streams, Tasks, starts_of
-from workloads.sessions._conversation import BLOCK_TOKENS, law
+from workloads.sessions.builtin import BLOCK_TOKENS, law
 
 RANKS = (0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 1)
 """Ranks of the quantiles below. Between them laws are log-linear."""

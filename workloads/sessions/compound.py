@@ -7,7 +7,7 @@ import numpy as np
 
 from harness.bounds import AtLeastOne, NotNegative, Positive, check
 from workloads.mixed import Streams, Tasks
-from workloads.sessions._conversation import BLOCK_TOKENS
+from workloads.sessions.builtin import BLOCK_TOKENS
 
 Inherit = Literal["context", "answers", "nothing"]
 MOST_REQUESTS = 4096

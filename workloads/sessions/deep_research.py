@@ -6,7 +6,7 @@ import numpy as np
 
 from harness.bounds import AtLeastOne, Positive, check
 from workloads.mixed import Streams, Tasks, starts_of
-from workloads.sessions._conversation import BLOCK_TOKENS
+from workloads.sessions.builtin import BLOCK_TOKENS
 from workloads.sessions.tool_calling import FIRST_ANSWER_TOKENS, LAST_ANSWER_TOKENS, QUESTION_TOKENS, TOOL_S, law
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from harness.bounds import AtLeastOne, Positive, check
 from workloads.fit.model import NONE, Model
 from workloads.mixed import Streams, Tasks
-from workloads.sessions._conversation import BLOCK_TOKENS, conversations
+from workloads.sessions.builtin import BLOCK_TOKENS, conversations
 
 
 @dataclass(frozen=True, slots=True)

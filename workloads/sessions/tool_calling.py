@@ -6,8 +6,8 @@ import numpy as np
 
 from harness.bounds import AtLeastOne, Checked, Positive
 from workloads.mixed import Streams, Tasks, starts_of
-from workloads.sessions._conversation import BLOCK_TOKENS, conversations
-from workloads.sessions._conversation import law as log_linear
+from workloads.sessions.builtin import BLOCK_TOKENS, conversations
+from workloads.sessions.builtin import law as log_linear
 
 RANKS = (0, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1)
 """Ranks of the quantiles below. Between them laws are log-linear."""

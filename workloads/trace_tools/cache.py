@@ -48,23 +48,6 @@ class Lru(Checked):
 
     def replay(self, table: pa.Table) -> Hits:
         """Hits of a trace table with a column `prefix_ids`, in its order."""
-        return self._bounded(table, self.capacity_blocks) if self.capacity_blocks else self._endless(table)
-
-    @staticmethod
-    def _endless(table: pa.Table) -> Hits:
-        held: set[int] = set()
-        blocks = hits = 0
-        for ids in _prompts(table):
-            blocks += len(ids)
-            for block in ids:
-                if block not in held:
-                    break
-                hits += 1
-            held.update(ids)
-        return Hits(blocks, hits)
-
-    @staticmethod
-    def _bounded(table: pa.Table, capacity: int) -> Hits:
         held: OrderedDict[int, None] = OrderedDict()  # least recently used first
         blocks = hits = 0
         for ids in _prompts(table):
@@ -78,7 +61,7 @@ class Lru(Checked):
                     held.move_to_end(block)
                 else:
                     held[block] = None
-                    if len(held) > capacity:
+                    if self.capacity_blocks and len(held) > self.capacity_blocks:
                         held.popitem(last=False)
         return Hits(blocks, hits)
 

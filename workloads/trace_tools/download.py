@@ -221,10 +221,6 @@ def size(part: Path) -> int:
     return part.stat().st_size if part.exists() else 0
 
 
-_PASSING = (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, Changed)
-"""What another attempt may help against; a full disk is not among them."""
-
-
 @dataclass(frozen=True, slots=True)
 class Fetched:
     """The file, its size (bytes) and hash, and which official file it is; None: of no known hash."""
@@ -314,7 +310,8 @@ def _complete(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
                 )
                 raise BenchError(f"'{url}' answered {error.code} {error.reason}; {remedy}.") from None
             reason = f"{error.code} {error.reason}"
-        except _PASSING as error:
+        except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, Changed) as error:
+            # Another attempt may help against these; a full disk is not among them.
             reason = _reason(error)
         failures = 1 if size(part) > had else failures + 1
         had = max(had, size(part))

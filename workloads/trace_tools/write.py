@@ -8,7 +8,7 @@ A drawn schedule as a trace: what would have been recorded had every answer come
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +26,7 @@ from workloads.content.tokens import mix
 VERSION = "1"
 """Version of the columns of a trace file, in the metadata of Parquet."""
 
+ENDINGS = (".parquet", ".csv", ".jsonl")
 UNITS = {"at_s": "s", "prompt_tokens": "tokens", "output_tokens": "tokens"}
 
 
@@ -66,7 +67,7 @@ def write(
     schema = pa.schema(columns, metadata={"bench.table": "trace", "bench.schema_version": VERSION, **blocks})
     rows = 0
     try:
-        with SINKS[file.suffix](part, schema) as sink:
+        with _opened(file.suffix, part, schema) as sink:
             for table in chain((first,), stream):
                 sink.write(table)
                 rows += len(table)
@@ -81,8 +82,8 @@ def write(
 
 def _allowed(path: str, force: bool) -> Path:
     file = Path(path)
-    if file.suffix not in SINKS:
-        raise no_such("form of trace to write", file.suffix or path, SINKS, "The ending of --output FILE tells it.")
+    if file.suffix not in ENDINGS:
+        raise no_such("form of trace to write", file.suffix or path, ENDINGS, "The ending of --output FILE tells it.")
     files.check(path)
     if file.exists() and not force:
         raise UsageError(f"'{path}' already exists; --force replaces it.")
@@ -140,26 +141,15 @@ class _JsonLines:
         """JSON lines have no room for it."""
 
 
-def _opened(kind: Callable[[Path, pa.Schema], Any]) -> Callable[[Path, pa.Schema], AbstractContextManager[Sink]]:
-    """Open a sink, and close its writer whatever happens."""
-
-    @contextmanager
-    def sink(file: Path, schema: pa.Schema) -> Iterator[Sink]:
-        opened = kind(file, schema)
-        try:
-            yield opened
-        finally:
-            opened.writer.close()
-
-    return sink
-
-
-SINKS: Mapping[str, Callable[[Path, pa.Schema], AbstractContextManager[Sink]]] = {
-    ".parquet": _opened(_Parquet),
-    ".csv": _opened(_Csv),
-    ".jsonl": _opened(_JsonLines),
-}
-"""How each form is written, by the ending of the file."""
+@contextmanager
+def _opened(ending: str, file: Path, schema: pa.Schema) -> Iterator[Sink]:
+    """Open what writes the form with this ending, and close its writer whatever happens."""
+    kinds: Mapping[str, Callable[[Path, pa.Schema], Any]] = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": _JsonLines}
+    sink = kinds[ending](file, schema)
+    try:
+        yield sink
+    finally:
+        sink.writer.close()
 
 
 def trace_table(schedule: pa.Table) -> pa.Table:
