@@ -12,7 +12,8 @@ from harness import registry
 from harness.errors import UsageError
 from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
-from workloads.readers._collect import BEFORE, Block, Collector, FallingStamps, Slice, headed
+from workloads.readers._block import Block, headed
+from workloads.readers._collect import BEFORE, Collector, FallingStamps, Slice
 from workloads.readers._requests import MappedReader, Reader, TextReader, ordered
 from workloads.readers._sessions import Conversations
 from workloads.readers._source import Source
@@ -223,7 +224,7 @@ def blocks(
 def _limits(reader: str | None) -> tuple[_lines.Limits, str | None]:
     """The limits among the arguments of a reader, and its spec without them."""
     if reader is None or _is_map(reader):
-        return _lines.USUAL, reader
+        return _lines.Limits(), reader
     spec = parse(reader)
     limits = {key: value for key, value in spec.args.items() if key.startswith("max")}
     rest = {key: value for key, value in spec.args.items() if key not in limits}

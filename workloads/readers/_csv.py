@@ -14,7 +14,7 @@ from pyarrow import csv as arrow_csv
 from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
-from workloads.readers._collect import Block
+from workloads.readers._block import Block
 from workloads.readers._lines import Lines
 
 _BEFORE_CELL, _AFTER_CELL = [ord(c) for c in ",\n"], [ord(c) for c in ",\r\n"]

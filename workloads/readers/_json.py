@@ -15,8 +15,8 @@ from harness import untrusted
 from harness.data.lists import Ints
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
+from workloads.readers._block import MISSING, Block
 from workloads.readers._cells import BadRow
-from workloads.readers._collect import MISSING, Block
 from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
@@ -42,7 +42,7 @@ class _Objects:
 
 
 def open_objects(
-    file: Path, start: str, runs: Iterator[Lines], limits: _lines.Limits = _lines.USUAL
+    file: Path, start: str, runs: Iterator[Lines], limits: _lines.Limits
 ) -> tuple[dict[str, object], Iterator[Block]]:
     """The first object (whose line is `start`), and the blocks; raises UsageError for what is no object.
 

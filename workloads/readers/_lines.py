@@ -72,9 +72,6 @@ class Limits(Checked):
     max_unusable: Positive = 0.5
 
 
-USUAL = Limits()
-
-
 def more(argument: str) -> str:
     """The end of a sentence that names a limit: what raises it."""
     return f"; --reader NAME:{argument}=... allows more"
@@ -227,7 +224,7 @@ def is_plain(stream: IO[bytes]) -> bool:
     return isinstance(stream, io.BufferedReader) and isinstance(stream.raw, Hashed)
 
 
-def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Limits = USUAL) -> Iterator[Lines]:
+def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Limits) -> Iterator[Lines]:
     """Runs of whole lines of about `size` bytes; raises UsageError where the file is damaged, after what came before.
 
     `stream` unpacks what `hashed` reads. A byte order mark at the start is dropped.
@@ -311,7 +308,7 @@ def no_row(error: UsageError, row: int) -> BadRow:
 def numbered(file: Path) -> Iterator[tuple[int, str]]:
     """(line number from 1, text without its end) of every line that is not blank; a byte order mark is dropped."""
     with Hashed(file) as hashed:
-        for first, data, _ in blocks(file, hashed, unpacked(hashed), 1 << 20):
+        for first, data, _ in blocks(file, hashed, unpacked(hashed), 1 << 20, Limits()):
             for number, line in enumerate(data.split(b"\n"), first):
                 if text := text_of(line, file, number):
                     yield number, text

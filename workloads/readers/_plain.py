@@ -6,10 +6,9 @@ Rows of a Parquet file in blocks.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,8 +18,8 @@ from harness import untrusted
 from harness.data.lists import Floats, Ints
 from harness.errors import UsageError, nearest, no_such
 from workloads.readers import _cells, _lines
+from workloads.readers._block import Block
 from workloads.readers._cells import may_be_timestamp, shown_columns
-from workloads.readers._collect import Block
 from workloads.readers._requests import MORE, Requests, of_rows
 
 UNITS: Mapping[str, float] = {
@@ -183,9 +182,8 @@ def requests(block: Block, given: str | None) -> Requests:
         tag=block.names(mapping["tag"], optional=True) if "tag" in mapping else None,
         prefix_ids=block.id_lists(mapping["prefix_ids"]) if "prefix_ids" in mapping else None,
         joins=block.id_lists(mapping["joins"]) if "joins" in mapping and "parent" in mapping else None,
-        more={f"{name}{unit}": pa.array(read(block, mapping[name]), MORE[f"{name}{unit}"])
-              for name, unit, read in _MORE if name in mapping},
-    )  # fmt: skip
+        more=_more(block, mapping),
+    )
 
 
 def known_numbers(block: Block, column: str) -> list[float | None]:
@@ -197,16 +195,20 @@ def known_numbers(block: Block, column: str) -> list[float | None]:
     return block.each(column, number, optional=True, blank=None)
 
 
-_MORE: tuple[tuple[str, str, Callable[[Block, str], Any]], ...] = (
-    ("delay", "_s", Block.numbers),
-    ("api", "_s", known_numbers),
-    ("agent", "", lambda block, column: block.names(column, optional=True)),
-    ("common", "_tokens", Block.tokens),
-    ("cause", "", lambda block, column: block.names(column, optional=True)),
-    ("images", "", Block.tokens),
-    ("image", "_tokens", Block.tokens),
-)
-"""Of our names: the rest of that of the column, and what reads it."""
+def _more(block: Block, mapping: Mapping[str, str]) -> dict[str, pa.Array]:
+    """The columns of `MORE` that the map has."""
+    more = {}
+    for name, kind in MORE.items():
+        column = mapping.get(name.removesuffix("_s").removesuffix("_tokens"))
+        if column is None:
+            continue
+        if kind == pa.string():
+            more[name] = block.names(column, optional=True)
+        elif kind == pa.int64():
+            more[name] = pa.array(block.tokens(column), kind)
+        else:  # how long an answer took need not be known, a think time must be
+            more[name] = pa.array((known_numbers if name == "api_s" else Block.numbers)(block, column), kind)
+    return more
 
 
 def _stamps(block: Block, column: str, per_s: float) -> tuple[Ints | Floats, float, bool]:

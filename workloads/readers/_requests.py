@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from harness.data.lists import Floats, Ints, Mask
 from harness.data.records import listed
-from workloads.readers._collect import Block
+from workloads.readers._block import Block
 
 Marked = tuple[tuple[str, Mask], ...]
 MORE: Mapping[str, pa.DataType] = {

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from harness.data.lists import Ints, Mask
 from harness.data.records import listed
-
-if TYPE_CHECKING:
-    from workloads.readers._collect import Block
-    from workloads.readers._requests import Requests
+from workloads.readers._block import Block
+from workloads.readers._requests import Requests
 
 LOCAL = 1 << 59
 """Bit of the ids of blocks that are known in one conversation only: then its number in the file, then its own id."""

@@ -22,8 +22,8 @@ from typing import IO, Literal, NamedTuple, NoReturn, cast
 from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _csv, _json, _lines, _plain
+from workloads.readers._block import Block
 from workloads.readers._cells import shown_columns
-from workloads.readers._collect import Block
 
 Form = Literal["csv", "json", "parquet"]
 FORMS: Mapping[str, str] = {"csv": "CSV with a header line", "json": "JSON lines", "parquet": "Parquet"}
@@ -64,7 +64,7 @@ class Source:
         raise UsageError(f"Trace '{self.file}'{self.where}: {message}.")
 
 
-def open_source(path: str, block_bytes: int = BLOCK_BYTES, limits: _lines.Limits = _lines.USUAL) -> Source:
+def open_source(path: str, block_bytes: int, limits: _lines.Limits) -> Source:
     """The file, or the JSON files of a folder or archive; raises UsageError where it is none of the known forms."""
     if holds_files(path):
         return _open_files(Files(path, limits), block_bytes, limits)
@@ -184,7 +184,7 @@ class Files:
     Raises UsageError where there is none, and for an archive that is damaged or unpacks to far more than traces do.
     """
 
-    def __init__(self, path: str, limits: _lines.Limits = _lines.USUAL) -> None:
+    def __init__(self, path: str, limits: _lines.Limits) -> None:
         self.path = Path(path)
         self._limits = limits
         self._unpacked_bytes = 0

@@ -22,7 +22,7 @@ from harness.bounds import Checked, check
 from harness.errors import UsageError
 from workloads.content.text import open_tokenizer
 from workloads.readers import _cells
-from workloads.readers._collect import Block
+from workloads.readers._block import Block
 from workloads.readers._requests import Reader, Requests, TextReader
 
 BYTES = "bytes"

@@ -8,8 +8,8 @@ import numpy as np
 
 from harness.data.lists import Floats, Ints, Mask
 from harness.errors import UsageError
+from workloads.readers._block import HEAD, Block
 from workloads.readers._cells import BadRow
-from workloads.readers._collect import HEAD, Block
 from workloads.readers._requests import Reader, Requests
 from workloads.readers._sessions import Conversations
 

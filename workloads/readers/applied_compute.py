@@ -10,7 +10,7 @@ import pyarrow as pa
 from harness.bounds import Checked
 from harness.data.records import listed, places
 from workloads.readers import _cells
-from workloads.readers._collect import Block
+from workloads.readers._block import Block
 from workloads.readers._requests import MORE, Requests, empty
 from workloads.readers._sessions import ID_BITS, LOCAL
 from workloads.readers.weka import TOOL

@@ -13,8 +13,8 @@ from harness import registry
 from harness.bounds import AtLeastOne, Checked
 from harness.data.lists import Ints, Mask
 from workloads.readers import _cells, _plain, _texts
+from workloads.readers._block import MISSING, Block
 from workloads.readers._cells import BlockTokens
-from workloads.readers._collect import MISSING, Block
 from workloads.readers._requests import Marked, Requests, of_rows
 from workloads.readers._texts import PER_S, Recorded, Unit
 

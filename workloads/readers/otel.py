@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from workloads.readers import _cells
+from workloads.readers._block import Block
 from workloads.readers._cells import SECOND_NS
-from workloads.readers._collect import Block
 from workloads.readers._requests import MORE, Requests, empty
 
 INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")

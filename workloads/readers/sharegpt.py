@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from workloads.readers import _cells, _texts
-from workloads.readers._collect import Block
+from workloads.readers._block import Block
 from workloads.readers._requests import Requests
 
 _ASKS = frozenset({"human", "user"})
