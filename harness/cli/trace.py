@@ -176,7 +176,7 @@ def fit(
     model.save(target)
     document = _show(form, "fitted", model.lines(), target, facts=model.quality)
     if html is not None:
-        _terminal.draw(html, document, model.picture())
+        _terminal.draw(html, document, fitted.picture(model))
     return 0
 
 

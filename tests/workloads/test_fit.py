@@ -506,7 +506,7 @@ def test_an_unknown_mode_and_a_window_without_its_mode_are_refused():
 
 def test_the_data_of_a_picture_hold_the_trace_the_draw_and_the_band():
     """The picture of a fit would show one side only."""
-    facts = fitted(made(renewal(0.5, 2000)), seeds=3).picture()
+    facts = command.picture(fitted(made(renewal(0.5, 2000)), seeds=3))
 
     assert "recorded" == facts["name"]
     assert 2000 == len(facts["times_s"])

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -21,6 +22,10 @@ NO_WHOLE = (
     "needed)"
 )
 """Why a model has no whole sessions."""
+MOST_SHOWN, LENGTHS_SHOWN = 2_000_000, 50_000
+"""Arrivals of a picture (of a longer stream the first so many), and pairs of lengths, evenly spaced."""
+PICTURE_SEED = 0
+_NOTHING = (np.zeros(0), np.zeros(0, np.int8), np.zeros(0, np.int64), np.zeros(0, np.int64))
 _GAPS = "gamma gaps in operational time, their shape from the local variation of neighbouring gaps"
 _HOW = {
     "parametric": "log-Gaussian Cox process: the log-rate is a sum of Ornstein-Uhlenbeck processes (sd, tau_s), fitted "
@@ -154,3 +159,46 @@ def _check(mode: str, window_s: float | None) -> None:
         raise UsageError("A window is given to mode rate-following only; leave it out, or choose that mode.")
     if window_s is not None and not window_s > 0:
         raise UsageError(f"The window must be longer than 0 s, got {window_s:g} s.")
+
+
+def picture(model: Model) -> dict[str, Any]:
+    """The facts that `reports.answers.trace.page` takes: the trace (after a fit), a draw as long, dispersion curves."""
+    span_s = float(model.quality.get("span_s") or MOST_SHOWN / model.rate_rps)
+    drawn = _drawn(model, span_s)
+    series = drawn if model.table is None else {**_recorded(model.table), "other": drawn}
+    page_facts = {**series, "curves": _curves(model.quality), "grain_s": model.quality.get("grain_s")}
+    return {name: value for name, value in page_facts.items() if value is not None}
+
+
+def _recorded(table: pa.Table) -> dict[str, Any]:
+    few = slice(None, None, -(-table.num_rows // LENGTHS_SHOWN))
+    return {
+        "name": "recorded",
+        "times_s": np.asarray(table["at_s"])[:MOST_SHOWN],
+        "prompt_tokens": np.asarray(table["prompt_tokens"])[few],
+        "output_tokens": np.asarray(table["output_tokens"])[few],
+    }
+
+
+def _drawn(model: Model, span_s: float) -> dict[str, Any]:
+    blocks = list(_draw.blocks(model, None, _draw.DrawLimits(MOST_SHOWN, span_s), PICTURE_SEED))
+    at_s, _, prompt, output = (np.concatenate(column) for column in zip(*blocks, strict=True)) if blocks else _NOTHING
+    few = slice(None, None, max(-(-len(at_s) // LENGTHS_SHOWN), 1))
+    return {"name": "drawn", "times_s": at_s, "prompt_tokens": prompt[few], "output_tokens": output[few]}
+
+
+def _curves(quality: Mapping[str, Any]) -> dict[str, Any] | None:
+    if not quality.get("widths_s"):
+        return None
+    curves = quality["dispersion"]
+    return {
+        "widths_s": quality["widths_s"],
+        "found": _numbers(curves["trace"]),
+        "band_low": _numbers(curves["low"]),
+        "band_high": _numbers(curves["high"]),
+        "band": f"90% of {quality['seeds']} draws",
+    }
+
+
+def _numbers(values: list[float | None]) -> list[float]:
+    return [np.nan if value is None else value for value in values]

@@ -15,7 +15,7 @@ import pyarrow as pa
 from harness import untrusted
 from harness.data import files
 from harness.errors import UsageError, no_such
-from workloads.fit import _laws, _plot_data, _whole_draw
+from workloads.fit import _laws, _whole_draw
 from workloads.fit.process import Process, from_json
 from workloads.lengths import _empirical
 
@@ -140,10 +140,6 @@ class Model:
             raise UsageError(f"'{path}' is a damaged model: {error} is missing; fit it again.") from None
         except (TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
             raise UsageError(f"'{path}' is a damaged model: {error}") from None
-
-    def picture(self) -> dict[str, Any]:
-        """Facts for `reports.answers.trace.page`: the trace (after a fit), a draw as long, and dispersion curves."""
-        return _plot_data.facts(self, self.table)
 
     def lines(self) -> list[tuple[str, str]]:
         """Source, parameters and quality in words and numbers, each with the name of what it is about."""
