@@ -118,18 +118,6 @@ class Done:
     rows: pa.Table
     took_s: np.ndarray
 
-    @property
-    def downtime(self) -> str:
-        """For how long migrated requests did not decode."""
-        stopped_s = number(self.rows, "end_s") - number(self.rows, "stop_s")
-        mean, most = (_format.seconds(float(value)) for value in (stopped_s.mean(), stopped_s.max()))
-        return f"downtime mean {mean}, max {most}"
-
-    @property
-    def quantiles(self) -> list[str]:
-        """Median and p99 of how long each took."""
-        return [_format.seconds(value) for value in quantiles(self.took_s.copy(), (0.5, 0.99))]
-
 
 @_data.once
 def done(run: Run) -> dict[str, Done]:
@@ -174,9 +162,10 @@ def table(run: Run) -> Table:
 
 def _notes(kind: str, one: Done) -> Iterator[str]:
     if kind == "migrate":
-        yield one.downtime
+        stopped_s = number(one.rows, "end_s") - number(one.rows, "stop_s")  # in which the requests did not decode
+        yield f"downtime mean {_format.seconds(float(stopped_s.mean()))}, max {_format.seconds(float(stopped_s.max()))}"
     elif kind == "hold":
-        yield "p50 {}, p99 {}".format(*one.quantiles)
+        yield "p50 {}, p99 {}".format(*map(_format.seconds, quantiles(one.took_s.copy(), (0.5, 0.99))))
     if tokens := np.nansum(number(one.rows, "tokens")):
         yield f"{tokens:,.0f} tokens copied"
     details = Counter(detail for detail in one.rows.column("detail").to_pylist() if detail and kind != "failed")

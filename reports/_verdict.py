@@ -91,21 +91,17 @@ def answer(run: Run, result: Result) -> str:
     grew = result.passed and any(info.warning(code) is not None for code in ("queue-grew", "overload"))
     lost = "what was still unanswered has no record" if info.state == "running" else "the run was ended early"
     if result.attainment is None:  # all bounds are on percentiles of the run
-        end = f"misses the SLO, as it breaks {broken}" if broken else "meets every bound"
-        if grew:
-            end += " so far, but the queue was growing: a longer run may break one"
-        if not run.complete:
-            end = f"gives no answer about the SLO, as {lost}"
-        elif undecided:
-            end = f"leaves open whether the SLO is met, because of {_open_by(info)}"
-        if not valid:
-            end = "proves nothing about the SLO"
-        return f"{ended_well}; the run {end}."
-    goal = f"the goal of {result.goal * 100:g}%"
-    reaches = result.attainment >= result.goal
-    end = f"{'reaches' if reaches else 'misses'} {goal}"
-    if broken:
-        end += f", {'but' if reaches else 'and'} breaks {broken}, so the SLO is missed"
+        start, goal = ended_well, "the SLO"
+        end = f"misses {goal}, as it breaks {broken}" if broken else f"meets {goal}"
+    else:
+        part_of = "" if run.complete else " recorded so far"
+        what = "the bounds on single requests" if info.summary.percentiles_passed else "the SLO"
+        start = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met {what}{rate}"
+        goal, reaches = f"the goal of {result.goal * 100:g}%", result.attainment >= result.goal
+        end = f"{'reaches' if reaches else 'misses'} {goal}"
+        if broken:
+            end += f", {'but' if reaches else 'and'} breaks {broken}, so the SLO is missed"
+    decided = run.complete and valid and not result.overloaded and not info.resolution.undecided
     if not valid:
         end = f"this proves nothing about {goal}"
     elif not run.complete:
@@ -114,11 +110,7 @@ def answer(run: Run, result: Result) -> str:
         end = f"{_open_by(info)} leaves open whether that {end}"
     elif grew:
         end += " so far, but the queue was growing: a longer run may miss it"
-    part_of = "" if run.complete else " recorded so far"
-    what = "the bounds on single requests" if info.summary.percentiles_passed else "the SLO"
-    text = f"{_format.share(result.attainment, result.goal)} of {requests}{part_of} met {what}{rate}: {end}."
-    decided = run.complete and valid and not result.overloaded and not info.resolution.undecided
-    return f"{text} {KNEE}" if decided else text
+    return f"{start}: {end}." + (f" {KNEE}" if decided and result.attainment is not None else "")
 
 
 def _open_by(info: RunInfo) -> str:

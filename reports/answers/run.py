@@ -27,7 +27,6 @@ GROWN = (
     "<strong>The queue grew throughout the run:</strong> latencies and goodput in these figures depend on the length "
     "of the run, not only on the system."
 )
-EVERY_VALUE = "The tables of figures hold at most some of the points; every value is in the Parquet files of the run."
 
 GOAL_OF_P90 = 0.94
 """Up to this goal the p90 of a latency is nearest to what decides, beyond it the p99."""
@@ -209,10 +208,8 @@ def _notes(run: Run, result: Result) -> Iterator[Markup]:
     """What a reader of the figures must know; like them, it is on the page alone."""
     if run.info.source.per_request is False:
         yield Markup(f"<p>{_data.AGGREGATES}</p>")
-        return
-    if result.overloaded:
+    elif result.overloaded:
         yield Markup(f"<p>{GROWN}</p>")
-    yield Markup(f"<p>{EVERY_VALUE}</p>")
 
 
 def _figures(run: Run) -> Iterator[tuple[str, tuple[Figure, str]]]:

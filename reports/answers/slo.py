@@ -15,9 +15,9 @@ from harness.experiments.rescore.slo_json import (
     SloAnswer,
     SloCurve,
 )
-from harness.stats.seeds import Spread
-from reports._format import between, clean, number, percent, share
+from reports._format import clean, number, percent, share
 from reports.answers._scored_run import COLUMNS, binding, met_or_missed, of_run, opening
+from reports.answers.sweep import interval, mean, seed_range
 from reports.document import Block, Cell, Document, Figure, Finding, Notice, Section, Table, listed
 
 if TYPE_CHECKING:
@@ -180,8 +180,9 @@ def _of_curve(curve: SloCurve, place: int) -> Iterator[Block]:
     first = curve.points[0]
     names = [name for name in first.bounds if len(first.bounds) > 1 and name not in first.missed]
     rows = tuple(
-        (number(point.rate_rps), _runs_at(point), *_spread(point.attainment),
-         number(_mean(point.goodput_rps)), *(share(_mean(point.bounds[name])) for name in names),
+        (number(point.rate_rps), _runs_at(point), mean(point.attainment, share), interval(point.attainment),
+         seed_range(point.attainment), mean(point.goodput_rps, number),
+         *(mean(point.bounds[name], share) for name in names),
          *(Cell(f"missed in {n} of {point.runs}", good=False) if n else "met" for n in point.missed.values()))
         for point in curve.points
     )  # fmt: skip
@@ -201,17 +202,6 @@ def _of_curve(curve: SloCurve, place: int) -> Iterator[Block]:
 def _runs_at(point: CurvePoint) -> str:
     marks = [f"{n} {name}" for n, name in ((point.overloaded, "overloaded"), (point.invalid, "invalid")) if n]
     return f"{point.runs} ({', '.join(marks)})" if marks else str(point.runs)
-
-
-def _mean(found: Spread | None) -> float | None:
-    return None if found is None else found.mean
-
-
-def _spread(found: Spread | None) -> tuple[str, str, str]:
-    if found is None:
-        return "-", "-", "-"
-    span = "-" if found.n < 2 else between(found.least, found.most, share)
-    return share(found.mean), between(found.low, found.high, share), span
 
 
 def _drawn(curve: SloCurve) -> go.Figure | str:

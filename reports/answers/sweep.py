@@ -144,8 +144,8 @@ def _answer(info: SweepAnswer, study: Study) -> str:
 
 def _share(point: SweepPoint, goal: float) -> str:
     share_text = _format.share(point.mean_attainment, goal)
-    interval = _interval(point.attainment)
-    return share_text if interval == "-" else f"{share_text} ({interval})"
+    between = interval(point.attainment)
+    return share_text if between == "-" else f"{share_text} ({between})"
 
 
 def _at(point: SweepPoint) -> str:
@@ -283,11 +283,11 @@ def _attainment(info: SweepAnswer) -> Table:
         for bound in point.bounds
     }
     columns: dict[str, Callable[[SweepPoint], str | Cell]] = {
-        "attainment": lambda point: _mean(point.attainment, partial(_format.share, goal=goal)),
-        "95% interval": lambda point: _interval(point.attainment),
-        "range of seeds": lambda point: _range(point.attainment),
+        "attainment": lambda point: mean(point.attainment, partial(_format.share, goal=goal)),
+        "95% interval": lambda point: interval(point.attainment),
+        "range of seeds": lambda point: seed_range(point.attainment),
         **{head: partial(_within, name=name) for name, head in bounds.items()},
-        "goodput (req/s)": lambda point: _mean(point.goodput_rps, _format.number),
+        "goodput (req/s)": lambda point: mean(point.goodput_rps, _format.number),
         "overload": lambda point: "saturated" if point.saturated else _of(point.overloaded, point),
         "not valid": lambda point: _of(point.invalid, point),
     }
@@ -380,7 +380,7 @@ def _within(point: SweepPoint, name: str) -> str | Cell:
     if bound is None:
         return "-"
     if bound.percentile is None:
-        return _mean(bound.attainment, _format.share)
+        return mean(bound.attainment, _format.share)
     value = "too many failed" if bound.value_s is None else _format.seconds(bound.value_s.mean)
     return value if bound.passed else Cell(f"{value} > {_format.seconds(bound.limit_s)}, missed", good=False)
 
@@ -389,15 +389,18 @@ def _values(names: Sequence[str], point: SweepPoint) -> list[str]:
     return [clean(point.values[name]) for name in names]
 
 
-def _mean(spread: Spread | None, shown: Callable[[float | None], str]) -> str:
+def mean(spread: Spread | None, shown: Callable[[float | None], str]) -> str:
+    """The mean over the seeds; '-' for none."""
     return "-" if spread is None else shown(spread.mean)
 
 
-def _interval(spread: Spread | None) -> str:
+def interval(spread: Spread | None) -> str:
+    """The 95% interval of the mean, as shares."""
     return "-" if spread is None else _format.between(spread.low, spread.high, _format.share)
 
 
-def _range(spread: Spread | None) -> str:
+def seed_range(spread: Spread | None) -> str:
+    """The least and the greatest share of the seeds, where there are several."""
     return "-" if spread is None or spread.n < 2 else _format.between(spread.least, spread.most, _format.share)
 
 
@@ -405,7 +408,7 @@ def _latencies(point: SweepPoint, timed: Sequence[str]) -> Iterator[str]:
     """In milliseconds; none where the queue grew, because they would tell how long the run was."""
     for name in timed:
         parts = point.metrics.get(name) or {}
-        yield from (_mean(parts.get(statistic), lambda v: _format.in_unit(v, "ms")) for statistic in PERCENTILES)
+        yield from (mean(parts.get(statistic), lambda v: _format.in_unit(v, "ms")) for statistic in PERCENTILES)
 
 
 def _of(runs: int, point: SweepPoint) -> str:

@@ -79,10 +79,8 @@ def attainment_rate(study: Study) -> go.Figure | str:
     return style.done(drawn, finding(study), [
         _seeds_note(points, "pairs" if study.sides else "seeds"),
         "The line is a monotone fit." if any(map(_searched, lines)) else "",
-        systems.hollow(points),
+        style.HOLLOW if any(point.overloaded for point in points) else "",
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
-        "The other bounds are in the table of the points."
-        if any(len(p.bounds) > 1 for p in points) and not study.sides else "",
         f"No part of these shares: {excluded}, kept or broken by a run as a whole." if excluded else "",
         systems.left_out(study, lines),
     ])  # fmt: skip
@@ -150,10 +148,16 @@ def _percentile(points: Sequence[Point]) -> list[str]:
 
 
 def _seeds_note(points: Sequence[Point], over: str) -> str:
-    if max(point.seeds for point in points) < 2:
+    """What the ends of the bands are, and over how many seeds."""
+    least, most = (end(point.seeds for point in points) for end in (min, max))
+    if most < 2:
         return "One run at each point, so there is no band."
-    bands = [point.attainment is not None and point.attainment.low is not None for point in points]
-    return f"{systems.band_note(bands, 'Bands', over)} ({systems.seeds(points, over)})."
+    intervals = [point.attainment is not None and point.attainment.low is not None for point in points]
+    what = f"the range of the {over}"
+    if any(intervals):
+        rest = "" if all(intervals) else f", or {what} where they do not give one"
+        what = f"95% interval of the mean over {over}{rest}"
+    return f"Bands: {what} ({over}: {least if least == most else f'{least} to {most}'})."
 
 
 def _rule(study: Study) -> str:
@@ -318,7 +322,6 @@ def interactivity(study: Study) -> go.Figure | str:
     finding = style.finding(dict(list(best.items())[:4]) or none)
     return style.done(drawn, finding, [
         f"{hollow}; the numbers are rates ({study.rate_unit}).",
-        "Of each system the most throughput among the rates that met the SLO." if len(lines) > 1 else "",
         systems.left_out(study, lines),
     ])  # fmt: skip
 

@@ -192,8 +192,6 @@ def _finding(rows: Sequence[Panel]) -> str:
 def _notes(rows: Sequence[Panel]) -> Iterator[str]:
     if any(math.isfinite(low) for panel in rows for low in panel.scaled("low")):
         yield "Bars are the 95 % interval that a run reports for itself."
-    if any(panel.series.exact for panel in rows):
-        yield "The clock is virtual: values have no noise, so any difference is one of the system."
     if any(panel.lines for panel in rows):
         yield (
             "Vertical lines: what must be equal changed (solid, nothing is connected across it), or a version did "

@@ -64,13 +64,8 @@ def placed(info: PlaceAnswer) -> go.Figure | str:
     style.axes(drawn, x, style.axis("", autorange="reversed", type="category", **order))
     if at_rate and goal is not None:
         drawn.add_vline(x=100 * goal, line={"color": style.GREY, "width": 1})
-    best = info.best[0] if info.best else None
-    values_of = ["no placement"]
-    if best is not None:
-        value = f"{best.attainment or 0:.1%} at {best.rate_rps:g} req/s"
-        values_of = [in_figure(best.name, 60), value if at_rate else f"{_format.number(best.value, 4)} {unit}"]
-    return style.done(drawn, style.finding({"Meets the SLO best": values_of}), [
-        f"{_format.count(more, 'candidate')} more in the tables." if more else "",
+    left_out = f"{_format.count(more, 'candidate')} more in the tables" if more else ""
+    return style.done(drawn, style.finding({"Placements": [f"{len(rows)}", left_out]}), [
         "The vertical line is the goal." if at_rate else "",
         "Behind a name: (tp, pp). Lines: 95% interval, where there is one.",
         "Hollow: at least this rate, no higher one was too high." if any(row.at_least for row in rows) else "",

@@ -106,24 +106,6 @@ def rate_axis(study: Study, drawn: Sequence[Line]) -> dict[str, Any]:
     return style.axis(rate_title(study), range=[max(start, 0.0), top + 0.04 * (top - start)])
 
 
-def hollow(points: Sequence[Point]) -> str:
-    """What a hollow mark means, where there is one."""
-    return style.HOLLOW if any(point.overloaded for point in points) else ""
-
-
-def seeds(points: Sequence[Point], what: str = "seeds") -> str:
-    """'seeds: 5', or 'seeds: 1 to 5'."""
-    return f"{what}: " + " to ".join(dict.fromkeys(str(end(p.seeds for p in points)) for end in (min, max)))
-
-
-def band_note(intervals: Sequence[bool], what: str, over: str = "seeds") -> str:
-    """What the ends of `what` ('Bands') are: of each point, whether its seeds give an interval."""
-    if not any(intervals):
-        return f"{what}: the range of the {over}"
-    rest = "" if all(intervals) else f", or the range of the {over} where they do not give one"
-    return f"{what}: 95% interval of the mean over {over}{rest}"
-
-
 def left_out(study: Study, drawn: Sequence[Line]) -> str:
     """The note on systems that are not drawn."""
     missing = sum(not system.again for system in study.systems) - sum(not line.system.again for line in drawn)

@@ -211,8 +211,8 @@ def test_valid_is_never_green(make_run: MakeRun) -> None:
     ("slo", "last", "says"),
     [
         ("ttft=9,p99:itl=0.001", "goal 90% missed (100.0%)", "so the SLO is missed"),
-        ("p99:itl=0.001", "missed", "the run misses the SLO, as it breaks ITL p99 (run)"),
-        ("p99:itl=9", "met", "the run meets every bound"),
+        ("p99:itl=0.001", "missed", "misses the SLO, as it breaks ITL p99 (run)"),
+        ("p99:itl=9", "met", "ended well at 12 requests per second: meets the SLO"),
     ],
 )
 def test_a_broken_percentile_is_a_missed_slo(make_run: MakeRun, slo: str, last: str, says: str) -> None:
