@@ -353,11 +353,19 @@ def _repeat(info: CompareAnswer, folder: Path) -> str:
 
 
 def _gates(info: CompareAnswer) -> str:
-    """The gates as an option takes them."""
+    """The gates as an option takes them, where they are not the default ones."""
+    once = {row.metric: row for row in info.gates}
+    names = [*once, *(row.metric for row in info.shown)]
+    ignored = max((row.min_effect_pct for row in info.gates), default=0.0) / 100
+    usual = gates.exact(ignored) if info.mode == "exact" else gates.defaults(names)
+    limits = {gate.quantity.name: (100 * gate.min_effect, 100 * gate.must_detect) for gate in usual}
+    same = all(limits.get(name) == (row.min_effect_pct, row.must_detect_pct) for name, row in once.items())
+    if same and limits.keys() & set(names) == once.keys():
+        return ""
     return ",".join(
         f"{name}={row.min_effect_pct:g}%:{row.must_detect_pct:g}%"
         + ("" if gates.quantity(name).unit else f":{row.better}")
-        for name, row in {row.metric: row for row in info.gates}.items()
+        for name, row in once.items()
     )
 
 

@@ -308,7 +308,8 @@ def interactivity(study: Study) -> go.Figure | str:
                         None, mode="lines", meta=style.MARKS, showlegend=not line.prefix)  # fmt: skip
         if fits.any():
             gpu, user = max(zip(gpus[fits].tolist(), users[fits].tolist(), strict=True))
-            best[line.name or "Most throughput of a rate that met the SLO"] = [
+            most = "most throughput of a rate that met the SLO"
+            best[f"{line.name}, {most}" if line.name else f"M{most[1:]}"] = [
                 f"{_format.number(gpu)} {unit} at {_format.number(user)} tok/s per user"
             ]
     style.axes(
