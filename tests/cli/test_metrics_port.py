@@ -122,17 +122,7 @@ def test_a_port_that_is_taken_is_wrong_usage(capsys: pytest.CaptureFixture[str])
     assert f"--metrics-port: localhost:{port} cannot be listened on: Address already in use." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "why"),
-    [
-        (["capacity", "--backend", "sim", "--metrics-port", "9000"], "this search is simulated"),
-        (["run", "--metrics-port", "host:"], "must be a whole number from 0 to 65535, got ''"),
-        (["run", "--backend", "null", "--metrics-port", "nowhere.invalid:0"], "cannot be listened on"),
-    ],
-)
-def test_an_address_that_serves_nothing_is_wrong_usage(
-    words: list[str], why: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_address_that_is_nowhere_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     """A user would wait for metrics that never come."""
-    assert 2 == main(words)
-    assert why in capsys.readouterr().err
+    assert 2 == main(["run", "--backend", "null", "--metrics-port", "nowhere.invalid:0"])
+    assert "cannot be listened on" in capsys.readouterr().err

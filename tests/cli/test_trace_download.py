@@ -314,22 +314,6 @@ def test_no_server_answers(tmp_path: Path, watched: Watched) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "what"),
-    [
-        ("burstgtp-1", "Did you mean 'burstgpt-1'?"),
-        ("ftp://example.org/trace.csv", "must begin with https://"),
-        ("file:///etc/passwd", "must begin with https://"),
-        ("https:///trace.csv", "must begin with https://"),
-        ("https://example.org/", "names no file"),
-    ],
-)
-def test_wrong_names_are_refused(given: str, what: str, tmp_path: Path) -> None:
-    """A wrong name would be requested from some server."""
-    with pytest.raises(UsageError, match=what.replace("?", r"\?")):
-        download(given, tmp_path)
-
-
-@pytest.mark.parametrize(
     ("url", "name"),
     [
         ("https://example.org/a/b.csv?raw=1#x", "b.csv"),

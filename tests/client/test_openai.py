@@ -31,29 +31,6 @@ def test_a_wrong_option_is_reported_in_a_sentence(refusals: Callable[..., None])
     refusals("wrong-openai.txt", "--requests", "2")
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"header": "no-colon"}, "'no-colon' is not a header"),
-        ({"extra_body": "[1]"}, "--extra-body must be a JSON object such as"),
-        ({"extra_body": "{"}, "--extra-body must be a JSON object:"),
-        ({"ca": "/nowhere.pem"}, "No certificates of authorities in ca '/nowhere.pem': No such file or directory."),
-        ({"client_cert": "/nowhere.pem"}, "No certificate with its private key in client_cert"),
-        ({"proxy": "socks5://127.0.0.1:1"}, "'socks5://127.0.0.1:1' is not a supported proxy"),
-        ({"key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY"),
-        ({"url": "ftp://127.0.0.1"}, "'ftp://127.0.0.1' is not the URL of a server"),
-    ],
-)
-def test_what_cannot_be_used_is_reported_before_the_run(options: dict, says: str) -> None:
-    """A missing file would be met in the middle of a run, or end in a traceback."""
-    given = {"url": "https://127.0.0.1:9/v1", "model": "m", **options}
-
-    with pytest.raises(UsageError) as caught:
-        asyncio.run(OpenAI(**given).open(object()))
-
-    assert says in str(caught.value)
-
-
 def test_a_host_without_an_address_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A misspelt host would end in a traceback."""
 

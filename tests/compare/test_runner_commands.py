@@ -3,9 +3,6 @@
 import sys
 from pathlib import Path
 
-import pytest
-
-from harness.errors import UsageError
 from harness.experiments.compare import pairing
 from harness.experiments.compare.pair_log import of_spec, parse, shown
 from harness.ipc import python
@@ -62,24 +59,6 @@ def test_a_bench_that_is_not_on_the_path_is_this_one(monkeypatch):
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent / "nowhere"))
 
     assert (*python("harness.cli"), "run") == parse("bench run --backend sim").words[:5]
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("", "got an empty text"),
-        ("A=1", "sets variables and names no command"),
-        ("python3 'a", "cannot be read: no closing quotation"),
-        ("python3 a.py | tee x", "started without a shell"),
-        ("no-such-program-at-all {seed}", "there is no program 'no-such-program-at-all'"),
-        ("bench run --seed 3", "leave out --seed"),
-        ("bench run --out x", "leave out --out"),
-    ],
-)
-def test_a_command_that_cannot_work_is_refused(text, sentence):
-    """The mistake is found an hour later, or by a traceback."""
-    with pytest.raises(UsageError, match=sentence):
-        parse(text)
 
 
 def test_a_spec_becomes_the_bench_run_of_its_options():

@@ -46,18 +46,3 @@ def test_a_front_end_that_is_known_is_not_guessed(endpoint, capsys):
 
     assert [0.004] == [row["value"] for row in info["constants"] if row["name"] == "front_end_s"]
     assert all(row["mean"] < 0.05 for row in info["unseen"])
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["--users", "2,4"], "--users must begin with 1"),
-        (["--users", "1"], "name another number"),
-        (["--users", "1,x"], "--users must be numbers"),
-        (["--latency", "abc"], "An endpoint identifies the latency models linear and mixed"),
-    ],
-)
-def test_a_wrong_probe_is_one_sentence(endpoint, capsys, args, message):
-    """The way out should be in the message."""
-    assert main(["fit", "--url", endpoint, *args]) == 2
-    assert message in capsys.readouterr().err

@@ -56,11 +56,6 @@ LINEAR = ["--latency", "linear"]
 @pytest.mark.parametrize(
     ("rows", "more", "words"),
     [
-        (GOOD_ROWS, [*LINEAR, "--backend", "sim:latency=abc"], "leave latency out of --backend"),
-        (GOOD_ROWS, [*LINEAR, "--users", "3"], "--users belongs to --url"),
-        (GOOD_ROWS, [*LINEAR, "--no-gaps"], "--gaps belongs to --steps"),
-        (GOOD_ROWS, [*LINEAR, "--model", "opt-66b"], "--model belongs to --latency fit6"),
-        (GOOD_ROWS, [*LINEAR, "--backend", "sim:replicas=x"], "replicas must be a whole number"),
         (GOOD_ROWS + "2,9,9,-.1,.1\n", LINEAR, "a negative ttft_s, -0.1 s in row 21"),
         ("2024-01-01T00:00:01,9,9,.1,.1\n", LINEAR, "must hold numbers"),
     ],

@@ -17,6 +17,7 @@ import pytest
 from harness.cli import main
 from harness.data.codec import of
 from harness.data.folder import load
+from harness.errors import UsageError
 from harness.experiments.rescore.answer import RescoreOptions, answer
 from harness.experiments.rescore.objectives import read
 from harness.experiments.rescore.reading import sources
@@ -244,6 +245,14 @@ def test_page_stands_without_the_runs(info: dict[str, Any], swept: Path, tmp_pat
     assert 'href="./' not in html
     assert "nothing is known of single requests" in html
     assert "opt-13b on a100-80g" in html
+
+
+def test_damaged_answer_is_one_sentence(info: dict[str, Any], tmp_path: Path) -> None:
+    """A traceback would be the report of a file that was cut off."""
+    del info["goals"]
+
+    with pytest.raises(UsageError, match="is damaged"):
+        pages.document(info, tmp_path)
 
 
 def test_hostile_text_stays_text(info: dict[str, Any], swept: Path, content_of: Content) -> None:

