@@ -7,7 +7,7 @@ import pytest
 from scipy.special import ndtri
 
 from harness.stats import knee as model
-from harness.stats.crossing import logit
+from harness.stats.crossing import falling, logit
 from harness.stats.knee import Block, Most, knee
 
 SOME = (Block(6.0, 196.0, 200.0, 200.0), Block(9.0, 184.0, 200.0, 200.0), Block(12.0, 130.0, 200.0, 150.0))
@@ -87,3 +87,8 @@ def test_blocks_on_their_curve_scatter_no_more_than_assumed() -> None:
     """Agreement by chance would make an interval narrower than its model."""
     assert 1.0 == knee(SOME, 0.9).scatter
     assert knee(SOME, 0.9).sd == knee(SOME, 0.9, scatter=1.0).sd
+
+
+def test_points_are_pooled_until_they_fall():
+    """A drawn curve that rises with the load would make a reader doubt the system, not the noise."""
+    assert pytest.approx([0.95, 0.85, 0.85, 0.5]) == falling([0.95, 0.8, 0.9, 0.5], [1, 1, 1, 1])

@@ -8,7 +8,7 @@ from harness.errors import Interrupted
 from harness.experiments.capacity import execute
 from harness.experiments.capacity.conditions import Settings
 from harness.experiments.capacity.execute import run_search, set_up
-from harness.experiments.capacity.store import Store
+from harness.experiments.capacity.store import Store, search_options
 from harness.options import RunSpec
 
 
@@ -61,3 +61,15 @@ def test_ctrl_c_before_the_first_trial_has_no_answer(setup, interrupted_after):
     interrupted_after(0)
     with pytest.raises(Interrupted, match="before the first trial"):
         run_search(setup, Store(None), workers=1)
+
+
+def test_a_key_in_a_header_is_not_kept():
+    """A reader of capacity.json, or of its page, could use the server of the sender."""
+    spec = RunSpec(
+        workload="chatbot", backend="openai:url=http://127.0.0.1:9/v1", requests=30, slo="ttft=0.5",
+        header="Authorization: Bearer sk-very-secret-key-0123456789",
+    )  # fmt: skip
+    kept = json.dumps(search_options(set_up(spec, Settings())))
+
+    assert "very-secret" not in kept
+    assert "127.0.0.1" in kept
