@@ -140,6 +140,7 @@ def _merged(streams: Sequence[Iterator[np.ndarray]], step_s: float) -> Iterator[
         inside = []
         for i, stream in enumerate(streams):
             parts = [held[i]]
+            # A stream is read beyond the step, so that no later arrival of it can belong into the step.
             while not len(parts[-1]) or parts[-1][-1] < end_s:
                 parts.append(next(stream))
             times = np.concatenate(parts)

@@ -101,6 +101,7 @@ class _Splitter:
     def _split(self) -> None:
         at_s = list(islice(self._times, SPLIT))
         self._over = len(at_s) < SPLIT
+        # Without the last edge, so that the last class takes what rounding leaves of 1.
         takers = np.searchsorted(self._cumulated[:-1], self._rng.random(len(at_s)), side="right")
         for number, t in zip(takers.tolist(), at_s, strict=True):
             self._waiting[number].append(t)
@@ -120,6 +121,7 @@ def merged(streams: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:
     first = 0
     while parts := [part for part in parts if part.fill()]:
         until_s = min(part.last_s for part in parts)
+        # Up to but without `until_s`: the part that ends there may have another row at the same time.
         ready = [(part, part.take(until_s)) for part in parts if part.first_s < until_s]
         rows = sum(len(table) for _, table in ready)
         if not rows:

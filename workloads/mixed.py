@@ -98,6 +98,7 @@ def earliest_s(tasks: Tasks, start_s: np.ndarray) -> np.ndarray:
     order = np.argsort(tasks.turn, kind="stable")
     ends = np.cumsum(np.bincount(tasks.turn))
     for begin, end in zip(ends[:-1], ends[1:], strict=True):  # turn after turn: sums do not depend on the neighbours
+        # Rows of one turn wait for rows of earlier turns only, so all of them are known by now.
         rows = order[begin:end]
         parent, last = tasks.parent[rows], tasks.parents[rows] - 1
         latest_s = at_s[parent]
@@ -257,6 +258,7 @@ class Timeline:
         self._made += count
         at_s, serials = self._with(rows, "at_s"), self._with(rows, "made")
         due, later = np.flatnonzero(at_s <= until_s), np.flatnonzero(at_s > until_s)
+        # Ties in order of making: it does not depend on which rows wait together, as the place in a table does.
         due = due[np.lexsort((serials[due], at_s[due]))]
         ready: Columns = {}
         for name in rows:  # one after the other: a column is in memory twice, not all of them
@@ -407,6 +409,7 @@ def _from_the_middle(tasks: Tasks, users: int, rng: np.random.Generator) -> tupl
     lasts_s = np.maximum.reduceat(at_s, first)
     waits_for = np.where(tasks.parents > 0, tasks.parent, len(row))
     clear = np.minimum.accumulate(waits_for[::-1])[::-1] >= row - 1  # nothing from here on waits for more than one row
+    # A moment falls into a task in proportion to how long the task lasts (the inspection paradox).
     chosen = rng.choice(len(first), users, p=lasts_s / lasts_s.sum() if lasts_s.any() else None)
     pieces, warm = [], []
     for number, share in zip(chosen.tolist(), rng.random(users).tolist(), strict=True):

@@ -97,6 +97,7 @@ class Prefixes:
         Every request takes two draws, so the stream does not depend on how many are drawn at a time.
         """
         uniform = rng.random((n, 2))
+        # Without the last edge, so that the last prefix takes what rounding leaves of 1.
         numbers = np.searchsorted(self.cumulated[:-1], uniform[:, 0], side="right")
         return numbers.astype(np.int64), uniform[:, 1] < self.share
 

@@ -372,6 +372,7 @@ def _by_users(
             heapq.heappop(free)
         if not free:
             break
+        # By the recorded end and not by the earliest one: which session a user has must not depend on the answers.
         free_s, user, end_s, behind = heapq.heappop(free)
         begin, think_s = 0, 0.0
         if not len(behind):

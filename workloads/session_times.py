@@ -140,6 +140,7 @@ def _longest(start_s: np.ndarray, delay_s: np.ndarray, lasts_s: np.ndarray, link
     """(N,) the longest way to each row, over the time that each row before it lasts and its own delay."""
     ways = start_s.tolist()
     lasts, delays, starts, items = (x.tolist() for x in (lasts_s, delay_s, links.starts, links.items))
+    # Rows are in order of time, so what a row waits for comes before it.
     for row in np.flatnonzero(np.diff(links.starts)).tolist():
         ways[row] = max(ways[i] + lasts[i] for i in items[starts[row] : starts[row + 1]]) + delays[row]
     return np.array(ways, np.float64)

@@ -186,6 +186,7 @@ def turned_copy(table: pa.Table, copy: int, period_s: float, shift_s: float) -> 
     columns: dict[str, np.ndarray | pa.Array] = {"at_s": np.where(wrapped, later - period_s, later)}
     if "session" in table.column_names:
         beyond = above(table["session"])
+        # Two numbers a copy: a conversation that passes the end has its later turns before its earlier ones.
         number = 2 * copy + wrapped  # of each half of each copy
         columns["session"] = mapped(table["session"], lambda session: session + beyond * number)
     if "parent" in table.column_names:

@@ -76,6 +76,7 @@ class Thin(Checked):
     def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:
         """The rows that were drawn. Raises UsageError when none is left."""
         units, count = conversations(trace.table)
+        # One number a conversation: with one a request, turns would lose the prompt that they go on from.
         drawn = (rng.random(count) < self.share)[units]
         if not drawn.any():
             raise UsageError(f"'thin:{self.share:g}' leaves none of {len(trace)} requests; keep a larger share.")
@@ -312,6 +313,7 @@ def jittered(trace: Trace, text: str, rng: np.random.Generator) -> Trace:
         raise UsageError("'grain': the stamps of this trace are finer than 1 ms; give a time such as 1s, or no jitter.")
     if width_s <= 0:
         raise UsageError(f"--jitter must be longer than 0 s, got '{text}'.")
+    # Sorted stamps keep the order of rows, to which parents and turns refer; their law is the same.
     moved = np.sort(trace.at_s + rng.uniform(0, width_s, len(trace)))
     return with_facts(at_times(trace, moved), jitter=f"uniform in [0 s, {width_s:g} s), order kept")
 

@@ -84,6 +84,7 @@ def chunks_along(pieces: Iterable[Piece], gaps: Gaps) -> Iterator[np.ndarray]:
                 # few at once for a short piece with a law of its own, whose other draws may go to waste
                 ahead = CHUNK if piece.gaps is None else int(min(CHUNK, 16 + piece.arrivals))
                 waiting, next_ = np.cumsum(source(ahead)), 0
+                # Counted from the last arrival anew: in a sum of very many gaps a short one would be rounded away.
                 base, end, last = base - last, end - last, 0.0
             stop = int(waiting.searchsorted(end))
             if stop > next_:
@@ -131,6 +132,7 @@ def times_on_grid(step_s: float, rates_rps: Iterable[np.ndarray], gaps: Gaps) ->
     waiting = np.cumsum(gaps(CHUNK))  # operational times of the next arrivals, from the start of the block
     for rates in rates_rps:
         reached = np.concatenate([[0.0], np.cumsum(rates)]) * step_s  # (N + 1,) operational time at each edge
+        # One arrival beyond the block is always known, for its gap began under the rates of this one.
         while waiting[-1] <= reached[-1]:
             waiting = np.concatenate([waiting, waiting[-1] + np.cumsum(gaps(CHUNK))])
         inside = int(np.searchsorted(waiting, reached[-1]))

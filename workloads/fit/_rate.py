@@ -80,6 +80,8 @@ def _shrink(counts: npt.NDArray[np.int64], gaps: Renewal) -> tuple[float, bool]:
     seen, expected = float(np.sum(np.diff(halves, axis=1) ** 2)), float(noise.sum())
     excess = max(seen - expected, 0.0)
     error = math.sqrt(2 * float(np.sum(noise**2)))
+    # The root: shrunk by it, the differences have the variance of the rate's own. Shrunk to the best guess of
+    # each (without the root) they would vary less than the rate, and the traffic would be too even.
     return (math.sqrt(excess / seen) if seen else 0.0), excess > CLEAR * error
 
 

@@ -71,6 +71,7 @@ def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
     longest, size = np.maximum.reduceat(prompt, np.flatnonzero(begins)), prompt[on] / prompt[on - 1]
     kind = np.where(lost <= 1, CONTINUES, np.where(2 * lost < filled[on - 1], EDITS, RESTARTS))
     full = prompt[on - 1] > FULL * longest[session[on]]
+    # Not behind another cut: a session that has just started anew is far from its longest prompt.
     kind[(size < SHORTER) & full & ~_after_restart(kind, begins[on - 1])] = COMPACTS
     cut = kind >= RESTARTS
     at_s = found.column("at_s")
@@ -162,6 +163,7 @@ def _turns(turn: Ints, on: Ints, gap_s: Floats, weight: Floats, left_s: Floats) 
     most = int(turn.max()) + 1
     went_on = np.bincount(turn[on] - 1, minlength=most)
     could = np.bincount(turn, chance, minlength=most)
+    # Turn by turn, as the last turns of a trace are cut: a plain count of turns would take these for the end.
     stays = np.cumprod(np.minimum(went_on / np.maximum(could, 1e-9), 1.0))  # (T,) more than 1, 2, ... turns
     return _laws.counted(np.concatenate([[0.0], 1 - stays[:-1], [1.0]]))
 

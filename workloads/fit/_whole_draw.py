@@ -90,6 +90,7 @@ class Drawing:
         first = self._tokens(float(first_tokens))
         noise = rng.standard_normal((3, turns))
         share = figures["growth_with_answer"]
+        # A prompt grows by the answer before it: their ranks go together (a Gaussian copula).
         noise[0, 1:] = share * noise[1, :-1] + (1 - share**2) ** 0.5 * noise[0, 1:]
         ranks = {}
         for name, part, jitter in zip(SESSION[2:], scores[2:], noise, strict=True):
@@ -125,6 +126,7 @@ class Drawing:
     def _limit(self, first: int) -> float:
         """Tokens above which a session that begins with so many is compacted."""
         law = self.figures["limit_tokens"]
+        # Given that the session began below its limit: the law is cut at the first prompt, not shifted by it.
         below = np.interp(first, _laws.at(law, _STEPS), _STEPS)
         return float(_laws.at(law, below + (1 - below) * self.rng.random()))
 
@@ -263,6 +265,8 @@ def drawn(
             due += 1
         if (duration_s is not None and at_s >= duration_s) or (requests is not None and len(begun) + due >= requests):
             break
+        # The model's arrivals are those of requests: a turn that is due takes the place of one, which would have
+        # begun a session, so that turns and first requests together have its rate and its bursts.
         if arrivals is not None and replaced < due:
             replaced += 1
             continue

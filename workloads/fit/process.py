@@ -151,6 +151,7 @@ def merged(streams: list[Iterator[np.ndarray]]) -> Iterator[tuple[np.ndarray, np
                 if block is None:
                     return
                 held[i] = block
+        # Up to here all streams are known; beyond, one of them may bring an earlier time.
         until_s = min(times[-1] for times in held)
         cuts = [int(np.searchsorted(times, until_s, side="right")) for times in held]
         times_s = np.concatenate([times[:cut] for times, cut in zip(held, cuts, strict=True)])

@@ -123,6 +123,7 @@ class Copula:
         rows, cols = np.divmod(np.minimum(pair, self.shares.size - 1), 100)
         within = uniforms[1]
         if self.crossed is not None:
+            # Below 1, so that a crossed rank stays in its percentile.
             within = np.where(self.crossed[rows, cols], np.nextafter(1 - uniforms[2], 0), within)
         return (rows + within) / 100, (cols + uniforms[2]) / 100
 

@@ -141,6 +141,7 @@ class SummaryLaw:
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
         """Endless (prompt_tokens, output_tokens); a pair above a cut is drawn again."""
+        # A Gaussian copula with this correlation of its scores has the stated correlation of ranks (Pearson, 1907).
         pearson = 2 * math.sin(math.pi * self.correlation / 6)  # of the normal scores
         while True:
             first, second = rng.standard_normal((2, CHUNK))

@@ -225,6 +225,7 @@ class Lognormal:
         while True:
             prompts = np.floor(rng.lognormal(prompt_mu, prompt_sigma, CHUNK) + 0.5)
             outputs = np.floor(rng.lognormal(output_mu, output_sigma, CHUNK) + 0.5)
+            # Drawn again as a pair: redrawing one side alone would tie its law to the other side.
             good = (prompts >= 1) & (outputs >= 1) & (prompts + outputs <= limit)
             yield from zip(
                 _whole(prompts[good], "prompt_clip", self.prompt_clip),

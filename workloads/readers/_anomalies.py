@@ -70,6 +70,7 @@ class Anomalies:
     def _equal_rows(self, at_s: Floats, identity: Callable[[], pa.Table]) -> None:
         if not self._all_compared:
             return
+        # Equal rows share a stamp, so others are not held; those at the last stamp may go on in the next block.
         same = at_s[1:] == at_s[:-1]
         compared = np.concatenate((same, [True])) | np.concatenate(([False], same))
         compared |= at_s == self._last_s

@@ -102,6 +102,7 @@ class Collector:
             self.done = end < len(at_s)
         if part.limit is not None:
             selected = self._live(requests)[:end] & (at_s[:end] >= (part.start_s or 0))
+            # The slice ends with the last row that it keeps: rows left out behind it are not of it.
             places = np.flatnonzero(selected)[: part.limit - self.kept]
             if len(places) == part.limit - self.kept:
                 self.done = True

@@ -125,6 +125,7 @@ def _unquoted(run: Lines) -> Lines | None:
     marks = np.flatnonzero((text == ord(",")) | (text == ord("\n")) | (text == ord("\r")))
     before = text[opening - 1][opening > 0]
     after = text[np.minimum(closing + 1, len(text) - 1)][closing + 1 < len(text)]
+    # Equal places among the separators: none stands between an opening quote and its closing one.
     intact = np.array_equal(np.searchsorted(marks, opening), np.searchsorted(marks, closing))
     if not intact or not np.isin(before, _BEFORE_CELL).all() or not np.isin(after, _AFTER_CELL).all():
         return None

@@ -280,6 +280,7 @@ def _element(file: Path, line: int, text: str, at: int) -> tuple[dict[str, objec
     try:
         value, end = _DECODER.raw_decode(text, at)
     except json.JSONDecodeError as error:
+        # The end of the run may cut an element, so it is wrong only where it is longer than any element.
         if len(text) - at >= _lines.LONGEST_LINE_BYTES:
             raise UsageError(f"Trace '{file}', line {line}: not complete JSON ({error.msg}).") from None
         return None

@@ -252,6 +252,7 @@ def blocks(file: Path, hashed: Hashed, stream: IO[bytes], size: int, limits: Lim
         elif len(rest) >= limits.max_line_bytes:
             raise _too_long(file, line, limits)
         else:
+            # Twice as much each time: with equal steps a line of n bytes would be copied n / size times.
             size = max(size, 2 * len(rest))
     if failure != _END:
         raise UsageError(f"Trace '{file}' cannot be read after line {line - 1}: {failure}.")

@@ -80,6 +80,7 @@ class Clock:
             self._middle_s = float(np.median(requests.at[head])) / self._per_s
         if self._per_s is not None:
             requests = replace(requests, per_s=self._per_s)
+            # From the median: one wild stamp among the first would move a mean, and with it all others.
             wild = good & (np.abs(requests.at / self._per_s - self._middle_s) > _WILD_S)
             bad |= {row: block.refusal(row, requests.stamp, "a stamp decades from the others")
                     for row in rows[wild].tolist()}  # fmt: skip

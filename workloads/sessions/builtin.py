@@ -78,6 +78,7 @@ def _oldest_kept(before: np.ndarray, new: np.ndarray, begin: np.ndarray, limit: 
     if limit is None:
         return begin
     fits = np.searchsorted(before, before + new - limit)  # the first row after which all together fit
+    # Never back: a turn that was dropped stays dropped, even where a later prompt would have room for it.
     return np.asarray(np.maximum.accumulate(np.clip(fits, begin, np.arange(len(before)))))
 
 
