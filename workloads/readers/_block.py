@@ -235,8 +235,10 @@ def headed(blocks: Iterator[Block]) -> Iterator[Block]:
         return
     joined = head[0] if len(head) == 1 else _joined(head)
     first = {column: _first_cells(joined.cells(column)) for column in joined.columns}
-    for block in chain([joined], rest):
-        yield replace(block, first=first, columns=joined.columns)
+    columns, rest = joined.columns, chain([joined], rest)
+    del head, joined  # or the first block would stay in memory while all others are read
+    for block in rest:
+        yield replace(block, first=first, columns=columns)
 
 
 def _first_cells(cells: Cells) -> list[object]:
