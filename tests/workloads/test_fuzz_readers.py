@@ -33,6 +33,10 @@ class Refused(Exception):
     """The slow reader does not take the file."""
 
 
+class Grouped(Exception):
+    """A count such as 25.051, which other cells of its column tell to be 25,051: the slow reader leaves that open."""
+
+
 @dataclass
 class Slow:
     """What the slow reader found: (seconds, prompt, output, others) of each request, and the rows left out."""
@@ -118,6 +122,8 @@ def number(cell: object) -> float:
 
 
 def count(cell: object) -> int:
+    if isinstance(cell, str) and re.fullmatch(r"[1-9]\d{0,2}([. ']\d{3})+", cell.strip(), re.ASCII):
+        raise Grouped
     value = number(cell)
     if value != math.floor(value) or value >= 2**31:
         raise Refused
@@ -430,12 +436,17 @@ def outcome(path: Path, reader: str | None, block_bytes: int) -> tuple[pa.Table 
 def compared(path: Path, form: str, data: bytes) -> int:
     """Compare a reader with the slow one, in blocks of any size; returns how many requests both find."""
     reader, _, slow, others = FORMS[form]
+    known, expected = True, None
     try:
-        expected: Slow | None = slow(data)
+        expected = slow(data)
+    except Grouped:
+        known = False
     except (Refused, KeyError, StopIteration):
-        expected = None
+        pass
     table, facts, message = outcome(path, reader, BLOCKS[0])
-    if expected is None and table is not None:  # the slow one refuses a file for one bad row, which is left out here
+    if not known:
+        pass
+    elif expected is None and table is not None:  # the slow one refuses a file for one bad row, which is left out here
         assert facts["dropped"], table
     elif expected is None or not expected.kept:
         assert table is None, table
