@@ -225,15 +225,12 @@ def test_requests_longer_than_the_context_of_the_engine_are_not_valid(sim: Sim) 
     )
 
 
-def test_a_search_warns_of_requests_longer_than_the_context(capsys: pytest.CaptureFixture[str]) -> None:
-    """It would be the capacity of a model that there is not."""
+def test_a_search_refuses_requests_longer_than_the_context(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be the capacity of a model that there is not, and the sweep that checks it would not be valid."""
     lengths = ["--lengths", "fixed:prompt=4000,output=10", "--slo", "ttft=5", "--at", "0.1", "--workers", "1"]
-    main(["capacity", "--backend", "sim", *lengths])
 
-    printed = capsys.readouterr()
-    warning = "100 of 100 requests are longer than the context of opt-13b"
-    assert f"warning: {warning}" in printed.err
-    assert f"warning  {warning}" in printed.out
+    assert 4 == main(["capacity", "--backend", "sim", *lengths])
+    assert "100 of 100 requests are longer than the context of opt-13b" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -130,11 +130,6 @@ class Setup:
         return BUDGET_S
 
     @property
-    def warnings(self) -> list[RunWarning]:
-        """What makes the runs of a simulated search not valid as runs of their own."""
-        return simulated_warnings(self.planned, recorded=self.recorded)
-
-    @property
     def clock(self) -> str:
         """`virtual` or `wall`."""
         return "virtual" if self.planned.virtual else "wall"
@@ -235,11 +230,12 @@ def run_search(
     """Search every goal and return the content of capacity.json. Ctrl-C ends it with the results so far.
 
     An invalid trial decides nothing: it ends the search with the results so far, or raises BackendError
-    or NotValid where there are none. Raises Interrupted where no trial had ended.
+    or NotValid where there are none, or where no simulated run of the traffic can be valid. Raises Interrupted where no
+    trial had ended.
     """
+    for wrong in sentences(simulated_warnings(setup.planned, recorded=setup.recorded)):
+        raise NotValid(wrong)
     budget = Budget(setup.budget_s, time.monotonic())
-    for wrong in sentences(setup.warnings):
-        tell(f"warning: {wrong}")
     if make is None and not setup.planned.virtual:
         tell_load(setup, tell)
     with (
@@ -258,7 +254,7 @@ def run_search(
         invalid, late = (make.invalid, make.server_late) if isinstance(make, Runs) else ([], {})
         info = answer(
             setup, searches, store.ledger, budget.spent_s, interrupted=budget.interrupted, failed=budget.failed,
-            invalid=invalid, warnings=[*setup.warnings, *_first(late)],
+            invalid=invalid, warnings=[*_first(late)],
         )  # fmt: skip
         store.finish(info)
     return info
