@@ -48,6 +48,7 @@ def test_a_throughput_of_ten_may_be_a_goodput_of_three(mixed, capsys):
 
 
 WORDS = {
+    "the rule of FastGen beside an SLO": ("--slo", "ttft=0.2", "--slo", "fastgen:rate=10", "--goal", "30%"),
     "the SLO of the run": (),
     "a percentile that makes it a miss": ("--slo", "ttft=9,p90:ttft=0.4"),
     "a percentile alone": ("--slo", "p90:ttft=0.4"),
