@@ -206,6 +206,11 @@ class Call:
     name: str | None
     after: tuple[Path, ...]
 
+    @property
+    def in_real_time(self) -> bool:
+        """Whether it runs the engine on the clock of the wall."""
+        return any(word.startswith("engine") for word in self.words)
+
     def stored(self) -> Output | None:
         """Return what it printed when it was last run; None where it was not, or was stopped."""
         try:
@@ -261,12 +266,17 @@ def order(row: Row | RowResult) -> tuple[object, ...]:
 def _executed(
     waiting: dict[Path, Call], outputs: dict[Path, Output], execute: Execute, workers: int | None
 ) -> Iterator[tuple[Call, Output]]:
-    """Execute what waits, after the calls whose files it reads, and store each output as it comes."""
+    """Execute what waits, after the calls whose files it reads, and store each output as it comes.
+
+    Runs of the engine come one by one, when nothing else runs: side by side they would make each other late.
+    """
     if not waiting:
         return
     with pool.Processes(workers) as processes:
         while waiting:
-            ready = {call.words: call for call in waiting.values() if not {*call.after} & waiting.keys()}
+            free = [call for call in waiting.values() if not {*call.after} & waiting.keys()]
+            simulated = [call for call in free if not call.in_real_time]
+            ready = {call.words: call for call in simulated or free[:1]}
             for call in ready.values():
                 call.folder.mkdir(exist_ok=True)
             for words, output in processes.map(execute, [*ready]):

@@ -159,6 +159,28 @@ def test_ctrl_c_loses_nothing_that_was_measured(
     assert 1 == len([*Path("bench-runs/reproduce").glob("*/output.json")])
 
 
+def test_runs_of_the_engine_come_one_by_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Side by side they end their steps late, and are not valid on any machine."""
+    together: list[list[str]] = []
+
+    class Processes:
+        def __init__(self, workers: int | None) -> None: ...
+        def __enter__(self) -> "Processes":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def map(self, _: object, lines: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], reproduce.Output]]:
+            together.append([line[0] for line in lines])
+            return [(line, reproduce.Output(exit_code=2, csv="", last_line="", seconds=0)) for line in lines]
+
+    monkeypatch.setattr(reproduce.pool, "Processes", Processes)
+    backends = {"a": "engine:executor=paced", "b": "sim", "c": "engine", "d": "sim"}
+    calls = {tmp_path / n: reproduce.Call((n, backend), n, tmp_path / n, n, ()) for n, backend in backends.items()}
+
+    assert len([*reproduce._executed(calls, {}, lambda words: (words, 0), None)]) == 4
+    assert together == [["b", "d"], ["a"], ["c"]]
+
+
 def test_wrong_usage_is_one_sentence(refusals: Callable[..., None]) -> None:
     """A mistyped name would run every row for an hour."""
     refusals("wrong-reproduce.txt")
