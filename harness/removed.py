@@ -30,6 +30,7 @@ REMOVED = {
     ("fault", "503"): "'--fault 429:retry_after=1' refuses requests",
     ("format", "aiperf"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
     ("format", "guidellm"): "write 'vllm' or 'llm-d', or 'parquet' for a program of your own",
+    ("figure", "slo_plane"): "'bench slo RUN --slo A --slo B' scores the run under each SLO",
     ("figure", "slo_scale_rates"): "'bench slo RUN --scale 0.25:4' scales the SLO of each run",
     ("figure", "cluster"): "'bench report RUN --format perfetto' shows roles, states and migrations of every replica",
     ("figure", "gantt"): "'bench report RUN --format perfetto' shows single requests, phase by phase",
