@@ -27,8 +27,9 @@ class Live:
     """Counters of a run under way. The driver updates them; displays only read.
 
     `at_most`: the total is the most that could be sent, because answers decide how many are due before the end.
-    `watch` gets finished requests and returns True when the rest cannot change the result; then `end` stops sending.
-    `observe` gets them too, as a table. `floor` is the error of the client, where it was measured before the run.
+    `watch` gets finished requests and returns True when the rest cannot change the result; then `end` stops
+    sending, with True the run. `observe` gets them too, as a table. `floor` is the error of the client, where it was
+    measured before the run.
     `waits_for` is what a run waits for before it sends. `room` says why no more rows fit on the disk, which ends the
     run at once, and is in `short` then.
     """
@@ -44,7 +45,7 @@ class Live:
     met: int = 0
     epoch_s: float | None = None
     watch: Callable[[Sequence[RequestRecord]], bool] | None = None
-    end: Callable[[], object] | None = None
+    end: Callable[[bool], object] | None = None
     room: Callable[[], str | None] | None = None
     short: str | None = None
     observe: Callable[[Seen], None] | None = None
@@ -113,9 +114,10 @@ class Live:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Stop the sending, and with `at_once` the waiting for answers; from any thread."""
-        while self.end is not None and self._stops < (2 if at_once else 1):
-            self._stops += 1
-            self.end()
+        stops = 2 if at_once else 1
+        if self.end is not None and self._stops < stops:
+            self._stops = stops
+            self.end(at_once)
 
     def waited_s(self) -> float:
         """Seconds until now for which nothing could be sent."""

@@ -421,17 +421,16 @@ def _simulate(start: _Start, live: Live) -> Outcome:
 
 
 @contextmanager
-def _signals(stop: Callable[[], object], live: Live) -> Iterator[None]:
+def _signals(stop: Callable[[bool], object], live: Live) -> Iterator[None]:
     """Ctrl-C interrupts the driver, and so does what watches the run; SIGTERM ends it at once. A valid folder stays."""
     loop = asyncio.get_running_loop()
 
-    def interrupt() -> None:
+    def interrupt(at_once: bool) -> None:
         with suppress(RuntimeError):  # the loop is closed: the run ended while another thread decided to stop it
-            loop.call_soon_threadsafe(stop)
+            loop.call_soon_threadsafe(stop, at_once)
 
     def end(number: int) -> None:
-        for _ in range(1 if number == signal.SIGINT else 2):
-            interrupt()
+        interrupt(number != signal.SIGINT)
 
     live.end = interrupt
 

@@ -88,7 +88,7 @@ class ProgressListener(Protocol):
 
 
 class WallDriver:
-    """One run under the wall clock; `interrupt` once stops the sending, twice ends the run.
+    """One run under the wall clock; `interrupt` once stops the sending, twice or `at_once` ends the run.
 
     After the last departure it waits `drain_s` at most: a request unanswered then is recorded as `timeout`,
     or as `cancelled` when the run was interrupted.
@@ -128,8 +128,8 @@ class WallDriver:
     def __repr__(self) -> str:
         return f"<WallDriver {self._sent} sent, {len(self._tasks)} in flight, {self._interrupts} interrupts>"
 
-    def interrupt(self) -> None:
-        self._interrupts += 1
+    def interrupt(self, at_once: bool = False) -> None:
+        self._interrupts = 2 if at_once else self._interrupts + 1
         if self._interrupts == 1:
             self._live.say(
                 f"stopping: nothing more is sent, {len(self._tasks)} in flight get "

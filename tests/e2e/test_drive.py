@@ -157,6 +157,13 @@ def test_interrupt_twice_ends_now_and_keeps_what_came() -> None:
     assert [1, 1] == [records[i].output_tokens for i in (0, 1)]
 
 
+def test_an_interrupt_at_once_is_one_even_when_nothing_is_under_way() -> None:
+    """Of two interrupts the second could come after the end: a run that a full disk ended was called interrupted."""
+    outcome, _ = drive(Null(ttft_s=0.0), at(0.0, 0.01, 30.0), after=lambda driver: driver.interrupt(at_once=True))
+
+    assert "stopped" == outcome.ended
+
+
 def test_unanswered_requests_time_out_after_the_drain() -> None:
     """A server that swallows one request would hold the run forever."""
     outcome, records = drive(Null(ttft_s=3600.0), at(0.0, 0.01), drain_s=0.05)

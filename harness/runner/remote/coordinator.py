@@ -151,14 +151,14 @@ class Senders:
             crash=self._crash or next((o.crash for o in outcomes if o.crash), None),
         )
 
-    def interrupt(self) -> None:
-        self._interrupts += 1
+    def interrupt(self, at_once: bool = False) -> None:
+        self._interrupts = 2 if at_once else self._interrupts + 1
         if self._interrupts == 1:
             self.live.say(
                 f"stopping: nothing more is sent, {self.live.sent - self.live.finished} in flight get "
                 f"{self.drain_s:g} s to finish; Ctrl-C again ends the run now"
             )
-        self._send(sender.Interrupt())
+        self._send(sender.Interrupt(at_once))
 
     async def close(self) -> None:
         """End whatever sender is left. Safe to call twice, and after a failed `open`."""
@@ -228,8 +228,7 @@ class Senders:
         """Have all senders end at once: the run has failed."""
         if self._error is None:
             self._error = why
-            self._send(sender.Interrupt())
-            self._send(sender.Interrupt())
+            self._send(sender.Interrupt(at_once=True))
 
     async def _watch(self) -> None:
         """Give up senders that stand still: their sockets stay open, and without them the run would never end."""

@@ -30,8 +30,8 @@ from harness.spec import parse
 
 T = TypeVar("T")
 
-Signals: TypeAlias = "Callable[[Callable[[], object]], AbstractContextManager[None]]"
-"""A context in which Ctrl-C and SIGTERM call a function, which interrupts."""
+Signals: TypeAlias = "Callable[[Callable[[bool], object]], AbstractContextManager[None]]"
+"""A context in which Ctrl-C and SIGTERM call a function, which interrupts: at once where it gets True."""
 
 CALIBRATE_S = 2.0
 """How long the client is measured before a run and after it, when nothing says how long."""
@@ -83,7 +83,7 @@ class RemoteRun:
     async def _afterwards(self, folder: RunFolder, outcome: Outcome, signals: Signals) -> None:
         """Measure the client again and count what was not counted; Ctrl-C leaves that out, and the run is reported."""
         task = asyncio.ensure_future(self._again(folder, outcome))
-        with signals(task.cancel):
+        with signals(lambda _: task.cancel()):
             await asyncio.wait([task])
         if task.cancelled():
             self.say("interrupted: the client is not measured again, and no tokens are counted again.")

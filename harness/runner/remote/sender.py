@@ -87,7 +87,9 @@ class Go:
 
 @dataclass(frozen=True, slots=True)
 class Interrupt:
-    """Stop sending; the second one ends the run."""
+    """Stop sending; the second one, or one that says so, ends the run."""
+
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +293,7 @@ async def _listen(
                 return
             os._exit(1)
         if isinstance(message, Interrupt):
-            driver.interrupt()
+            driver.interrupt(message.at_once)
         elif isinstance(message, Ping):
             outbox.send(Pong(message.sent_s, time.monotonic()))
 
