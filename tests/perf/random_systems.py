@@ -25,7 +25,7 @@ from capacity_queues import Strata, judged, tables  # beside this file
 from harness.api import Slo
 from harness.errors import BenchError
 from harness.experiments.capacity.conditions import settings
-from harness.experiments.capacity.execute import Setup, set_up
+from harness.experiments.capacity.execute import Setup, set_up, simulated_warnings
 from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, TrialRequest
 from harness.experiments.capacity.trials import Key, Task, Trial, _alone, simulated
@@ -33,6 +33,7 @@ from harness.experiments.trial import own_rate
 from harness.metrics.measure import metrics, per_request
 from harness.options import RunSpec
 from harness.stats.crossing import logit
+from harness.validity.rules import sentences
 
 MODELS = (
     ("llama3-8b", 1), ("llama2-7b", 1), ("llama2-13b", 1), ("opt-13b", 1), ("mistral-7b", 1), ("qwen2.5-7b", 1),
@@ -188,6 +189,8 @@ def rows(number_: int, place: int, limit: int, truth_requests: int) -> Iterator[
     begun_s = time.process_time()
     fresh = replace(spec, seed=SEEDS_APART * (place + 1))
     setup = set_up(fresh, settings(f"{goal:g}", None, None, None, None, None, limit))
+    for wrong in sentences(simulated_warnings(setup.planned, recorded=setup.recorded)):
+        raise BenchError(wrong)
     search, result = searched(setup, goal)
     answer: dict[str, Any] = {
         "number": number_, "place": place, "system": _text(spec), "slo": spec.slo, "goal": goal, "strata": strata,
