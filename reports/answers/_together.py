@@ -101,10 +101,13 @@ def _warnings(study: Study, found: Named) -> Iterator[Notice]:
     if len(names) > 1:
         yield Notice(f"The traffic differs ({clean(', '.join(sorted(names)), 200)}), so the curves do too.")
     yield from _traffic(study)
+    names_of: dict[str, list[str]] = {}
     for name, (info, _) in found.items():
         if isinstance(info, SweepAnswer):
             for text in (*([info.error] if info.error else []), *info.warnings):
-                yield Notice(f"{name}: {clean(text, None)}")
+                names_of.setdefault(clean(text, None), []).append(name)
+    for text, of in names_of.items():
+        yield Notice(f"{', '.join(of)}: {text}")
 
 
 def _slos(study: Study) -> Iterator[Notice]:
@@ -132,11 +135,18 @@ def _traffic(study: Study) -> Iterator[Notice]:
 
 
 def _sections(found: Named, home: Path) -> Iterator[Section]:
-    """The tables of each, with links to its runs."""
-    for number, (name, (info, path)) in enumerate(found.items(), 1):
+    """The tables of each; then the runs of all, with links to them."""
+    for number, (name, (info, _)) in enumerate(found.items(), 1):
         if isinstance(info, CapacityAnswer):
             curve = [capacity.curve_table(info)] if info.curve else []
             blocks: tuple[Block, ...] = (*(capacity.headline(info, answer) for answer in info.answers), *curve)
         else:
-            blocks = (*sweep.tables(info), *sweep.runs(info, path, home))
+            blocks = tuple(sweep.tables(info))
         yield Section(f"part-{number}", name, blocks)
+    tables = [
+        replace(table, caption=f"{name}: {table.caption}")
+        for name, (info, path) in found.items() if isinstance(info, SweepAnswer)
+        for table in sweep.runs(info, path, home)
+    ]  # fmt: skip
+    if tables:
+        yield Section("runs", "Runs", tuple(tables), detail=True)

@@ -26,7 +26,7 @@ _OTHERS = (Look(style.PURPLE, "dashdot", "x"), Look(style.OCHRE, "longdash", "cr
            Look(style.GREY, "longdashdot", "star"))  # fmt: skip
 """Styles of bounds on other metrics than TTFT and TPOT and of those of a class."""
 _WITH_BOUNDS = 2
-"""Systems up to which the bounds are drawn one by one."""
+"""Systems up to which the bounds are drawn one by one, and bands from the start."""
 _APART = 1.0
 """Percent by which a bound has to differ from all bounds somewhere, to be drawn beside them."""
 _NAMED = 3
@@ -58,6 +58,8 @@ def attainment_rate(study: Study) -> go.Figure | str:
     for line in lines:
         name = line.name.removeprefix(f"{first} ") if alike else line.name
         labels += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
+    if len(lines) > _WITH_BOUNDS:  # bands over bands would hide the curves
+        style.at_a_press(drawn, "bands", [i for i, trace in enumerate(drawn.data) if not trace.line.width])
     lowest = [100 * point.attainment.ends[0] for line in lines for point in line.points if point.attainment is not None]
     # two sides that are both high are to be seen apart
     style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, lowest if study.sides else ()))
@@ -71,13 +73,14 @@ def attainment_rate(study: Study) -> go.Figure | str:
         rate, *ends = [None if end is None else end / share for end in (cross.rps, cross.low_rps, cross.high_rps)]
         assert rate is not None
         span = (ends[0], ends[1]) if ends[0] is not None and ends[1] is not None else None
-        style.upright(drawn, rate, look=line.look._replace(dash="dot", width=1.5), top=cross.goal * 100, span=span)
+        style.upright(drawn, rate, look=line.look._replace(dash="dot", width=1.5), top=cross.goal * 100,
+                      span=span if len(lines) <= _WITH_BOUNDS else None)  # fmt: skip
         if len(lines) == len(marks) == 1:  # more would lie on one another, or on the curves
             style.above(drawn, rate, f"{cross.goal * 100:g}% up to {_format.number(rate)}{_between(ends, 1.0)}")
     points = [point for line in lines for point in line.points if point.attainment is not None]
     excluded = in_figure(", ".join(_percentile(points)))
     return style.done(drawn, finding(study), [
-        _seeds_note(points, "pairs" if study.sides else "seeds"),
+        _seeds_note(points, "pairs" if study.sides else "seeds", pressed=len(lines) > _WITH_BOUNDS),
         "The line is a monotone fit." if any(map(_searched, lines)) else "",
         style.HOLLOW if any(point.overloaded for point in points) else "",
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
@@ -147,7 +150,7 @@ def _percentile(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(bound.text for p in points for bound in p.bounds if bound.percentile is not None))
 
 
-def _seeds_note(points: Sequence[Point], over: str) -> str:
+def _seeds_note(points: Sequence[Point], over: str, *, pressed: bool = False) -> str:
     """What the ends of the bands are, and over how many seeds."""
     least, most = (end(point.seeds for point in points) for end in (min, max))
     if most < 2:
@@ -157,7 +160,8 @@ def _seeds_note(points: Sequence[Point], over: str) -> str:
     if any(intervals):
         rest = "" if all(intervals) else f", or {what} where they do not give one"
         what = f"95% interval of the mean over {over}{rest}"
-    return f"Bands: {what} ({over}: {least if least == most else f'{least} to {most}'})."
+    bands = "Bands (at a press of the button)" if pressed else "Bands"
+    return f"{bands}: {what} ({over}: {least if least == most else f'{least} to {most}'})."
 
 
 def _rule(study: Study) -> str:

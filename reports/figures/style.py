@@ -286,6 +286,21 @@ def band(
     curve(figure, x, ends[1], names[1], look, hover, mode="lines", row=row, **fill)
 
 
+def at_a_press(figure: go.Figure, what: str, traces: Sequence[int]) -> None:
+    """Hide these traces until a button called `what`, above the panel, is pressed, and again when it is released."""
+    for i in traces:
+        figure.data[i].visible = False
+    shown, hidden = ["visible", True, list(traces)], ["visible", False, list(traces)]
+    button = {"label": what, "method": "restyle", "args": shown, "args2": hidden}
+    figure.update_layout(
+        updatemenus=[{
+            "type": "buttons", "buttons": [button], "showactive": False, "active": -1, "x": 1, "xanchor": "right",
+            "y": 1.02, "yanchor": "bottom", "pad": {"t": 0, "b": 0, "l": 0, "r": 0}, "bgcolor": HALO,
+            "bordercolor": GREY, "font": {"size": 12},
+        }]
+    )  # fmt: skip
+
+
 def panel_of(figure: go.Figure, row: int) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
     """Both axes of a panel, and what an annotation or shape is placed by: in its data, in parts of it."""
     number = "" if row == 1 else str(row)

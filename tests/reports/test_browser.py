@@ -99,11 +99,7 @@ def test_figures_are_drawn_without_scrolling_and_saved_as_svg(make_run: MakeRun,
     assert "latency_cdf.svg" == saved.value.suggested_filename
     assert text.startswith("<svg") and "seconds (log scale)" in text
     seen.page.set_viewport_size({"width": 390, "height": 700})
-    for _ in range(100):  # figures follow in a moment; the page's policy forbids to wait for a condition
-        if 390 == (width := seen.page.evaluate("document.documentElement.scrollWidth")):
-            break
-        seen.page.wait_for_timeout(100)
-    assert 390 == width
+    seen.until("document.documentElement.scrollWidth === 390")  # figures follow the window in a moment
     seen.untroubled()
 
 
