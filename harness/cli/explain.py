@@ -30,11 +30,12 @@ _SCALES = {
 _KINDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "NoneType": "none"}
 
 
-@click.command("explain", short_help="Explain a preset, plug-in, metric or term.")
+@click.command("explain", short_help="Explain a preset, plug-in, metric, warning or term.")
 @click.argument("name")
 @formats
 def command(name: str, form: str) -> int:
-    """Explain NAME: a preset, a plug-in with its arguments, a model, a GPU, a metric or a term (tpot, ...).
+    """Explain NAME: a preset, a plug-in with its arguments, a model, a GPU, a metric, a warning (few-requests, ...) or
+    a term (tpot, ...).
 
     A name that exists in several kinds is explained in each; KIND.NAME selects one (arrivals.gamma). Files are those
     of --workload and --model: mix.toml, ./config.json, models.FILE.toml, hardware.FILE.toml.
@@ -54,17 +55,19 @@ def command(name: str, form: str) -> int:
     else:
         kinds = [k for k in OPTION if kind in ("", k) and slug in names(k)]
         texts = [_about(k, slug) for k in kinds]
-    terms, aliases = glossary()
+    terms, aliases, warnings = glossary()
     term = aliases.get(slug, slug)
     if not kind and term in terms and (term == slug or {*kinds} <= {"theory"}):
-        texts.insert(0, f"{term} (term)\n{textwrap.fill(terms[term], 98, initial_indent='  ', subsequent_indent='  ')}")
+        texts.insert(0, _entry_of(term, "term", terms[term]))
+    if not kind and slug in warnings:
+        texts.insert(0, _entry_of(slug, "warning", warnings[slug]))
     if not texts and slug in OPTION:
         members = listed(slug)
         width = max(len(member) for member, _ in members)
         lines = [f"{slug} ({OPTION[slug]})", *(f"  {member:<{width}}  {text}" for member, text in members)]
         texts = ["\n".join(lines)]
     if not texts:
-        candidates = {n for k in OPTION for n in names(k)} | set(terms)
+        candidates = {n for k in OPTION for n in names(k)} | {*terms, *warnings}
         error = no_such("term or plug-in", name, candidates)  # all names at once would fill the screen
         raise type(error)(f"{str(error).split(' Known: ')[0]} 'bench list' shows all names.")
     if form == "text":
@@ -76,6 +79,10 @@ def command(name: str, form: str) -> int:
         rows = [{"name": head, "explanation": textwrap.dedent(text).strip()} for head, _, text in parts]
         _terminal.show(form, table_report(name, rows))
     return 0
+
+
+def _entry_of(name: str, what: str, text: str) -> str:
+    return f"{name} ({what})\n{textwrap.fill(text, 98, initial_indent='  ', subsequent_indent='  ')}"
 
 
 def _about(kind: str, name: str) -> str:

@@ -52,10 +52,10 @@ def table(kind: str) -> dict[str, Any]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
-def glossary() -> tuple[dict[str, str], dict[str, str]]:
-    """Terms with their explanations, and other words for them."""
+def glossary() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Terms with their explanations, other words for them, and the codes of warnings and reasons with theirs."""
     data = tomllib.loads(Path(__file__).with_name("glossary.toml").read_text(encoding="utf-8"))
-    return data["terms"], data["aliases"]
+    return data["terms"], data["aliases"], data["warnings"]
 
 
 def names(kind: str) -> list[str]:

@@ -1,7 +1,13 @@
 """`bench list` and `bench explain` know everything that can be named."""
 
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from harness import validity
 from harness.cli import main
 from harness.cli.list import OPTION, glossary, names
 
@@ -47,10 +53,41 @@ def test_a_list_that_is_read_by_a_program_is_not_cut(capsys: pytest.CaptureFixtu
 
 def test_other_words_lead_to_terms() -> None:
     """`bench explain percentile` would end in a traceback."""
-    terms, aliases = glossary()
+    terms, aliases, warnings = glossary()
 
     assert set(aliases.values()) <= set(terms)
     assert not set(aliases) & set(terms)
+    assert not set(warnings) & set(terms)
+
+
+def _constants(tree: ast.Module) -> Iterator[tuple[str, object]]:
+    """Names of a module that are set to a constant, several in one line among them."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            several = isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple)
+            for name, constant in zip(target.elts, value.elts, strict=True) if several else [(target, value)]:
+                if isinstance(name, ast.Name) and isinstance(constant, ast.Constant):
+                    yield name.id, constant.value
+
+
+def test_every_warning_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    """A verdict 'valid, with 1 warning (shared-reads)' would lead nowhere."""
+    constants: dict[str, str] = {}
+    given = []
+    for path in Path(inspect.getfile(validity)).parent.rglob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        constants |= {name: value for name, value in _constants(tree) if isinstance(value, str)}
+        for call in ast.walk(tree):
+            place = {"Rule": 1, "RunWarning": 0}.get(getattr(getattr(call, "func", None), "id", ""))
+            if isinstance(call, ast.Call) and place is not None:
+                given.append(call.args[place])
+    texts = [code.value if isinstance(code, ast.Constant) else constants.get(getattr(code, "id", "")) for code in given]
+    codes = {text for text in texts if isinstance(text, str)}
+
+    assert len(codes) > 50
+    for code in codes:
+        assert main(["explain", str(code)]) == 0, code
 
 
 def test_metrics_are_explained_without_fields_of_their_classes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -126,7 +126,7 @@ def test_a_client_that_is_late_for_a_third_does_not_look_clean(run):
 
 def test_the_words_about_lateness_are_those_of_the_rules():
     """`bench explain` would call a run untrustworthy that the verdict calls valid."""
-    terms, _ = glossary()
+    terms, *_ = glossary()
     allowed = f"more than {LATE_SHARE:.0%} of the requests leave more than {LATE_S * 1000:.0f} ms late"
     spoilt = f"more than {TOO_LATE_SHARE:.0%}", f"more than {TOO_LATE_S * 1000:.0f} ms late"
 
