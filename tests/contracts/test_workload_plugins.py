@@ -26,7 +26,6 @@ OTHER_SPECS = {
     "steps": "steps:levels=1/0/3,every=5s,rate=2",
     "spike": "spike:rate=2,factor=0,at=0,for=1,every=10s,cv=2",
     "diurnal": "diurnal:rate=5,hours=1/0/3,weekend=0.5,start_day=5,start_h=3,period=10min",
-    "onoff": "onoff:rate=2,on=1s,off=3s,dwell=fixed",
     "lognormal": "lognormal:prompt_mean=90,output_cv=0.4,max_total=4096",
     "sharegpt": "sharegpt:first-turn",
     "fixed": "fixed:7,output=3",

@@ -88,7 +88,8 @@ def test_a_least_share_is_of_independent_requests(record):
 @pytest.mark.parametrize(
     ("arrivals", "bursts"),
     [("poisson", False), ("gamma:cv=0.5", False), ("gamma:cv=2", True), ("weibull:shape=0.6", True),
-     ("onoff:on=10s,off=100s", True), ("onoff:on=10s,off=100s,dwell=fixed", True), ("burstgpt", True)],
+     ("mmpp:levels=1/0,dwells=10s/100s", True), ("spike:factor=0,at=10s,for=100s,every=110s", True),
+     ("burstgpt", True)],
 )  # fmt: skip
 def test_arrivals_with_rare_bursts_are_known_by_their_law(arrivals, bursts):
     """A run that happened to fall between two bursts would speak for both."""

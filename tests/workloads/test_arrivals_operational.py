@@ -159,7 +159,7 @@ def test_gaps_of_nothing_at_a_rate_of_nothing_are_at_the_start() -> None:
 @pytest.mark.parametrize(
     ("most_idle", "arrivals"),
     [
-        ("_operational.MOST_IDLE", "onoff:on=1ms,off=1ms,rate=1e-6"),
+        ("_operational.MOST_IDLE", "mmpp:levels=1/0,dwells=1ms/1ms,rate=1e-6"),
         ("_operational.MOST_IDLE", "diurnal:period=100s,rate=1e-6"),
         ("_exact.MOST_EMPTY", "azure:over=1ms,rate=1e-6"),
     ],

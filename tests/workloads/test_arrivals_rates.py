@@ -37,7 +37,7 @@ KNOWN = [
     "spike:rate=5,factor=8,every=60s,for=5s,cv=1.5",
     "diurnal:rate=10,period=10min,weekend=0.5,start_day=4,start_h=20",
     "diurnal:rate=10,period=10min,hours=46/28/16/7/20/158/92/188/77/118/94/75,cv=0.8",
-    "onoff:rate=5,on=10s,off=20s,dwell=fixed,cv=1.3",
+    "spike:rate=5,factor=0,at=10s,for=20s,every=30s,cv=1.3",
 ]
 
 
@@ -50,7 +50,7 @@ def test_gaps_in_operational_time_follow_the_declared_law(spec: str) -> None:
     assert stats.kstest(gaps, member.gap_cdf).pvalue > 0.01
 
 
-@pytest.mark.parametrize("spec", [spec for spec in KNOWN if "factor=8" in spec or "steps" in spec or "onoff" in spec])
+@pytest.mark.parametrize("spec", [spec for spec in KNOWN if "factor=" in spec or "steps" in spec])
 def test_gaps_in_seconds_do_not_follow_that_law(spec: str) -> None:
     """If this failed, the test before would pass whatever the rate does."""
     member = make("arrivals", spec)
@@ -59,7 +59,9 @@ def test_gaps_in_seconds_do_not_follow_that_law(spec: str) -> None:
     assert stats.kstest(gaps, member.gap_cdf).pvalue < 1e-6
 
 
-@pytest.mark.parametrize("spec", [*KNOWN[2:], "mmpp:rate=8,levels=1/4,dwells=9s/1s", "onoff:rate=4,on=2s,off=3s"])
+@pytest.mark.parametrize(
+    "spec", [*KNOWN[2:], "mmpp:rate=8,levels=1/4,dwells=9s/1s", "mmpp:rate=4,levels=1/0,dwells=2s/3s"]
+)
 def test_the_mean_rate_over_a_long_time_is_the_stated_one(spec: str) -> None:
     """If this failed, a run at 8 requests per second would be a run at another load."""
     member = make("arrivals", spec)
@@ -103,7 +105,7 @@ def test_scaling_the_rate_keeps_the_gaps_in_operational_time(spec: str) -> None:
 
 def test_bursts_come_at_the_same_times_at_every_rate() -> None:
     """If this failed, two rates of a sweep would be compared on two different stories."""
-    slow, fast = (until(f"onoff:rate={rate},on=20s,off=20s", 4000) for rate in (5, 500))
+    slow, fast = (until(f"mmpp:rate={rate},levels=1/0,dwells=20s/20s", 4000) for rate in (5, 500))
     silent = np.setdiff1d(np.arange(4000), fast.astype(int))
 
     assert 1000 < len(silent)
@@ -149,7 +151,7 @@ def test_mmpp_starts_in_any_state() -> None:
 
 def test_bursts_of_random_length_are_dispersed_as_stated() -> None:
     """If this failed, on/off traffic would be burstier or calmer than its docstring says."""
-    at_s = times("onoff:rate=10,on=1s,off=3s", 600_000, seed=4)
+    at_s = times("mmpp:rate=10,levels=1/0,dwells=1s/3s", 600_000, seed=4)
 
     assert 1 + 2 * 10 * 9 / 4 == pytest.approx(dispersion(at_s, 100.0), rel=0.2)
     assert 0.25 == pytest.approx(len(np.unique(at_s // 0.1)) / (at_s[-1] / 0.1), abs=0.05)
@@ -158,17 +160,15 @@ def test_bursts_of_random_length_are_dispersed_as_stated() -> None:
 
 def test_a_gap_law_is_stated_only_where_the_rate_is_known() -> None:
     """If this failed, a correct schedule with a random rate would be reported to break its law."""
-    assert make("arrivals", "onoff").gap_cdf is None
-    assert make("arrivals", "onoff").operational_time is None
     assert not isinstance(make("arrivals", "mmpp"), GapLaw)
 
 
 def test_fixed_bursts_leave_the_silence_silent() -> None:
     """If this failed, 'off' would not be off."""
-    at_s = times("onoff:rate=50,on=1s,off=3s,dwell=fixed", 20_000)
+    at_s = times("spike:rate=50,factor=0,at=1s,for=3s,every=4s", 20_000)
 
     assert np.all(at_s % 4 <= 1)
-    assert 200.0 == make("arrivals", "onoff:rate=50,on=1s,off=3s,dwell=fixed").on_rps
+    assert 200.0 == make("arrivals", "spike:rate=50,factor=0,at=1s,for=3s,every=4s").base_rps
 
 
 def test_a_ramp_climbs_in_a_line_and_stays() -> None:
@@ -279,8 +279,6 @@ def test_weibull_gaps_have_the_requested_law_and_spread(spec: str, cv: float) ->
         ("diurnal:start_day=7", "start_day must be between 0"),
         ("diurnal:peak_h=24", "peak_h must be at least 0"),
         ("diurnal:weekend=-1", "weekend must not be negative"),
-        ("onoff:on=0", "on_s must be above 0"),
-        ("onoff:cv=0", "cv must be between"),
     ],
 )
 def test_wrong_rates_are_one_sentence(spec: str, words: str) -> None:

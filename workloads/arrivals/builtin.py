@@ -1,9 +1,9 @@
 """Arrivals of one law each: independent gaps at one rate, or a rate along straight lines, over the day, or in jumps."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import count, cycle
+from itertools import count
 from typing import Annotated, Literal
 
 import numpy as np
@@ -402,51 +402,3 @@ def dwells_of(text: str) -> tuple[float, ...]:
     if not all(duration_s > 0 for duration_s in found):
         raise ValueError(f"dwells must be > 0, got '{text}'.")
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Onoff(AtRate):
-    """On/off arrivals: bursts at a steady rate, with silence between them.
-
-    Requests come for `on_s` seconds, then none for `off_s` seconds, and so on; the first are on.
-
-    `rate_rps` is the long-run mean in requests per second; while on, the rate is rate_rps (on_s + off_s) / on_s. With
-    `dwell` exponential (the default) both times are means of exponential laws, with fixed they are kept to the
-    second. Inside, gamma gaps of coefficient of variation `cv` in operational time: a gap under way stops while off
-    and goes on afterwards; cv = 1 is Poisson (the interrupted Poisson process). With exponential times and cv = 1 the
-    index of dispersion of counts grows to 1 + 2 rate_rps off_s**2 / (on_s + off_s). The law of the gaps is stated for
-    fixed times only, where the rate is known beforehand. Source: Kuczura, The Interrupted Poisson Process as an
-    Overflow Process, Bell System Technical Journal 52 (1973).
-    """
-
-    rate_rps: Positive = 1.0
-    on_s: Positive = 10.0
-    off_s: Positive = 30.0
-    dwell: Literal["exponential", "fixed"] = "exponential"
-    cv: GapCv = 1.0
-
-    @property
-    def on_rps(self) -> float:
-        """Rate while on, requests per second."""
-        return self.rate_rps * (self.on_s + self.off_s) / self.on_s
-
-    def times(self, rng: np.random.Generator) -> Iterator[float]:
-        if self.dwell == "fixed":
-            return self._path().times(rng, self.cv)
-        gaps, dwells = rng.spawn(2)  # a stream each, so that another rate has the same bursts
-        turns = cycle([(self.on_s, self.on_rps), (self.off_s, 0.0)])
-        pieces = (Piece(dwells.exponential(mean_s), rate_rps, rate_rps) for mean_s, rate_rps in turns)
-        return times_along(pieces, gamma_gaps(gaps, self.cv))
-
-    @property
-    def gap_cdf(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Probability that a gap in operational time (mean 1) is at most its arguments; None for random times."""
-        return (lambda gaps: gamma_cdf(gaps, self.cv)) if self.dwell == "fixed" else None
-
-    @property
-    def operational_time(self) -> Callable[[np.ndarray], np.ndarray] | None:
-        """Arrivals expected from 0 to its arguments (s); None for random times."""
-        return self._path().operational_time if self.dwell == "fixed" else None
-
-    def _path(self) -> Path:
-        return Path((), flat(self.on_s, self.on_rps) + flat(self.off_s, 0.0))
