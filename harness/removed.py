@@ -125,6 +125,10 @@ REMOVED = {
     ): "'--lengths power-law' has a Zipf law, and '--lengths burstgpt' is like the data",
     ("arrivals", "onoff"): "'mmpp:levels=1/0,dwells=10s/30s' is on for 10 s and off for 30 s on average, and "
     "'spike:factor=0,at=10s,for=30s,every=40s' exactly so",
+    ("arrivals", "servegen"): "'bench trace generate servegen:FOLDER -o FILE' writes the requests of the clients, and "
+    "'--arrivals trace:FILE' has their times",
+    ("lengths", "servegen"): "'bench trace generate servegen:FOLDER -o FILE' writes the requests of the clients, and "
+    "'bench trace fit FILE' their lengths for '--lengths fitted:MODEL'",
     ("arrivals", "simdistserve"): "'--arrivals poisson' has the same gaps of other draws",
 }
 """What it was, and its name: what takes its place, as the end of a sentence."""

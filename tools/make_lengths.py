@@ -12,7 +12,6 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,9 @@ import numpy as np
 import make_coding_agent
 import make_tool_calling
 from workloads import traces
-from workloads.lengths._empirical import joint_of, side_of, tilt_of
-from workloads.lengths.servegen import Servegen
+from workloads._pool import choose
+from workloads._token_laws import TokenLaws, counted
+from workloads.lengths._empirical import CHUNK, joint_of, side_of, tilt_of
 
 FIGURES = Path(__file__).parents[1] / "workloads" / "lengths" / "figures"
 CUT_TOKENS = np.arange(1900, 2049)  # DistServe: random.randint(1900, 2048), every value equally likely
@@ -270,9 +270,7 @@ def _lengths(source: Source, data: Path) -> tuple[np.ndarray, np.ndarray, int]:
         tools, answers = make_tool_calling.new_and_answer(make_tool_calling.read(data / "traces" / source.rows))
         return tools, answers, len(tools)
     if source.name == "deepseek_r1":
-        pairs_of = Servegen(str(data / "traces" / source.rows)).pairs(np.random.default_rng(0))
-        prompt, output = np.array(list(islice(pairs_of, DRAWN))).T
-        return prompt, output, DRAWN
+        return *_of_clients(str(data / "traces" / source.rows)), DRAWN
     with (data / "traces" / source.rows).open(encoding="utf-8", newline="") as file:
         rows = map(json.loads, file) if source.rows.endswith(".jsonl") else csv.DictReader(file)
         pairs = [(int(row[source.columns[0]]), int(row[source.columns[1]])) for row in rows]
@@ -281,6 +279,25 @@ def _lengths(source: Source, data: Path) -> tuple[np.ndarray, np.ndarray, int]:
         cut = np.minimum((KEEP_TOKENS - output)[:, None], CUT_TOKENS)  # (N, 149)
         return np.minimum(prompt[:, None], cut).ravel(), np.repeat(output, len(CUT_TOKENS)), len(pairs)
     return prompt, output, len(pairs)
+
+
+def _of_clients(folder: str) -> tuple[np.ndarray, np.ndarray]:
+    """(DRAWN,) prompts and outputs of a pool: client and window by their share of the requests, then each from its law.
+
+    Drawn in the chunks of other lengths, so that the list stays what it was.
+    """
+    pool = choose(folder, rate_rps=None, clients=None, start_s=0.0, usable=counted)
+    laws, rng = TokenLaws.of(pool.clients), np.random.default_rng(0)
+    shares = np.zeros(round(float(laws.prompt[0][-1])))
+    for i, client in enumerate(pool.clients):
+        np.add.at(shares, laws.of_requests(np.full(len(client.start_s), i), client.start_s), client.rate_rps)
+    edges = np.cumsum(shares / shares.sum())
+    chunks = [
+        laws.draw(np.searchsorted(edges, rng.random(CHUNK) * edges[-1], side="right"), rng)
+        for _ in range(-(-DRAWN // CHUNK))
+    ]
+    prompts, outputs = (np.concatenate([getattr(chunk, side) for chunk in chunks]) for side in ("prompts", "outputs"))
+    return prompts[:DRAWN], outputs[:DRAWN]
 
 
 def one_line_lists(text: str) -> str:

@@ -42,7 +42,7 @@ OWN = ("levels", "path")
 """Arguments of arrivals that bring rates of their own, beside those whose names end in _rps."""
 
 CLIENTS = "servegen"
-"""The workload whose clients bring their own times and lengths; arrivals and lengths of that name take them apart."""
+"""The workload whose clients bring their own times and lengths."""
 
 
 def one(

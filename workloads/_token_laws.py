@@ -101,13 +101,6 @@ class TokenLaws:
                 images = sums
         return Drawn(prompts, outputs, images)
 
-    def means(self) -> np.ndarray:
-        """(laws, 2) mean prompt and output tokens of every law."""
-        prompt = _means(*self.prompt)
-        for count, tokens in self.media.values():
-            prompt = prompt + _means(*count) * _means(*tokens)
-        return np.stack([prompt, _means(*self.output)], axis=1)
-
 
 def counted(client: Client) -> bool:
     """Whether any window of a client tells how many tokens its requests have."""
@@ -119,7 +112,7 @@ def missing(numbers: Sequence[int]) -> str:
     first = numbers[0]
     return (
         f"ServeGen client {first} has no token counts above 0 (chunk-{first}-dataset.json); "
-        "take its times alone with --arrivals servegen:FOLDER and lengths with --lengths."
+        "fetch them from the pool's source, or take another pool."
     )
 
 
@@ -177,8 +170,3 @@ def _values(law: _Law, numbers: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
 def _end_to_end(laws: Sequence[_Law]) -> _Law:
     edges = np.concatenate([k + cumulative for k, (cumulative, _) in enumerate(laws)])
     return edges, np.concatenate([values for _, values in laws])
-
-
-def _means(edges: np.ndarray, values: np.ndarray) -> np.ndarray:
-    law = np.ceil(edges).astype(int) - 1
-    return np.bincount(law, np.diff(edges, prepend=0.0) * values)

@@ -80,10 +80,12 @@ def _preset(name_or_spec: str) -> tuple[str, _presets.Preset]:
     plain = not spec.args and spec.first is None  # `burstgpt` is a preset, `burstgpt:service=api` lengths
     if spec.name.endswith(".toml") or (spec.name in presets() and (plain or spec.name not in lengths)):
         return str(spec), _presets.read(spec)
+    if spec.name == _build.CLIENTS:
+        return str(spec), _presets.Preset(about="The clients of a ServeGen pool, each with its own times and lengths.")
     if spec.name in lengths:
         about = registry.summary("lengths", spec.name)
         return str(spec), _presets.Preset(about=about, lengths=name_or_spec)
-    raise no_such("workload", spec.name, {*presets(), *registry.names("lengths")})
+    raise no_such("workload", spec.name, {*presets(), *lengths, _build.CLIENTS})
 
 
 def _refuse(name: str, what: str, **given: object) -> None:

@@ -60,9 +60,9 @@ TABLE = [
     ("routers", RequiringRouter, "autoscale early-reject freeness min-load ooc replan slo-flip"),
     ("arrivals", api.GapLaw, "diurnal gamma poisson ramp spike steps weibull"),
     ("arrivals", api.RateCurve, "diurnal ramp spike steps"),
-    ("arrivals", api.RandomRate, "azure burstgpt servegen"),
+    ("arrivals", api.RandomRate, "azure burstgpt"),
     ("arrivals", api.RecordedArrivals, "trace"),
-    ("arrivals", api.Sourced, "azure burstgpt fitted servegen trace"),
+    ("arrivals", api.Sourced, "azure burstgpt fitted trace"),
     (
         "lengths",
         api.LengthQuantiles,
@@ -73,7 +73,7 @@ TABLE = [
         api.Sourced,
         (
             "agent-turns arxiv azure burstgpt bwb deepseek-r1 fitted humaneval lmsys longbench "
-            "mooncake servegen sharegpt tool-turns"
+            "mooncake sharegpt tool-turns"
         ),
     ),
     ("sessions", Deadline, "compound"),

@@ -31,12 +31,6 @@ OTHER_SPECS = {
     "fixed": "fixed:7,output=3",
     "uniform": "uniform:prompt_min=3,prompt_max=5",
 }
-POOL = {
-    "chunk-0-trace.csv": "0,1.5,1.4142,Gamma,0.5,1.3333\n600,0.5,1.1,Weibull,0.9,1.9\n",
-    "chunk-0-dataset.json": '{"0": {"input_tokens": "{7: 0.5, 9: 0.5}", "output_tokens": "{3: 1.0}"}}',
-    "chunk-1-trace.csv": "0,0,0,,0,0\n600,1,1,Gamma,1,1\n",
-    "chunk-1-dataset.json": '{"600": {"input_tokens": "{70: 1}", "output_tokens": "{40: 1}"}}',
-}
 YEARS = {("arrivals", "burstgpt")}  # its campaigns show their mean over years: test_published_burstgpt.py
 KINDS = ("arrivals", "lengths", "content", "readers")
 MEMBERS = [(kind, name) for kind in KINDS for name in names(kind)]
@@ -49,10 +43,6 @@ def spec(kind: str, name: str, tmp_path: Path) -> str:
         arrivals, lengths = Cox(2.0, 0.7), measure(np.arange(1, 401), np.arange(400, 0, -1))
         Model((Service(None, arrivals, lengths),), {"file": "made"}, {}).save(tmp_path / "model.json")
         return f"fitted:{tmp_path / 'model.json'}"
-    if name == "servegen":
-        for file, text in POOL.items():
-            (tmp_path / file).write_text(text)
-        return f"servegen:{tmp_path}"
     if (kind, name) == ("content", "text"):
         return f"text:{tokenizer(tmp_path)}"
     if (kind, name) != ("arrivals", "trace"):

@@ -11,13 +11,10 @@ import pytest
 from scipy import stats
 
 from harness.errors import UsageError
-from harness.registry import make
 from harness.stats import arrivals
 from workloads import catalog
 from workloads._pool import ClientPool, choose
-from workloads.arrivals.servegen import Servegen as Times
 from workloads.clients import Clients
-from workloads.lengths.servegen import Servegen as Lengths
 
 WINDOW_S = 600
 
@@ -72,10 +69,10 @@ def test_counts_of_a_client_vary_as_its_gap_law_says(pool: Callable[..., str], f
 @pytest.mark.nightly
 def test_a_day_of_all_clients_follows_the_rates_of_the_pool(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """If this failed, the superposed clients would not be the service that was measured."""
-    made = Times(reason(shared_data))
-    per_window = counts(made.pool, 144, seed=2)
-    table = np.array([client.rate_rps for client in made.pool.clients]) * WINDOW_S
-    steady = np.array([client.gap_cv for client in made.pool.clients])
+    made = choose(reason(shared_data), rate_rps=None, clients=None, start_s=0.0)
+    per_window = counts(made, 144, seed=2)
+    table = np.array([client.rate_rps for client in made.clients]) * WINDOW_S
+    steady = np.array([client.gap_cv for client in made.clients])
 
     assert np.corrcoef(per_window.sum(axis=0), table.sum(axis=0))[0, 1] > 0.98
     assert 1.0 == pytest.approx(per_window.sum() / table.sum(), rel=0.02)
@@ -105,20 +102,14 @@ def test_gaps_of_clients_spread_like_those_of_the_pool(shared_data: Path, reason
 
 def test_prompt_and_output_are_not_drawn_from_one_number(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """If this failed, the longest prompt would always get the longest answer, as with ServeGen's own generator."""
-    lengths = Lengths(reason(shared_data))
-    pairs = np.array(list(islice(lengths.pairs(np.random.default_rng(4)), 50_000)))
-    one_client = pairs_of_largest_client(lengths, 20_000)
+    workload = Clients(reason(shared_data))
+    table = pa.concat_tables(islice(workload.start(np.random.default_rng(4)), 1))
+    pairs = np.stack([np.asarray(table[name]) for name in ("prompt_tokens", "output_tokens")])
+    one_law = workload.laws.draw(np.zeros(20_000, np.int64), np.random.default_rng(5))
 
-    assert abs(stats.spearmanr(*pairs.T).statistic) < 0.6
-    assert 0 == pytest.approx(stats.spearmanr(*one_client.T).statistic, abs=0.03)
-    np.testing.assert_allclose(lengths.mean_tokens, pairs.mean(axis=0), rtol=0.02)
-
-
-def pairs_of_largest_client(lengths: Lengths, n: int) -> np.ndarray:
-    """(n, 2) pairs under one law."""
-    largest = np.full(n, int(np.argmax(lengths.shares)))
-    drawn = lengths.laws.draw(largest, np.random.default_rng(5))
-    return np.stack((drawn.prompts, drawn.outputs), axis=1)
+    assert len(table) > 5_000
+    assert abs(stats.spearmanr(*pairs).statistic) < 0.6
+    assert 0 == pytest.approx(stats.spearmanr(one_law.prompts, one_law.outputs).statistic, abs=0.03)
 
 
 def test_requests_carry_their_client_and_its_lengths(pool: Callable[..., str]) -> None:
@@ -182,13 +173,11 @@ def test_prompts_of_a_multimodal_pool_are_text_and_so_many_images(pool: Callable
     images = table["extra"].combine_chunks().field("image_tokens").to_numpy()
     rest = table["prompt_tokens"].to_numpy() - images
     mean = 2 * 175.0
-    pairs = list(islice(Lengths(path).pairs(np.random.default_rng(3)), 20_000))
 
     assert {100, 200, 300, 400, 500, 600} == set(images.tolist())
     assert {0, 7, 10, 17} == set(rest.tolist())
     assert mean == pytest.approx(images.mean(), rel=0.02)
-    assert mean + 5 + 3.5 == pytest.approx(Lengths(path).mean_tokens[0])
-    assert mean + 5 + 3.5 == pytest.approx(np.mean(pairs, axis=0)[0], rel=0.02)
+    assert mean + 5 + 3.5 == pytest.approx(table["prompt_tokens"].to_numpy().mean(), rel=0.02)
     assert {3} == set(table["output_tokens"].to_pylist())
 
 
@@ -207,8 +196,8 @@ def test_clients_without_token_counts_are_left_out_and_named(pool: Callable[...,
 def test_the_span_comes_round_and_can_begin_anywhere(pool: Callable[..., str]) -> None:
     """If this failed, a long run would run dry, or a run could not skip the night."""
     path = pool(("0,4,1,Gamma,1,0.25\n600,0,0,,0,0\n1200,1,1,Gamma,1,1\n", None))
-    shifted = counts(Times(path, start_s=900.0).pool, 12, seed=3)[0]
-    whole = counts(Times(path).pool, 12, seed=3)[0]
+    shifted = counts(choose(path, rate_rps=None, clients=None, start_s=900.0), 12, seed=3)[0]
+    whole = counts(choose(path, rate_rps=None, clients=None, start_s=0.0), 12, seed=3)[0]
 
     np.testing.assert_allclose([2400, 0, 600] * 4, whole, atol=200)
     np.testing.assert_allclose([300, 1500, 1200] * 4, shifted, atol=200)
@@ -218,7 +207,7 @@ def test_the_span_comes_round_and_can_begin_anywhere(pool: Callable[..., str]) -
 def test_the_largest_clients_and_another_rate(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """If this failed, `clients=5` would not be the five that matter, or --rate would change who they are."""
     whole, few = (choose(reason(shared_data), rate_rps=None, clients=n, start_s=0.0) for n in (None, 5))
-    scaled = Times(reason(shared_data), rate_rps=2.0, clients=5)
+    scaled = Clients(reason(shared_data), rate_rps=2.0, clients=5)
 
     assert few.mean_rate_rps == pytest.approx(0.5 * whole.mean_rate_rps, rel=0.1)
     assert 2.0 == pytest.approx(scaled.mean_rate_rps)
@@ -227,12 +216,10 @@ def test_the_largest_clients_and_another_rate(shared_data: Path, reason: Callabl
 
 def test_a_pool_draws_the_same_whatever_is_taken(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """Traces G1: if this failed, a seed would not name one schedule."""
-    times = make("arrivals", f"servegen:{reason(shared_data)},clients=12")
-    at_once = np.fromiter(islice(times.times(np.random.default_rng(1)), 20_000), float)
-    stream = times.times(np.random.default_rng(1))
-    piecewise = np.concatenate([np.fromiter(islice(stream, n), float) for n in (1, 4096, 15_903)])
+    clients = Clients(reason(shared_data), clients=12)
+    drawn = [next(clients.start(np.random.default_rng(1))) for _ in range(2)]
 
-    assert at_once.tobytes() == piecewise.tobytes()
+    assert drawn[0].equals(drawn[1])
 
 
 @pytest.mark.parametrize(
@@ -248,7 +235,7 @@ def test_wrong_options_are_one_sentence(pool: Callable[..., str], options: str, 
     """If this failed, a typing mistake would end in a traceback or in other arrivals."""
     path = pool(("0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n", None), ("0,0,0,,0,0\n600,0,0,,0,0\n", None))
     with pytest.raises(UsageError, match=words):
-        make("arrivals", f"servegen:{path},{options}")
+        catalog.load(f"servegen:{path},{options}")
 
 
 @pytest.mark.parametrize(

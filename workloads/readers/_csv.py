@@ -79,7 +79,7 @@ def _no_other_format(file: Path) -> None:
     if re.fullmatch(r"chunk-\d+-trace\.csv", file.name):
         raise UsageError(
             f"Trace '{file}' is a client of a ServeGen pool, which has rates and no requests; "
-            f"draw from the pool with --arrivals servegen:{file.parent}."
+            f"draw from the pool with --workload servegen:{file.parent}."
         )
 
 

@@ -84,7 +84,7 @@ def checked(path: str) -> Path:
         if file.is_dir():
             what = f", and a trace is a file{_listing(file)}"
             if next(file.glob("chunk-*-trace.csv"), None) is not None:
-                draw = f"draw from it with --arrivals servegen:{file}"
+                draw = f"draw from it with --workload servegen:{file}"
                 what = f" of ServeGen clients, which hold rates and no requests; {draw}"
             raise UsageError(f"Trace '{path}' is a folder{what}.")
         if not file.exists():
