@@ -65,7 +65,7 @@ class RunSpec:
         TRAFFIC, "NAME", check.text, "Preset (bench list presets) or lengths spec. Default: chatbot.", source="either"
     )
     trace: str | None = option(
-        TRACE, "FILE", check.text, "Replay this file (of agents: folder, archive) with its own times and lengths, or "
+        TRACE, "FILE", check.text, "Replay this file (of agents: a folder) with its own times and lengths, or "
         "sessions drawn from a model of 'bench trace fit'.",
         source="either",
     )

@@ -67,7 +67,7 @@ waits for every answer. Capacity in agents is where the first condition of a tie
         "jitter",
     ),
     workload={"help": "Preset with sessions, drawn anew in each trial. Default: coding-agent, without --trace."},
-    trace={"help": "Sessions of agents to replay: a file, folder or archive."},
+    trace={"help": "Sessions of agents to replay: a file or folder."},
     arrivals={"help": "closed:think=...: think time between two sessions of an agent. Default: none."},
     sessions={"help": "With --trace recorded:common=0.5: sessions share so much of their tools and system prompt."},
     turns={"help": "Think times: think-only (default), think-only:cap=60s, answered, recorded, api-scaled:scale=0.5."},

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, NamedTuple
 
 from harness import untrusted
 from harness.bounds import AtLeastOne, Checked, Positive
@@ -38,7 +38,7 @@ _OTHERS: tuple[tuple[bytes, str], ...] = (
     (b"\xff\xff\xff\xff", "an Arrow IPC stream; write it as Parquet"),
     (b"orc", "ORC; write it as Parquet"),
     (b"obj\x01", "Avro; write it as Parquet or JSON lines"),
-    (b"pk\x03\x04", "a ZIP archive, which holds no JSON trace; an Excel sheet is one too: save it as CSV"),
+    (b"pk\x03\x04", "a ZIP archive: unpack it, or save it as CSV where it is an Excel sheet"),
     (b"\xd0\xcf\x11\xe0", "an Excel or Office file; save it as CSV"),
     (b"bzh", "packed with bzip2; unpack it"),
     (b"\xfd7zxz\0", "packed with xz; unpack it"),
@@ -113,10 +113,10 @@ def _listing(folder: Path) -> str:
 
 
 class Hashed(io.RawIOBase):
-    """A file that hashes what is read from it, in order; seeking is not possible. It closes an open one it is given."""
+    """A file that hashes what is read from it, in order; seeking is not possible."""
 
-    def __init__(self, file: Path | IO[bytes]) -> None:
-        self._file = cast("io.RawIOBase", file.open("rb", buffering=0) if isinstance(file, Path) else file)
+    def __init__(self, file: Path) -> None:
+        self._file = file.open("rb", buffering=0)
         self._sha256 = hashlib.sha256()
         self.bytes_read = 0
 
@@ -215,7 +215,7 @@ def other(stream: Any) -> str | None:
     if start[7:10] == b'\0{"':
         return "a model (safetensors), not a trace"
     if start[257:262] == b"ustar":
-        return "a tar archive with another name; call it .tar"
+        return "a tar archive; unpack it"
     return next((what for begin, what in _OTHERS if text.startswith(begin)), None)
 
 

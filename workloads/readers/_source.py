@@ -1,25 +1,18 @@
 """Opens a trace as blocks of rows, whatever it is: CSV, JSON lines, a JSON list, Parquet, packed or not.
 
-The JSON files of a folder, or of a ZIP or tar archive, are one trace: file after file.
+The JSON files of a folder are one trace: file after file.
 """
 
 from __future__ import annotations
 
 import hashlib
-import io
 import re
-import tarfile
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Literal, NamedTuple, NoReturn, cast
+from typing import IO, Literal, NoReturn
 
-from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _csv, _json, _lines, _plain
 from workloads.readers._block import Block
@@ -30,7 +23,6 @@ FORMS: Mapping[str, str] = {"csv": "CSV with a header line", "json": "JSON lines
 BLOCK_BYTES = 8 << 20
 
 ENDINGS = tuple(f".{form}{packed}" for form in ("json", "jsonl") for packed in ("", ".gz", ".zst"))
-_TAR = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2", ".tar.zst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +57,9 @@ class Source:
 
 
 def open_source(path: str, block_bytes: int, limits: _lines.Limits) -> Source:
-    """The file, or the JSON files of a folder or archive; raises UsageError where it is none of the known forms."""
-    if holds_files(path):
-        return _open_files(Files(path, limits), block_bytes, limits)
+    """The file, or the JSON files of a folder; raises UsageError where it is none of the known forms."""
+    if files := files_in(Path(path)):
+        return _open_files(Files(Path(path), files), block_bytes, limits)
     file = _lines.checked(path)
     size_bytes = file.stat().st_size
     try:
@@ -105,28 +97,26 @@ def open_source(path: str, block_bytes: int, limits: _lines.Limits) -> Source:
 
 
 def _open_files(files: Files, block_bytes: int, limits: _lines.Limits) -> Source:
-    """Members as one source; the columns are those of the first object of the first."""
+    """Files as one source; the columns are those of the first object of the first."""
 
-    def blocks() -> Iterator[Block]:
+    def blocks() -> Generator[Block]:
         start = before_bytes = 0
         for file, hashed, stream in files:
             runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
             number, text, runs = _first_line(file, runs)
             if text[0] not in "{[":
-                raise UsageError(f"Trace '{file}', line {number}: in a folder or archive of traces all are JSON.")
+                raise UsageError(f"Trace '{file}', line {number}: in a folder of traces all are JSON.")
             for block in _json.open_objects(file, text, runs, limits)[1]:
                 yield replace(block.behind(before_bytes), start=start)
                 start += block.size
             before_bytes += hashed.bytes_read
 
-    try:
-        rows = blocks()
-        first = next(rows)
-    except BaseException:
-        files.close()
-        raise
+    rows = blocks()
+    first = next(rows)
     rest = chain([first], rows)
-    return Source(files.path, "json", first.columns, rest, files.sha256, files.close, files.size_bytes, {}, files.plain)
+    return Source(
+        files.folder, "json", first.columns, rest, files.sha256, rows.close, files.size_bytes, {}, files.plain
+    )
 
 
 def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source:
@@ -170,109 +160,44 @@ def _after(runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:
     yield from runs
 
 
-class Member(NamedTuple):
-    """One file: its name under the folder or archive, and what opens it."""
-
-    name: str
-    open: Callable[[], IO[bytes] | None]
-
-
 class Files:
-    """The members of `path` with names that a JSON trace has, hidden ones left out: a folder's in order of their names,
-    an archive's in its own order.
+    """The JSON `files` of a folder, one after the other."""
 
-    Raises UsageError where there is none, and for an archive that is damaged or unpacks to far more than traces do.
-    """
-
-    def __init__(self, path: str, limits: _lines.Limits) -> None:
-        self.path = Path(path)
-        self._limits = limits
-        self._unpacked_bytes = 0
-        self._stack = ExitStack()
-        try:
-            self._members = [member for member in self._found() if _is_one(member.name)]
-        except (OSError, tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-            self._damaged(error)
-        if not self._members:
-            self.close()
-            raise UsageError(f"Trace '{path}' holds no file that ends in {', '.join(ENDINGS)}.")
-        self._sha256: dict[str, str] = {}
-
-    def _found(self) -> Iterator[Member]:
-        if self.path.is_dir():
-            for file in sorted(self.path.rglob("*")):
-                if file.is_file():
-                    yield Member(str(file.relative_to(self.path)), partial(io.FileIO, file))
-        elif zipfile.is_zipfile(self.path):
-            archive = self._stack.enter_context(zipfile.ZipFile(self.path))
-            for info in archive.infolist():
-                self._check(info.file_size)
-                if not info.is_dir():
-                    yield Member(info.filename, partial(archive.open, info))
-        else:
-            packed = self._stack.enter_context(tarfile.open(self.path))  # noqa: SIM115  # the stack closes it
-            for entry in packed:
-                self._check(entry.size)
-                if entry.isfile():
-                    yield Member(entry.name, partial(packed.extractfile, entry))
-
-    def _check(self, size_bytes: int) -> None:
-        self._unpacked_bytes += size_bytes
-        most, hint = self._limits.max_expansion, _lines.more("max_expansion")
-        untrusted.check_expansion(self.path, self._unpacked_bytes, self.path.stat().st_size, most, hint)
+    def __init__(self, folder: Path, files: list[Path]) -> None:
+        self.folder, self.files = folder, files
+        self._sha256: dict[Path, str] = {}
 
     def __iter__(self) -> Iterator[tuple[Path, _lines.Hashed, IO[bytes]]]:
-        """Every member with a path to name it by, open, and what unpacks it; one at a time."""
-        for name, opened in self._members:
-            try:
-                with _lines.Hashed(cast("IO[bytes]", opened())) as hashed:
-                    stream = _lines.unpacked(hashed)
-                    yield self.path / name, hashed, stream
-                    self._sha256[name] = hashed.digest()
-            except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
-                self._damaged(error)
+        """Every file, open, and what unpacks it; one at a time."""
+        for file in self.files:
+            with _lines.Hashed(file) as hashed:
+                yield file, hashed, _lines.unpacked(hashed)
+                self._sha256[file] = hashed.digest()
 
     @property
     def plain(self) -> tuple[Path, ...]:
-        """The members of a folder where none is packed, in the order in which they are read; none of an archive."""
-        names = [name for name, _ in self._members]
-        packed = not self.path.is_dir() or any(name.lower().endswith((".gz", ".zst")) for name in names)
-        return () if packed else tuple(self.path / name for name in names)
+        """The files in the order in which they are read; none where one of them is packed."""
+        return () if any(file.suffix.lower() in (".gz", ".zst") for file in self.files) else tuple(self.files)
 
     @property
     def size_bytes(self) -> int:
-        """Of the archive, or of all members of the folder."""
-        if self.path.is_dir():
-            return sum((self.path / name).stat().st_size for name, _ in self._members)
-        return self.path.stat().st_size
+        return sum(file.stat().st_size for file in self.files)
 
     def sha256(self) -> str:
-        """Of the archive; of a folder that of the lines 'SHA-256  name' of its members, as `sha256sum` prints them."""
-        if not self.path.is_dir():
-            return _lines.sha256(self.path)
-        digests = self._sha256
-        lines = (f"{digests.get(name) or _lines.sha256(self.path / name)}  {name}\n" for name, _ in self._members)
+        """That of the lines 'SHA-256  name' of the files, as `sha256sum` prints them."""
+        digests = ((self._sha256.get(file) or _lines.sha256(file), file) for file in self.files)
+        lines = (f"{digest}  {file.relative_to(self.folder)}\n" for digest, file in digests)
         return hashlib.sha256("".join(lines).encode()).hexdigest()
 
-    def close(self) -> None:
-        self._stack.close()
 
-    def _damaged(self, error: Exception) -> NoReturn:
-        self.close()
-        raise UsageError(f"Trace '{self.path}' cannot be read: {_lines.reason(error)}.") from None
-
-
-def holds_files(path: str) -> bool:
-    """Whether it is a folder with JSON files, or an archive."""
-    file = Path(path)
+def files_in(folder: Path) -> list[Path]:
+    """The files of a folder with names that a JSON trace has, in order, hidden ones left out; none of anything else."""
     try:
-        if file.is_dir():
-            return any(_is_one(member.name) for member in file.rglob("*.json*"))
-        return file.name.lower().endswith(_TAR) or (file.is_file() and zipfile.is_zipfile(file))
+        return [file for file in sorted(folder.rglob("*.json*")) if file.is_file() and _is_one(file, folder)]
     except (OSError, ValueError):  # the one who opens it says why
-        return False
+        return []
 
 
-def _is_one(name: str) -> bool:
-    parts = Path(name).parts
-    return name.lower().endswith(ENDINGS) and not any(part.startswith((".", "__MACOSX")) for part in parts)
+def _is_one(file: Path, folder: Path) -> bool:
+    hidden = any(part.startswith((".", "__MACOSX")) for part in file.relative_to(folder).parts)
+    return file.name.lower().endswith(ENDINGS) and not hidden

@@ -147,7 +147,7 @@ class _Conversation:
 
 @dataclass(frozen=True, slots=True)
 class Weka(Checked):
-    """Conversations, each a JSON object in a file of its own (a folder or an archive of them), or one a line.
+    """Conversations, each a JSON object in a file of its own (a folder of them), or one a line.
 
     Stamps and times are seconds, counts tokens, `hash_ids` name the blocks of a prompt, of `block_tokens` tokens (the
     file says the same, or is refused). Ids of the scope "local" are those of one conversation and its sub-agents;
