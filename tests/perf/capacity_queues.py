@@ -8,6 +8,7 @@ share over the same horizon crosses the goal, by fresh seeds, common to two rate
 
     python tests/perf/capacity_queues.py [--first 0] [--queues 60] [--searches 2] [--limit 600000] [--file FILE]
     python tests/perf/capacity_queues.py --file FILE --queues 0        only the tables
+    python tests/perf/capacity_queues.py --vary [--first 0] [--queues 12]   its constants halved and doubled
 """
 
 import argparse
@@ -15,20 +16,23 @@ import heapq
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import Pool
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from harness.api import Bound, Slo
+from harness.experiments.capacity import horizon
 from harness.experiments.capacity.conditions import Share, sure_misses
 from harness.experiments.capacity.horizon import HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
 from harness.experiments.capacity.trials import QUARTERS, Quarters, Trial
 from harness.metrics.objective import JOINT
+from harness.stats import crossing
 from harness.stats.crossing import logit
 
 KINDS = ("fifo", "fifo", "slots", "metastable")
@@ -39,6 +43,9 @@ LEVELS = {"mmpp": ((30.0, 10.0), (1.0, 3.0)), "on-off": ((15.0, 15.0), (0.0001, 
 """Seconds in each of two states, and their rates."""
 WANDERS_S, WANDERS, TICK_S = 285.0, 0.24, 2.0
 """The logarithm of a wandering rate is an Ornstein-Uhlenbeck process of this memory and standard deviation."""
+
+DEFINES = {"HORIZON_S", "ANSWERS", "WAITS", "SHORTEST_S", "ENOUGH", "FEWEST", "LENGTHS_S", "NOT_BEGUN", "TYPE_CHECKING"}
+"""Constants that say what is looked for, not how."""
 
 
 @dataclass(frozen=True)
@@ -281,6 +288,61 @@ def tables(answers: Sequence[Mapping[str, Any]], worst: int, strata: Strata) -> 
     print(f"without an interval: {len(without)}", sorted({a["why"] or "" for a in without}))
 
 
+def constants() -> Iterator[tuple[ModuleType, str, int | None]]:
+    """Numbers that tune the search (and not what it defines): their module, name, and place where there are several."""
+    for module in (horizon, crossing):
+        for name, value in vars(module).items():
+            if name.isupper() and name not in DEFINES and isinstance(value, (int, float, tuple)):
+                if not isinstance(value, tuple):
+                    yield module, name, None
+                elif all(isinstance(number, (int, float)) for number in value):
+                    yield from ((module, name, place) for place in range(len(value)))
+
+
+def scaled(value: Any, factor: float) -> Any:
+    """A number times a factor; whole ones stay whole and 1 at least, parts of one stay below it."""
+    if isinstance(value, int):
+        return max(1, round(value * factor))
+    return min(value * factor, 0.95) if value < 1 else value * factor
+
+
+def varied(numbers: Sequence[int], limit: int, truth_requests: int) -> None:
+    """How many intervals hold, are resolved, and cost, with each constant at half and at twice its value."""
+    truths: dict[tuple[int, float], tuple[float, float, float]] = {}
+
+    def tried(name: str) -> None:
+        answers = []
+        for number in numbers:
+            queue, begun_s = drawn(number), time.process_time()
+            try:
+                search, result = queue.searched(1_000, limit)
+            except (ArithmeticError, ValueError, IndexError) as error:
+                print(f"{name}: queue {number} ends in {type(error).__name__}: {error}", flush=True)
+                continue
+            answer = {"number": number, "state": "resolved" if result.resolved else "unresolved", "why": result.why,
+                      "requests": search._spent, "cpu_s": time.process_time() - begun_s}  # fmt: skip
+            if (found := result.estimate) is not None and found.low_rps and found.high_rps:
+                key = number, search.horizon_s
+                if key not in truths:
+                    truths[key] = queue.truth(search.horizon_s, found.rate_rps, truth_requests)
+                answer |= {"rate": found.rate_rps, "low": found.low_rps, "high": found.high_rps}
+                answer["truth"], answer["error"], answer["slope"] = truths[key]
+            answers.append(answer)
+        print(total(name, answers), flush=True)
+
+    print(HEAD)
+    tried("as they are")
+    for module, name, place in [*constants()]:
+        before = getattr(module, name)
+        for factor in (0.5, 2.0):
+            one = before if place is None else before[place]
+            value = scaled(one, factor)
+            if value != one:
+                setattr(module, name, value if place is None else (*before[:place], value, *before[place + 1 :]))
+                tried(f"{name}{'' if place is None else f'[{place}]'} {one:g} to {value:g}")
+        setattr(module, name, before)
+
+
 def main() -> None:
     """Search, append a line of JSON for each search to the file, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -292,7 +354,11 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--worst", type=int, default=12)
     parser.add_argument("--file", type=Path)
+    parser.add_argument("--vary", action="store_true")
     given = parser.parse_args()
+    if given.vary:
+        varied(range(given.first, given.first + given.queues), given.limit, given.truth)
+        return
     exists = given.file is not None and given.file.exists()
     answers = [json.loads(line) for line in given.file.read_text().splitlines()] if exists else []
     wanted = [(n, given.searches, given.limit, given.truth) for n in range(given.first, given.first + given.queues)]
