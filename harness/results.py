@@ -18,10 +18,12 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
+from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from harness.errors import BenchError, UsageError, no_such
+from harness.keywords import Options, RunOptions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,9 +33,6 @@ if TYPE_CHECKING:
     from harness.experiments.answers import Answer
     from harness.experiments.compare.pairing import Source
     from harness.options import RunSpec
-
-Option: TypeAlias = "str | float | bool | Path | None"
-"""A value of an option: 2, '250ms', 'gamma:cv=2', Path("trace.csv"); None: not given."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -190,7 +189,7 @@ def _as_arguments(sentence: str) -> str:
 
 
 def _advising_python(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose errors name its arguments."""
+    """The function, whose errors name its arguments, and whose signature has every option for completion."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -200,6 +199,13 @@ def _advising_python(function: Callable[P, R]) -> Callable[P, R]:
             error.args = (_as_arguments(str(error)),)
             raise
 
+    own = signature(function)
+    named = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
+    if len(named) < len(own.parameters):
+        taken = RunOptions if function.__name__ == "run" else Options
+        named += [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+                  for name, kind in taken.__annotations__.items()]  # fmt: skip
+        call.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]  # what help and notebooks read
     return call
 
 
@@ -210,7 +216,11 @@ def _call(function: str, options: Mapping[str, object]) -> str:
 
 @_advising_python
 def run(
-    *, out: str | Path | None = None, force: bool = False, wait: float | str | None = None, **options: Option
+    *,
+    out: str | Path | None = None,
+    force: bool = False,
+    wait: float | str | None = None,
+    **options: Unpack[RunOptions],
 ) -> RunResult:
     """One run of a workload or a trace, as `bench run`; its folder is `out`, by default a new one in bench-runs.
 
@@ -238,7 +248,7 @@ def sweep(
     workers: int | None = None,
     pool: str = "processes",
     wait: float | str | None = None,
-    **options: Option,
+    **options: Unpack[Options],
 ) -> AnswerResult:
     """Runs over rates, or over the values of any option, as `bench sweep`; run again with the same `out` to resume."""
     from harness.data.folder import new_folder
@@ -281,7 +291,7 @@ def capacity(
     workers: int | None = None,
     pool: str = "processes",
     wait: float | str | None = None,
-    **options: Option,
+    **options: Unpack[Options],
 ) -> AnswerResult:
     """The highest rate that meets the SLO, with its interval, as `bench capacity`; `at` asks whether one rate does."""
     from harness import values
@@ -366,7 +376,7 @@ def _await_servers(specs: Sequence[RunSpec], wait: float | str | None) -> None:
     await_servers(specs, limit_s, lambda line: print(line, file=sys.stderr))  # noqa: T201  # as in a notebook
 
 
-def _named(options: Mapping[str, Option]) -> dict[str, object]:
+def _named(options: Mapping[str, object]) -> dict[str, object]:
     if isinstance(options.get("slo"), str):
         from harness.validity.warnings import doubtful_text
 

@@ -1,6 +1,9 @@
 """The Python API gives what the commands give, and refuses with the same sentences."""
 
+import dataclasses
+import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,8 @@ import pytest
 
 import harness
 from harness.errors import UsageError
+from harness.keywords import Number, Options, RunOptions, Text
+from harness.options import RunSpec
 
 TRAFFIC = {"workload": "chatbot", "backend": "sim", "latency": "abc:distserve", "slo": "ttft=0.25,tpot=0.1"}
 
@@ -30,6 +35,17 @@ def test_a_frame_has_the_numbers_of_the_summary(made: harness.RunResult) -> None
     assert np.isclose(summary["attainment"], ((frame.ttft <= 0.25) & ~(frame.tpot > 0.1)).mean())
     assert "all bounds" in str(made)
     assert "| all bounds" in made._repr_markdown_()
+
+
+def test_options_of_the_command_are_completed_and_typed() -> None:
+    """An editor would know none of 40 options, or one that went."""
+    kinds = {field.name: Number if {"int", "float"} & set(re.findall(r"\w+", str(field.type))) else Text
+             for field in dataclasses.fields(RunSpec)}  # fmt: skip
+
+    assert kinds == {**Options.__annotations__, **RunOptions.__annotations__}
+    assert {*kinds} < set(inspect.signature(harness.run).parameters)
+    assert {"rate", "goal"} < set(inspect.signature(harness.sweep).parameters) > {*Options.__annotations__}
+    assert {"at", "policy"} < set(inspect.signature(harness.capacity).parameters)
 
 
 def test_a_stored_run_is_loaded_and_compared(made: harness.RunResult, tmp_path: Path) -> None:
