@@ -4,7 +4,10 @@ They are those of the one table, `harness.options.RunSpec`, with what each may b
 """
 
 from pathlib import Path
-from typing import TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Text: TypeAlias = str | float | Path | None
 """A name, a spec ('gamma:cv=2'), a file, or the one number that a spec may be."""
@@ -12,12 +15,15 @@ Text: TypeAlias = str | float | Path | None
 Number: TypeAlias = float | str | None
 """A number, or one with its unit ('250ms', '90%')."""
 
+Trace: TypeAlias = "str | Path | pd.DataFrame | None"
+"""A file, or a frame with the columns of one: timestamp, input_length, output_length, or others that are usual."""
+
 
 class Options(TypedDict, total=False):
     """What all of them take."""
 
     workload: Text
-    trace: Text
+    trace: Trace
     reader: Text
     start: Number
     stop: Number

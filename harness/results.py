@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
 
 from harness.errors import BenchError, UsageError, no_such
 from harness.keywords import Options, RunOptions
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from harness.experiments.answers import Answer
     from harness.experiments.compare.pairing import Source
     from harness.options import RunSpec
+    from harness.runner.progress import Display
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -84,7 +85,7 @@ class _Shown:
         return self._rendered("markdown")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunResult(_Shown):
     """One run. In a notebook it shows its summary.
 
@@ -93,6 +94,9 @@ class RunResult(_Shown):
 
     data: Run
     exit_code: int = 0
+
+    def __repr__(self) -> str:
+        return f"<RunResult {self.data.path}, {self.data.requests.num_rows:,} requests, exit code {self.exit_code}>"
 
     def frame(self) -> pd.DataFrame:
         """A row per measured request: what was sent and what came back, and every metric of a request (seconds).
@@ -119,7 +123,7 @@ class RunResult(_Shown):
         return str(rendered.render_run(form, self.data)) if form == "html" else rendered.render(self.data, form)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class AnswerResult(_Shown):
     """The answer of a sweep, a capacity search, a comparison or another command. In a notebook it shows its summary.
 
@@ -128,6 +132,9 @@ class AnswerResult(_Shown):
 
     answer: Answer
     path: Path | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self.answer).__name__} of {self.path or 'stored results'}>"
 
     @property
     def info(self) -> Mapping[str, Any]:
@@ -220,20 +227,23 @@ def run(
     out: str | Path | None = None,
     force: bool = False,
     wait: float | str | None = None,
+    progress: bool | None = None,
     **options: Unpack[RunOptions],
 ) -> RunResult:
     """One run of a workload or a trace, as `bench run`; its folder is `out`, by default a new one in bench-runs.
 
-    An earlier run in `out` is only replaced with `force`. Raises UsageError for wrong options, BackendError where the
-    backend cannot start.
+    An earlier run in `out` is only replaced with `force`; `progress` is shown on standard error (None: in a notebook).
+    A frame in `trace` is stored below bench-runs. Raises UsageError for wrong options, BackendError where the backend
+    cannot start.
     """
     from harness.data import folder
     from harness.options import Given, run_spec
     from harness.runner.run import execute
 
-    spec = run_spec(Given(_named(options)))
+    given = _given(options)
+    spec = run_spec(Given(_named(given)))
     _await_servers([spec], wait)
-    result = execute(spec, out=out, force=force, command=_call("run", options))
+    result = execute(spec, out=out, force=force, display=_display(progress), command=_call("run", given))
     return RunResult(result.run if result.run.whole is None else folder.load(result.run.path), result.exit_code)
 
 
@@ -248,6 +258,7 @@ def sweep(
     workers: int | None = None,
     pool: str = "processes",
     wait: float | str | None = None,
+    progress: bool | None = None,
     **options: Unpack[Options],
 ) -> AnswerResult:
     """Runs over rates, or over the values of any option, as `bench sweep`; run again with the same `out` to resume."""
@@ -261,8 +272,9 @@ def sweep(
     swept = [axes.over(f"{name}={_listed(values, '|')}") for name, values in (over or {}).items()]
     if rate is not None:
         swept.insert(0, axes.axis(axes.RATE, _listed(rate, ",")))
+    given = _given(options)
     planned = plan_sweep(
-        Given(_named(options)),
+        Given(_named(given)),
         None,
         swept,
         seeds=_text(seeds),
@@ -270,8 +282,11 @@ def sweep(
     )
     _await_servers([task.spec for task in planned.tasks], wait)
     folder = new_folder(planned.home) if out is None else Path(out)
-    command = _call("sweep", {"rate": rate, "over": over, "seeds": seeds, **options})
-    info = run_sweep(planned, folder, workers=workers, pool_name=pool, command=command, render=rendered.render)
+    command = _call("sweep", {"rate": rate, "over": over, "seeds": seeds, **given})
+    info = run_sweep(
+        planned, folder, workers=workers, pool_name=pool, display=_display(progress), command=command,
+        render=rendered.render,
+    )  # fmt: skip
     return AnswerResult(info, folder)
 
 
@@ -291,6 +306,7 @@ def capacity(
     workers: int | None = None,
     pool: str = "processes",
     wait: float | str | None = None,
+    progress: bool | None = None,
     **options: Unpack[Options],
 ) -> AnswerResult:
     """The highest rate that meets the SLO, with its interval, as `bench capacity`; `at` asks whether one rate does."""
@@ -316,10 +332,12 @@ def capacity(
         _text(horizon),
         _text(windows),
     )
-    setup = set_up(run_spec(Given(_named(options))), search)
+    setup = set_up(run_spec(Given(_named(_given(options)))), search)
     store = Store(folder_of(None if out is None else str(out), setup))
     _await_servers([setup.spec], wait)
-    info = run_search(setup, store, workers=workers, pool_name=pool)
+    display = _display(progress)
+    tell = (lambda _: None) if display.quiet else _note
+    info = run_search(setup, store, workers=workers, pool_name=pool, tell=tell, display=display)
     return AnswerResult(info, store.path)
 
 
@@ -373,20 +391,51 @@ def _await_servers(specs: Sequence[RunSpec], wait: float | str | None) -> None:
     from harness.runner.remote.run import await_servers
 
     limit_s = None if wait is None else values.duration_s(wait, "wait")
-    await_servers(specs, limit_s, lambda line: print(line, file=sys.stderr))  # noqa: T201  # as in a notebook
+    await_servers(specs, limit_s, _note)
 
 
-def _named(options: Mapping[str, object]) -> dict[str, object]:
+def _note(line: str) -> None:
+    print(line, file=sys.stderr)  # noqa: T201  # a notebook shows it below the cell
+
+
+def _display(progress: bool | None) -> Display:
+    """What shows runs under way on standard error; where nothing is said, in a notebook."""
+    from harness.runner.progress import Display
+
+    return Display(quiet="ipykernel" not in sys.modules if progress is None else not progress, terminal_only=False)
+
+
+def _given(options: Mapping[str, object]) -> dict[str, object]:
+    """The options that are set, a frame as the name of the file that it is stored in."""
     if isinstance(options.get("slo"), str):
         from harness.validity.warnings import doubtful_text
 
         for warning in doubtful_text(str(options["slo"])):
             warnings.warn(f"{warning.message}; {warning.remedy}", stacklevel=4)
-    return {
-        name.replace("_", "-"): str(value) if isinstance(value, Path) else value
-        for name, value in options.items()
-        if value is not None
-    }
+    values = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    if hasattr(values.get("trace"), "to_parquet"):
+        values["trace"] = _on_disk(cast("pd.DataFrame", values["trace"]))
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _named(given: Mapping[str, object]) -> dict[str, object]:
+    return {name.replace("_", "-"): value for name, value in given.items()}
+
+
+def _on_disk(frame: pd.DataFrame) -> str:
+    """Store a frame under a name of what it holds, so that the run can be repeated."""
+    import hashlib
+    import io
+
+    from harness.data import files
+    from harness.runner.run import RUNS
+
+    content = io.BytesIO()
+    frame.to_parquet(content, index=False)
+    path = Path(RUNS, "frames", f"{hashlib.sha256(content.getvalue()).hexdigest()[:12]}.parquet")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.write(path, content.getvalue())
+    return str(path)
 
 
 def _text(value: object) -> str | None:

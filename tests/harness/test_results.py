@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import harness
@@ -39,13 +40,43 @@ def test_a_frame_has_the_numbers_of_the_summary(made: harness.RunResult) -> None
 
 def test_options_of_the_command_are_completed_and_typed() -> None:
     """An editor would know none of 40 options, or one that went."""
-    kinds = {field.name: Number if {"int", "float"} & set(re.findall(r"\w+", str(field.type))) else Text
-             for field in dataclasses.fields(RunSpec)}  # fmt: skip
+    kinds: dict[str, object] = {
+        field.name: Number if {"int", "float"} & set(re.findall(r"\w+", str(field.type))) else Text
+        for field in dataclasses.fields(RunSpec)
+    }
 
-    assert kinds == {**Options.__annotations__, **RunOptions.__annotations__}
+    assert kinds | {"trace": Options.__annotations__["trace"]} == {
+        **Options.__annotations__,
+        **RunOptions.__annotations__,
+    }
     assert {*kinds} < set(inspect.signature(harness.run).parameters)
     assert {"rate", "goal"} < set(inspect.signature(harness.sweep).parameters) > {*Options.__annotations__}
     assert {"at", "policy"} < set(inspect.signature(harness.capacity).parameters)
+
+
+def test_a_trace_may_be_a_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever filters a log in a notebook would have to write a file and to name it."""
+    monkeypatch.chdir(tmp_path)
+    frame = pd.DataFrame({"timestamp": [0, 1.5, 2], "input_length": [10, 20, 30], "output_length": [5, 6, 7]})
+    made = harness.run(trace=frame, backend="sim", latency="abc:distserve")
+    again = harness.run(trace=str(made.data.info.spec["trace"]), backend="sim", latency="abc:distserve")
+
+    assert [5, 6, 7] == made.frame().output_tokens.to_list() == again.frame().output_tokens.to_list()
+    assert [0, 1.5, 2] == made.frame().scheduled_s.to_list()
+    assert made.data.info.schedule.sha256 == again.data.info.schedule.sha256
+
+
+def test_results_are_short_in_a_notebook(made: harness.RunResult) -> None:
+    """Each cell would store 27,000 characters beside the table that it shows."""
+    assert f"<RunResult {made.data.path}, 80 requests, exit code 0>" == repr(made)
+    assert "<CompareAnswer of stored results>" == repr(harness.compare(made, made))
+
+
+def test_progress_is_shown_where_it_is_wanted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A search of ten minutes in a notebook would look like one that hangs."""
+    for wanted in (False, True):
+        harness.capacity(**TRAFFIC, max_requests=3000, out=tmp_path / str(wanted), progress=wanted)
+        assert wanted == bool(capsys.readouterr().err)
 
 
 def test_a_stored_run_is_loaded_and_compared(made: harness.RunResult, tmp_path: Path) -> None:
