@@ -395,11 +395,16 @@ def _await_servers(specs: Sequence[RunSpec], wait: float | str | None) -> None:
 
 
 def _note(line: str) -> None:
-    print(line, file=sys.stderr)  # noqa: T201  # a notebook shows it below the cell
+    """Print a line on standard error; below the cell of a notebook in the place of the one before."""
+    if "ipykernel" in sys.modules:
+        from IPython.display import clear_output
+
+        clear_output(wait=True)  # type: ignore[no-untyped-call]
+    print(line, file=sys.stderr)  # noqa: T201
 
 
 def _display(progress: bool | None) -> Display:
-    """What shows runs under way on standard error; where nothing is said, in a notebook."""
+    """What shows runs under way on standard error; for None, in a notebook."""
     from harness.runner.progress import Display
 
     return Display(quiet="ipykernel" not in sys.modules if progress is None else not progress, terminal_only=False)

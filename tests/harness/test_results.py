@@ -55,7 +55,7 @@ def test_options_of_the_command_are_completed_and_typed() -> None:
 
 
 def test_a_trace_may_be_a_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever filters a log in a notebook would have to write a file and to name it."""
+    """A log that was filtered in a notebook would have to be written to a file, and named."""
     monkeypatch.chdir(tmp_path)
     frame = pd.DataFrame({"timestamp": [0, 1.5, 2], "input_length": [10, 20, 30], "output_length": [5, 6, 7]})
     made = harness.run(trace=frame, backend="sim", latency="abc:distserve")
