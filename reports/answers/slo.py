@@ -66,12 +66,12 @@ def _findings(info: SloAnswer) -> Iterator[Finding]:
     met = met_or_missed(slo, info)[0]
     text = f"{clean(slo.text, 200)} is {met}"
     if slo.attainment is not None:  # None: every bound is on a percentile of the run
-        missed = " and ".join(clean(b.text) for b in slo.bounds if b.percentile is not None and b.passed is False)
-        single = "the bounds on single requests of " if missed else ""
+        broken = [clean(b.text) for b in slo.bounds if b.percentile is not None and b.passed is False]
+        missed = f", as {' and '.join(broken)} {'is' if len(broken) == 1 else 'are'} missed" if broken else ""
+        single = "the bounds on single requests of " if broken else ""
         text = (
             f"{share(slo.attainment, goal)} of {run.measured:,} requests met {single}{clean(slo.text, 200)}: goodput "
-            f"{number(slo.goodput_rps)} req/s, goal {percent(goal)} {met}"
-            f"{f', as {missed} is missed' if missed else ''}"
+            f"{number(slo.goodput_rps)} req/s, goal {percent(goal)} {met}{missed}"
         )
     yield Finding(f"{text}.", {"met": True, "missed": False}.get(met))
 

@@ -4,11 +4,12 @@ import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
+from rich.containers import Lines
 from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
@@ -107,7 +108,7 @@ def table(block: Table, look: Look) -> Grid:
     """The table without a box. Heads and remarks in brackets break between words, then names; a number never does."""
     rule = box.Box(_RULE.format("─" if look.blocks else "-"))
     grid = Grid(box=rule, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold")
-    cells = [[Text(clean(cell.text if isinstance(cell, Cell) else cell, None)) for cell in row] for row in block.rows]
+    cells = [[_Value(clean(cell.text if isinstance(cell, Cell) else cell, None)) for cell in row] for row in block.rows]
     for number, head in enumerate(block.heads):
         halves = [row[number].plain.partition(" (") for row in cells]
         column = [cell_len(part) for value, _, remark in halves for part in (value, *remark.split())]
@@ -123,13 +124,31 @@ def table(block: Table, look: Look) -> Grid:
     return grid
 
 
+class _Value(Text):
+    """A text whose words that are too long for their column end behind a comma, as specs and SLOs have them."""
+
+    def wrap(self, console: Console, width: int, **how: Any) -> Lines:
+        """Return its lines."""
+        words = [_at_commas(word, width) if cell_len(word) > width else word for word in self.plain.split(" ")]
+        return Text(" ".join(words), self.style).wrap(console, width, **how)
+
+
+def _at_commas(word: str, width: int) -> str:
+    lines = [""]
+    for part in re.findall(r"[^,]+,?|,", word):
+        if lines[-1] and cell_len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
 def _named(facts: list[tuple[str, str]] | tuple[tuple[str, str], ...]) -> Grid:
     """Names in a column of their own; a long text stays in its column."""
     grid = Grid.grid(padding=(0, 2, 0, 0))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
     for name, text in facts:
-        grid.add_row(Text(name), Text(text))
+        grid.add_row(Text(name), _Value(text))
     return grid
 
 

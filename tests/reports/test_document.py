@@ -19,6 +19,15 @@ def lines(heads: list[str], *rows: list[str]) -> list[str]:
     return render(page(Table("", tuple(heads), tuple(map(tuple, rows))))).splitlines()[2:]
 
 
+def test_long_specs_are_broken_behind_commas() -> None:
+    """The name of a metric would be cut in two, and could not be copied."""
+    bounds = [f"p99:normalized_latency={number}.25" for number in range(6)]
+    text = render(page(Table("", ("SLO", "met"), ((",".join(bounds), "12.5%"),), 1)))
+
+    assert all(bound in text for bound in bounds)
+    assert 4 <= len(text.splitlines()) - 1
+
+
 def test_a_table_that_fits_has_its_numbers_below_their_heads() -> None:
     """Numbers would be read in the wrong column."""
     shown = lines(["rate (req/s)", "attainment"], ["1", "99.0%"], ["16", "8.5%"])
