@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
 from harness.errors import BenchError, UsageError, no_such
 from harness.keywords import Options, RunOptions
@@ -418,8 +418,12 @@ def _given(options: Mapping[str, object]) -> dict[str, object]:
         for warning in doubtful_text(str(options["slo"])):
             warnings.warn(f"{warning.message}; {warning.remedy}", stacklevel=4)
     values = {name: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    if hasattr(values.get("trace"), "to_parquet"):
-        values["trace"] = _on_disk(cast("pd.DataFrame", values["trace"]))
+    trace = values.get("trace")
+    if trace is not None and not isinstance(trace, str):
+        import pandas as pd
+
+        if isinstance(trace, pd.DataFrame):
+            values["trace"] = _on_disk(trace)
     return {name: value for name, value in values.items() if value is not None}
 
 

@@ -56,6 +56,8 @@ BATCH = 16
 READ, WRITE = 1, 4
 """EPOLLIN and EPOLLOUT; errors and hang-ups (8, 16) are seen by reading."""
 
+Poller: TypeAlias = "EpollPoller | LoopPoller"
+
 
 def stamped_socket(family: int) -> tuple[socket.socket, bool]:
     """A non-blocking TCP socket without delay, and whether the kernel promised to stamp what it receives."""
@@ -331,9 +333,6 @@ class LoopPoller:
         except Exception as error:  # noqa: BLE001  # as above
             connection.fail(f"{type(error).__name__}: {error}")
         self.clock.caught_up()
-
-
-Poller: TypeAlias = EpollPoller | LoopPoller
 
 
 def poller(clock: Clock, loop: asyncio.AbstractEventLoop) -> Poller:

@@ -11,6 +11,7 @@ behind the context add exact zeros and do not move a sum: a row's result does no
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from harness.api import Piece
 TILE = 128
 _OVERHEAD_TILES = 4  # padding that costs as much as starting another group; tests/perf/engine_throughput.py
 _ROWS = 2  # rows come in multiples: BLAS treats a single row, or an odd last one, with another order of sums
+
+Attention: TypeAlias = "tuple[tuple[DecodeGroup, ...], tuple[Prefill, ...]]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +53,6 @@ class Prefill:
 
     pages: np.ndarray  # (1, P)
     tiles: tuple[RowTile, ...]
-
-
-Attention = tuple[tuple[DecodeGroup, ...], tuple[Prefill, ...]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A gateway knows what replicas report, perhaps a while ago, and never how long an
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from backends.serving.batch import Phase, Sequence, VisibleRequest
 from backends.serving.prefix_cache import chain
@@ -15,6 +15,9 @@ from harness.api import LatencyModel, tpot
 from harness.errors import UsageError
 
 NONE_UP = "no replica is up that could take it"
+
+Decision: TypeAlias = "Send | Hold | Reject"
+Action: TypeAlias = "Migrate | SetRole | Scale | Drain | Replicate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +111,6 @@ class Up:
     """A replica is up, empty."""
 
     replica: int
-
-
-Decision = Send | Hold | Reject
-Action = Migrate | SetRole | Scale | Drain | Replicate
 
 
 @dataclass(frozen=True, slots=True)

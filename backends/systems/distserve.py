@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from math import ceil, exp, inf, isclose, sqrt
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from msgspec import Meta
@@ -54,6 +54,9 @@ CONTEXT_TOKENS = 50_000
 DOUBLINGS = 4
 RESOLUTION = 0.05
 """A rate is searched at least to this share of itself; the width of the planner alone is coarse for large models."""
+
+Cluster: TypeAlias = Mapping[Role, "Side"]
+"""Replicas by role: `mixed`, or `prefill` and `decode`; one of these alone is tried as if the other were unlimited."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,10 +336,6 @@ class Side:
     count: int = 1
     tp: int = 1
     pp: int = 1
-
-
-Cluster = Mapping[Role, Side]
-"""Replicas by role: `mixed`, or `prefill` and `decode`; one of these alone is tried as if the other were unlimited."""
 
 
 def kv_tokens(name: str, tp: int = 1, pp: int = 1) -> int:

@@ -57,6 +57,9 @@ OptionsOf: TypeAlias = Callable[[Sequence[str]], set[str]]
 STORED = "output.json"
 _QUIETLY = ("--quiet", "--no-html")
 
+Execute: TypeAlias = "Callable[[tuple[str, ...]], Output]"
+"""Runs bench with these words; called in other processes."""
+
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A published result. `value` is an expression over the outputs of its commands, each named by its `--out`.
@@ -190,10 +193,6 @@ class Output(Part, frozen=True, kw_only=True):
     def ran(self) -> bool:
         """Whether it has a result; 1 is one, too: a capacity of 0, a bound that was missed."""
         return self.exit_code in (0, 1)
-
-
-Execute: TypeAlias = Callable[[tuple[str, ...]], Output]
-"""Runs bench with these words; called in other processes."""
 
 
 @dataclass(frozen=True, slots=True)

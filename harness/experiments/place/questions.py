@@ -10,6 +10,7 @@ import math
 import time
 from collections.abc import Generator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -42,6 +43,8 @@ CLUMP, SURE = 6.0, 4.0
 INTERIM = 1.3
 """Wider than an interval must be what decides, because it is looked at more than once."""
 
+Steps: TypeAlias = "Generator[list[TrialRequest], list[Trial], Attained]"
+
 
 @dataclass(frozen=True, slots=True)
 class Attained:
@@ -58,9 +61,6 @@ class Attained:
     binding: str
     requests: int
     by_seed: dict[int, float] = field(default_factory=dict)
-
-
-Steps = Generator[list[TrialRequest], "list[Trial]", Attained]
 
 
 class AtRate(HorizonSearch):
