@@ -89,6 +89,10 @@ REMOVED = {
     ("option", "--ratio"): "'bench place --algorithm high' prints the best ratio of prefill to decode replicas",
     ("option", "--max-rate"): "'bench place' simulates each deployment over a horizon, within --max-requests",
     ("option", "--width"): "'bench place' simulates each deployment over a horizon, within --max-requests",
+    **{
+        ("option to sweep over", name): f"'bench slo FOLDER {option}' scores the runs of the sweep again"
+        for name, option in (("slo", "--slo A --slo B"), ("slo-scale", "--scale 0.5:2"))
+    },
     (
         "option",
         "--refine",

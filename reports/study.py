@@ -29,9 +29,8 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.store import TABLE
 from harness.experiments.capacity.trials import TRIALS_FOLDER as TRIALS
 from harness.experiments.capacity.trials import Ledger, Trial, folder_name
-from harness.experiments.rescore.slo_json import SloCurve
 from harness.experiments.sweep.answer import ASIDE, over_seeds
-from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, SLO, Rescoring
+from harness.experiments.sweep.axes import RATE
 from harness.experiments.sweep.runs import swept
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound
 from harness.metrics.objective import JOINT, ShareKey, parse_slo, restored_slo
@@ -109,9 +108,8 @@ class Capacity:
 class System:
     """One line of a curve: what distinguishes it from the others, its GPUs, its points by rising rate.
 
-    `gpus` is None where it is unknown (a remote endpoint). `slo` is what its points were scored under. `made` names it
-    by what was run alone; `again` says that another system has the same runs, which were only scored otherwise. `line`
-    are its points as a sweep holds them, by rising rate; a search has none.
+    `gpus` is None where it is unknown (a remote endpoint). `slo` is what its points were scored under. `line` are its
+    points as a sweep holds them, by rising rate; a search has none.
     """
 
     name: str
@@ -119,8 +117,6 @@ class System:
     points: tuple[Point, ...]
     capacities: tuple[Capacity, ...]
     slo: str = ""
-    made: str = ""
-    again: bool = False
     line: tuple[SweepPoint, ...] = ()
 
     def capacity(self, goal: float) -> Capacity | None:
@@ -173,9 +169,9 @@ def of_many(studies: Mapping[str, Study]) -> Study:
         spec = study.sources[0].get("spec") or {} if study.sources else {}
         specs[name] = {key: value for key, value in spec.items() if key not in _ASIDE}
     systems = [
-        replace(system, name=text, made=run_text)
+        replace(system, name=text)
         for name, study in studies.items()
-        for system, (text, run_text) in zip(study.systems, _names(name, study, specs), strict=True)
+        for system, text in zip(study.systems, _names(name, study, specs), strict=True)
     ]
     slos = {system.slo for system in systems}
     goals = sorted({goal for study in studies.values() for goal in study.goals})
@@ -189,16 +185,13 @@ def of_many(studies: Mapping[str, Study]) -> Study:
     return Study(slos.pop() if len(slos) == 1 else "", tuple(goals), tuple(unique), sources)
 
 
-def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """What distinguishes the systems of one study from those of the others, and from one another; and what was run."""
+def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """What distinguishes the systems of one study from those of the others, and from one another."""
     others = [spec for other, spec in specs.items() if other != name]
     differs = {key: value for key, value in specs[name].items() if any(spec.get(key) != value for spec in others)}
     label = ", ".join(f"{clean(key, 40)} {clean(value, 60)}" for key, value in differs.items()) or clean(name, 60)
-    several = len({system.made for system in study.systems}) > 1
     for system in study.systems:
-        texts = (system.name if len(study.systems) > 1 else "", system.made if several else "")
-        name, made = (", ".join(filter(None, (label, text))) for text in texts)
-        yield name, made
+        yield ", ".join(filter(None, (label, system.name if len(study.systems) > 1 else "")))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,7 +266,7 @@ def along(info: SweepAnswer, axis: str, home: Path) -> Study:
     for point in info.points:
         others = tuple((name, value) for name, value in point.values.items() if name != axis)
         lines.setdefault(others, []).append(point)
-    systems = _marked(info, {others: _system(info, others, points, home, axis) for others, points in lines.items()})
+    systems = tuple(_system(info, others, points, home, axis) for others, points in lines.items())
     slos = {system.slo for system in systems}
     return Study(slos.pop() if len(slos) == 1 else "", tuple(info.goals), systems, (encode(info),), axis)
 
@@ -283,17 +276,6 @@ def _option(info: SweepAnswer) -> str | None:
     several = {axis.name: axis.values for axis in info.axes if len(axis.values) > 1}
     numbers = [name for name, values in several.items() if all(type(value) in (int, float) for value in values)]
     return None if RATE in several else next(iter(numbers), None)
-
-
-def _marked(info: SweepAnswer, systems: Mapping[Where, System]) -> tuple[System, ...]:
-    """The systems, of which one of those that share their runs stands for them: that under the SLO of the runs."""
-    groups: dict[str, list[Where]] = {}
-    for where, system in systems.items():
-        groups.setdefault(system.made, []).append(where)
-    base = {SCALE: 1, SLO: info.spec.get(SLO)}
-    heads = {max(group, key=lambda where: sum(base.get(name) == value for name, value in where))
-             for group in groups.values()}  # fmt: skip
-    return tuple(system if where in heads else replace(system, again=True) for where, system in systems.items())
 
 
 def axis_title(name: str) -> str:
@@ -334,7 +316,6 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
         tuple(rated),
         capacities,
         slos.pop() if len(slos) == 1 else "",
-        made=named(value for value in where if value[0] not in RESCORED) or _alone(info.spec),
         line=tuple(sorted(scored, key=lambda point: float(str(point.values[RATE])))),
     )
 
@@ -371,26 +352,6 @@ def _point(info: SweepAnswer, point: SweepPoint, home: Path, axis: str) -> Point
         metrics=point.metrics,
         folders=readable,
     )
-
-
-def of_curve(curve: SloCurve) -> Study:
-    """A curve that `bench slo` scored again, as one system."""
-    points = tuple(
-        Point(
-            rate_rps=point.rate_rps, seeds=point.runs, requests=point.requests, overloaded=point.overloaded,
-            invalid=point.invalid, attainment=point.attainment, goodput_rps=point.goodput_rps,
-            bounds=tuple(bound_of(text, spread) for text, spread in point.bounds.items()),
-        )
-        for point in curve.points
-    )  # fmt: skip
-    capacities = tuple(
-        Capacity(cross.goal, cross.at_rps, None, None, "interpolated",
-                 "" if cross.side is None else f"all rates lie {cross.side} it")
-        for cross in curve.crossings
-    )  # fmt: skip
-    slo = clean(curve.slo, 400)
-    system = System(clean(curve.label or "the system", 60), None, points, capacities, slo)
-    return Study(slo, tuple(cross.goal for cross in curve.crossings), (system,), ())
 
 
 def bound_of(text: str, attainment: Spread | None) -> SweptBound:
@@ -492,7 +453,7 @@ def _tried(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Pa
     if not run_folders:
         return point
     try:  # what a sweep tells of these runs beside attainment
-        measured = over_seeds({}, "", [swept(load(folder), "", Rescoring()) for folder in run_folders])
+        measured = over_seeds({}, "", [swept(load(folder), "") for folder in run_folders])
     except (BenchError, KeyError, TypeError, AttributeError):  # one of them cannot be read
         return point
     return replace(

@@ -26,8 +26,6 @@ Examples
       the goodput curve of a simulated system, five seeds at each of seven rates
   bench sweep --backend sim --rate 1:16:x2 --over policy=sarathi,vllm-v0
       the same for two policies, over rates that double
-  bench sweep --backend sim --rate 2 --over slo-scale=0.5:2:0.25
-      attainment over the SLO scale: the same runs, scored again
   bench sweep --backend openai:url=http://127.0.0.1:8000/v1 --rate 1,2,4 --requests 600 --out curve
       a remote endpoint, one run after another; rerun the command to resume after a kill
 
@@ -35,8 +33,8 @@ Examples
 Values
   LIST    1,2,4   or 1:4:0.5 (up to and including 4)   or 1:16:x2 (doubling)
           sarathi|static:size=8,timeout=1   with | if a value contains commas
-  NAME    any option of a run (replicas, policy, duration, ...), slo-scale, or an argument of an
-          option that is set: --arrivals gamma --over arrivals.cv=1,2,4
+  NAME    any option of a run (replicas, policy, duration, ...), or an argument of an option
+          that is set: --arrivals gamma --over arrivals.cv=1,2,4
 
 \b
 Exit codes

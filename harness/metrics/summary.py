@@ -80,7 +80,7 @@ def summarize(
         goal=slo.goal,
         attainment=known(scored.attainment),
         passed=scored.passed if scored.bounds and len(scored.met) and not scored.unknown else None,
-        bounds=[_scored(b) for b in scored.bounds],
+        bounds=[scored_bound(b) for b in scored.bounds],
         binding=str(scored.binding.bound) if scored.binding else None,
         classes=dict(scored.by_class),
     )
@@ -176,7 +176,8 @@ def _output_tokens(table: pa.Table, ok: Mask) -> OutputTokens | UnsetType:
     return UNSET if output == streamed else OutputTokens(output=output, streamed=streamed, unseen=output - streamed)
 
 
-def _scored(b: BoundScore) -> ScoredBound:
+def scored_bound(b: BoundScore) -> ScoredBound:
+    """A bound with what was found, as run.json has it."""
     return ScoredBound(
         text=str(b.bound),
         metric=b.bound.metric,

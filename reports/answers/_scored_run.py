@@ -16,8 +16,6 @@ from reports.document import Block, Figure, Table
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-COLUMNS = 6
-"""Limits of a plane, or rates, side by side."""
 TOOLS = 5
 """Columns of other tools side by side."""
 LACKS = {

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from harness.experiments.rescore.slo_json import (
-    CurveCrossing,
-    CurvePoint,
-    ScoredRun,
-    SloAnswer,
-    SloCurve,
-)
+from harness.experiments.rescore.slo_json import ScoredRun, SloAnswer
+from harness.experiments.sweep.axes import SCALE, SLO
+from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports._format import clean, number, percent, share
-from reports.answers._scored_run import COLUMNS, binding, met_or_missed, of_run, opening
-from reports.answers.sweep import interval, mean, seed_range
-from reports.document import Block, Cell, Document, Figure, Finding, Notice, Section, Table, listed
+from reports.answers import sweep
+from reports.answers._scored_run import binding, met_or_missed, of_run, opening
+from reports.answers.sweep import mean
+from reports.document import Document, Finding, Notice, Section, Table, figures_of, listed
+from reports.study import along, at, of_sweep
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
+COLUMNS = 6
+"""Points side by side."""
 APART = 3
-"""Runs with tables of their own; of more there is one table, and curves where they have several rates."""
+"""Runs with tables of their own; of more there is one table."""
 MOST_ROWS = 60
 """Rows of the table of runs; all are in the JSON and in CSV."""
 MARKS = {0: ("MET", True), 1: ("NOT MET", False), 4: ("NOT VALID", False), 5: ("NOT DECIDED", None)}
@@ -52,11 +48,9 @@ def document(info: SloAnswer, path: Path | None = None) -> Document:
 
 
 def _findings(info: SloAnswer) -> Iterator[Finding]:
-    """Where the curves cross the goals; without curves the first SLO of the first run."""
-    for curve in info.curves:
-        texts = [*map(_crossing, curve.crossings), *_missed(curve)]
-        yield Finding(f"{clean(curve.slo, 100)}{_label(curve)}: {'; '.join(texts)}")
-    if info.curves:
+    """What several runs tell together; of one run its first SLO."""
+    if info.curve is not None:
+        yield Finding(sweep.answer(info.curve, of_sweep(info.curve, Path())))
         return
     run = next((run for run in info.runs if run.measured), None)
     if run is None:
@@ -74,30 +68,6 @@ def _findings(info: SloAnswer) -> Iterator[Finding]:
             f"{number(slo.goodput_rps)} req/s, goal {percent(goal)} {met}{missed}"
         )
     yield Finding(f"{text}.", {"met": True, "missed": False}.get(met))
-
-
-def _crossing(found: CurveCrossing) -> str:
-    if found.between is None:
-        return f"{percent(found.goal)}: all rates lie {'above' if found.side == 'above' else 'below'} it"
-    low, high = map(number, found.between)
-    crossing = f"{percent(found.goal)} is crossed near {number(found.at_rps)} req/s"
-    return f"{crossing}: interpolated between {low} and {high}, without an interval"
-
-
-def _missed(curve: SloCurve) -> Iterator[str]:
-    """The rates at which each bound on a percentile is missed, in any run."""
-    for name in curve.points[0].missed:
-        rates = [number(point.rate_rps) for point in curve.points if point.missed[name]]
-        yield f"{clean(name, 100)} is {f'missed at {_listed(rates)} req/s' if rates else 'met at every rate'}"
-
-
-def _listed(rates: Sequence[str]) -> str:
-    return f"{len(rates)} rates, {rates[0]} to {rates[-1]}" if len(rates) > APART else ", ".join(rates)
-
-
-def _label(curve: SloCurve) -> str:
-    """What the runs of a curve have in common, of several curves."""
-    return f" ({clean(curve.label, 100)})" if curve.label else ""
 
 
 def _key_facts(info: SloAnswer) -> Iterator[tuple[str, str]]:
@@ -136,18 +106,16 @@ def _sections(info: SloAnswer) -> Iterator[Section]:
     for place, run in enumerate(detailed):
         title = "Scores" if len(runs) == 1 else clean(run.path, 60)
         yield Section(f"run-{place}", title, tuple(of_run(run, info, place)))
-    for place, curve in enumerate(info.curves):
-        yield Section(f"curve-{place}-all", f"Over the rate{_label(curve)}", tuple(_of_curve(curve, place)))
+    yield from _together(info)
     if not detailed:
-        yield Section("runs", "Runs", (*_overview(runs, info), *_left_out(runs, info)))
+        yield Section("runs", "Runs", (*_overview(runs, info), *_left_out(runs)))
 
 
-def _left_out(runs: Sequence[ScoredRun], info: SloAnswer) -> Iterator[str]:
+def _left_out(runs: Sequence[ScoredRun]) -> Iterator[str]:
     slos = [slo for run in runs for slo in run.slos]
-    scales = not info.curves and any(slo.scale and slo.scale.factors for slo in slos)
-    if scales or any(slo.tokens for slo in slos) or any(r.groups or r.profiles for r in runs):
+    if any(slo.tokens for slo in slos) or any(r.groups or r.profiles for r in runs):
         yield (
-            f"Scales, groups, tokens and profiles of single runs are shown for up to {APART} runs; "
+            f"Groups, tokens and profiles of single runs are shown for up to {APART} runs; "
             "--format csv and json have those of all."
         )
 
@@ -173,42 +141,31 @@ def _overview(runs: Sequence[ScoredRun], info: SloAnswer) -> tuple[Table, ...]:
     return listed(caption, heads, rows, MOST_ROWS, left=3 if several else 2)
 
 
-def _of_curve(curve: SloCurve, place: int) -> Iterator[Block]:
-    """Attainment over the rate: mean of the runs at each, with its interval where there are enough."""
-    title = f"Attainment of {clean(curve.slo, 60)} against rate{_label(curve)}"
-    yield Figure(f"curve-{place}", title, partial(_drawn, curve))
-    first = curve.points[0]
-    names = [name for name in first.bounds if len(first.bounds) > 1 and name not in first.missed]
-    rows = tuple(
-        (number(point.rate_rps), _runs_at(point), mean(point.attainment, share), interval(point.attainment),
-         seed_range(point.attainment), mean(point.goodput_rps, number),
-         *(mean(point.bounds[name], share) for name in names),
-         *(Cell(f"missed in {n} of {point.runs}", good=False) if n else "met" for n in point.missed.values()))
-        for point in curve.points
-    )  # fmt: skip
-    heads = ("rate (req/s)", "runs", "attainment", "95% of the mean", "range", "goodput (req/s)",
-             *(clean(name, 24) for name in (*names, *first.missed)))  # fmt: skip
-    yield Table(f"{clean(curve.slo)} over the rate{_label(curve)}", heads, rows)
-    scales = [point for point in curve.points if point.scale and point.factors]
-    for begin in range(0, len(scales), COLUMNS):
-        part = scales[begin : begin + COLUMNS]
-        heads = ("SLO scale", *(f"{number(point.rate_rps)} req/s" for point in part))
-        rows = tuple(
-            (number(factor), *(share(point.scale[i]) for point in part)) for i, factor in enumerate(part[0].factors)
-        )
-        yield Table(f"{clean(curve.slo)}, every bound times the scale{_label(curve)}", heads, rows)
+def _together(info: SloAnswer) -> Iterator[Section]:
+    """Several runs as the points of a sweep: their curve, the goals that it crosses, and the points."""
+    if info.curve is None:
+        return
+    figures = figures_of("study", of_sweep(info.curve, Path()), section="figures")
+    yield Section("figures", "Goodput", (*figures, *sweep.crossings_of(info.curve, Path())))
+    tables = [*sweep.tables(info.curve)]
+    if info.scaled is not None:
+        tables += [sweep.crossed(along(info.scaled, SCALE, Path())), *_scales(info.scaled)]
+    yield Section("points", "Points", tuple(tables))
 
 
-def _runs_at(point: CurvePoint) -> str:
-    marks = [f"{n} {name}" for n, name in ((point.overloaded, "overloaded"), (point.invalid, "invalid")) if n]
-    return f"{point.runs} ({', '.join(marks)})" if marks else str(point.runs)
-
-
-def _drawn(curve: SloCurve) -> go.Figure | str:
-    from reports.figures import curves  # heavy
-    from reports.study import of_curve
-
-    return curves.attainment_rate(of_curve(curve))
+def _scales(scaled: SweepAnswer) -> Iterator[Table]:
+    """Attainment at each scale under each SLO, a column for each point."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for point in scaled.points:
+        where = at((name, value) for name, value in point.values.items() if name not in (SLO, SCALE))
+        column = found.setdefault(point.slo or "", {}).setdefault(where or "attainment", {})
+        column[number(float(str(point.values[SCALE])))] = mean(point.attainment, share)
+    for slo, columns in found.items():
+        names = list(columns)
+        for begin in range(0, len(names), COLUMNS):
+            part = names[begin : begin + COLUMNS]
+            rows = tuple((scale, *(columns[name].get(scale, "-") for name in part)) for scale in columns[part[0]])
+            yield Table(f"{clean(slo, 100)}, every bound times the scale", ("SLO scale", *part), rows)
 
 
 def rows(info: SloAnswer) -> Iterator[dict[str, Any]]:

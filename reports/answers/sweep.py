@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from harness.data.codec import encode
 from harness.data.run_json import RunInfo, Workload
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.sweep.axes import RATE
+from harness.experiments.sweep.axes import RATE, RESCORED, SLO
 from harness.experiments.sweep.crossings import ratio
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics.measure import headline, metrics
@@ -66,7 +66,7 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
         mark=mark,
         good=good,
         findings=(
-            Finding(_answer(info, of_sweep(info, Path()) if study is None else study), good),
+            Finding(answer(info, of_sweep(info, Path()) if study is None else study), good),
             Finding(_state(info)),
         ),
         key_facts=key_facts(info, study),
@@ -121,7 +121,7 @@ def _met(point: SweepPoint, goal: float) -> bool:
     return meets(point.mean_attainment, [bound.passed for bound in point.bounds], goal)
 
 
-def _answer(info: SweepAnswer, study: Study) -> str:
+def answer(info: SweepAnswer, study: Study) -> str:
     """Where the curves cross the goals; of points without a rate in common the best and the worst."""
     if any(system.points for system in study.systems) and not any(system.slo for system in study.systems):
         return "No SLO was given, so attainment counts every request that succeeded."
@@ -205,15 +205,18 @@ def _floor(info: SweepAnswer | CapacityAnswer, study: Study | None) -> str:
 
 
 def _sections(info: SweepAnswer, study: Study | None, home: Path | None) -> Iterator[Section]:
-    crossings = [
-        crossed(along(info, axis, home or Path())) for axis in dict.fromkeys(cross.along for cross in info.crossings)
-    ]
+    crossings = crossings_of(info, home or Path())
     if study is not None and home is not None:
         yield from of_figures(study, crossings)
         crossings = []
     yield Section("points", "Points", (*crossings, *tables(info)))
     if home is not None:
         yield Section("runs", "Runs", runs(info, home), detail=True)
+
+
+def crossings_of(info: SweepAnswer, home: Path) -> list[Table]:
+    """Where the goals are crossed, along each axis that crosses them."""
+    return [crossed(along(info, axis, home)) for axis in dict.fromkeys(cross.along for cross in info.crossings)]
 
 
 def of_figures(study: Study, crossings: Sequence[Table] = ()) -> Iterator[Section]:
@@ -266,7 +269,7 @@ def tables(info: SweepAnswer) -> Iterator[Table]:
     yield _attainment(info)
     timed = [m.name for m in headline() if any(m.name in point.metrics for point in info.points)]
     if timed:  # of runs: axes that only score the same runs again have no part in it
-        names = [axis.name for axis in info.axes if not axis.rescored]
+        names = [axis.name for axis in info.axes if axis.name not in RESCORED]
         heads = [f"{metrics()[name].label} {part} (ms)" for name in timed for part in PERCENTILES]
         points = {point.folder: point for point in info.points if point.metrics}.values()
         rows = tuple((*_values(names, point), *_latencies(point, timed)) for point in points)
@@ -294,8 +297,7 @@ def _attainment(info: SweepAnswer) -> Table:
     cells = {head: [cell(point) for point in info.points] for head, cell in columns.items()}
     printed = {head: column for head, column in cells.items() if head in _ALWAYS or set(column) - {"-"}}
     # a column of the SLO where points have different ones and no axis tells which
-    rescored = any(axis.rescored for axis in info.axes)
-    differ = [] if rescored or len({point.slo for point in info.points}) < 2 else ["slo"]
+    differ = [] if SLO in names or len({point.slo for point in info.points}) < 2 else [SLO]
     rows = tuple(
         (*_values(names, point), *(clean(point.slo) for _ in differ), *(column[i] for column in printed.values()))
         for i, point in enumerate(info.points)
@@ -321,9 +323,8 @@ def _differences(info: SweepAnswer) -> Table:
 
 def runs(info: SweepAnswer, home: Path, page: Path | None = None) -> tuple[Table, ...]:
     """Every run with a link to its folder below `home`, where it is still there; `page` is where the page stands."""
-    axes = [axis.name for axis in info.axes if not axis.rescored]
-    points = {point.folder: point for point in info.points}.values()
-    rows = [(*_values(axes, point), *_run(run, home, page or home)) for point in points for run in point.runs]
+    axes = [axis.name for axis in info.axes]
+    rows = [(*_values(axes, point), *_run(run, home, page or home)) for point in info.points for run in point.runs]
     heads = (*map(axis_title, axes), "run", "state", "requests", "attainment", "goodput (req/s)",
              *(f"{metric.label} p99 (ms)" for metric in headline()))  # fmt: skip
     return listed("runs, scored under their own SLO", heads, rows, MOST_ROWS, len(axes) + 2)
@@ -446,7 +447,7 @@ def _capacity(info: SweepAnswer) -> str | None:
     crossed = [crossing for crossing in info.crossings if crossing.along == RATE and crossing.at is not None]
     best = max(crossed, key=lambda one: (one.goal, one.at), default=None)
     fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE} | dict(best.where if best else {})
-    plain = {name: value for name, value in fixed.items() if "." not in name and name not in ("slo", "slo-scale")}
+    plain = {name: value for name, value in fixed.items() if "." not in name}
     options = {**_given(info), **plain, "goal": ",".join(map(percent, info.goals))}
     if info.clock == "virtual" and not options.get("trace"):  # runs last as long as the horizon
         counted = str(options.get("warmup") or "").isdecimal() or options.get("warmup") == "mser5"

@@ -213,7 +213,7 @@ def _between(ends: Sequence[float | None], share: float) -> str:
 
 def latency_rate(study: Study) -> go.Figure | str:
     """Percentiles of TTFT above those of TPOT on log axes against the rate, with bounds and the client's own error."""
-    all_lines = systems.lines(study, made=True)
+    all_lines = systems.lines(study)
     lines = [line for line in all_lines if sum(bool(point.metrics) for point in line.points) > 1]
     if not lines:
         grown = any(point.overloaded for line in all_lines for point in line.points)
@@ -290,7 +290,7 @@ def _latency_finding(study: Study, line: Line) -> str:
 
 def interactivity(study: Study) -> go.Figure | str:
     """Output tokens per second and GPU against tokens per second of one user, a point for each rate."""
-    all_lines = systems.lines(study, made=True, least=1)
+    all_lines = systems.lines(study, least=1)
     curves = [(line, points) for line in all_lines if (points := _throughputs(study, line))]
     if sum(len(points) for _, points in curves) < 2:
         return systems.NO_CURVE

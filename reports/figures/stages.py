@@ -212,9 +212,7 @@ def misses_rate(study: Study) -> go.Figure | str:
         return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
     percents = [(group, _ordered(causes)) for group, causes in by_group]
     drawn = _stacked(study, percents, "requests that<br>missed (%)")
-    rescored = any(axis.get("rescored") for source in study.sources for axis in source.get("axes") or [])
-    under = "Misses are those of the SLO under which the runs were made." if rescored else ""
-    notes = [under, RULE, systems.no_panel(study, [group for group, _ in by_group])]
+    notes = [RULE, systems.no_panel(study, [group for group, _ in by_group])]
     group, causes = by_group[0]
     label, shares = max(causes.items(), key=lambda item: sum(item[1].values()))
     total, most = sum(shares.values()), max(shares, key=lambda cause: shares[cause])

@@ -45,23 +45,18 @@ class Line:
         return _format.plain(float(self.x[which]), 4)
 
 
-def lines(study: Study, *, made: bool = False, least: int = 2) -> list[Line]:
-    """The systems that have at least `least` rates, in their order, `MOST` at most.
-
-    With `made` systems stand for what was run: those that only score the same runs otherwise are left out.
-    """
-    able = [system for system in study.systems if len({point.rate_rps for point in system.points}) >= least]
-    used = [system for system in able if not (made and system.again)][:MOST]
-    names = [system.made or system.name if made else system.name for system in used]
+def lines(study: Study, *, least: int = 2) -> list[Line]:
+    """The systems that have at least `least` rates, in their order, `MOST` at most."""
+    used = [system for system in study.systems if len({point.rate_rps for point in system.points}) >= least][:MOST]
     return [
         Line(
             system,
             system.points,
             np.array([point.rate_rps for point in system.points]) / study.share(system),
             look,
-            f"{in_figure(name)}: " if len(used) > 1 else "",
+            f"{in_figure(system.name)}: " if len(used) > 1 else "",
         )
-        for system, name, look in zip(used, names, style.SIDES.values() if study.sides else style.SYSTEMS, strict=False)
+        for system, look in zip(used, style.SIDES.values() if study.sides else style.SYSTEMS, strict=False)
     ]
 
 
@@ -79,9 +74,9 @@ class Group:
 
 def groups(study: Study) -> list[Group]:
     """The rates of each system, `PANELS` systems at most; where none has several rates, the systems themselves."""
-    curves = lines(study, made=True)[:PANELS]
+    curves = lines(study)[:PANELS]
     if not curves:
-        single = lines(study, made=True, least=1)
+        single = lines(study, least=1)
         points = {line.name or f"{line.at(0)} {study.rate_unit}": line.points[0] for line in single}
         return [Group("", "", points)] if points else []
     return [
@@ -108,7 +103,7 @@ def rate_axis(study: Study, drawn: Sequence[Line]) -> dict[str, Any]:
 
 def left_out(study: Study, drawn: Sequence[Line]) -> str:
     """The note on systems that are not drawn."""
-    missing = sum(not system.again for system in study.systems) - sum(not line.system.again for line in drawn)
+    missing = len(study.systems) - len(drawn)
     why = "one rate only" if len(drawn) < MOST else "too many to distinguish"
     return f"Systems that are not drawn: {missing} ({why}); the tables have all." if missing > 0 else ""
 
@@ -116,7 +111,7 @@ def left_out(study: Study, drawn: Sequence[Line]) -> str:
 def no_panel(study: Study, found: Sequence[Group]) -> str:
     """The note on systems that have no panel among these groups; where those are systems themselves, no bar."""
     drawn = sum(len(group.points) if not group.unit else 1 for group in found)
-    missing = sum(not system.again for system in study.systems) - drawn
+    missing = len(study.systems) - drawn
     most = PANELS if found[0].unit else MOST
     why = f"at most {most} are" if drawn >= most else "no runs at several rates can be read of them"
     return f"Systems that are not drawn: {missing} ({why})." if missing > 0 else ""

@@ -38,7 +38,7 @@ def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Ca
     many = pages.page(answer(sources(stored), RescoreOptions(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
 
     assert ["scale-0-0", "scale-0-1"] == [figure["key"] for figure in content_of(one)["figures"]]
-    assert ["curve-0"] == [figure["key"] for figure in content_of(many)["figures"]]
+    assert ["attainment_rate"] == [figure["key"] for figure in content_of(many)["figures"]]
     assert "by prompt" in one
     assert "rate=3.5/seed-1" in many
     assert "requests met ttft=0.3,tpot=0.08: goodput" in one
@@ -52,7 +52,7 @@ def test_hostile_names_in_an_answer_stay_text(stored: Path, tmp_path: Path) -> N
     for one in info["runs"]:
         one.update(path=bad, name=bad, workload=bad, reasons=[bad], valid=False, spec={"backend": bad}, seed=bad)
         one["slos"][0].update(text=bad, binding=bad)
-    few = {**info, "runs": info["runs"][:2], "curves": []}
+    few = {**info, "runs": info["runs"][:2], "curve": None}
     made = [pages.page(one, tmp_path / bad[:90]) for one in (info, few)]
 
     for page in made:

@@ -134,11 +134,8 @@ def test_drawings_of_a_sweep_golden(
     )
     shares = changed(third, lambda _, p: [bound.update(attainment=p["attainment"]) for bound in p["bounds"]])
     p90 = {"text": "p90:ttft=0.25", "percentile": 90.0, "passed": False}
-    scaled = alone(info)
-    scaled["axes"] = [*scaled["axes"], {"name": "slo-scale", "values": [1, 2], "rescored": True}]
-    scaled["points"] = [{**p, "values": {**p["values"], "slo-scale": k}} for k in (1, 2) for p in scaled["points"]]
     both = studied(info, swept)
-    more = [dataclasses.replace(both.systems[0], name=name, made=name) for name in ("orca", "static", "fcfs")]
+    more = [dataclasses.replace(both.systems[0], name=name) for name in ("orca", "static", "fcfs")]
     five = dataclasses.replace(both, systems=(*both.systems, *more))
     monkeypatch.setattr("reports.figures.curves.ratio", lambda *_: None)
     plain = finding(of_systems(slow=capacity(1.5), fast=capacity(3.0)))
@@ -154,7 +151,6 @@ def test_drawings_of_a_sweep_golden(
         "no winner where the ratio may be 1": finding(of_systems(slow=capacity(1.5), fast=capacity(1.53))),
         "rates in their order, though one system has another": stages_rate(rate("sarathi", 2, 1.5)),
         "a rate of a thousand": stages_rate(rate("vllm-v0", 3, 3000)),
-        "runs that are only scored again are drawn once": latency.draw(studied(scaled, swept)),
         "a broken percentile meets no SLO": interactivity(studied(changed(alone(info), broken), swept)),
         "a bound on a percentile is no part of the curve":
             attainment_rate(studied(changed(alone(info), lambda _, p: p["bounds"][0].update(p90)), swept)),
@@ -204,7 +200,7 @@ def test_ratios_of_the_page_are_those_of_the_answer_per_gpu(info: dict[str, Any]
 def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) -> None:
     """A reader would take the curve of one system for that of the other in the next figure."""
     found = studied(info, swept)
-    styles = {line.name: line.look.color for line in systems.lines(found, made=True)}
+    styles = {line.name: line.look.color for line in systems.lines(found)}
     drawn = figures.of("study")["latency_rate"].draw(found)
 
     assert not isinstance(drawn, str)
@@ -362,9 +358,8 @@ def test_names_at_the_ends_of_curves_stand_apart(
 
 
 def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
-    """Two crossings would stand beside one another, without the names of their systems."""
+    """The best would stand there without its name."""
     scored = answer(sources(swept), RescoreOptions(objectives=(read("ttft=0.3,tpot=0.1"),)))
     stored = " ".join(found.text for found in pages.document(scored, swept / "slo.json").findings)
 
-    assert "tpot=0.1 (policy=sarathi): 90%" in stored
-    assert "tpot=0.1 (policy=vllm-v0): 90%" in stored
+    assert stored.startswith("At 90% policy sarathi sustains most: ")

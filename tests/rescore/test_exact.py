@@ -1,6 +1,7 @@
 """Scales, groups, tokens and tasks against plain loops over the stored table."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 
 from harness.api import Bound, Slo
 from harness.data.large import thinned
-from harness.experiments.rescore.objectives import Fastgen, curve, first_within, scaled, success, tasks, tokens
+from harness.experiments.rescore.objectives import Fastgen, curve, first_within, success, tasks, tokens
 from harness.experiments.rescore.reading import GROUPINGS, grouped, of_run
 from harness.metrics.objective import Seen, parse_slo, score
 
@@ -22,6 +23,11 @@ SLOS = [
     "ttft=0.3,p90:tpot=0.05,p99:itl=0.3",
     "",
 ]
+
+
+def scaled(slo, factor):
+    """The SLO with every limit times `factor`; the bounds that requests bring along are not in it."""
+    return replace(slo, bounds=tuple(replace(b, limit=b.limit * factor) for b in slo.bounds))
 
 
 def value(name, row):

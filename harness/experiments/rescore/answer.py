@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
@@ -14,34 +12,28 @@ from msgspec import structs
 from harness.api import Slo
 from harness.data.codec import Facts, encode
 from harness.data.host import versions
-from harness.data.run_json import Resolution
+from harness.data.run_json import Described, Resolution, RunInfo
 from harness.errors import UsageError
 from harness.experiments.rescore.objectives import Objective, Outcome, Tokens, curve, outcome, tasks, tokens
 from harness.experiments.rescore.reading import grouped
 from harness.experiments.rescore.side_by_side import side_by_side
 from harness.experiments.rescore.slo_json import (
-    CurveCrossing,
-    CurvePoint,
     GoodTokens,
     Groups,
     GroupScore,
-    Latency,
-    Percentiles,
     ScaleScore,
     ScoredRun,
     SloAnswer,
-    SloCurve,
     SloScore,
     TokenScore,
 )
-from harness.experiments.sweep.axes import values
+from harness.experiments.sweep.answer import options_of, together
+from harness.experiments.sweep.axes import SCALE, SLO, values
+from harness.experiments.sweep.runs import PARTS
+from harness.experiments.sweep.sweep_json import SweptRun
 from harness.metrics.measure import headline, in_summary, missing
 from harness.metrics.objective import meets, restored_slo
-from harness.metrics.quantiles import quantile
 from harness.metrics.summary import describe, known, per_second_of, window_of
-from harness.options import NO_SETTINGS
-from harness.stats.crossing import crossing
-from harness.stats.seeds import spread
 from harness.validity.remote import resolution, undecided
 
 if TYPE_CHECKING:
@@ -53,8 +45,6 @@ if TYPE_CHECKING:
 BELOW, INVALID, UNRESOLVED = 1, 4, 5
 
 
-FREE = ("rate", "seed", "scale", *NO_SETTINGS)
-"""Options in which the runs of one curve may differ."""
 PerSecond: TypeAlias = Callable[[int], float | None]
 """The rate of a count in a run, None where the run has no duration."""
 
@@ -65,14 +55,25 @@ POINTS = 17
 
 
 def answer(sources: Iterable[Source], query: RescoreOptions) -> SloAnswer:
-    """The answer (slo.json), run by run, and curves over the rate where the runs have several."""
-    runs = [_named(source, query) for source in sources]
+    """The answer (slo.json), run by run, and several runs together."""
+    runs: list[ScoredRun] = []
+    rows: list[tuple[RunInfo, Facts, SweptRun]] = []
+    scaled: list[tuple[RunInfo, Facts, SweptRun]] = []
+    for source in sources:
+        run = _named(source, query)
+        runs.append(run)
+        for slo in run.slos if run.measured else ():
+            options, swept = {**options_of(source.info), SLO: slo.text}, _swept(run, slo)
+            rows.append((source.info, options, swept))
+            scaled += [(source.info, {**options, SCALE: at}, of_scale) for at, of_scale in _at_factors(swept, slo)]
+    several, goals = len({run.folder for *_, run in rows}) > 1, runs[0].goals if runs else ()
     return SloAnswer(
         versions=dict(versions()),
         conditions=query.conditions,
         fail_under=query.fail_under,
         runs=runs,
-        curves=curves(runs),
+        curve=together(rows, goals=goals) if several else None,
+        scaled=together(scaled, goals=goals) if several and scaled else None,
         exit_code=_exit_code(runs, query),
     )
 
@@ -124,17 +125,17 @@ def _run(source: Source, query: RescoreOptions) -> ScoredRun:
         scheduled_rps=per_second(len(table)),
         throughput_rps=per_second(int(ok.sum())),
         output_tps=per_second(int(table["output_tokens"].to_numpy()[ok].sum())),
-        latencies={m.name: _latency(source, m.name) for m in in_summary() if not m.pooled},
+        latencies={m.name: _described(source, m.name, ok) for m in in_summary() if not m.pooled},
         slos=slos,
         groups=[groups_part(source, by, objectives, goals[0], per_second) for by in query.by],
         profiles=side_by_side(source, compared, query.profiles) if query.profiles else None,
     )
 
 
-def _latency(source: Source, metric: str) -> Latency:
-    values = source.seen.values(metric)[source.seen.ok]
-    described = describe(values[np.isfinite(values)])
-    return Latency(described.n or 0, described.mean, described.p50, described.p90, described.p99)
+def _described(source: Source, metric: str, among: np.ndarray) -> Described:
+    """A metric of the requests that the mask shows."""
+    values = source.seen.values(metric)[among]
+    return describe(values[np.isfinite(values)])
 
 
 def _exit_code(runs: Sequence[ScoredRun], query: RescoreOptions) -> int:
@@ -158,85 +159,50 @@ def _judged(slo: SloScore, fail_under: float) -> int:
     return 0 if meets(slo.attainment, percentiles, fail_under) else BELOW
 
 
-def curves(runs: Sequence[ScoredRun]) -> list[SloCurve]:
-    """A curve per system and objective, where there are runs at two rates or more; their points rise."""
-    rated = [run for run in runs if run.rate_rps and run.measured]
-    slo_curves = []
-    for key, group in groupby(sorted(rated, key=_key), _key):
-        by_rate = sorted(group, key=_rate_rps)
-        if len(set(map(_rate_rps, by_rate))) > 1:
-            slo_curves += [_curve(by_rate, i, json.loads(key)[0]) for i in range(len(by_rate[0].slos))]
-    return _distinguished(slo_curves)
-
-
-def _rate_rps(run: ScoredRun) -> float:
-    return run.rate_rps or 0.0
-
-
-def _key(run: ScoredRun) -> str:
-    options = {name: value for name, value in run.spec.items() if name not in FREE}
-    return json.dumps([options, [slo.text for slo in run.slos]], sort_keys=True, default=str)
-
-
-def _curve(runs: Sequence[ScoredRun], index: int, options: Facts) -> SloCurve:
-    points = [_point(list(group), index) for _, group in groupby(runs, _rate_rps)]
-    return SloCurve(
-        options=options, slo=runs[0].slos[index].text, points=points,
-        crossings=[crossing for goal in runs[0].goals if (crossing := _crossing(points, goal)) is not None],
-    )  # fmt: skip
-
-
-def _point(runs: Sequence[ScoredRun], index: int) -> CurvePoint:
-    slos = [run.slos[index] for run in runs]
-    scales = [slo.scale for slo in slos if slo.scale is not None]
-    complete = len(scales) == len(slos)
-    shares = zip(*([share or 0.0 for share in scale.attainment] for scale in scales), strict=True)
-    return CurvePoint(
-        rate_rps=_rate_rps(runs[0]),
-        runs=len(runs),
-        requests=sum(run.measured for run in runs),
-        overloaded=sum(overloaded(run.queue_grew, slo) for run, slo in zip(runs, slos, strict=True)),
-        invalid=sum(run.valid is False for run in runs),
-        attainment=spread([slo.attainment for slo in slos], most=1.0),
-        goodput_rps=spread([slo.goodput_rps for slo in slos]),
-        bounds={
-            bound.text: spread([slo.bounds[i].attainment for slo in slos], most=1.0)
-            for i, bound in enumerate(slos[0].bounds)
-        },
-        factors=scales[0].factors if complete else [],
-        scale=[sum(column) / len(column) for column in shares] if complete else [],
-        missed={
-            bound.text: sum(slo.bounds[i].passed is False for slo in slos)
-            for i, bound in enumerate(slos[0].bounds)
-            if bound.percentile is not None
-        },
+def _swept(run: ScoredRun, slo: SloScore) -> SweptRun:
+    """The run under an SLO, as the point of a curve has it."""
+    return SweptRun(
+        seed=run.seed,
+        valid=run.valid is not False,
+        overloaded=overloaded(run.queue_grew, slo),
+        reasons=run.reasons,
+        gpus=run.gpus,
+        requests=run.measured,
+        slo=slo.text,
+        attainment=slo.attainment,
+        bounds=slo.bounds,
+        resolution=slo.resolution,
+        goodput_rps=slo.goodput_rps,
+        throughput_rps=run.throughput_rps,
+        output_tps=run.output_tps,
+        failed=run.failed / run.measured,
+        metrics={name: {part: getattr(of, part) for part in PARTS} for name, of in run.latencies.items()},
+        folder=run.path,
     )
+
+
+def _at_factors(run: SweptRun, slo: SloScore) -> Iterator[tuple[float, SweptRun]]:
+    """The same with every bound times each factor."""
+    scale = slo.scale
+    for i, factor in enumerate(() if scale is None else scale.factors):
+        assert scale is not None
+        bounds = []
+        for bound in slo.bounds:
+            moved = structs.replace(bound, limit_s=None if bound.limit_s is None else bound.limit_s * factor)
+            if bound.percentile is None:
+                moved = structs.replace(moved, attainment=scale.bounds[str(bound.text)][i])
+            elif moved.value_s is not None and moved.limit_s is not None:
+                moved = structs.replace(moved, passed=moved.value_s <= moved.limit_s)
+            bounds.append(moved)
+        yield factor, structs.replace(
+            run, attainment=scale.attainment[i], goodput_rps=scale.goodput_rps[i], bounds=bounds, resolution=None,
+            metrics={},
+        )  # fmt: skip
 
 
 def overloaded(grew: bool, slo: SloScore) -> bool:
     """Whether a queue that grew is overload: not where the first goal is reached; without a bound it always is."""
     return grew and not (slo.bounds and slo.joint[0])
-
-
-def _crossing(points: Sequence[CurvePoint], goal: float) -> CurveCrossing | None:
-    """Where the mean attainment crosses a goal; None where that is not all of the SLO: a bound is on a percentile."""
-    means = [p.attainment.mean for p in points if p.attainment is not None and not p.missed]
-    if len(means) < len(points):
-        return None
-    crossed = crossing([p.rate_rps for p in points], means, [p.requests for p in points], goal)
-    return CurveCrossing(goal, crossed.at, crossed.between, crossed.side)
-
-
-def _distinguished(found: Sequence[SloCurve]) -> list[SloCurve]:
-    """Each curve with the options in which it differs from the others as its `label`."""
-    names = sorted({name for curve in found for name in curve.options})
-    differ = [name for name in names if len({str(curve.options.get(name)) for curve in found}) > 1]
-    return [
-        structs.replace(
-            curve, label=", ".join(f"{name}={curve.options[name]}" for name in differ if name in curve.options)
-        )
-        for curve in found
-    ]
 
 
 def slo_part(
@@ -307,11 +273,7 @@ def groups_part(source: Source, by: str, objectives: Sequence[Objective], goal: 
             attainment=[None if m is None else float(m[i] / count[i]) for m in met],
             goodput_rps=[None if m is None else per_second(int(m[i])) for m in met],
             bounds=[_bounds_in(scored, code == i) for scored in outcomes],
-            latencies={
-                metric.name: Percentiles(known(quantile(values_s, 0.5)), known(quantile(values_s, 0.99)))
-                for metric in headline()
-                for values_s in [source.seen.values(metric.name)[(code == i) & source.seen.ok]]
-            },
+            latencies={m.name: _described(source, m.name, (code == i) & source.seen.ok) for m in headline()},
         )
         for i, name in enumerate(names)
     ]

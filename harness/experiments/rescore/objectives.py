@@ -12,7 +12,6 @@ Tasks: requests that belong together are of use only if all of them met the obje
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -23,10 +22,11 @@ import pyarrow as pa
 
 from harness.api import Bound, Slo
 from harness.data.lists import Lists, gap_lists, lists, number
-from harness.experiments.rescore.slo_json import ConditionScore, TaskScore
+from harness.data.run_json import ScoredBound
+from harness.experiments.rescore.slo_json import TaskScore
 from harness.metrics.measure import check_bounds, first_last
 from harness.metrics.objective import BoundScore, Score, Seen, parse_slo, score, share
-from harness.metrics.summary import known
+from harness.metrics.summary import known, scored_bound
 from harness.spec import build, parse, text_of
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -149,7 +149,7 @@ class Outcome:
 
     text: str
     met: Mask
-    parts: tuple[ConditionScore, ...]
+    parts: tuple[ScoredBound, ...]
     binding: str | None
     score: Score | None = None
 
@@ -188,26 +188,17 @@ def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
     if isinstance(objective, Slo):
         slo = replace(objective, goal=goal)
         scored = score(seen.table, slo, seen)
-        parts = tuple(map(_condition, scored.bounds))
+        parts = tuple(map(scored_bound, scored.bounds))
         binding = None if scored.binding is None else str(scored.binding.bound)
         return Outcome(str(slo) or "no bound", scored.met, parts, binding, scored)
     check_bounds(seen.table, ("itl",))
     judged = success(seen, objective)
     masks = (("prompt in time", judged.prompt), ("answer in time", judged.answer))
     parts = tuple(
-        ConditionScore(name, None, None, None, None, len(mask), known(share(mask)), None, None) for name, mask in masks
+        ScoredBound(text=name, metric=name, requests=len(mask), attainment=known(share(mask))) for name, mask in masks
     )
     binding = min(parts, key=lambda p: p.attainment or 0.0).text if len(judged.met) else None
     return Outcome(written(objective), judged.met, parts, binding)
-
-
-def _condition(scored: BoundScore) -> ConditionScore:
-    bound, attainment = scored.bound, known(scored.attainment)
-    return ConditionScore(
-        str(bound), bound.metric, known(bound.limit), bound.tag, bound.percentile,
-        int(np.count_nonzero(scored.applies)), attainment, known(scored.value_s),
-        None if attainment is None else scored.passed,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -311,11 +302,6 @@ class Curve:
         needed = max(1, int(np.ceil(goal * len(self.ratio) - 1e-9)))
         factor = float(np.partition(self.ratio, needed - 1)[needed - 1])
         return factor if np.isfinite(factor) else None
-
-
-def scaled(slo: Slo, factor: float) -> Slo:
-    """The SLO with every limit times `factor`; the bounds that requests bring along are not in it."""
-    return dataclasses.replace(slo, bounds=tuple(dataclasses.replace(b, limit=b.limit * factor) for b in slo.bounds))
 
 
 def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None = None) -> Curve:

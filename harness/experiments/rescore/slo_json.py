@@ -1,36 +1,12 @@
-"""slo.json as a type: stored runs scored again, and attainment over the rate where they have several."""
+"""slo.json as a type: stored runs scored again, and several of them together, as the points of a sweep."""
 
 from typing import Literal
 
 from msgspec import field
 
-from harness.data.codec import Count, Document, Facts, Number, Part, Percentile, Positive, Range, Share, Text
-from harness.data.run_json import Resolution
-from harness.stats.seeds import Spread
-
-
-class Latency(Part, frozen=True):
-    """A metric over the requests that ended well, in seconds."""
-
-    n: Count
-    mean: Number | None
-    p50: Number | None
-    p90: Number | None
-    p99: Number | None
-
-
-class ConditionScore(Part, frozen=True):
-    """A condition: the share of requests that met it, or the value of its percentile; of a rule no bound."""
-
-    text: str
-    metric: Text
-    limit_s: Number | None
-    tag: Text
-    percentile: Percentile | None
-    requests: Count
-    attainment: Share | None
-    value_s: Number | None
-    passed: bool | None
+from harness.data.codec import Count, Document, Facts, Number, Part, Share, Text
+from harness.data.run_json import Described, Resolution, ScoredBound
+from harness.experiments.sweep.sweep_json import SweepAnswer
 
 
 class TaskScore(Part, frozen=True):
@@ -90,7 +66,7 @@ class SloScore(Part, frozen=True, kw_only=True):
     joint: list[bool]
     separate: list[bool]
     binding: Text
-    bounds: list[ConditionScore]
+    bounds: list[ScoredBound]
     classes: dict[str, Share | None]
     resolution: Resolution | None
     tasks: TaskScore | None
@@ -102,13 +78,6 @@ class SloScore(Part, frozen=True, kw_only=True):
         return self.joint if conditions == "joint" else self.separate
 
 
-class Percentiles(Part, frozen=True):
-    """A latency in seconds, of the requests that ended well."""
-
-    p50: Number | None
-    p99: Number | None
-
-
 class GroupScore(Part, frozen=True, kw_only=True):
     """A group of requests under each of the SLOs."""
 
@@ -118,7 +87,7 @@ class GroupScore(Part, frozen=True, kw_only=True):
     attainment: list[Share | None]
     goodput_rps: list[Number | None]
     bounds: list[dict[str, Share | None]]
-    latencies: dict[str, Percentiles]
+    latencies: dict[str, Described]
 
 
 class Groups(Part, frozen=True):
@@ -177,7 +146,7 @@ class ScoredRun(Part, frozen=True, kw_only=True):
     scheduled_rps: Number | None
     throughput_rps: Number | None
     output_tps: Number | None
-    latencies: dict[str, Latency]
+    latencies: dict[str, Described]
     slos: list[SloScore]
     groups: list[Groups]
     profiles: Profiles | None
@@ -198,46 +167,9 @@ class ScoredRun(Part, frozen=True, kw_only=True):
         return str(self.spec.get("backend") or "")
 
 
-class CurvePoint(Part, frozen=True, kw_only=True):
-    """The runs at one rate; `scale` is their mean attainment at `factors` of every bound.
-
-    `missed` counts, for each bound on a percentile, the runs that miss it.
-    """
-
-    rate_rps: Positive
-    runs: Count
-    requests: Count
-    overloaded: Count
-    invalid: Count
-    attainment: Spread | None
-    goodput_rps: Spread | None
-    bounds: dict[str, Spread | None]
-    factors: list[Number]
-    scale: list[Share]
-    missed: dict[str, Count] = field(default_factory=dict)
-
-
-class CurveCrossing(Part, frozen=True):
-    """Where the mean attainment crosses a goal; None where it does not between the rates at hand."""
-
-    goal: Share
-    at_rps: Number | None
-    between: Range | None
-    side: Text
-
-
-class SloCurve(Part, frozen=True, kw_only=True):
-    """Attainment of one system and SLO over the rate; `label` has the options in which it differs from the others."""
-
-    options: Facts
-    slo: str
-    points: list[CurvePoint]
-    crossings: list[CurveCrossing]
-    label: str = ""
-
-
 class SloAnswer(Document, frozen=True, kw_only=True):
-    """slo.json."""
+    """slo.json. `curve` has several runs as the points of a sweep, also over the SLO where there are several, and
+    `scaled` over the scale of the SLO too."""
 
     schema: int = 1
     kind: Literal["slo"] = "slo"
@@ -245,5 +177,6 @@ class SloAnswer(Document, frozen=True, kw_only=True):
     conditions: Literal["joint", "separate"]
     fail_under: Share | None
     runs: list[ScoredRun]
-    curves: list[SloCurve]
+    curve: SweepAnswer | None = None
+    scaled: SweepAnswer | None = None
     exit_code: Count

@@ -15,7 +15,7 @@ from harness.data.codec import Facts, Text, alike, encode, inner
 from harness.data.folder import Run
 from harness.data.host import versions
 from harness.data.run_json import Resolution, RunInfo, ScoredBound, Warned, Workload
-from harness.experiments.sweep.axes import RATE, SLO, Layout, Point, Rescoring, run_folder, valued
+from harness.experiments.sweep.axes import RATE, SLO, Layout, point_folder, run_folder, valued
 from harness.experiments.sweep.crossings import compared
 from harness.experiments.sweep.runs import PARTS, RunResult, swept
 from harness.experiments.sweep.sweep_json import RunCount, SweepAnswer, SweepAxis, SweepPoint, SweptBound, SweptRun
@@ -40,15 +40,13 @@ def answer(
 ) -> SweepAnswer:
     """The whole of sweep.json: the plan that is `stored`, and the results of the runs that ended, by folder."""
     layout = Layout.restored(stored)
-    place = {scoring: number for number, scoring in enumerate(layout.scorings)}
-    planned = [
-        over_seeds(
-            {name: valued(text) for name, text in point.values},
-            point.folder,
-            _runs(layout, point, results, place[point.scoring]),
-        )
-        for point in layout.points
-    ]
+    planned = []
+    for values in layout.points:
+        folder = point_folder(values)
+        ended = [results.get(run_folder(folder, seed), RunResult("not made")).scored for seed in layout.seeds]
+        planned.append(over_seeds(
+            {name: valued(text) for name, text in values}, folder, [run for run in ended if run is not None]
+        ))  # fmt: skip
     points = [point for point in planned if point.runs]
     done = sum(run_result.ended == "finished" for run_result in results.values())
     info = compared(codec.of(SweepAnswer, {
@@ -64,12 +62,6 @@ def answer(
         "warnings": [],
     }))  # fmt: skip
     return info.change(exit_code=exit_code(info), warnings=list(_warnings(info)))
-
-
-def _runs(layout: Layout, point: Point, results: Mapping[str, RunResult], scoring: int) -> list[SweptRun]:
-    """The runs of a point, seed by seed, under its SLO."""
-    ended = [results[place] for seed in layout.seeds if (place := run_folder(point.folder, seed)) in results]
-    return [run.scored[scoring] for run in ended if run.scored]
 
 
 def over_seeds(values: Mapping[str, object], folder: str, runs: list[SweptRun]) -> SweepPoint:
@@ -128,8 +120,7 @@ def _bound(bounds: Sequence[ScoredBound]) -> SweptBound:
 
 def _warnings(info: SweepAnswer) -> Iterator[str]:
     """Sentences on what the curve does not tell, each with what to do."""
-    by_folder = {point.folder: point for point in info.points}  # what differs in its score alone shares its runs
-    runs = [run for point in by_folder.values() for run in point.runs]
+    runs = [run for point in info.points for run in point.runs]
     seeds = len(info.seeds)
     if info.runs.done < info.runs.planned:
         yield (
@@ -249,9 +240,16 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
     unscored: list[str] = []
     for run, folder in runs:
         try:
-            scored.append((run.info, _options(run.info), swept(run, folder, Rescoring())))
+            scored.append((run.info, {**options_of(run.info), OWN_SLO: run.info.slo.text}, swept(run, folder)))
         except (KeyError, TypeError, AttributeError) as error:
             unscored.append(f"{folder} has no {error} that could be read, so it is left out.")
+    return together(scored, unscored)
+
+
+def together(
+    scored: Sequence[tuple[RunInfo, Facts, SweptRun]], unscored: Sequence[str] = (), goals: Iterable[float] = ()
+) -> SweepAnswer:
+    """The sweep.json of runs with what distinguishes each, for their own goals or others; `unscored` are warnings."""
     infos, options = [info for info, _, _ in scored], [options for _, options, _ in scored]
     names = dict.fromkeys(name for opts in options for name in opts)
     axes = [name for name in names if name != RATE and len({str(opts.get(name)) for opts in options}) > 1]
@@ -268,7 +266,7 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
             clock="virtual" if {info.clock for info in infos} == {"virtual"} else "wall",
             axes=[SweepAxis(name=name, values=list(dict.fromkeys(p.values[name] for p in points))) for name in axes],
             seeds=sorted({run.seed for _, _, run in scored if isinstance(run.seed, int)}),
-            goals=sorted({float(info.slo.goal or 0.9) for info in infos}) or [0.9],
+            goals=sorted(goals or {float(info.slo.goal or 0.9) for info in infos}) or [0.9],
             fail_under=None,
             state="finished",
             exit_code=0,
@@ -280,12 +278,11 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
     )
 
 
-def _options(info: RunInfo) -> Facts:
-    """What distinguishes a run from others."""
+def options_of(info: RunInfo) -> Facts:
+    """What distinguishes a run from others, beside its SLO."""
     spec, own_rps, set_rate = info.spec, info.workload.rate_rps, info.spec.get(RATE)
     rate = float(f"{own_rps:.{MOST_DIGITS}g}") if set_rate is None and own_rps is not None and own_rps > 0 else set_rate
-    options = {name: value for name, value in spec.items() if name not in (*ASIDE, SLO, RATE)}
-    return {RATE: rate, **options, OWN_SLO: info.slo.text}
+    return {RATE: rate, **{name: value for name, value in spec.items() if name not in (*ASIDE, SLO, RATE)}}
 
 
 def _points(axes: Sequence[str], runs: Sequence[tuple[Facts, SweptRun]]) -> list[SweepPoint]:

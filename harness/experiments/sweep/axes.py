@@ -21,7 +21,7 @@ from harness.spec import Spec, parse
 
 RATE, SLO, SCALE = "rate", "slo", "slo-scale"
 RESCORED = (SLO, SCALE)
-"""Axes that need no run of their own: the same runs are scored again."""
+"""Axes of `bench slo`, which scores the same runs again: no axes of a sweep."""
 
 SPECS = ("workload", "arrivals", "lengths", "sessions", "prefixes", "content", "scale",
          "backend", "latency", "policy", "router")  # fmt: skip
@@ -53,26 +53,15 @@ class Axis:
     values: tuple[str, ...]
 
     @property
-    def rescored(self) -> bool:
-        """Whether its values need no run of their own."""
-        return self.name in RESCORED
-
-    @property
     def stored(self) -> dict[str, Any]:
         """The axis as sweep.json holds it."""
-        stored: dict[str, Any] = {"name": self.name, "values": [valued(value) for value in self.values]}
-        return stored | {"rescored": True} if self.rescored else stored
+        return {"name": self.name, "values": [valued(value) for value in self.values]}
 
 
 def axis(name: str, text: str) -> Axis:
     """The axis of that name over a list. Raises UsageError for a name that no option has, and for a wrong list."""
     option = f"--{name}" if name == RATE else f"--over {name}"
-    swept = Axis(name, values(text, option, whole=name in OPTIONS and OPTIONS[name].commas))
-    for value in swept.values if name == SCALE else ():
-        scale = valued(value)
-        if isinstance(scale, str) or scale <= 0:
-            raise UsageError(f"{option}: a scale multiplies every bound, so it is a number above 0, got '{value}'.")
-    return swept
+    return Axis(name, values(text, option, whole=name in OPTIONS and OPTIONS[name].commas))
 
 
 def named(text: str) -> tuple[str, str]:
@@ -93,7 +82,7 @@ def over(text: str) -> Axis:
         raise no_such(
             "option with arguments", option, SPECS, f"An argument of it is written as --over {SPECS[1]}.cv=1,2."
         )
-    names = {SCALE, *(name for name, option in OPTIONS.items() if not option.secret)}  # a secret must not name a folder
+    names = {name for name, option in OPTIONS.items() if not option.secret} - {SLO}  # a secret must not name a folder
     if not dot and name not in names:
         raise no_such("option to sweep over", name, names - {*INSTEAD})
     return axis(name, rest)
@@ -114,15 +103,15 @@ def points(axes: Sequence[Axis]) -> list[Values]:
 def applied(options: Mapping[str, object], values: Values, file: Mapping[str, object]) -> dict[str, object]:
     """The options of a run with the values of a point in their place, whole options before arguments of them.
 
-    An option of which an argument is changed may stand in a `file` too. Rates and scales of the SLO are left to those
-    who know the traffic and the score. Raises UsageError for an argument of an option that is not there.
+    An option of which an argument is changed may stand in a `file` too. Rates are left to those who know the traffic.
+    Raises UsageError for an argument of an option that is not there.
     """
     changed = dict(options)
     for name, text in sorted(values, key=lambda value: "." in value[0]):
         option, dot, argument = name.partition(".")
         if dot:
             changed[option] = str(_with_argument(changed.get(option, file.get(option)), option, argument, text))
-        elif name not in (RATE, SCALE):
+        elif name != RATE:
             changed[name] = text
     return changed
 
@@ -207,40 +196,18 @@ def _short(value: Decimal) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Rescoring:
-    """How a point scorings at its runs: an SLO in the place of theirs (None: theirs), every bound times `scale`."""
-
-    slo: str | None = None
-    scale: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Point:
-    """One combination of values; `folder` (of the sweep) holds its runs, one per seed."""
-
-    values: Values
-    folder: str
-    scoring: Rescoring
-
-
-@dataclass(frozen=True, slots=True)
 class Layout:
     """The points of a sweep and the seeds of each; all of it follows from what sweep.json tells of the plan."""
 
-    points: tuple[Point, ...]
+    points: tuple[Values, ...]
     seeds: tuple[int, ...]
 
     @classmethod
     def of(cls, axes: Sequence[Axis], seeds: Sequence[int], added: Sequence[Values] = ()) -> Layout:
         """The layout over these axes, the last one counting fastest; with `added` points by rising rate."""
-        planned = []
-        scores = points([a for a in axes if a.rescored])
-        more = [dict(values + score) for values in added for score in scores]
-        grid = dict.fromkeys([*points(axes), *(tuple((a.name, values[a.name]) for a in axes) for values in more)])
-        for values in sorted(grid, key=lambda values: float(dict(values)[RATE])) if added else grid:
-            by_name = dict(values)
-            scoring = Rescoring(by_name.get(SLO), float(by_name[SCALE]) if SCALE in by_name else 1.0)
-            planned.append(Point(values, point_folder(values), scoring))
+        more = [tuple((a.name, dict(values)[a.name]) for a in axes) for values in added]
+        grid = dict.fromkeys([*points(axes), *more])
+        planned = sorted(grid, key=lambda values: float(dict(values)[RATE])) if added else grid
         return cls(tuple(planned), tuple(seeds))
 
     @classmethod
@@ -250,23 +217,19 @@ class Layout:
         return cls.of(axes, stored["seeds"], added_points(stored))
 
     @property
-    def scorings(self) -> tuple[Rescoring, ...]:
-        return tuple(dict.fromkeys(point.scoring for point in self.points))
-
-    @property
     def runs(self) -> list[str]:
-        """The folders of all runs, each once."""
-        return list(dict.fromkeys(run_folder(point.folder, seed) for seed in self.seeds for point in self.points))
+        """The folders of all runs."""
+        return [run_folder(point_folder(point), seed) for seed in self.seeds for point in self.points]
 
 
 def added_points(stored: Mapping[str, Any]) -> list[Values]:
-    """The points of a sweep.json that are beside those of its axes, without the axes that only score."""
+    """The points of a sweep.json that are beside those of its axes."""
     return [tuple((name, plain(str(value))) for name, value in point.items()) for point in stored.get("added") or ()]
 
 
 def point_folder(values: Values) -> str:
     """Where the runs of a point stand: points/rate=1.5,policy=static; odd characters make way for dashes and a hash."""
-    label = ",".join(f"{name}={text}" for name, text in values if name not in RESCORED) or "base"
+    label = ",".join(f"{name}={text}" for name, text in values) or "base"
     name = "".join(c if c.isascii() and (c.isalnum() or c in "-_.,=+") else "-" for c in label)[:LONGEST]
     if name != label:
         name = f"{name}-{hashlib.sha256(label.encode()).hexdigest()[:6]}"

@@ -87,7 +87,7 @@ def _found(line: Line, along: str, goal: float, without: object = None) -> cross
     """The crossing of the means over all seeds but one; None where a bound is on a percentile, or a point is empty."""
     if any(bound.percentile is not None for point in line for bound in point.bounds):
         return None
-    runs = [[run for run in point.runs if run.valid and run.seed != without] for point in line]
+    runs = [[run for run in point.runs if run.valid and (without is None or run.seed != without)] for point in line]
     shares = [[run.attainment for run in at_point if run.attainment is not None] for at_point in runs]
     if not all(shares):
         return None

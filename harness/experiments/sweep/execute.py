@@ -183,7 +183,7 @@ def run_sweep(
             outcome.state, outcome.error = "failed", str(error)
         if outcome.state != "finished":
             outcome.results |= _on_disk(outcome.sweep.layout, out, outcome.results)
-        if not any(run.scored for run in outcome.results.values()):
+        if not any(run.scored is not None for run in outcome.results.values()):
             if outcome.state == "failed":
                 raise BackendError(outcome.error or "the backend failed.")
             raise Interrupted("interrupted before the first run had ended; rerun the command to start again.")
@@ -254,4 +254,4 @@ def reported(out: Path, stored: Mapping[str, Any]) -> SweepAnswer:
 def _on_disk(layout: Layout, out: Path, known: Mapping[str, RunResult]) -> dict[str, RunResult]:
     """The finished runs that are not known yet."""
     unread = [place for place in layout.runs if place not in known and finished(out / place)]
-    return {place: result_of(out / place, place, layout.scorings) for place in unread}
+    return {place: result_of(out / place, place) for place in unread}

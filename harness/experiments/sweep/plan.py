@@ -15,10 +15,8 @@ from harness.data.host import versions
 from harness.errors import UsageError
 from harness.experiments.sweep.axes import (
     RATE,
-    SLO,
     Axis,
     Layout,
-    Rescoring,
     Values,
     applied,
     point_folder,
@@ -43,7 +41,7 @@ SEEDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One run: `name` is for messages, `folder` is its place in the sweep, `scorings` are how it is scored.
+    """One run: `name` is for messages, `folder` is its place in the sweep.
 
     `sending_s` is how long it sends, in its own time, where that is known beforehand.
     """
@@ -51,7 +49,6 @@ class Task:
     name: str
     folder: str
     spec: RunSpec
-    scorings: tuple[Rescoring, ...]
     sending_s: float | None = None
 
 
@@ -88,9 +85,7 @@ def plan_sweep(
         )
     shares = goals if goals is not None else _texts(file).get("goal", "0.9")
     targets = tuple(check.share(value, "--goal") for value in values(str(shares), "--goal"))  # the runs have the first
-    options = dict(given.values) | {a.name: a.values[0] for a in axes if a.name == SLO}
-    run_axes = [a for a in axes if not a.rescored]
-    specs = {point: _spec(options, file, point, goal=targets[0]) for point in points(run_axes)}
+    specs = {point: _spec(given.values, file, point, goal=targets[0]) for point in points(axes)}
     virtual = all(isinstance(make_backend(spec), Simulator) for spec in specs.values())
     for point, spec in specs.items():
         if virtual and spec.trace is None and spec.requests is None and spec.duration is None:
@@ -111,7 +106,7 @@ def plan_sweep(
         "schema": 1,
         "kind": "sweep",
         "versions": versions(),
-        "spec": _common(checked, specs, options, axes),
+        "spec": _common(checked, specs, given.values, axes),
         **_described(checked, rated=RATE in {a.name for a in axes}),
         "clock": "virtual" if virtual else "wall",
         "fixed": fixed,
@@ -153,12 +148,11 @@ def _rated(specs: Mapping[Values, RunSpec]) -> dict[Values, RunSpec]:
 def _checked(specs: Mapping[Values, RunSpec], axes: Sequence[Axis]) -> list[Plan]:
     """Plans of the first point and of each other value of each axis: a wrong one is reported before the first run."""
     first = next(iter(specs))
-    points, slos = [first], [value for a in axes if a.name == SLO for value in a.values[1:]]
-    for place, a in enumerate(a for a in axes if not a.rescored):
+    points = [first]
+    for place, a in enumerate(axes):
         others = a.values[1:] if a.name != RATE else ()
         points += [(*first[:place], (a.name, value), *first[place + 1 :]) for value in others]
-    plans = [plan(_short(specs[point])) for point in points]
-    return plans + [plan(_short(replace(specs[first], slo=value))) for value in slos]
+    return [plan(_short(specs[point])) for point in points]
 
 
 def _short(spec: RunSpec) -> RunSpec:
@@ -204,7 +198,7 @@ def _tasks(specs: Mapping[Values, RunSpec], layout: Layout, first: Plan) -> Iter
             name = ", ".join([*(f"{option}={text}" for option, text in point), f"seed {seed}"])
             place = run_folder(point_folder(point), seed)
             run = replace(spec, seed=seed, fail_under=None)
-            yield Task(name, place, run, layout.scorings, _sending_s(run, first))
+            yield Task(name, place, run, _sending_s(run, first))
 
 
 def _sending_s(spec: RunSpec, first: Plan) -> float | None:

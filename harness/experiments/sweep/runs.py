@@ -1,24 +1,15 @@
 """The runs of a sweep: each is executed into a folder of its own, unless it is there already, and read as numbers."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import structs
-
 from harness import untrusted
-from harness.api import Bound, Slo
 from harness.data.codec import encode
 from harness.data.folder import Run, load
-from harness.data.run_json import ScoredBound
 from harness.errors import BenchError
-from harness.experiments.rescore.objectives import Curve, curve, scaled
-from harness.experiments.sweep.axes import Rescoring
 from harness.experiments.sweep.plan import Task
 from harness.experiments.sweep.sweep_json import SweptRun
 from harness.metrics.measure import in_summary
-from harness.metrics.objective import Seen, meets, parse_slo, restored_slo
-from harness.metrics.summary import known, per_second_of
 from harness.runner.progress import QUIET, Display
 from harness.runner.run import execute
 from harness.validity.rules import OVERLOAD
@@ -44,11 +35,11 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """How the run of a task ended, and its numbers under each scoring where it finished."""
+    """How the run of a task ended, and its numbers where it finished."""
 
     ended: str
-    error: str | None
-    scored: tuple[SweptRun, ...]
+    error: str | None = None
+    scored: SweptRun | None = None
 
 
 def execute_order(order: Order) -> RunResult:
@@ -63,14 +54,13 @@ def execute_order(order: Order) -> RunResult:
         except BenchError as error:
             raise type(error)(f"{order.task.name}: {error}") from error
         if result.outcome.ended != "finished":
-            return RunResult(result.outcome.ended, result.outcome.error, ())
-    return result_of(order.path, order.task.folder, order.task.scorings)
+            return RunResult(result.outcome.ended, result.outcome.error)
+    return result_of(order.path, order.task.folder)
 
 
-def result_of(path: Path, folder: str, scorings: Sequence[Rescoring]) -> RunResult:
-    """A finished run under each scoring; `folder` is its place in the sweep."""
-    run = load(path)
-    return RunResult("finished", None, tuple(swept(run, folder, scoring) for scoring in scorings))
+def result_of(path: Path, folder: str) -> RunResult:
+    """A finished run; `folder` is its place in the sweep."""
+    return RunResult("finished", scored=swept(load(path), folder))
 
 
 def finished(path: Path) -> bool:
@@ -82,11 +72,11 @@ def finished(path: Path) -> bool:
     return isinstance(info, dict) and info.get("state") == "finished" and "verdict" in info
 
 
-def swept(run: Run, folder: str, scoring: Rescoring) -> SweptRun:
-    """A run in numbers, under its own SLO or another scoring; `folder` is its place in the sweep."""
+def swept(run: Run, folder: str) -> SweptRun:
+    """A run in numbers; `folder` is its place in the sweep."""
     info, summary = run.info, run.info.summary
     metrics = {m.name: summary.metrics[m.name] for m in in_summary() if m.name in summary.metrics}
-    numbers = SweptRun(
+    return SweptRun(
         seed=info.spec["seed"],
         valid=bool(info.verdict.valid),
         overloaded=bool(info.verdict.overloaded),
@@ -108,37 +98,3 @@ def swept(run: Run, folder: str, scoring: Rescoring) -> SweptRun:
         metrics={name: {part: getattr(metric, part) for part in PARTS} for name, metric in metrics.items()},
         folder=folder,
     )
-    run_slo = restored_slo(info)
-    base = run_slo if scoring.slo is None else replace(parse_slo(scoring.slo), goal=run_slo.goal)
-    return numbers if scoring.scale == 1.0 and base == run_slo else _rescored(run, numbers, base, scoring.scale)
-
-
-def _rescored(run: Run, found: SweptRun, base: Slo, scale: float) -> SweptRun:
-    """The same under another SLO, whose bounds are multiplied by `scale`."""
-    table = run.measured
-    factors = curve(Seen(table), base, [scale])
-    attainment = known(float(factors.attainment[0]))
-    bounds = [_bound(bound, factors, scale) for bound in base.bounds]
-    percentiles = [bound.passed for bound in bounds if bound.percentile is not None]
-    scored = bounds or factors.bounds  # else there is no SLO, and the queue alone decides
-    return structs.replace(
-        found,
-        slo=str(scaled(base, scale)),
-        attainment=attainment,
-        overloaded=run.info.verdict.grew and not (scored and meets(attainment, percentiles, base.goal)),
-        bounds=bounds,
-        resolution=None,
-        goodput_rps=None if attainment is None else known(per_second_of(table)(round(attainment * len(table)))),
-    )
-
-
-def _bound(bound: Bound, found: Curve, scale: float) -> ScoredBound:
-    """A bound in the form in which run.json has it."""
-    moved = replace(bound, limit=bound.limit * scale)
-    scored = ScoredBound(
-        text=str(moved), metric=bound.metric, limit_s=moved.limit, tag=bound.tag, percentile=bound.percentile
-    )
-    if bound.percentile is None:
-        return structs.replace(scored, attainment=known(float(found.bounds[bound][0])))
-    value_s = found.holds_from[bound] * bound.limit
-    return structs.replace(scored, value_s=known(value_s), passed=not value_s > moved.limit)

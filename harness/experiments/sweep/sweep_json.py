@@ -10,11 +10,10 @@ from harness.stats.seeds import Spread
 
 
 class SweepAxis(Part, frozen=True, kw_only=True):
-    """A varied option; `rescored` where its values only score the same runs again."""
+    """A varied option."""
 
     name: str
     values: list[object]
-    rescored: bool | UnsetType = UNSET
 
 
 class SweptRun(Part, frozen=True, kw_only=True):
