@@ -39,6 +39,7 @@ REMOVED = {
     ("figure", "gaps"): "'--figure burstiness' shows the arrivals, and the checks of a run test the law of their gaps",
     ("figure", "capacity_plane"): "'bench slo FOLDER --slo A --slo B' finds the rate that each SLO allows",
     ("figure", "knees"): "'--figure attainment_rate' shows the capacity and its interval",
+    ("figure", "sides_rate"): "'bench report BASE HEAD' draws the curves of two sweeps or searches on one page",
     ("figure", "sides_scale"): "'bench slo RUN --scale 0.25:4' scales the SLO of each run",
     ("figure", "ratios"): "the table below '--figure attainment_rate' has what each system sustains over the first",
     ("figure", "pairs_scatter"): "'--figure forest' has a dot for each pair, and '--format json' its values",

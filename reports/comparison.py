@@ -19,25 +19,21 @@ from harness.data.folder import read_info
 from harness.data.lists import Floats, number
 from harness.data.run_json import Cut
 from harness.errors import UsageError
-from harness.experiments import answers, imports
-from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments import imports
 from harness.experiments.compare import pairing, wording
-from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair, Row
+from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair
 from harness.experiments.rescore import reading
 from harness.experiments.rescore.objectives import curve
 from harness.experiments.rescore.reading import Source
 from harness.metrics.objective import Seen, parse_slo, restored_slo
 from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS, student
 from reports._format import clean
-from reports._system import Facts
 
 TIMES_S: Floats = np.geomspace(1e-4, 1e4, 3201)
 """Latencies (s) at which shares are taken: 400 a decade, so that two of them are 0.6 % apart."""
 
 METRICS = ("ttft", "tpot")
 
-
-_OF = "attainment of "
 
 _NOTHING = "The figure needs the runs that were compared; put their folders where the comparison found them."
 
@@ -140,8 +136,8 @@ class Comparison:
     """The answer `info`, which stands in `folder`.
 
     `contrasts` are the pairs at one point whose runs could be read, request by request; `point` names that point and
-    says why it was chosen (empty where there is one point only), `missing` why there are no contrasts. `searches` has
-    the answers of both searches, by side, where searches were compared and both are still there.
+    says why it was chosen (empty where there is one point only), `missing` why there are no contrasts. `searched` is
+    true where searches were compared that are still there.
     """
 
     info: CompareAnswer
@@ -149,17 +145,7 @@ class Comparison:
     contrasts: tuple[Contrast, ...]
     point: str
     missing: str
-    searches: Mapping[str, CapacityAnswer]
-
-    @property
-    def bounds(self) -> Facts:
-        """The bounds of the SLO that have an attainment of their own, as (name of the row, text of the bound)."""
-        names = dict.fromkeys(row.metric for row in self.info.rows)
-        return tuple((name, name.removeprefix(_OF)) for name in names if name.startswith(_OF))
-
-    def of_metric(self, name: str) -> list[Row]:
-        """The rows of one metric, a point each, in the order of the points."""
-        return [row for row in self.info.rows if row.metric == name]
+    searched: bool
 
 
 def of(info: CompareAnswer, path: str | Path) -> Comparison:
@@ -168,18 +154,18 @@ def of(info: CompareAnswer, path: str | Path) -> Comparison:
     folder = location if location.is_dir() else location.parent
     point, why = _point(info)
     contrasts: tuple[Contrast, ...] = ()
-    searches = _searches(info, folder)
-    if searches:
+    searched = _left(info, folder, SEARCH)
+    if searched:
         missing = _SEARCHED
     elif not any(pair.valid for pair in info.pairs):
         missing = _INVALID
     else:  # what would bring the requests of the runs
-        missing = _PRINTED if _only_numbers(info, folder) else _NOTHING
+        missing = _PRINTED if _left(info, folder, pairing.FILE) else _NOTHING
     try:
         contrasts = tuple(_contrasts(info, folder, point))
     except UsageError as error:
         missing = f"The runs that were compared cannot be read: {error}"
-    return Comparison(info, folder, contrasts, why, "" if contrasts else missing, searches)
+    return Comparison(info, folder, contrasts, why, "" if contrasts else missing, searched)
 
 
 def _contrasts(info: CompareAnswer, folder: Path, point: Mapping[str, str]) -> Iterator[Contrast]:
@@ -233,26 +219,10 @@ def _source(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) ->
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _searches(info: CompareAnswer, beside: Path) -> dict[str, CapacityAnswer]:
-    """The answers of both searches of the first valid pair, by side; empty where these were no searches."""
-    pair = next((pair for pair in info.pairs if pair.valid), None)
-    searches: dict[str, CapacityAnswer] = {}
-    if pair is None:
-        return searches
-    for side in ("base", "head"):
-        places = _places(Path(pair.run(side)), beside)
-        stored = (answers.of(place) for place in places if (place / SEARCH).is_file())
-        search = next((answer for answer in stored if isinstance(answer, CapacityAnswer)), None)
-        if search is None:
-            return {}
-        searches[side] = search
-    return searches
-
-
-def _only_numbers(info: CompareAnswer, beside: Path) -> bool:
-    """Whether the first pair left numbers that a command printed, and nothing else."""
-    run = next((pair.base_run for pair in info.pairs), "")
-    return any((place / pairing.FILE).is_file() for place in _places(Path(run), beside))
+def _left(info: CompareAnswer, beside: Path, name: str) -> bool:
+    """Whether a side of the first valid pair, or of the first, is a folder with a file of this name."""
+    pair = next((pair for pair in info.pairs if pair.valid), next(iter(info.pairs), None))
+    return pair is not None and any((place / name).is_file() for place in _places(Path(pair.base_run), beside))
 
 
 def _read(path: Path, cut_s: float) -> Iterator[Source]:

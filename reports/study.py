@@ -33,7 +33,7 @@ from harness.experiments.sweep.answer import ASIDE, over_seeds
 from harness.experiments.sweep.axes import RATE
 from harness.experiments.sweep.runs import swept
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound
-from harness.metrics.objective import JOINT, ShareKey, parse_slo, restored_slo
+from harness.metrics.objective import JOINT, ShareKey, restored_slo
 from harness.metrics.summary import known
 from harness.stats.seeds import Spread, spread
 from reports import _data, _format
@@ -130,8 +130,7 @@ class Study:
     over another option, where no rate is varied.
 
     `slo` is empty where they were scored under several. `memo` holds what was read of a run. Where the points differ in
-    another `axis` than the rate, that stands in its place. The systems may be the `sides` of a comparison, whose points
-    have pairs in the place of seeds.
+    another `axis` than the rate, that stands in its place.
     """
 
     slo: str
@@ -139,7 +138,6 @@ class Study:
     systems: tuple[System, ...]
     sources: tuple[Info, ...]
     axis: str = "rate"
-    sides: bool = False
     over: Study | None = None
     memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
@@ -352,15 +350,6 @@ def _point(info: SweepAnswer, point: SweepPoint, home: Path, axis: str) -> Point
         metrics=point.metrics,
         folders=readable,
     )
-
-
-def bound_of(text: str, attainment: Spread | None) -> SweptBound:
-    """A bound by its text: 'ttft@long=2'; of a rule that is no bound (fastgen) its text alone."""
-    try:
-        [bound] = parse_slo(text).bounds
-    except (UsageError, ValueError):
-        return SweptBound(text=text, metric=text, limit_s=None, attainment=attainment)
-    return SweptBound(text=text, metric=bound.metric, limit_s=known(bound.limit), tag=bound.tag, attainment=attainment)
 
 
 def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:

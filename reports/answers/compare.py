@@ -54,7 +54,7 @@ DEFINITIONS = (
     ("equivalent", "the loss is surely below what must be found"),
     ("inconclusive", "neither follows from these pairs; no significant difference is not called equal"),
 )
-FIGURE_SECTIONS = {"losses": "Losses", "curves": "SLO attainment", "pairs": "Pairs and their requests"}
+FIGURE_SECTIONS = {"losses": "Losses", "pairs": "Pairs and their requests"}
 R = TypeVar("R", bound=Row)
 
 
@@ -104,7 +104,7 @@ def _numbers(gates: Sequence[GateRow], *, exact: bool) -> Iterator[tuple[str, st
 def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:
     if info.mode == "exact":
         return RESTS_ON["exact"]
-    if found is not None and found.searches:
+    if found is not None and found.searched:
         return RESTS_ON["searched"]
     paired = info.same_requests and all(pair.schedule_hash for pair in info.pairs if pair.valid)
     return RESTS_ON["paired" if paired else "unknown"]
@@ -133,7 +133,6 @@ def _sections(info: CompareAnswer, found: Comparison | None) -> Iterator[Section
                   listed("refused because", ("field", "what was found"), refused, most, left=2))  # fmt: skip
     yield Section("losses", FIGURE_SECTIONS["losses"], (*_measured(info, info.gates, most), *drawn["losses"]))
     yield Section("limits", "Limits of the gates", _limits(info, most), detail=True)
-    yield Section("curves", FIGURE_SECTIONS["curves"], tuple(drawn["curves"]), detail=True)
     if found is not None:
         yield Section("pairs", FIGURE_SECTIONS["pairs"], (*_changed(found), *drawn["pairs"]), detail=True)
     yield Section("parting", "Where the simulations part", tuple(_parting(info)))

@@ -71,7 +71,6 @@ FIGURES = (
     Figure("stages_rate", "study", "time", "Where the time of a request goes, by rate", "stages"),
     Figure("misses_rate", "study", "time", "What made requests miss the SLO, by rate", "stages"),
     Figure("forest", "compare", "losses", "Losses of the gated metrics", "compare"),
-    Figure("sides_rate", "compare", "curves", "Attainment of both sides against the rate", "compare"),
     Figure("cdf_difference", "compare", "pairs", "Latency of the requests on both sides", "compare"),
     Figure("trend", "trend", "series", "Judged metrics, night by night", "history"),
     Figure("real_plane", "validate", "figures", "Simulated against measured", "compare"),

@@ -1,8 +1,7 @@
-"""Two sides beside one another: losses of the head, attainment and latency of both, simulated and measured times."""
+"""Two sides beside one another: losses of the head, latency of both, simulated and measured times."""
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
@@ -10,19 +9,15 @@ import plotly.graph_objects as go
 
 from harness.errors import UsageError
 from harness.experiments.compare import wording
-from harness.experiments.compare.compare_json import CompareAnswer, GateRow, Row
+from harness.experiments.compare.compare_json import CompareAnswer, GateRow
 from harness.experiments.validate.answer import Validation
 from harness.metrics.objective import parse_slo
-from harness.stats.crossing import crossing
-from harness.stats.seeds import spread
 from reports import _data, _format
 from reports._format import clean, in_figure
 from reports.answers import validate
 from reports.comparison import METRICS, TIMES_S, Comparison, band
 from reports.figures import style
-from reports.figures.curves import attainment_rate
 from reports.figures.style import SIDES, Look
-from reports.study import Capacity, Point, Study, System, bound_of, of_capacity
 
 _LETTERS = 28
 
@@ -40,8 +35,6 @@ _ROW = 34
 
 _EDGE = 98.0
 """A loss of a quantity that should be high cannot be above 100 %, so the axis need not go far beyond."""
-WEIGHT = 1000
-"""Requests that each point counts as where the crossing is looked for: every point alike."""
 _SPAN = (0.002, 0.998)
 """Between these shares of either side the curves are drawn."""
 _MOST_TIMES = 800
@@ -233,76 +226,6 @@ def _forest_notes(rows: Sequence[GateRow], info: CompareAnswer) -> Iterator[str]
         yield f"Rows of the table of the gates that are not drawn: {left_out}."
     if endless := sum(bool(row.endless) for row in rows):
         yield f"Rows in which some pairs were measured on one side only, and have no dot: {endless}."
-
-
-def sides_rate(comparison: Comparison) -> go.Figure | str:
-    """Share of requests within the SLO against the rate per GPU (or another axis), of base and head, with bands."""
-    study = of_comparison(comparison)
-    return study if isinstance(study, str) else attainment_rate(study)
-
-
-def of_comparison(comparison: Comparison) -> Study | str:
-    """Both sides as the systems of a study: those of two searches, or of the points of two sweeps; or why not."""
-    info = comparison.info
-    if comparison.searches:
-        studies = {side: of_capacity(search, comparison.folder) for side, search in comparison.searches.items()}
-        for side, study in studies.items():
-            if len(study.systems[0].points) < 2:
-                return f"The search of the {side} has no trials that make a curve; give it more seeds."
-        searched = tuple(replace(study.systems[0], name=side) for side, study in studies.items())
-        return Study(info.slo or "", (info.goal,), searched, (), sides=True)
-    rows = comparison.of_metric("attainment")
-    if info.refused or not rows:
-        return "The runs have no SLO in common, so there is no attainment to draw; give --slo ttft=0.25,tpot=0.1."
-    axis = _one_axis(rows)
-    if isinstance(axis, str):
-        return axis
-    name, values = axis
-    order = np.argsort(values).tolist()
-    rows, values = [rows[i] for i in order], [values[i] for i in order]
-    systems = tuple(_system(comparison, rows, values, side, name) for side in SIDES)
-    return Study(info.slo or "", (info.goal,), systems, (), axis=name, sides=True)
-
-
-def _system(comparison: Comparison, rows: Sequence[Row], values: Sequence[float], side: str, axis: str) -> System:
-    """A side at the `values` of an axis; of a rate its GPUs count."""
-    goal, gpus = comparison.info.goal, comparison.info.on(side).system.get("gpus")
-    points = []
-    for row, value in zip(rows, values, strict=True):
-        alike = {text: other for metric, text in comparison.bounds for other in comparison.of_metric(metric)
-                 if other.point == row.point}  # fmt: skip
-        bounds = tuple(bound_of(text, spread(_side_values(other, side), most=1.0)) for text, other in alike.items())
-        pairs = _side_values(row, side)
-        points.append(Point(value, len(pairs), 0, 0, 0, spread(pairs, most=1.0), bounds))
-    shares = [share for row in rows if (share := row.on(side)) is not None]
-    capacities = []
-    if len(shares) == len(rows) and values[0] > 0:
-        cross = crossing(values, shares, [WEIGHT] * len(shares), goal)
-        capacities.append(Capacity(goal, cross.at, None, None, "interpolated", "", cross.side))
-    counted_gpus = gpus if axis == "rate" and isinstance(gpus, int) and gpus > 0 else None
-    return System(side, counted_gpus, tuple(points), tuple(capacities))
-
-
-def _side_values(row: Row, side: str) -> Sequence[float | None]:
-    """Of each pair; of an answer without them that of the side."""
-    return row.values.on(side) or [row.on(side)]
-
-
-def _one_axis(rows: Sequence[Row]) -> tuple[str, list[float]] | str:
-    """The one number in which the points differ: its name and values; the sentence that says why there is none."""
-    points = [row.point for row in rows]
-    if len(rows) < 2:
-        return "Runs at one rate are no curve over the rate: compare two sweeps or two searches (bench sweep --out)."
-    names = list(dict.fromkeys(name for point in points for name in point))
-    varied = [name for name in names if len({point.get(name) for point in points}) > 1]
-    if len(varied) != 1:
-        return f"The points differ in {clean(' and '.join(varied))}, so there is no single axis; compare one of them."
-    try:
-        return varied[0], [float(str(point.get(varied[0])).removesuffix("/s")) for point in points]
-    except ValueError:
-        return (
-            f"The points differ in {clean(varied[0])}, which is no number; the table of the gates has a row for each."
-        )
 
 
 def cdf_difference(comparison: Comparison) -> go.Figure | str:

@@ -60,9 +60,7 @@ def attainment_rate(study: Study) -> go.Figure | str:
         labels += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
     if len(lines) > _WITH_BOUNDS:  # bands over bands would hide the curves
         style.at_a_press(drawn, "bands", [i for i, trace in enumerate(drawn.data) if not trace.line.width])
-    lowest = [100 * point.attainment.ends[0] for line in lines for point in line.points if point.attainment is not None]
-    # two sides that are both high are to be seen apart
-    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN, lowest if study.sides else ()))
+    style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN))
     for goal in study.goals:
         style.level(drawn, goal * 100)
     style.end_labels(drawn, labels, {goal * 100: f"goal {goal * 100:g}%" for goal in study.goals})
@@ -80,7 +78,7 @@ def attainment_rate(study: Study) -> go.Figure | str:
     points = [point for line in lines for point in line.points if point.attainment is not None]
     excluded = in_figure(", ".join(_percentile(points)))
     return style.done(drawn, finding(study), [
-        _seeds_note(points, "pairs" if study.sides else "seeds", pressed=len(lines) > _WITH_BOUNDS),
+        _seeds_note(points, pressed=len(lines) > _WITH_BOUNDS),
         "The line is a monotone fit." if any(map(_searched, lines)) else "",
         style.HOLLOW if any(point.overloaded for point in points) else "",
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
@@ -150,18 +148,18 @@ def _percentile(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(bound.text for p in points for bound in p.bounds if bound.percentile is not None))
 
 
-def _seeds_note(points: Sequence[Point], over: str, *, pressed: bool = False) -> str:
+def _seeds_note(points: Sequence[Point], *, pressed: bool = False) -> str:
     """What the ends of the bands are, and over how many seeds."""
     least, most = (end(point.seeds for point in points) for end in (min, max))
     if most < 2:
         return "One run at each point, so there is no band."
     intervals = [point.attainment is not None and point.attainment.low is not None for point in points]
-    what = f"the range of the {over}"
+    what = "the range of the seeds"
     if any(intervals):
         rest = "" if all(intervals) else f", or {what} where they do not give one"
-        what = f"95% interval of the mean over {over}{rest}"
+        what = f"95% interval of the mean over seeds{rest}"
     bands = "Bands (at a press of the button)" if pressed else "Bands"
-    return f"{bands}: {what} ({over}: {least if least == most else f'{least} to {most}'})."
+    return f"{bands}: {what} (seeds: {least if least == most else f'{least} to {most}'})."
 
 
 def _rule(study: Study) -> str:

@@ -56,7 +56,7 @@ def lines(study: Study, *, least: int = 2) -> list[Line]:
             look,
             f"{in_figure(system.name)}: " if len(used) > 1 else "",
         )
-        for system, look in zip(used, style.SIDES.values() if study.sides else style.SYSTEMS, strict=False)
+        for system, look in zip(used, style.SYSTEMS, strict=False)
     ]
 
 

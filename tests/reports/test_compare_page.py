@@ -15,15 +15,13 @@ from msgspec import structs
 from harness.cli import main
 from harness.data import codec
 from harness.experiments import answers
-from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.compare.compare_json import CompareAnswer, Refusal, SideValues
-from harness.stats.crossing import crossing
+from harness.experiments.compare.compare_json import CompareAnswer, Refusal
 from reports import answers as pages
 from reports import comparison, figures
 from reports.answers import compare
 from reports.comparison import TIMES_S
 from reports.document import Table
-from reports.figures.compare import WEIGHT, cdf_difference, forest, sides_rate
+from reports.figures.compare import cdf_difference, forest
 
 Comparison = comparison.Comparison
 SYSTEM = ["--workload", "chatbot", "--backend", "sim", "--latency", "abc:distserve", "--slo", "ttft=0.25,tpot=0.1",
@@ -139,34 +137,10 @@ def test_a_loss_beyond_the_axis_has_an_arrow(sweeps: Comparison) -> None:
     assert ("triangle-right",) == tuple(arrow.marker.symbol)
 
 
-def test_curves_are_those_of_the_answer(sweeps: Comparison) -> None:
-    """The curve would show another comparison than the table below it."""
-    figure = drawn(sides_rate, sweeps)
-    rows = sweeps.of_metric("attainment")
-    base = [row.base or 0.0 for row in rows]
-    at = crossing([1.0, 2.0, 4.0], base, [WEIGHT] * 3, 0.9).at
-
-    assert at is not None
-    assert pytest.approx([100 * share for share in base]) == trace(figure, "base: all bounds").y
-    assert [1.0, 2.0, 4.0] == list(trace(figure, "head: all bounds").x)
-    assert "only" in "".join(t.name for t in figure.data)  # the bound that is met furthest from all of them
-    assert f"base sustains most: {at:.2f} req/s" in figures.finding(figure)
-    assert any(pytest.approx(at) == s.x0 for s in figure.layout.shapes if s.x0 == s.x1)
-
-
-def test_rates_are_divided_by_the_gpus_of_each_side(sweeps: Comparison) -> None:
-    """A system of twice the GPUs would look twice as good as it is."""
-    head = structs.replace(sweeps.info.head, system={**sweeps.info.head.system, "gpus": 2})
-    figure = drawn(sides_rate, dataclasses.replace(sweeps, info=sweeps.info.change(head=head)))
-
-    assert [0.5, 1.0, 2.0] == list(trace(figure, "head: all bounds").x)
-    assert "rate per GPU (req/s per GPU)" == figure.layout.xaxis.title.text
-
-
 def test_requests_that_changed_sides_are_the_difference_of_the_answer(sweeps: Comparison) -> None:
     """Requests of one side would be compared with others of the other side, or with others than the verdict's."""
     point = sweeps.info.pairs[sweeps.contrasts[0].pair - 1].point
-    [row] = [row for row in sweeps.of_metric("attainment") if row.point == point]
+    [row] = [row for row in sweeps.info.rows if (row.metric, row.point) == ("attainment", point)]
     shares = [np.mean([(c.met["both"] + c.met[side]) / c.requests for c in sweeps.contrasts])
               for side in ("base", "head")]  # fmt: skip
 
@@ -204,17 +178,6 @@ def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], hom
     assert min(4, len(gates)) == len(page.numbers)
     assert page.good or any(page.numbers[0][0].startswith(row.label) for row in gates if row.verdict == "regressed")
     assert [f"bench compare {home / 'old'} {home / 'new'}"] == list(page.commands) or name != "sweeps"
-
-
-def test_curves_that_are_all_high_are_seen_apart(sweeps: Comparison) -> None:
-    """Two systems between 97 and 99 % would be one line at the top of the figure; a cut axis has to say so."""
-    values = SideValues([0.98], [0.97])
-    rows = [structs.replace(row, base=0.98, head=0.97, values=values) for row in sweeps.info.rows]
-    figure = drawn(sides_rate, dataclasses.replace(sweeps, info=sweeps.info.change(gates=[], shown=rows)))
-
-    assert (90, 100.4) == pytest.approx(figure.layout.yaxis.range)
-    assert "requests within the SLO (%, from 90)" == figure.layout.yaxis.title.text
-    assert figures.finding(figure).endswith("is not crossed by any of the rates tried: attainment is above it.")
 
 
 @pytest.mark.parametrize("verdict", ["improved", "inconclusive", "invalid", "refused"])
@@ -261,29 +224,6 @@ def test_another_run_in_the_place_is_not_taken_for_it(home: Path, tmp_path: Path
 
     assert () == found.contrasts
     assert "put their folders where the comparison found them" in str(cdf_difference(found))
-
-
-def searched(capacity_rps: float, gpus: int) -> CapacityAnswer:
-    """A search."""
-    curve = [
-        {"rate_rps": rate, "attainment": share, "least": share - 0.01, "most": share + 0.01, "overloaded": 0,
-         "falling": share}
-        for rate, share in ((0.8 * capacity_rps, 0.97), (1.1 * capacity_rps, 0.85))
-    ]  # fmt: skip
-    slo = {"text": "ttft=0.25", "bounds": [{"metric": "ttft", "limit": 0.25}], "goal": 0.9}
-    answer = {"goal": 0.9, "capacity_rps": capacity_rps, "low_rps": 0.98 * capacity_rps, "high_rps": None}
-    return codec.of(CapacityAnswer, {"backend": {"gpus": gpus}, "curve": curve, "answers": [answer], "slo": slo})
-
-
-def test_two_searches_are_drawn_with_their_capacities(sweeps: Comparison) -> None:
-    """A comparison of capacities would not show their curves."""
-    both = {"base": searched(4.0, 1), "head": searched(6.0, 2)}
-    figure = drawn(sides_rate, dataclasses.replace(sweeps, searches=both))
-
-    assert [3.2, 4.4] == pytest.approx(list(trace(figure, "base: all bounds, as found").x))
-    assert [2.4, 3.3] == pytest.approx(list(trace(figure, "head: all bounds, as found").x))
-    found = "At 90% base sustains most: 4.00 req/s per GPU, found by a search."
-    assert found == figures.finding(figure)
 
 
 @pytest.fixture
