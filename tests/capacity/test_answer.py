@@ -114,6 +114,14 @@ def test_a_side_of_few_requests_is_shown_as_likely(system):
     assert "too few to be sure" in " ".join(capacity.notes(CapacityAnswer(), one))
 
 
+def test_a_rate_that_few_requests_met_is_no_side_of_a_high_goal(system):
+    """12 of 12 meet a goal of 99 % at any rate: 'likely above 1.4 req/s' was 1.7 times what a server sustained."""
+    bracket = system(knee_rps=3.0).searched(budget_s=30.0, from_rps=2.0, goal=0.99).bracket
+
+    assert bracket.low is None
+    assert 4.0 == bracket.high.rate_rps
+
+
 @pytest.fixture
 def ramp_of(system):
     """The bracket of a ramp in which so many requests met at each rate, and the rates that were tried."""
