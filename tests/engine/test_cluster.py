@@ -11,7 +11,6 @@ import pytest
 
 from backends.engine import Engine
 from harness.api import Ended, Request
-from harness.errors import UsageError
 from workloads.content.tokens import Tokens
 
 
@@ -111,13 +110,3 @@ def test_executors_end_with_the_engine(wait_for):
 
     assert 3 == len(left)
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [({"prefill": "1:tp=2"}, "tp does not apply to the executor 'llama'"), ({"link": "nvlink"}, "is that of a GPU")],
-)
-def test_executors_refuse_in_a_cluster_what_they_cannot_do(fields, words):
-    """Other processes meet the mistake; the user must read it all the same."""
-    with pytest.raises(UsageError, match=words):
-        run(Engine(**{"prefill": "1", "decode": "1", **fields}), serving([]))

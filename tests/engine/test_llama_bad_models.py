@@ -150,26 +150,6 @@ def test_tensors_that_are_computed_anyway_are_ignored(kit: Any, tmp_path: Path) 
     assert Llama(model=str(folder)).vocab_size == 160
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("llama:model=nowhere", "There is no model folder 'nowhere'; give the path of a folder with config.json."),
-        ("llama:head_dim=31", "llama: the head dimension must be even for rotary embedding, got 31."),
-        ("llama:kv_heads=3", "llama: heads (4) must be a multiple of kv_heads (3)."),
-        ("llama:layers=0", "llama: layers must be at least 1, got 0."),
-        ("llama:heads=0", "llama: heads must be at least 1, got 0."),
-        ("llama:threads=0", "threads must be at least 1, got 0."),
-        ("llama:seed=-1", "seed must not be negative, got -1."),
-        ("llama:dtype=float16", "dtype must be one of float32, float64, got 'float16'."),
-        ("llama:layer=3", "llama has no argument 'layer'. Did you mean 'layers'?"),
-    ],
-)
-def test_a_wrong_spec_is_reported_in_one_sentence(spec: str, words: str) -> None:
-    """A typing error in `engine:` options would end in a traceback."""
-    with pytest.raises(UsageError, match=re.escape(words)):
-        make("executors", spec)
-
-
 def test_the_registry_finds_it() -> None:
     """The executor of the engine could not be chosen."""
     assert find("executors", "llama") is Llama

@@ -146,13 +146,6 @@ def test_flips_follow_long_prompts():
     assert shares["slo-flip"] > shares["min-load"] + 0.2
 
 
-@pytest.mark.parametrize("router", ["slo-flip", "replan"])
-def test_roles_do_not_flip_under_policies_of_one_role(router):
-    """A decode scheduler that gets prompts would compute them by a rule that was never published."""
-    with pytest.raises(UsageError, match="policy of the prefill replicas is for prefill alone; give one that runs"):
-        Sim(prefill="1", decode="1", router=router)
-
-
 def test_a_request_can_be_served_whole_where_its_prompt_is_computed():
     """The relaxed side of co-location, and prompts on decode replicas, would need a role of their own."""
 

@@ -12,7 +12,6 @@ from backends.serving.journal import Journal
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Request
-from harness.errors import UsageError
 from harness.validity.checks import late_steps
 from replay._alone import turns_of
 
@@ -144,19 +143,3 @@ def test_more_than_one_step_in_a_hundred_may_not_be_late(late, valid):
 
     assert valid is (not found)
     assert valid or "11 of 1,000 steps (1.10%) more than 1 ms late, at most 4.2 ms" in found[0].message
-
-
-@pytest.mark.parametrize(
-    ("executor", "given", "words"),
-    [
-        ("paced:latency=fit6", {"hardware": "h100", "model": "llama3.1-8b"}, "front end of its own"),
-        ("paced:latency=nothing", {}, "No latency model named 'nothing'"),
-        ("paced", {"dtype": "float64"}, "dtype does not apply to the executor 'paced'"),
-        ("llama", {"hardware": "h100"}, "hardware does not apply to the executor 'llama'"),
-        ("paced", {"model": "opt-175b"}, "needs 35.* GB of weights|use tp"),
-    ],
-)
-def test_what_an_executor_cannot_do_is_one_sentence(executor, given, words):
-    """An option that is ignored in silence is believed to have had an effect."""
-    with pytest.raises(UsageError, match=words):
-        cluster_of(executor, given)

@@ -7,7 +7,6 @@ import pytest
 from backends.serving.routing import Drain, Hold, Migrate, Reject, Scale, Send, SetRole
 from backends.sim import Sim
 from harness.api import Request
-from harness.errors import UsageError
 from harness.registry import make
 
 STEP = "linear:base_s=1,prefill_token_s=0,decode_seq_s=0"
@@ -178,16 +177,6 @@ def test_a_live_migration_stops_a_sequence_for_its_last_stage_only(acting):
     assert 5.017 == pytest.approx(action.end_s)
     assert ("ok", 1) == found[0][:2]
     assert [1, 2, 3, 4, 5, 6.017, 7.017, 8.017, 9.017] == pytest.approx(found[0][2])
-
-
-def test_a_router_that_acts_is_refused_where_nothing_could_act():
-    """A link that is never used, or a cluster without decode replicas, is a mistake of the user."""
-    with pytest.raises(UsageError, match="Without prefill and decode replicas there is no link"):
-        Sim(replicas=2, link="25Gbps")
-    with pytest.raises(UsageError, match="replicas 0 to 1"):
-        Sim(replicas=2, fail="replica:2@1s")
-    with pytest.raises(UsageError, match="comes up after it went down"):
-        Sim(replicas=2, fail="0@2s..1s")
 
 
 def test_a_router_hears_what_ended(acting):

@@ -124,12 +124,6 @@ def test_a_shape_that_cannot_be_is_refused(shape: Shape, message: str) -> None:
         catalog.weight_bytes(catalog.model("deepseek-v3"), shape)
 
 
-def test_expert_parallelism_needs_experts() -> None:
-    """`ep` on a dense model would otherwise be ignored."""
-    with pytest.raises(UsageError, match="llama3-8b has none; leave out ep"):
-        Shape(dp=2, ep=2).check(catalog.model("llama3-8b"))
-
-
 @pytest.mark.parametrize("name", ["gpt-oss-120b", "gemma3-27b", "llama4-scout"])
 @pytest.mark.parametrize("seqs", [1, 16, 256, 1024])
 def test_counted_blocks_hold_any_mix_of_lengths(name: str, seqs: int) -> None:

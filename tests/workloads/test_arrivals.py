@@ -8,8 +8,6 @@ import pytest
 from scipy import stats
 
 from harness.api import Arrivals
-from harness.errors import UsageError
-from harness.registry import make
 from workloads.arrivals import _operational
 from workloads.arrivals.builtin import Constant, Gamma, Poisson
 
@@ -89,23 +87,3 @@ def test_extreme_burstiness_still_moves_forward() -> None:
 
     assert np.all(np.diff(at_s) >= 0)
     assert at_s[-1] > 0
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("poisson:rate=0", "rate_rps must be above 0"),
-        ("poisson:rate=-1", "rate_rps must be above 0"),
-        ("constant:rate=0", "rate_rps must be above 0"),
-        ("gamma:cv=0", "cv must be between"),
-        ("gamma:cv=1000", "cv must be between"),
-        ("gamma:cv=x", "cv must be a number"),
-        ("gamma:shape=2", "no argument 'shape'"),
-        ("gama", "Did you mean 'gamma'"),
-        ("trace", "path must be given"),
-    ],
-)
-def test_wrong_arrivals_are_one_sentence(spec: str, words: str) -> None:
-    """If this failed, a typing mistake would end in a traceback or in a run of something else."""
-    with pytest.raises(UsageError, match=words):
-        make("arrivals", spec)

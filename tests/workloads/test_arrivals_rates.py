@@ -10,7 +10,6 @@ import pytest
 from scipy import stats
 
 from harness.api import GapLaw
-from harness.errors import UsageError
 from harness.registry import make
 from harness.stats.arrivals import autocorrelation, counts, dispersion, gap_cv, window_cvs
 
@@ -252,36 +251,3 @@ def test_weibull_gaps_have_the_requested_law_and_spread(spec: str, cv: float) ->
     np.testing.assert_allclose(
         stats.weibull_min(member.gap_shape, scale=member.scale_s).cdf([0.01, 0.2, 3]), member.gap_cdf([0.01, 0.2, 3])
     )
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("weibull:shape=0.7,cv=2", "leave one of them out"),
-        ("weibull:shape=0", "shape must be between"),
-        ("weibull:cv=1e9", "cv must be between"),
-        ("mmpp:levels=1/x", "levels must be numbers joined by '/'"),
-        ("mmpp:levels=0/0", "levels must be >= 0 and not all 0"),
-        ("mmpp:levels=1/-2", "levels must be >= 0"),
-        ("mmpp:levels=1/2/3", "one value for each of 2 or more states"),
-        ("mmpp:dwells=1s/-1s", "dwells must be > 0"),
-        ("mmpp:dwells=1s/soon", "dwells must be durations"),
-        ("ramp:from=-1", "from_rps must not be negative"),
-        ("ramp:from=0,to=0", "nothing would ever arrive"),
-        ("ramp:over=0", "over_s must be above 0"),
-        ("steps:levels=1//2", "levels must be numbers"),
-        ("steps:levels=1/0,then=hold", "the last of levels is 0"),
-        ("steps:then=holds", "Did you mean 'hold'"),
-        ("spike:for=10s,every=5s", "every_s must be longer than for_s"),
-        ("spike:factor=-1", "factor must not be negative"),
-        ("diurnal:ratio=0.5", "ratio must be at least 1"),
-        ("diurnal:hours=7", "hours must be at least 2"),
-        ("diurnal:start_day=7", "start_day must be between 0"),
-        ("diurnal:peak_h=24", "peak_h must be at least 0"),
-        ("diurnal:weekend=-1", "weekend must not be negative"),
-    ],
-)
-def test_wrong_rates_are_one_sentence(spec: str, words: str) -> None:
-    """If this failed, a typing mistake would end in a traceback or in a run of something else."""
-    with pytest.raises(UsageError, match=words):
-        make("arrivals", spec)

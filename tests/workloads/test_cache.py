@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import UsageError
 from workloads import traces
 from workloads.trace_tools.cache import Hits, Lru, distinct_blocks, from_spec
 
@@ -113,22 +112,3 @@ def test_no_blocks_no_ratio() -> None:
 def test_capacities(spec: str, capacity: int) -> None:
     """A cache of another size than requested would be replayed."""
     assert capacity == from_spec(spec, 512).capacity_blocks
-
-
-@pytest.mark.parametrize(
-    ("spec", "what"),
-    [
-        ("lfu:tokens=3M", "No cache named 'lfu'"),
-        ("lru", "one capacity"),
-        ("lru:tokens=3M,blocks=8", "one capacity"),
-        ("lru:bytes=3M", "one capacity"),
-        ("lru:tokens=many", "must be a number"),
-        ("lru:tokens=-3", "must be a number"),
-        ("lru:tokens=3T", "must be a number"),
-        ("lru:tokens=511", "less than one block of 512"),
-    ],
-)
-def test_wrong_capacities_are_reported(spec: str, what: str) -> None:
-    """A wrong spec would be a traceback, or a cache of nothing."""
-    with pytest.raises(UsageError, match=what):
-        from_spec(spec, 512)

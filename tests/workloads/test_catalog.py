@@ -15,8 +15,6 @@ from workloads import catalog, replay
 from workloads.lengths.builtin import Fixed
 from workloads.mixed import Mixed
 
-MIXED = ["chatbot", "code", "summarization"]
-
 
 def draw(loaded: catalog.Loaded, count: int, seed: int = 0) -> list[Request]:
     return list(Schedule.draw(loaded.workload, seed=seed, requests=count))
@@ -230,37 +228,14 @@ def test_bounds_of_a_class_travel_with_each_request() -> None:
     assert ("long", 2.0, None) == (request.tag, request.slo_ttft_s, request.slo_tpot_s)
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "words"),
-    [
-        ("chatbott", {}, "No workload named 'chatbott'. Did you mean 'chatbot'?.*code.*fixed"),
-        ("fixd:prompt=3", {}, "No workload named 'fixd'. Did you mean 'fixed'"),
-        ("", {}, "the name is missing"),
-        ("chatbot:rate=2", {}, "preset chatbot takes no arguments; use --rate"),
-        ("chatbot", {"rate_rps": 0.0}, "--rate must be above 0"),
-        ("chatbot", {"rate_rps": float("nan")}, "--rate must be above 0"),
-        ("chatbot", {"arrivals": "gama"}, "Did you mean 'gamma'"),
-        ("chatbot", {"lengths": "shargpt"}, "Did you mean 'sharegpt'"),
-        ("chatbot", {"content": "token"}, "Did you mean 'tokens'"),
-        ("chatbot", {"rate_rps": 4.0, "arrivals": "poisson:rate=2"}, "--rate 4 and 'poisson:rate=2' give two rates"),
-        ("deck-slots", {"rate_rps": 4.0}, "deck-slots is a list of requests .* leave out --rate"),
-        ("deck-slots", {"arrivals": "poisson"}, "leave out --arrivals"),
-        ("deck-orca", {"lengths": "fixed"}, "leave out --lengths"),
-    ],
-)
-def test_what_does_not_go_together_is_one_sentence(name: str, given: dict[str, object], words: str) -> None:
-    """If this failed, a typing mistake or a contradiction would be settled in silence."""
-    with pytest.raises(UsageError, match=words):
-        catalog.load(name, **given)  # type: ignore[arg-type]  # a table of arguments
-
-
-def test_a_rate_for_recorded_arrivals_is_refused_with_a_way_out(trace: Path) -> None:
-    """If this failed, --rate would be ignored, or would bend a trace without saying how."""
-    with pytest.raises(UsageError, match="come at their recorded times; leave out --rate, or draw arrivals"):
-        catalog.load("chatbot", rate_rps=2.0, arrivals=f"trace:{trace}")
-
-
 def test_an_unknown_preset_has_its_nearest_name() -> None:
     """If this failed, `bench explain` or `bench init` would end in a missing file."""
     with pytest.raises(UsageError, match=r"No preset named 'chatbo'. Did you mean 'chatbot'"):
         catalog.preset_text("chatbo")
+
+
+@pytest.mark.parametrize("rate_rps", [0.0, float("nan")])
+def test_a_rate_of_nothing_is_refused_in_code_too(rate_rps: float) -> None:
+    """If this failed, a run made in Python would never send its first request."""
+    with pytest.raises(UsageError, match="--rate must be above 0"):
+        catalog.load("chatbot", rate_rps=rate_rps)

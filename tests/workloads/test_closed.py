@@ -8,7 +8,6 @@ import pytest
 
 from harness.api import WARM_UP, Request
 from harness.data.schedule import Schedule
-from harness.errors import UsageError
 from harness.registry import make
 from workloads import catalog
 from workloads.arrivals import closed
@@ -98,31 +97,6 @@ def test_the_rate_is_not_known_before_the_answers() -> None:
     assert loaded.arrivals_rps is None
     assert loaded.gap_cdf is None
     assert "at the rate that the answers allow" in catalog.explain("fastgen-1200-60")
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("closed:users=0", "users must be between 1 and"),
-        ("closed:think=-1s", "think_s must not be negative"),
-        ("closed:ramp=-1s", "ramp_s must not be negative"),
-        ("closed:law=uniform", "law must be one of exponential, fixed"),
-        ("closed:least_cycle=0s", "least_cycle_s must be above 0"),
-    ],
-)
-def test_what_makes_no_sense_is_one_sentence(spec: str, words: str) -> None:
-    """If this failed, a typing mistake would become a strange load."""
-    with pytest.raises(UsageError, match=words):
-        make("arrivals", spec)
-
-
-def test_a_closed_loop_takes_no_rate() -> None:
-    """If this failed, a rate would be ignored."""
-    words = "--rate 4 does not go with 'closed:users=3': in a closed loop the answers decide the rate"
-    with pytest.raises(UsageError, match=words):
-        catalog.load("chatbot", arrivals="closed:users=3", rate_rps=4.0)
-    with pytest.raises(UsageError, match="in a closed loop the answers decide"):
-        catalog.load("decode-heavy", rate_rps=3.0)
 
 
 def test_a_closed_preset_can_be_run_with_other_arrivals() -> None:

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 import make_coding_agent
-from harness.errors import UsageError
 from harness.registry import make
-from workloads import catalog, traces
+from workloads import traces
 from workloads.mixed import Streams, Tasks, pairs_from, starts_of
 from workloads.sessions import coding_agent
 from workloads.sessions.coding_agent import BESIDE_TOKENS, CodingAgent
@@ -74,9 +73,3 @@ def test_a_context_that_starts_again_shares_nothing_but_the_common_prefix() -> N
     assert 0.01 < again.sum() / later.sum() < 0.03
     assert (t.first_block[again] >= (t.first_block + t.blocks)[np.flatnonzero(again) - 1]).all()
     assert (np.diff(t.prompt_tokens)[(later & ~again)[1:]] >= 0).all()
-
-
-def test_limits_that_hold_no_answer_are_refused() -> None:
-    """Prompts would have no token left."""
-    with pytest.raises(UsageError, match="limit_tokens must be at least 27,010"):
-        catalog.load("coding-agent:limit=20000")

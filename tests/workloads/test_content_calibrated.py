@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import Request
-from harness.errors import UsageError
-from harness.registry import make
 from workloads.content.calibrated import WORDS, Calibrated
 
 Server = Callable[[str], int]
@@ -133,9 +131,3 @@ def test_words_are_plain_and_different() -> None:
     """If this failed, a word would count for two."""
     assert len(set(WORDS)) == len(WORDS)
     assert all(word.isascii() and word.isalpha() and word.islower() for word in WORDS)
-
-
-def test_no_first_guess_is_one_sentence() -> None:
-    """If this failed, a typing mistake would end in a traceback."""
-    with pytest.raises(UsageError, match="tokens_per_word must be above 0"):
-        make("content", "calibrated:tokens_per_word=0")

@@ -232,15 +232,11 @@ def test_the_facts_name_the_tokenizer(built: Any) -> None:
 
 def test_wrong_tokenizers_are_one_sentence(built: Any, tmp_path: Path) -> None:
     """If this failed, a typing mistake would end in a traceback of a library."""
-    (tmp_path / "broken.json").write_text('{"a": 1}')
     numbers = Tokenizer(models.WordLevel({str(i): i for i in range(100)}, unk_token="7"))
     numbers.save(str(tmp_path / "numbers.json"))
 
     for spec, words in {
-        "text": "tokenizer must be given",
-        f"text:{tmp_path}/none.json": "No tokenizer '.*none.json'",
         f"text:{tmp_path}": "No tokenizer",
-        f"text:{tmp_path}/broken.json": "is not a tokenizer.json",
         f"text:{tmp_path}/numbers.json": "has no 16 words .* use --content calibrated",
     }.items():
         with pytest.raises(UsageError, match=words):

@@ -218,22 +218,6 @@ def test_a_model_file_replays_whole_sessions(tmp_path, model):
     assert Lru().replay(rows).ratio > 0.5
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"sessions": "single"}, "Sessions of a model are fitted:count=20"),
-        ({"start_s": 3.0}, "--start is for a recorded trace"),
-        ({"reader": "csv"}, "--reader is for a recorded trace"),
-    ],
-)
-def test_options_of_recorded_traces_are_refused_for_a_model(tmp_path, model, options, message):
-    """They would be ignored without a word."""
-    model.save(file := tmp_path / "model.json")
-
-    with pytest.raises(UsageError, match=message):
-        replay.load(str(file), **options)
-
-
 def test_a_model_without_whole_sessions_says_why(tmp_path):
     """A user would look for the mistake in the command line."""
     plain = made(unnamed(chats(seed=2)))

@@ -156,21 +156,6 @@ def test_merging_waits_for_the_slower_stream():
     assert [0, 1, 0, 1, 1] == which.tolist()
 
 
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({}, "number of requests or the duration"),
-        ({"requests": 0}, "at least 1"),
-        ({"duration_s": -1.0}, "longer than 0"),
-        ({"requests": 5, "rate_rps": 0.0}, "> 0 req/s"),
-    ],
-)
-def test_limits_that_make_no_sense_are_refused(limits, message):
-    """An endless or an empty schedule would be drawn."""
-    with pytest.raises(UsageError, match=message):
-        generated(plain(), **limits)
-
-
 def test_the_plug_ins_draw_what_the_model_says(tmp_path):
     """`--arrivals fitted:FILE` would be something else than `bench trace generate`."""
     model().save(tmp_path / "model.json")
@@ -183,15 +168,6 @@ def test_the_plug_ins_draw_what_the_model_says(tmp_path):
     assert 100.0 == pytest.approx(len(at_s) / at_s[-1], rel=0.1)
     np.testing.assert_allclose(sampler.mean_tokens, pairs.mean(axis=0), rtol=0.02)
     assert "made" == sampler.facts["file"]
-
-
-@pytest.mark.parametrize(("service", "message"), [("chta", "Did you mean 'chat'"), ("x", "Known: api, chat")])
-def test_an_unknown_service_is_named_with_those_there_are(tmp_path, service, message):
-    """A typing error would mix all services."""
-    model().save(tmp_path / "model.json")
-
-    with pytest.raises(UsageError, match=message):
-        registry.make("arrivals", f"fitted:{tmp_path / 'model.json'},service={service}")
 
 
 def with_sessions(tmp_path):
@@ -221,9 +197,16 @@ def test_sessions_are_drawn_from_their_starts_and_what_is_new_in_a_turn(tmp_path
     assert {(100, 30), (10, 30)} == set(pairs)
 
 
-def test_a_trace_without_sessions_has_no_starts_to_draw(tmp_path):
-    """Requests would be taken for sessions."""
-    plain().save(tmp_path / "model.json")
-
-    with pytest.raises(UsageError, match="no sessions were fitted"):
-        registry.make("arrivals", f"fitted:{tmp_path / 'model.json'},of=sessions")
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        ({}, "number of requests or the duration"),
+        ({"requests": 0}, "at least 1"),
+        ({"duration_s": -1.0}, "longer than 0"),
+        ({"requests": 5, "rate_rps": 0.0}, "> 0 req/s"),
+    ],
+)
+def test_limits_that_make_no_sense_are_refused(limits, message):
+    """An endless or an empty schedule would be drawn."""
+    with pytest.raises(UsageError, match=message):
+        generated(plain(), **limits)

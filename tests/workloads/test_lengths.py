@@ -12,7 +12,6 @@ from scipy import stats
 
 import make_lengths
 from harness.api import Lengths
-from harness.errors import UsageError
 from harness.registry import find, make
 from workloads.lengths._empirical import load
 from workloads.lengths.builtin import Lognormal, Uniform
@@ -150,35 +149,6 @@ def test_both_bounds_of_a_uniform_come_out() -> None:
 
     assert {2, 3, 4} == set(drawn[:, 0].tolist())
     assert {7} == set(drawn[:, 1].tolist())
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("fixed:prompt=0", "prompt_tokens must be between 1"),
-        ("fixed:output=-3", "output_tokens must be between 1"),
-        ("fixed:prompt=1.5", "prompt_tokens must be a whole number"),
-        ("fixed:prompts=3", "Did you mean 'prompt_tokens'"),
-        ("uniform:prompt_min=9,prompt_max=8", "prompt_max_tokens must be at least prompt_min_tokens"),
-        ("lognormal:prompt_mean=0", "prompt_mean_tokens must be between 1"),
-        ("lognormal:prompt_cv=0", "prompt_cv must be between"),
-        ("lognormal:output_cv=50", "output_cv must be between"),
-        ("lognormal:max_total=5", "max_total_tokens=5 leaves"),
-        ("lognormal:max_total=1", "max_total_tokens must be at least 2"),
-        ("lognormal:prompt_clip=9..8", "least and the most tokens, such as 8..4000, got '9..8'"),
-        ("lognormal:output_clip=40", "output_clip must be the least and the most tokens"),
-        ("lognormal:output_clip=1..99999999", "must not exceed 10,000,000 tokens"),
-        ("lognormal:output_clip=4..600,max_total=4096", "exclude each other"),
-        ("sharegpt:preparation=distserv", "Did you mean 'distserve'"),
-        ("sharegpt:8k", "preparation must be one of"),
-        ("humaneval:x=1", "takes no|no argument"),
-        ("sharegtp", "Did you mean 'sharegpt'"),
-    ],
-)
-def test_wrong_lengths_are_one_sentence(spec: str, words: str) -> None:
-    """If this failed, a typing mistake would end in a traceback or in other lengths."""
-    with pytest.raises(UsageError, match=words):
-        make("lengths", spec)
 
 
 def test_an_unknown_preparation_is_refused_in_code_too() -> None:

@@ -98,9 +98,3 @@ def test_a_header_of_commas_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"wide.csv', line 1: 1,000,001 columns, and at most 10,000 are read"):
         read(str(file))
-
-
-@pytest.mark.parametrize("spec", ["csv:max_rows=0", "csv:max_expansion=-1", "csv:max_line=nan", "csv:max_lines=5"])
-def test_a_limit_that_is_none_is_refused(spec: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"must|max_line_bytes"):
-        read(str(tmp_path / "any.csv"), spec)

@@ -201,8 +201,6 @@ def test_recorded_arrivals_are_split_unchanged(tmp_path: Path) -> None:
 
     assert 50 == loaded.requests == len(drawn)
     np.testing.assert_allclose(stamps - stamps[0], drawn.table["scheduled_s"].to_numpy(), atol=1e-3)
-    with pytest.raises(UsageError, match="recorded times; leave out --rate"):
-        catalog.load("two-scenario", arrivals=f"trace:{tmp_path / 'trace.csv'}", rate_rps=2.0)
 
 
 def test_copies_of_a_class_have_the_requested_popularity() -> None:
@@ -240,22 +238,3 @@ def test_a_preset_file_that_is_wrong_is_reported_in_a_sentence(tmp_path: Path, t
 
     with pytest.raises(UsageError, match=words):
         catalog.load(str(tmp_path / "mine.toml"))
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "words"),
-    [
-        ("slo-mix", {"lengths": "fixed"}, "is a mix of classes with parts of their own; leave out --lengths"),
-        ("slo-mix", {"sessions": "fixed"}, "leave out --sessions"),
-        ("slo-mix", {"arrivals": "poisson:rate=2", "rate_rps": 4.0}, "give two rates; leave one of them out"),
-        ("slo-mix", {"arrivals": "closed"}, "a closed loop has no rate to share out"),
-        ("multi-tenant:tenant=3", {}, "Did you mean 'tenants'"),
-        ("multi-tenant:tenants=x", {}, "tenants must be a whole number"),
-        ("multi-tenant:3", {}, "takes tenants, zipf, share as key=value"),
-        ("missing.toml", {}, "No preset file 'missing.toml'"),
-    ],
-)
-def test_what_does_not_go_with_a_mix_is_one_sentence(name: str, given: dict[str, Any], words: str) -> None:
-    """If this failed, an option would be dropped in silence."""
-    with pytest.raises(UsageError, match=words):
-        catalog.load(name, **given)

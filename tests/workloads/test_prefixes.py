@@ -118,25 +118,6 @@ def test_groups_of_prefixes_are_apart() -> None:
     assert not here & there
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"count": 0}, "count must be between"),
-        ({"tokens": "80/x"}, "tokens must be a length"),
-        ({"tokens": "0"}, "tokens must be between"),
-        ({"zipf": -1.0}, "zipf must be between"),
-        ({"zipf": math.nan}, "zipf must be between"),
-        ({"share": 1.5}, "share must be between"),
-        ({"block_tokens": 0}, "block_tokens must be between"),
-        ({"group": -1}, "group must be between"),
-    ],
-)
-def test_wrong_prefixes_are_one_sentence(given: dict[str, object], words: str) -> None:
-    """If this failed, a typing mistake would end in a traceback or in prefixes of something else."""
-    with pytest.raises(ValueError, match=words):
-        Prefixes(**given)  # type: ignore[arg-type]  # what a user may type
-
-
 @pytest.mark.parametrize(("owner", "count", "first"), [(-1, 1, 0), (MOST_OWNERS, 1, 0), (0, 2, MOST_BLOCKS - 1)])
 def test_ids_outside_their_layout_are_refused(owner: int, count: int, first: int) -> None:
     """If this failed, ids would run into the next owner without a word."""

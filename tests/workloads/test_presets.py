@@ -245,5 +245,3 @@ def test_a_client_pool_is_a_workload(shared_data: Any) -> None:
 
     assert 3.0 == pytest.approx(loaded.rate_rps)
     assert 500 == len(Schedule.draw(loaded.workload, seed=0, requests=500))
-    with pytest.raises(catalog.UsageError, match="draws times and lengths client by client; leave out --arrivals"):
-        catalog.load(f"servegen:{pool}", arrivals="poisson")

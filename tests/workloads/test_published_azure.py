@@ -10,7 +10,6 @@ import pytest
 
 import fit_azure
 from harness.api import Arrivals
-from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
 from workloads import traces
@@ -152,8 +151,6 @@ def test_only_runs_of_minutes_have_an_exact_rate_and_only_where_it_is_wanted() -
         assert make("arrivals", spec) == make("arrivals", spec).for_run(86_400.0)
     loaded = load("chatbot", arrivals="azure", rate_rps=4.0, requests=1200)
     assert "over_s=300" in loaded.arrivals_text
-    with pytest.raises(UsageError, match="over goes with mean=exact"):
-        make("arrivals", "azure:mean=long-run,over=60")
 
 
 @pytest.mark.parametrize(

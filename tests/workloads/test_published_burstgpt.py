@@ -12,7 +12,6 @@ from scipy import special
 
 import fit_burstgpt
 from harness.api import Arrivals
-from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals as stats_arrivals
 from workloads.arrivals import _operational
@@ -206,26 +205,6 @@ def test_a_process_that_was_running_has_no_burst_at_its_start(law: Callable[...,
 
     assert abs(np.mean(counts) - 5) < 4 * np.std(counts) / math.sqrt(len(counts))
     assert shape > 1 or np.mean(ordinary) > 5.3
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("burstgpt:service=apis", "Did you mean 'api'"),
-        ("burstgpt:mode=day", "mode must be one of"),
-        ("burstgpt:mode=figure6", "one service at a time"),
-        ("burstgpt:api,api_share=0.5", "goes with service=both"),
-        ("burstgpt:api_share=1", "above 0 and below 1"),
-        ("burstgpt:rate=0", "rate_rps must be above 0"),
-        ("burstgpt:start_h=24", "start_h must be"),
-        ("burstgpt:start_day=7", "start_day must be"),
-        ("burstgpt:grain=-1", "grain_s must not be negative"),
-    ],
-)
-def test_wrong_options_are_one_sentence(spec: str, words: str) -> None:
-    """If this failed, a typing mistake would end in a traceback or in other arrivals."""
-    with pytest.raises(UsageError, match=words):
-        make("arrivals", spec)
 
 
 def test_an_unknown_service_is_refused_in_code_too() -> None:

@@ -223,22 +223,6 @@ def test_a_pool_draws_the_same_whatever_is_taken(shared_data: Path, reason: Call
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ("clients=0", "at least 1"),
-        ("clients=2", "at most the 1"),
-        ("rate=0", "rate_rps must be"),
-        ("start=-1", "start_s"),
-    ],
-)
-def test_wrong_options_are_one_sentence(pool: Callable[..., str], options: str, words: str) -> None:
-    """If this failed, a typing mistake would end in a traceback or in other arrivals."""
-    path = pool(("0,1,1,Gamma,1,1\n600,1,1,Gamma,1,1\n", None), ("0,0,0,,0,0\n600,0,0,,0,0\n", None))
-    with pytest.raises(UsageError, match=words):
-        catalog.load(f"servegen:{path},{options}")
-
-
-@pytest.mark.parametrize(
     ("dataset", "words"),
     [
         (None, "has no token counts"),

@@ -13,7 +13,6 @@ from scipy import stats
 import make_lengths
 import make_lengths_burstgpt
 from harness.api import Lengths
-from harness.errors import UsageError
 from harness.registry import make
 from workloads.lengths._empirical import load
 
@@ -133,19 +132,6 @@ def test_shipped_burstgpt_figures_are_what_the_script_makes(shared_data: Path) -
 
     assert made.pop("tilt") == pytest.approx(shipped.pop("tilt"), abs=1e-3)
     assert made == shipped
-
-
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("burstgpt:apis", "Did you mean 'api'"),
-        ("arxiv:8k", "takes no arguments"),
-    ],
-)
-def test_wrong_options_are_one_sentence(spec: str, words: str) -> None:
-    """If this failed, a typing mistake would end in a traceback or in other lengths."""
-    with pytest.raises(UsageError, match=words):
-        make("lengths", spec)
 
 
 def test_an_unknown_service_is_refused_in_code_too() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from harness.api import Loaded, Request
 from harness.data.schedule import Schedule
-from harness.errors import UsageError
 from workloads import traces
 from workloads.replay import load as load_trace
 
@@ -145,24 +144,6 @@ def test_a_bad_row_after_the_slice_does_not_matter(tmp_path: Path) -> None:
 
     assert 3 == load_trace(path, stop_s=3.0).requests
     assert 10 == load_trace(path, limit=10).requests
-
-
-@pytest.mark.parametrize(
-    ("part", "words"),
-    [
-        ({"start_s": -1.0}, "start_s must not be negative"),
-        ({"start_s": 5.0, "stop_s": 5.0}, "stop_s must be above start_s = 5"),
-        ({"limit": 0}, "limit must be at least 1"),
-        ({"start_s": 500.0}, r"no request is left \(10 before the slice; the last row read is 9 s after"),
-        ({"reader": "mooncak"}, "Did you mean 'mooncake'"),
-        ({"reader": "mooncake"}, "reader 'mooncake' needs JSON lines"),
-        ({"reader": "azure"}, "missing column 'TIMESTAMP'; found: Timestamp"),
-    ],
-)
-def test_a_slice_or_reader_that_cannot_be_is_one_sentence(tmp_path: Path, part: dict[str, Any], words: str) -> None:
-    """If this failed, an empty run or a traceback would be the answer to a typing mistake."""
-    with pytest.raises(UsageError, match=words):
-        load_trace(write(tmp_path, TEN), **part)
 
 
 def test_rows_without_tokens_are_dropped_by_name(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """`--content recorded`: the prompts of a trace stay in its files, and each is read again by its place."""
 
-import gzip
 import json
 import pickle
 from collections.abc import Sequence
@@ -11,8 +10,7 @@ import numpy as np
 import pytest
 
 from harness.api import RecordedContent, Request
-from harness.errors import UsageError
-from workloads import catalog, replay
+from workloads import replay
 
 TOOLS = [{"type": "function", "function": {"name": "grüße", "parameters": {"type": "object"}}}]
 SYSTEM = {"role": "system", "content": "Antworte höflich. 漢字 😀"}
@@ -137,33 +135,6 @@ def test_rows_that_are_left_out_or_come_again_keep_their_prompts(tmp_path: Path)
     assert questions[10:] == [f["messages"] for f in sent(path, where="output_tokens>=20")]
     assert 40 == len(again) and all(2 == [f["messages"] for f in again].count(q) for q in questions)
     assert 40 == len(sent(path, scale="superpose:2"))
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"scale": "thin:0.9+context:100"}, r"--scale thin:0.9\+context:100 changes prompts"),
-        ({"sessions": "recorded:common=0.5"}, "recorded:common= changes prompts"),
-    ],
-)
-def test_what_changes_prompts_is_refused(tmp_path: Path, options: dict[str, str], what: str) -> None:
-    """The report would say that prompts were shortened or shared, and they were not."""
-    with pytest.raises(UsageError, match=what):
-        replay.load(write(tmp_path / "p.jsonl", [row(0, max_tokens=3)]), content="recorded", **options)
-
-
-def test_traces_without_text_or_packed_are_refused(tmp_path: Path) -> None:
-    """Made-up text would be sent in the name of what was recorded."""
-    (tmp_path / "t.csv").write_text("at,prompt,output\n0,5,5\n")
-    packed = tmp_path / "p.jsonl.gz"
-    packed.write_bytes(gzip.compress(json.dumps(row(0, max_tokens=3)).encode()))
-
-    with pytest.raises(UsageError, match=r"holds no text, only lengths"):
-        replay.load(str(tmp_path / "t.csv"), reader="at=at,prompt=prompt,output=output", content="recorded")
-    with pytest.raises(UsageError, match=r"unpack it first"):
-        replay.load(str(packed), content="recorded")
-    with pytest.raises(UsageError, match=r"give one with --trace FILE"):
-        catalog.load("chatbot", content="recorded")
 
 
 def test_a_file_that_changed_is_an_error_of_the_request(tmp_path: Path) -> None:

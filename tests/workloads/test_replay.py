@@ -10,7 +10,6 @@ import pyarrow as pa
 import pytest
 
 from harness.data.schedule import Schedule, links
-from harness.errors import UsageError
 from harness.spec import parse
 from workloads import replay, traces, transforms
 from workloads.replay import Replay
@@ -155,11 +154,6 @@ class TestTurns:
         assert [[], [], [0]] == table["after"].to_pylist()
         assert [0.5, 1.0, 7.5] == table["scheduled_s"].to_pylist()
 
-    def test_a_wrong_way_is_reported(self, conversations: str) -> None:
-        """A typing error would replay something else."""
-        with pytest.raises(UsageError, match="Did you mean 'answered'"):
-            replay.load(conversations, turns="answerd")
-
 
 class TestOptions:
     """What is done to a trace on its way, and that it is reported and repeatable."""
@@ -236,22 +230,6 @@ class TestOptions:
 
         assert [0.0, 1.5] == table["scheduled_s"].to_pylist()
         assert [10, 30] == table["prompt_tokens"].to_pylist()
-
-    @pytest.mark.parametrize(
-        ("options", "what"),
-        [
-            ({"start_s": 9, "stop_s": 5}, "stop_s must be above start_s"),
-            ({"limit": 0}, "limit must be at least 1"),
-            ({"where": "prompt_tokens>99"}, "leaves none of 5 requests"),
-            ({"scale": "half"}, "No way to scale named 'half'"),
-            ({"jitter": "grian"}, "--jitter .* must be a duration"),
-            ({"reader": "azur"}, "Did you mean 'azure'"),
-        ],
-    )
-    def test_wrong_options_are_reported(self, conversations: str, options: dict[str, object], what: str) -> None:
-        """A wrong option would be a traceback, or be ignored."""
-        with pytest.raises(UsageError, match=what):
-            replay.load(conversations, **options)
 
 
 def test_ten_million_rows_need_no_python_objects() -> None:

@@ -13,7 +13,6 @@ from harness.api import Loaded
 from harness.data.dependencies import Releases
 from harness.data.records import to_table
 from harness.data.schedule import Schedule, links
-from harness.errors import UsageError
 from harness.stats.arrivals import Law
 from harness.validity.fidelity import fidelity
 from workloads import replay
@@ -214,17 +213,6 @@ def test_steady_users_are_in_the_middle_of_long_sessions_and_never_run_out(agent
     assert len(set(counts)) > 5
 
 
-def test_steady_users_decide_where_and_how_many_sessions_begin(agents: str) -> None:
-    """Two options would contradict each other, and one of them lose without a word."""
-    steady = "closed:users=2,steady=on"
-    with pytest.raises(UsageError, match="leave out count"):
-        drawn(agents, arrivals=steady, sessions="recorded:count=3", duration_s=9.0)
-    with pytest.raises(UsageError, match="give --duration"):
-        drawn(agents, arrivals=steady)
-    with pytest.raises(UsageError, match="closed:users=N"):
-        drawn(agents, arrivals="poisson", sessions="recorded:begin_most=0.5")
-
-
 def test_sessions_share_their_common_prefix(agents: str) -> None:
     """Every session would pay for the tools and the system prompt that all have in common."""
     _, table = drawn(agents, sessions="recorded:common=0.5,order=file")
@@ -271,29 +259,6 @@ def test_a_list_of_lengths_takes_any_arrivals(tmp_path: Path) -> None:
     )
     assert [10, 20, 30] == table["prompt_tokens"].to_pylist()
     assert 2.0 == loaded.rate_rps
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"turns": "thinking"}, "No way to time turns named 'thinking'"),
-        ({"turns": "think-only:cap=-1"}, "cap_s must not be negative"),
-        ({"turns": "api-scaled:scale=0"}, "scale must be"),
-        ({"sessions": "fixed:turns=3"}, "No kind of sessions of a trace named 'fixed'"),
-        ({"sessions": "recorded:common=2"}, "common must be between 0 and 1"),
-        ({"sessions": "recorded:begin_least=0.5"}, "begin_least and begin_most must be shares in this order"),
-        ({"sessions": "recorded:order=newest"}, "order"),
-        ({"arrivals": "closed:users=2", "rate_rps": 3.0}, "--rate 3 does not go with --arrivals closed"),
-        (
-            {"arrivals": "poisson", "rate_rps": 1.0, "sessions": "recorded:begin_most=0.5"},
-            "give --arrivals closed:users=N",
-        ),
-    ],
-)
-def test_wrong_options_are_refused(agents: str, options: dict[str, Any], what: str) -> None:
-    """A typing error would be a traceback, or another run than was given."""
-    with pytest.raises(UsageError, match=what):
-        drawn(agents, **options)
 
 
 def test_order_and_think_times_are_exact_in_a_run(agents: str) -> None:

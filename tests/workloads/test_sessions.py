@@ -1,6 +1,5 @@
 """Sessions: turns and think times as people have them, prompts that grow and share what they should, compound tasks."""
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from harness.api import Request
 from harness.data.schedule import Schedule
-from harness.errors import UsageError
 from harness.registry import find, make, names
 from harness.spec import text_of
 from workloads import catalog, mixed, traces
@@ -327,16 +325,6 @@ def test_fitted_sessions_are_those_of_the_trace(model: str) -> None:
     np.testing.assert_allclose(8.0, drawn.delay_s[drawn.turn > 0], atol=0.01)
 
 
-def test_a_model_without_sessions_is_refused(model: str, tmp_path: Path) -> None:
-    """If this failed, sessions would be made up."""
-    values = json.loads(Path(model).read_text(encoding="utf-8"))
-    values["services"][0]["sessions"] = None
-    (tmp_path / "none.json").write_text(json.dumps(values))
-
-    with pytest.raises(UsageError, match="no sessions were fitted"):
-        make("sessions", f"fitted:{tmp_path / 'none.json'}")
-
-
 @pytest.mark.parametrize("name", names("sessions"))
 def test_every_plug_in_keeps_its_promises(name: str, model: str) -> None:
     """If this failed, a new kind of session would break schedules."""
@@ -356,28 +344,6 @@ def test_every_plug_in_keeps_its_promises(name: str, model: str) -> None:
     assert min(drawn.prompt_tokens.min(), drawn.output_tokens.min()) >= 1
 
 
-@pytest.mark.parametrize(
-    ("spec", "words"),
-    [
-        ("fixd", "No session named 'fixd'. Did you mean 'fixed'|No sessions named 'fixd'. Did you mean 'fixed'"),
-        ("fixed:turns=0", "turns must be between 1 and"),
-        ("fixed:think=-1s", "think_s must not be negative"),
-        ("fixed:truncate_at=0", "truncate_at_tokens must be at least 1"),
-        ("geometric:mean=0.5", "mean must be between 1 and 1,000"),
-        ("burstgpt:think_scale=0", "think_scale must be above 0"),
-        ("burstgpt:block=0", "block_tokens must be at least 1"),
-        ("compound:stages=1/x", "such as 1/4/1, got '1/x'"),
-        ("compound:stages=1/0", "at least 1 each"),
-        ("compound:inherit=all", "inherit must be one of context, answers, nothing"),
-        ("compound:deadline=0s", "deadline_s must be above 0"),
-    ],
-)
-def test_what_makes_no_sense_is_one_sentence(spec: str, words: str) -> None:
-    """If this failed, a typing mistake would become a strange workload."""
-    with pytest.raises(UsageError, match=words):
-        make("sessions", spec)
-
-
 def test_a_schedule_read_as_a_trace_keeps_the_size_of_its_blocks(tmp_path: Path) -> None:
     """Shared prefixes of 80 tokens would count as 512 when a run is looked at with the tools for traces."""
     loaded = catalog.load("fixed:prompt=100,output=5", prefixes="shared:count=3,tokens=80")
@@ -387,9 +353,3 @@ def test_a_schedule_read_as_a_trace_keeps_the_size_of_its_blocks(tmp_path: Path)
     assert 16 == trace.block_tokens
     assert [180] * 50 == trace.table["prompt_tokens"].to_pylist()
     assert {5} == {len(ids) for ids in trace.table["prefix_ids"].to_pylist()}
-
-
-def test_prefixes_of_another_kind_are_refused() -> None:
-    """A slip of the pen would share prefixes of the default length."""
-    with pytest.raises(UsageError, match=r"No kind of prefixes named 'share'. Did you mean 'shared'"):
-        catalog.load("fixed:prompt=100,output=5", prefixes="share:count=3")
