@@ -10,7 +10,6 @@ TOP = Path(__file__).resolve().parents[2]
 FOLDER = TOP / "tests" / "perf"
 SMALLEST = {
     "agents_intervals": "--systems 1 --searches 1 --horizon 30",
-    "before_after": "{top} {top} --rounds 1 --requests 100 --sets fix --policies sarathi",
     "capacity_blocks": "--queues 1 --searches 1 --budget 300", "capacity_queues": "--queues 1 --searches 1",
     "chaos": "--cases 1", "client_accuracy": "--streams 5 --seconds 0.5",
     "command_speed": "--sizes 1000 --pages page --policies vllm-v1",
