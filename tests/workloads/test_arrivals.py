@@ -74,13 +74,6 @@ def test_no_gap_is_repeated_or_lost_where_chunks_meet() -> None:
     np.testing.assert_allclose(expected, times(Poisson(2.0), 3 * _operational.CHUNK, seed=9), rtol=1e-12)
 
 
-def test_first_arrivals_do_not_depend_on_how_many_are_taken() -> None:
-    """If this failed, a longer run would not begin with the requests of a shorter one."""
-    few, many = times(Gamma(2.0, 2.0), 10), times(Gamma(2.0, 2.0), 10_000)
-
-    np.testing.assert_array_equal(few, many[:10])
-
-
 def test_extreme_burstiness_still_moves_forward() -> None:
     """If this failed, gaps that underflow to 0 would make time stand still or fall."""
     at_s = times(Gamma(10.0, 100.0), 200_000)

@@ -49,37 +49,6 @@ def test_gaps_in_operational_time_follow_the_declared_law(spec: str) -> None:
     assert stats.kstest(gaps, member.gap_cdf).pvalue > 0.01
 
 
-@pytest.mark.parametrize("spec", [spec for spec in KNOWN if "factor=" in spec or "steps" in spec])
-def test_gaps_in_seconds_do_not_follow_that_law(spec: str) -> None:
-    """If this failed, the test before would pass whatever the rate does."""
-    member = make("arrivals", spec)
-    gaps = np.diff(times(spec, 20_001, seed=11)) * member.mean_rate_rps
-
-    assert stats.kstest(gaps, member.gap_cdf).pvalue < 1e-6
-
-
-@pytest.mark.parametrize(
-    "spec", [*KNOWN[2:], "mmpp:rate=8,levels=1/4,dwells=9s/1s", "mmpp:rate=4,levels=1/0,dwells=2s/3s"]
-)
-def test_the_mean_rate_over_a_long_time_is_the_stated_one(spec: str) -> None:
-    """If this failed, a run at 8 requests per second would be a run at another load."""
-    member = make("arrivals", spec)
-    end_s = 21_000.0  # five weeks of 10-min days; 700 steps, spikes, bursts
-    per_part = counts(np.concatenate(([0.0], until(spec, end_s), [end_s])), end_s / 25)
-    error = 1.1 * math.sqrt(max(1.0, dispersion_over(member, end_s)) / (member.mean_rate_rps * end_s))
-
-    assert abs(per_part.number.sum() / end_s / member.mean_rate_rps - 1) < 4 * error
-
-
-def dispersion_over(member: Any, width_s: float) -> float:
-    """Stated index of dispersion of counts over a long time."""
-    if hasattr(member, "dispersion"):
-        return float(member.dispersion(width_s))
-    if getattr(member, "dwell", "") == "exponential":
-        return float(1 + 2 * member.rate_rps * member.off_s**2 / (member.on_s + member.off_s))
-    return float(member.cv**2)
-
-
 @pytest.mark.parametrize("spec", ["steps:levels=1/3,every=10min,cv=0.6", "mmpp:levels=1/3,dwells=10min/10min,cv=0.6"])
 def test_scaling_the_rate_keeps_the_local_gap_law(spec: str) -> None:
     """If this failed, a sweep over rates would be a sweep over burstiness too."""
@@ -132,13 +101,6 @@ def test_two_states_have_the_textbook_dispersion() -> None:
         assert 1 + limit * seen == pytest.approx(member.dispersion(width_s))
     assert 1 + limit == pytest.approx(member.dispersion(math.inf))
     assert 7 == pytest.approx(p * low + q * high)
-
-
-def test_poisson_of_the_same_mean_is_no_mmpp() -> None:
-    """If this failed, the test of the dispersion would pass a generator without any bursts."""
-    member = make("arrivals", "mmpp:rate=20,levels=1/5,dwells=4s/2s")
-
-    assert 5 < member.dispersion(10.0) / dispersion(times("poisson:20", 300_000), 10.0)
 
 
 def test_mmpp_starts_in_any_state() -> None:

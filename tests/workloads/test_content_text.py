@@ -16,7 +16,6 @@ from harness.api import Request
 from harness.errors import UsageError
 from harness.registry import make
 from workloads.content.text import FEWEST_WORDS, Text
-from workloads.content.tokens import BUST_TOKENS
 
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import (  # noqa: E402  # after the skip
@@ -206,20 +205,6 @@ def test_words_that_merge_with_a_neighbour_are_not_used(built: Any, tmp_path: Pa
     assert "c" not in words
     assert 1 == len({"a", "b"} & words)
     assert 24 == len(words)
-
-
-@pytest.mark.parametrize("name", ["byte-level", "word pieces"])
-def test_busting_makes_every_first_block_its_own(name: str, built: Any) -> None:
-    """If this failed, a run against a warm prefix cache would be faster than the system is."""
-    path = built(name, "opened")
-    busted = make("content", f"text:{path},bust=true", seed=3)
-    target = [request(100, (1, 2, 3, 4), number=i) for i in range(300)]
-    found = [encoded(path, busted.text(r)) for r in target]
-
-    assert 300 == len({tuple(ids[:16]) for ids in found})
-    assert {100} == {len(ids) for ids in found}
-    assert 1 == len({tuple(ids[BUST_TOKENS:64]) for ids in found})
-    assert "nothing is shared" in busted.facts["bust"]
 
 
 def test_the_facts_name_the_tokenizer(built: Any) -> None:

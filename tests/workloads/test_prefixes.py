@@ -68,16 +68,6 @@ def test_the_stated_share_of_requests_has_a_prefix(share: float) -> None:
     assert abs(has_prefix.mean() - share) <= 4 * math.sqrt(share * (1 - share) / len(has_prefix))
 
 
-def test_draws_do_not_depend_on_how_many_are_taken() -> None:
-    """If this failed, the chunk size of a schedule would change its prefixes."""
-    whole, some = np.random.default_rng(3), np.random.default_rng(3)
-    prefixes = Prefixes(50, share=0.5)
-    parts = [prefixes.draw(some, n) for n in (1, 7, 92)]
-
-    for i, expected in enumerate(prefixes.draw(whole, 100)):
-        np.testing.assert_array_equal(expected, np.concatenate([part[i] for part in parts]))
-
-
 @pytest.mark.parametrize(
     ("tokens", "block", "expected"),
     [

@@ -214,14 +214,6 @@ def test_the_largest_clients_and_another_rate(shared_data: Path, reason: Callabl
     assert [c.number for c in few.clients] == [c.number for c in scaled.pool.clients]
 
 
-def test_a_pool_draws_the_same_whatever_is_taken(shared_data: Path, reason: Callable[[Path], str]) -> None:
-    """Traces G1: if this failed, a seed would not name one schedule."""
-    clients = Clients(reason(shared_data), clients=12)
-    drawn = [next(clients.start(np.random.default_rng(1))) for _ in range(2)]
-
-    assert drawn[0].equals(drawn[1])
-
-
 @pytest.mark.parametrize(
     ("dataset", "words"),
     [

@@ -110,17 +110,3 @@ def test_a_short_run_is_not_accused_of_another_rate(spec: str) -> None:
     assert judged(short, law).rate_z is None
     assert judged(long, law).rate_z is not None
     assert made.settles_s == load("chatbot", arrivals=spec).settles_s
-
-
-@pytest.mark.parametrize(
-    "spec",
-    ["burstgpt", "burstgpt:api,mode=steady", "burstgpt:conversation,mode=figure6", "azure"],
-)
-def test_arrivals_do_not_depend_on_how_many_are_taken_at_a_time(spec: str) -> None:
-    """Traces G1: if this failed, a seed would not name one schedule."""
-    at_once = np.fromiter(islice(make("arrivals", spec).times(np.random.default_rng(9)), 30_000), float)
-    times = make("arrivals", spec).times(np.random.default_rng(9))
-    sizes = iter([1, 7, 4096, 4097, 1, 21_798])
-    piecewise = np.concatenate([np.fromiter(islice(times, size), float) for size in sizes])
-
-    assert at_once.tobytes() == piecewise.tobytes()

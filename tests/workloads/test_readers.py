@@ -144,12 +144,3 @@ def test_a_bad_row_after_the_slice_does_not_matter(tmp_path: Path) -> None:
 
     assert 3 == load_trace(path, stop_s=3.0).requests
     assert 10 == load_trace(path, limit=10).requests
-
-
-def test_rows_without_tokens_are_dropped_by_name(tmp_path: Path) -> None:
-    """If this failed, an empty prompt would be sent, or would vanish without a count."""
-    text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2024-01-01 00:00:00,0,5\n2024-01-01 00:00:01,5,0\n"
-    loaded = load_trace(write(tmp_path, text + "2024-01-01 00:00:02,5,5\n"))
-
-    assert {"ContextTokens is 0": 1, "GeneratedTokens is 0": 1} == loaded.provenance["dropped"]
-    assert 0.0 == requests(loaded)[0].scheduled_s

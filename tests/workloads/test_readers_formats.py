@@ -206,17 +206,6 @@ def test_columns_of_a_plain_table_are_mapped(tmp_path: Path) -> None:
     assert ["chat", "code", "chat"] == column(trace, "tag")
 
 
-@pytest.mark.parametrize(
-    "stamp", ["2024-05-12T00:00:{:02}.5Z", "2024-05-12 00:00:{:02}.500000+00:00", "2024-05-12 00:00:{:02}"]
-)
-def test_dates_of_a_plain_table_are_seconds(tmp_path: Path, stamp: str) -> None:
-    """If this failed, a log with dates would need work by hand."""
-    lines = ["timestamp,input_tokens,output_tokens", *(f"{stamp.format(i * 3)},5,6" for i in range(3))]
-    trace = traces.read(write(tmp_path, "\n".join(lines)))
-
-    assert [0.0, 3.0, 6.0] == column(trace, "at_s")
-
-
 def test_a_json_list_is_read_like_json_lines(tmp_path: Path) -> None:
     """If this failed, a file that another tool wrote as one list could not be read."""
     rows = [{"at_s": i / 4, "prompt_tokens": i + 1, "output_tokens": 2, "tag": "[{,}]"} for i in range(50)]

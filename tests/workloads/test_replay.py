@@ -223,14 +223,6 @@ class TestOptions:
         assert (gaps_s > 0).all()
         assert gaps_s.max() < 3
 
-    def test_other_names_of_columns(self, tmp_path: Path) -> None:
-        """A plain file could only be read under our names."""
-        (tmp_path / "mine.csv").write_text("t,in,out\n5,10,20\n6.5,30,40\n")
-        table = drawn(str(tmp_path / "mine.csv"), reader="at=t,prompt=in,output=out")
-
-        assert [0.0, 1.5] == table["scheduled_s"].to_pylist()
-        assert [10, 30] == table["prompt_tokens"].to_pylist()
-
 
 def test_ten_million_rows_need_no_python_objects() -> None:
     """A week of the Azure trace would not fit into memory; here: chunks share the columns of the trace."""

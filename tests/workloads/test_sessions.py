@@ -118,32 +118,6 @@ def test_think_scale_shortens_every_think_time_alike() -> None:
     np.testing.assert_array_equal(whole.sizes, short.sizes)
 
 
-def test_a_prompt_is_the_history_and_something_new() -> None:
-    """If this failed, later turns would be as short as first ones."""
-    (one,) = by_session(draw(Fixed(turns=3, think_s=5.0), requests=1, seed=1)).values()
-    turns = tasks(Fixed(turns=3), 1, lengths=FixedLengths(100, 10))
-
-    assert 0 == one[0].turn
-    assert [100, 210, 320] == turns.prompt_tokens.tolist()
-    assert [10, 10, 10] == turns.output_tokens.tolist()
-    assert [0, 10, 10] == turns.delay_s.tolist()
-
-
-def test_history_is_truncated_at_the_stated_limit_and_the_oldest_goes_first() -> None:
-    """If this failed, prompts would pass the limit, or lose the last turn."""
-    turns = tasks(Fixed(turns=5, truncate_at_tokens=340), 1, lengths=FixedLengths(100, 10))
-
-    assert [100, 210, 320, 320, 320] == turns.prompt_tokens.tolist()
-    assert [0, 0, 0, 5, 10] == turns.first_block.tolist()  # 5 blocks of 64 tokens hold 320
-
-
-def test_a_turn_that_is_too_long_alone_is_sent_alone() -> None:
-    """If this failed, a request would be cut in silence, or carry a history beyond the limit."""
-    turns = tasks(Fixed(turns=3, truncate_at_tokens=50), 1, lengths=FixedLengths(100, 10))
-
-    assert [100, 100, 100] == turns.prompt_tokens.tolist()
-
-
 def named(request: Request, vocab_size: int = 50_000) -> np.ndarray:
     """The tokens of a prompt that it shares by name."""
     length = min(request.prompt_tokens, len(request.prefix_ids) * request.prefix_block_tokens)
@@ -166,18 +140,6 @@ def test_a_prompt_begins_with_the_prompt_before_it(sessions: Any) -> None:
             np.testing.assert_array_equal(earlier, later[: len(earlier)])
 
 
-def test_prompts_share_nothing_once_the_history_was_truncated() -> None:
-    """If this failed, a cache would be credited with text that begins elsewhere."""
-    sessions = by_session(draw(Fixed(turns=8, truncate_at_tokens=1500), 300))
-    turns = next(turns for turns in sessions.values() if len(turns) == 8)
-    cut = [b for a, b in zip(turns, turns[1:], strict=False) if b.prompt_tokens <= a.prompt_tokens]
-    assert cut
-
-    for request in cut:
-        earlier = {i for other in turns if other.turn < request.turn for i in other.prefix_ids}
-        assert not earlier & set(request.prefix_ids)
-
-
 def test_sessions_of_other_people_share_nothing() -> None:
     """If this failed, every cache would look better than it is."""
     ids = [set().union(*(r.prefix_ids for r in turns)) for turns in by_session(draw(Burstgpt())).values()]
@@ -197,40 +159,11 @@ def test_follow_ups_come_after_the_turn_before_and_no_earlier_than_they_can() ->
             assert at[parent].scheduled_s + r.delay_s == r.scheduled_s
 
 
-@pytest.mark.parametrize(
-    ("spec", "edges"),
-    [
-        ("compound:stages=1/4/1", [(), (0,), (0,), (0,), (0,), (1, 2, 3, 4)]),
-        ("compound:stages=2/1", [(), (), (0, 1)]),
-        ("compound:stages=1/2/2", [(), (0,), (0,), (1, 2), (1, 2)]),
-        ("compound:stages=3", [(), (), ()]),
-    ],
-)
-def test_a_stage_waits_for_all_of_the_stage_before(spec: str, edges: list[tuple[int, ...]]) -> None:
-    """If this failed, a join would begin before its parts are there."""
-    workload = Mixed(Poisson(1e-3), Lognormal(), make("sessions", spec))
-    requests = list(Schedule.draw(workload, seed=0, requests=len(edges)))
-
-    assert edges == [r.after for r in requests]
-    assert {0} == {r.session for r in requests}
-
-
 def test_a_tool_delays_the_next_stage() -> None:
     """If this failed, the time of a tool would be lost."""
     rows = tasks(Compound("1/2/1", tool_s=1.5), 1)
 
     assert [0, 1.5, 1.5, 1.5] == rows.delay_s.tolist()
-
-
-@pytest.mark.parametrize(
-    ("inherit", "prompts"),
-    [("nothing", [100] * 4), ("answers", [100, 110, 110, 120]), ("context", [100, 210, 210, 430])],
-)
-def test_later_stages_hold_what_they_should(inherit: str, prompts: list[int]) -> None:
-    """If this failed, the prompts of a compound task would not grow with what came before."""
-    rows = tasks(make("sessions", f"compound:stages=1/2/1,inherit={inherit}"), 1, lengths=FixedLengths(100, 10))
-
-    assert prompts == rows.prompt_tokens.tolist()
 
 
 def test_workers_of_a_task_share_its_context_and_nothing_else() -> None:

@@ -245,15 +245,6 @@ class TestFilter:
         assert [None, 0] == transforms.filtered(before, "prompt_tokens>10").table["parent"].to_pylist()
         assert [None, 0] == transforms.filtered(before, "prompt_tokens!=50,prompt!=2").table["parent"].to_pylist()
 
-    def test_the_first_of_those_that_pass(self) -> None:
-        """A limit would count requests that the filter drops."""
-        before = trace(np.arange(10.0))
-        after = transforms.first(transforms.filtered(before, "prompt_tokens>5"), 2)
-
-        assert [6, 7] == after.table["prompt_tokens"].to_pylist()
-        assert len(before) == len(after) + sum(after.facts["left_out"].values())
-        assert before is transforms.first(before, 10)
-
 
 class TestJitter:
     """Stamps on a grid are spread within it, and only there."""
@@ -285,13 +276,6 @@ class TestJitter:
         after = transforms.jittered(trace(np.zeros(1000)), "250ms", rng(3))
 
         assert 0.25 == pytest.approx(after.at_s.max(), abs=0.01)
-
-    def test_equal_seeds_give_equal_jitter(self) -> None:
-        """A jittered run could not be repeated."""
-        before = trace(np.repeat(np.arange(50.0), 4))
-
-        assert transforms.jittered(before, "1s", rng(4)).table == transforms.jittered(before, "1s", rng(4)).table
-        assert transforms.jittered(before, "1s", rng(4)).table != transforms.jittered(before, "1s", rng(5)).table
 
     def test_grains(self) -> None:
         """A report would say that exact stamps are rounded, or the other way round."""
