@@ -49,20 +49,3 @@ def test_a_wrong_name_tells_the_nearest_one() -> None:
     """A typo would be answered with a file that is missing."""
     with pytest.raises(UsageError, match=r"Did you mean 'sarathi-table4'.*'bench init' writes one of your own"):
         read("sarathi-tabel4")
-
-
-@pytest.mark.parametrize(
-    ("option", "text", "message"),
-    [
-        ("policy", "vllm-v0,orca", "bench sweep: --over 'policy=vllm-v0|orca'"),
-        ("policy", "vllm-v0,fastgen:budget=768", r"bench sweep: --over 'policy=FIRST|SECOND'"),
-        ("router", "random,queue", "bench sweep: --over 'router=random|queue'"),
-    ],
-)
-def test_several_of_a_kind_name_the_command_that_compares_them(option: str, text: str, message: str) -> None:
-    """A comparison given as one run would be refused as an unknown name."""
-    with pytest.raises(UsageError) as error:
-        run_spec(Given({option: text}))
-
-    assert f"--{option} takes one name, got '{text}'" in str(error.value)
-    assert message in str(error.value)

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.errors import UsageError
 from harness.experiments.fit.steps import read
 
 GOOD = "n_pf,B,ctx,seconds\n" + "".join(f"{i % 7},{1 + i % 5},{100 * i},0.{1 + i}\n" for i in range(20))
@@ -13,30 +12,6 @@ GOOD = "n_pf,B,ctx,seconds\n" + "".join(f"{i % 7},{1 + i % 5},{100 * i},0.{1 + i
 
 def _fit(*arguments: str) -> int:
     return main(["fit", *arguments])
-
-
-@pytest.mark.parametrize(
-    "more", [["--fix", "seq_s=nan"], ["--fix", "seq_s=inf"], ["--latency", "fit6", "--fix", "memory_share=0"],
-             ["--seed", "-1"]],
-)  # fmt: skip
-def test_a_number_that_is_none_is_refused(tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """A constant that is no number would end in a traceback of the solver."""
-    path = tmp_path / "steps.csv"
-    path.write_text(GOOD)
-
-    code = _fit("--steps", str(path), *more)
-
-    assert (2, True) == (code, "bench: " in capsys.readouterr().err)
-
-
-@pytest.mark.parametrize("head", ["n_pf,n_pf,B,seconds", "n_pf,B,ctx,start_s"])
-def test_a_table_with_the_wrong_columns_is_refused(tmp_path: Path, head: str) -> None:
-    """A column that is there twice could be either of two measurements."""
-    path = tmp_path / "steps.csv"
-    path.write_text(head + "\n1,2,3,4\n")
-
-    with pytest.raises(UsageError, match="column"):
-        read([path])
 
 
 def test_rows_that_cannot_be_are_left_out(tmp_path: Path) -> None:

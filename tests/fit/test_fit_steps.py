@@ -259,6 +259,11 @@ def test_a_wrong_fit_is_reported_in_a_sentence(tmp_path, refusals):
     (tmp_path / "table.csv").write_text("n_pf,B,ctx,seconds\n1,2,3,0.1\n0,2,5,0.1\n")
     (tmp_path / "broken.csv").write_text("n_pf,B,seconds\n1,2,0.1\n")
     (tmp_path / "empty.csv").write_text("n_pf,B,ctx,seconds\n0,0,0,0\n")
+    (tmp_path / "twice.csv").write_text("n_pf,n_pf,B,seconds\n1,2,3,4\n")
+    (tmp_path / "starts.csv").write_text("n_pf,B,ctx,start_s\n1,2,3,4\n")
+    rows = (f"{i % 7},{1 + i % 5},{100 * i},0.{1 + i}" for i in range(20))
+    (tmp_path / "good.csv").write_text("\n".join(["n_pf,B,ctx,seconds", *rows]))
+
     refusals("wrong-steps.txt")
 
 
