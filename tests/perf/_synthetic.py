@@ -157,12 +157,9 @@ def _stored_log() -> Floats:
 
 def main() -> None:
     """Write the stored knees: two minutes a hundred seeds on two cores."""
-    import argparse
+    from _options import parsed  # beside this file
 
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--seeds", type=int, default=400)
-    parser.add_argument("--workers", type=int)
-    given = parser.parse_args()
+    given = parsed(__doc__, seeds=400, workers=int)
     with of(given.workers) as pool:
         found = dict(pool.map(knees, range(given.seeds)))
     rows = (f"{seed}," + ",".join(f"{knee:.4f}" for knee in found[seed]) for seed in range(given.seeds))

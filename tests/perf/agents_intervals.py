@@ -10,12 +10,12 @@ crossing of a line through trials of `--reference` seeds at two numbers of agent
 interval holds the truth in whole agents.
 """
 
-import argparse
 import math
 import statistics
 from dataclasses import dataclass
 
 import numpy as np
+from _options import parsed  # beside this file
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
@@ -169,14 +169,7 @@ def _crossing(setup: Setup, trials: list[AgentTrial]) -> float:
 
 def main() -> None:
     """Print a line for each system, the worst first."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trace")
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--systems", type=int, default=4)
-    parser.add_argument("--searches", type=int, default=6)
-    parser.add_argument("--reference", type=int, default=60)
-    parser.add_argument("--horizon", type=float, default=1200.0)
-    given = parser.parse_args()
+    given = parsed(__doc__, trace=str, first=0, systems=4, searches=6, reference=60, horizon=1200.0)
     if given.trace is None:
         of_formulas(given.first, given.systems, given.searches)
         return

@@ -9,9 +9,10 @@ share over the same horizon crosses the goal, by fresh seeds, common to two rate
     python tests/perf/capacity_queues.py [--first 0] [--queues 60] [--searches 2] [--limit 600000] [--file FILE]
     python tests/perf/capacity_queues.py --file FILE --queues 0        only the tables
     python tests/perf/capacity_queues.py --vary [--first 0] [--queues 12]   its constants halved and doubled
+
+    --truth        requests that a truth takes at most
 """
 
-import argparse
 import heapq
 import json
 import math
@@ -24,6 +25,7 @@ from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
+from _options import parsed  # beside this file
 
 from harness.api import Bound, Slo
 from harness.experiments.capacity import horizon
@@ -345,17 +347,10 @@ def varied(numbers: Sequence[int], limit: int, truth_requests: int) -> None:
 
 def main() -> None:
     """Search, append a line of JSON for each search to the file, and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--queues", type=int, default=60)
-    parser.add_argument("--searches", type=int, default=2)
-    parser.add_argument("--limit", type=int, default=600_000)
-    parser.add_argument("--truth", type=int, default=3_000_000, help="requests that a truth takes at most")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--worst", type=int, default=12)
-    parser.add_argument("--file", type=Path)
-    parser.add_argument("--vary", action="store_true")
-    given = parser.parse_args()
+    given = parsed(
+        __doc__, first=0, queues=60, searches=2, limit=600_000, truth=3_000_000, workers=2, worst=12, file=Path,
+        vary=False,
+    )  # fmt: skip
     if given.vary:
         varied(range(given.first, given.first + given.queues), given.limit, given.truth)
         return

@@ -15,9 +15,15 @@ the same seconds and divided by the tokens written in them. `late` is how late t
 server wrote by its own schedule (p99), `MiB` the most memory that the sending process had up to then. `others` is how
 many cores other processes of this machine used meanwhile: above 0.1 the machine was not quiet, and the row is none
 to quote.
+
+    --clients      of bench, aiohttp, unstamped, scraped
+    --seconds      that count, of each run
+    --cores        of quiet, busy
+    --prompt       tokens of each prompt
+    --output       tokens of each answer
+    --fill         seconds before those that count
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -30,6 +36,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from _options import parsed  # beside this file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -38,6 +45,8 @@ from harness.runner.remote.calibration import Errors, Load, drawn, errors
 
 TIMING = Timing(ttft_s=0.2, itl_s=0.05)
 SPIN = "while True: pass"
+PROMPT_TOKENS = 128
+"""Of the goals for short prompts."""
 CLIENTS = Path(__file__).with_name("_accuracy_clients.py")
 
 
@@ -237,15 +246,10 @@ GOALS = [
 
 def main() -> None:
     """Every client at every number of streams, quiet and busy."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--clients", default="bench,aiohttp", help="of bench, aiohttp, unstamped, scraped")
-    options.add_argument("--streams", default="10,100,500,1000,2000")
-    options.add_argument("--seconds", type=float, default=3.0, help="that count, of each run")
-    options.add_argument("--cores", default="quiet,busy", help="of quiet, busy")
-    options.add_argument("--prompt", type=int, default=128, help="tokens of each prompt")
-    options.add_argument("--output", type=int, default=64, help="tokens of each answer")
-    options.add_argument("--fill", type=float, default=1.5, help="seconds before those that count")
-    given = options.parse_args()
+    given = parsed(
+        __doc__, clients="bench,aiohttp", streams="10,100,500,1000,2000", seconds=3.0, cores="quiet,busy",
+        prompt=PROMPT_TOKENS, output=64, fill=1.5,
+    )  # fmt: skip
     usable = sorted(os.sched_getaffinity(0))
     if len(usable) < 2:
         sys.exit("two cores are needed: one for the server, one for the client")
@@ -266,7 +270,7 @@ def main() -> None:
         Goal("error of TTFT, p99 ms", 500, False, 0.2, lambda r: p99_ms(r.errors.ttft)),
         Goal("lateness, p99 ms", 500, False, 5.0, lambda r: p99_ms(r.errors.lateness)),
     ]
-    for goal in GOALS if given.prompt == options.get_default("prompt") else long:
+    for goal in GOALS if given.prompt == PROMPT_TOKENS else long:
         if (found := seen.get((goal.client, goal.streams, goal.busy))) is not None:
             value = goal.of(found)
             state = "met" if value <= goal.limit and not found.failed else "NOT met"

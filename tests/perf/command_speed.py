@@ -13,9 +13,13 @@ The system is Llama-2-7B on an A100; lengths and rates are in `TRAFFIC`, below s
 With --stored the runs are simulated first (three minutes for the one of a million requests). Wanted are 2 s for a
 comparison of two runs of 10,000 requests, and for a report 15 s, 1 GB, a page of 2.5 MB that is drawn in 5 s in a
 window of 1200 x 800 of this machine's Chromium, where there is one.
+
+    --pages        with the report page, without, or both
+    --answers      instead: bench sweep and bench capacity
+    --stored       instead: bench report, slo and compare
+    --requests     of the large run of --stored
 """
 
-import argparse
 import ctypes
 import json
 import os
@@ -29,6 +33,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from _options import parsed  # beside this file
 
 from reports import _pictures
 
@@ -163,15 +169,10 @@ def stored(size: int, folder: Path) -> None:
 
 def main() -> None:
     """Run the command in a folder that is removed afterwards."""
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--sizes", default="10000,100000")
-    options.add_argument("--policies", default=",".join(POLICIES))
-    options.add_argument("--traffic", default=",".join(TRAFFIC))
-    options.add_argument("--pages", default="page,no-html", help="with the report page, without, or both")
-    options.add_argument("--answers", action="store_true", help="instead: bench sweep and bench capacity")
-    options.add_argument("--stored", action="store_true", help="instead: bench report, slo and compare")
-    options.add_argument("--requests", type=int, default=1_000_000, help="of the large run of --stored")
-    given = options.parse_args()
+    given = parsed(
+        __doc__, sizes="10000,100000", policies=",".join(POLICIES), traffic=",".join(TRAFFIC), pages="page,no-html",
+        answers=False, stored=False, requests=1_000_000,
+    )  # fmt: skip
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory() as folder:

@@ -8,9 +8,11 @@ A session of interleaved pairs (A B, B A, ...) is drawn second by second: the ma
 with their own weight, and each request's own noise. The gates are those that stand at one rate (TPOT, TTFT, failed).
 The same draws are compared without a difference, with a head that is 5 % slower, and with one that stalls for 1 s
 every 20 s (TPOT and TTFT + 5 % in the mean, not in the median). Each cell is the share of `regressed` in %.
+
+    --sessions     sessions in each row
+    --run-s        length of a run
 """
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from _options import parsed  # beside this file
 from scipy.signal import lfilter
 
 from harness.data.folder import Run
@@ -208,13 +211,9 @@ def regressed(noise: Noise, run_s: float, seed: tuple[int, int]) -> list[list[tu
     return [[(found == "regressed", made) for found, made in row] for row in endings]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print the table, the noise under which fewest losses are found by 5 pairs first."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=int, default=1000, help="sessions in each row")
-    parser.add_argument("--run-s", type=float, default=60.0, help="length of a run")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
+    given = parsed(__doc__, sessions=1000, run_s=60.0, seed=0)
     found = np.array(
         [
             np.mean([regressed(noise, given.run_s, (given.seed, i)) for i in range(given.sessions)], axis=0)

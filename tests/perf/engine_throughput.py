@@ -8,7 +8,6 @@ Above 1 means faster than plain matmul (narrow strips avoid BLAS's repacking). T
 goes; its total is a little longer, because taking the times takes time.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+from _options import parsed  # beside this file
 from threadpoolctl import threadpool_limits
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -175,10 +175,7 @@ def _patched(module: ModuleType, function: str, name: str, clock: Clock) -> Any:
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description="Engine throughput beside BLAS.")
-    parser.add_argument("--threads", type=int, default=None)
-    parser.add_argument("--spec", default="llama")
-    given = parser.parse_args()
+    given = parsed(__doc__, threads=int, spec="llama")
     started = time.perf_counter()
     model: Llama = make("executors", given.spec, **({"threads": given.threads} if given.threads else {}))
     made_s = time.perf_counter() - started

@@ -8,15 +8,20 @@ of each run (one factor, normal on the log scale); comparison_power.py has other
 cell is false alarms / losses found, in %, of --comparisons (four times as many on knees, which cost nothing).
 What is wanted of 5 pairs: under 1 % false alarms at every noise, over 95 % found at 1 %.
 One-run rules look at 2,000 requests at 13 req/s; their noise takes --levels values of equal chance.
+
+    --seeds        different traffic of the runs at one rate
+    --levels       values of the noise of the runs at one rate
+    --no-runs      leave out the rules on runs at one rate
 """
 
 import argparse
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from statistics import NormalDist
 
 import _synthetic as synthetic
 import numpy as np
+from _options import parsed  # beside this file
 from scipy import stats
 
 from harness.experiments.pool import of
@@ -206,15 +211,9 @@ def show(groups: dict[str, dict[str, Rule]], comparisons: int) -> None:
             print(f"  {name:45s}" + "  ".join(cells), flush=True)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--comparisons", type=int, default=1000)
-    parser.add_argument("--seeds", type=int, default=60, help="different traffic of the runs at one rate")
-    parser.add_argument("--levels", type=int, default=6, help="values of the noise of the runs at one rate")
-    parser.add_argument("--workers", type=int)
-    parser.add_argument("--no-runs", action="store_true", help="leave out the rules on runs at one rate")
-    given = parser.parse_args(arguments)
+    given = parsed(__doc__, comparisons=1000, seeds=60, levels=6, workers=int, no_runs=False)
     print(
         "false alarms / losses of 5 % found, in %" + " " * 8 + "".join(f"noise {100 * n:g}%".ljust(17) for n in NOISE)
     )

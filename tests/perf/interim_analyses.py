@@ -4,13 +4,15 @@
 
 Losses of a pair are normal; the noise of a run is its standard deviation, of which a pair has sqrt(2) and, from the
 jitter of the server, 0.16 % more. The verdict is that of `harness.stats.paired`, at the alpha of each look.
+
+    --draws        comparisons in each cell
 """
 
-import argparse
 import math
 from collections import Counter
 
 import numpy as np
+from _options import parsed  # beside this file
 
 from harness.experiments.compare.verdict import ALPHA_INTERIM, INTERIM
 from harness.stats.paired import Limits, decide
@@ -47,9 +49,7 @@ def cell(rng: np.random.Generator, noise: float, loss: float, draws: int) -> tup
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=4000, help="comparisons in each cell")
-    draws = parser.parse_args().draws
+    draws = parsed(__doc__, draws=4000).draws
     rng = np.random.default_rng(0)
     print(f"{draws:,} comparisons a cell; ours, and in brackets the table of the specification, in %\n")
     print("noise   no loss: regressed / open, pairs     loss 3%: regressed   loss 5%: regressed / equivalent, pairs")

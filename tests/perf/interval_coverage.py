@@ -9,7 +9,6 @@ which some have rare seeds that are far off, and shares. Truths are means of all
 Without systems (`--systems 0`) half a minute, else ten.
 """
 
-import argparse
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from _options import parsed  # beside this file
 
 from harness.api import Slo
 from harness.data.lists import number
@@ -164,10 +164,7 @@ def row(what: str, cases: Sequence[Sequence[Held]], fewest: int) -> None:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--systems", type=int, default=26)
-    parser.add_argument("--runs", type=int, default=100)
-    given = parser.parse_args()
+    given = parsed(__doc__, systems=26, runs=100)
     print("| intervals | cases | plain scale: worst, mean | as printed |")
     rng = np.random.default_rng(1)
     row("log-normal waits with bursts", [waits(rng, given.runs) for _ in range(24)], given.runs // 5)

@@ -7,11 +7,11 @@ errors, how many were not found although requests were preempted, and how many w
     python tests/perf/kv_sizes.py [--first 100] [--servers 40]
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 import numpy as np
+from _options import parsed  # beside this file
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -42,10 +42,7 @@ def seen(
 
 def main() -> None:
     """A line for each server, and what they say together."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--first", type=int, default=100)
-    parser.add_argument("--servers", type=int, default=40)
-    given = parser.parse_args()
+    given = parsed(__doc__, first=100, servers=40)
     errors, silent, preempting, idle = [], 0, 0, 0
     for number in range(given.first, given.first + given.servers):
         rng = np.random.default_rng(number)

@@ -4,15 +4,17 @@ Drawn are the law of the lengths, the number of requests, how alike both sides a
 are turns of sessions, and how a head is shortened. The decision is that of the product. Two minutes, worst first.
 
     python tests/perf/length_comparison.py [--seed 7] [--systems 28] [--comparisons 1000]
+
+    --comparisons  of equal sides; a quarter of it of others
 """
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from _options import parsed  # beside this file
 
 from harness.experiments.compare import verdict
 from harness.experiments.compare.gates import OUTPUT_TOKENS
@@ -103,11 +105,7 @@ def called(rng: np.random.Generator, system: System, by: float, comparisons: int
 
 def main() -> None:
     """Print the table, worst first, and the ranges over all systems."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=7)
-    parser.add_argument("--systems", type=int, default=28)
-    parser.add_argument("--comparisons", type=int, default=1000, help="of equal sides; a quarter of it of others")
-    given = parser.parse_args()
+    given = parsed(__doc__, seed=7, systems=28, comparisons=1000)
     rows = []
     for number in range(given.systems):
         rng = np.random.default_rng([given.seed, number])

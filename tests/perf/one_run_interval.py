@@ -5,10 +5,9 @@
 The truth at a rate is the mean over all seeds. Two minutes on two cores.
 """
 
-import argparse
-
 import _synthetic as synthetic
 import numpy as np
+from _options import parsed  # beside this file
 
 from harness.experiments.pool import of
 
@@ -31,10 +30,7 @@ def holds(share: float, truth: float, n: int) -> bool:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=150)
-    parser.add_argument("--workers", type=int)
-    given = parser.parse_args()
+    given = parsed(__doc__, seeds=150, workers=int)
     with of(given.workers) as pool:
         found = dict(pool.map(attainment, [(rate, seed) for rate in RATES_RPS for seed in range(given.seeds)]))
     print("rate (req/s)  attainment  sd over seeds  Wilson 95 % holds the truth")

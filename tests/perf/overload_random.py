@@ -12,9 +12,12 @@ dispersion in twentieths of the run and the squared cv of their tokens. And it l
 session, where there are any) of the first fifth: until then batches and the number of sessions grow.
 
     python tests/perf/overload_random.py [--first 1000] [--systems 60] [--seeds 3] [--file FILE]
+
+    --systems      numbers that are tried; in some TPOT does not bind
+    --seeds        runs below the capacity at each length
+    --file         what is there is not made again
 """
 
-import argparse
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -24,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import random_systems
+from _options import parsed  # beside this file
 
 from harness.data.lists import number
 from harness.data.records import since
@@ -220,12 +224,7 @@ def tables(found: Sequence[tuple[System, list[Judged]]]) -> None:
 
 def main() -> None:
     """Make the runs and print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--first", type=int, default=1000)
-    parser.add_argument("--systems", type=int, default=60, help="numbers that are tried; in some TPOT does not bind")
-    parser.add_argument("--seeds", type=int, default=3, help="runs below the capacity at each length")
-    parser.add_argument("--file", type=Path, help="what is there is not made again")
-    given = parser.parse_args()
+    given = parsed(__doc__, first=1000, systems=60, seeds=3, file=Path)
     lines = given.file.read_text().splitlines() if given.file and given.file.exists() else []
     stored = {line["number"]: line for line in map(json.loads, lines)}
     found = []

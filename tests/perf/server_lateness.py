@@ -6,9 +6,11 @@ Printed are its own last line (by how much tokens left after their time) and its
     python tests/perf/server_lateness.py [--streams 10,100,500,1000,2000] [--tokens 60] [--log] [--long 5]
 
 `--long` sends as many requests a second with prompts of 2 MB beside them, which must not make the others late.
+
+    --long         requests a second with prompts of 2 MB
+    --log          let the server write the truth, too
 """
 
-import argparse
 import json
 import re
 import selectors
@@ -21,6 +23,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from _options import parsed  # beside this file
 
 GAP_S = 0.05
 FIRST_S = 0.8
@@ -38,12 +42,7 @@ LATENESS = re.compile(r"Tokens left p50 (\S+) ms, p99 (\S+) ms, at worst (\S+) m
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", default="10,100,500,1000,2000")
-    parser.add_argument("--tokens", type=int, default=60)
-    parser.add_argument("--long", type=float, default=0.0, help="requests a second with prompts of 2 MB")
-    parser.add_argument("--log", action="store_true", help="let the server write the truth, too")
-    given = parser.parse_args()
+    given = parsed(__doc__, streams="10,100,500,1000,2000", tokens=60, long=0.0, log=False)
     print("streams  tokens/s   p50 ms   p99 ms   max ms   CPU us/token  failed")
     for streams in map(int, given.streams.split(",")):
         print(one(streams, given.tokens, given.log, given.long), flush=True)

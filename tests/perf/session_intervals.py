@@ -7,11 +7,11 @@ times; how much of the variance of ln(TTFT) is that of sessions; the share withi
 of time alone stand beside blocks and sessions.
 """
 
-import argparse
 import math
 from dataclasses import dataclass
 
 import numpy as np
+from _options import parsed  # beside this file
 from scipy.special import ndtri
 
 from harness.stats.within_run import FEWEST_SESSIONS, SESSIONS_FOR_P99, Blocks, Resampled, Sessions
@@ -74,11 +74,7 @@ class Case:
 
 def main() -> None:
     """Print the worst cases, and how often the intervals held."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cases", type=int, default=60)
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--first", type=int, default=0)
-    given = parser.parse_args()
+    given = parsed(__doc__, cases=60, runs=100, first=0)
     lines = []
     for number in range(given.first, given.first + given.cases):
         case = Case.draw(number)

@@ -3,13 +3,15 @@
 The synthetic server of `_synthetic.py` at rates around its knee, with as many seeds as `--seeds`; these are taken for
 all there are, and sweeps of 5 and of 10 of them are drawn again and again. Near the knee the attainment of a seed is
 skewed, so Student's t of few seeds holds less than it says.
+
+    --seeds        seeds at each rate
 """
 
-import argparse
 from collections.abc import Sequence
 
 import _synthetic as synthetic
 import numpy as np
+from _options import parsed  # beside this file
 
 from harness.experiments.pool import of
 from harness.stats.crossing import crossing
@@ -41,9 +43,7 @@ def crossings(table: np.ndarray, seeds: int, rng: np.random.Generator) -> np.nda
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=200, help="seeds at each rate (default 200)")
-    count = parser.parse_args().seeds
+    count = parsed(__doc__, seeds=200).seeds
     tasks = [(rate_rps, seed) for seed in range(count) for rate_rps in RATES]
     with of() as pool:
         found = dict(pool.map(attained, tasks))

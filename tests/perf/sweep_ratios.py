@@ -7,7 +7,6 @@ sweeps of 5 and of 10 of them are drawn again and again.
     python tests/perf/sweep_ratios.py [--first 3000] [--cases 10] [--seeds 30] [--requests 600]
 """
 
-import argparse
 import math
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from functools import partial
 
 import numpy as np
 import pyarrow.compute as pc
+from _options import parsed  # beside this file
 from random_systems import POLICIES, drawn
 
 from harness.errors import BenchError
@@ -90,12 +90,7 @@ def held(tables: list[np.ndarray], rates: list[list[float]], goal: float, reques
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--first", type=int, default=3000)
-    parser.add_argument("--cases", type=int, default=10)
-    parser.add_argument("--seeds", type=int, default=30)
-    parser.add_argument("--requests", type=int, default=600)
-    given = parser.parse_args()
+    given = parsed(__doc__, first=3000, cases=10, seeds=30, requests=600)
     print("case  seeds  crossing held  ratio held  crossing +-  ratio +-  with interval  ratio  system", flush=True)
     number, done = given.first, 0
     while done < given.cases:

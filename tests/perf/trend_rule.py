@@ -8,6 +8,10 @@ Each series is judged every night, as a nightly job does. `ever` is the share th
 `gain lost` is a gain of 6 to 15 % that was never accepted, lasts 21 to 29 runs, and of which half to all is lost again;
 its `end` is that of the loss. Noise `t2` has scale sd, `outliers` +20 % on 5 % of the runs, `weekend` +3 % on Saturdays
 and Sundays, `sine` 2 % up and down in 30 runs, `two machines` one of them 4 % slower, each run on either.
+
+    --series       series of each line with a change
+    --flat         series of each line without one
+    --length       runs of a series
 """
 
 import argparse
@@ -18,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from _options import parsed  # beside this file
 
 from harness.experiments.compare.compare_json import TrendMetric
 from harness.experiments.compare.history import METRICS, NightlyRun
@@ -123,12 +128,7 @@ def lines(options: argparse.Namespace) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--series", type=int, default=100, help="series of each line with a change")
-    parser.add_argument("--flat", type=int, default=1000, help="series of each line without one")
-    parser.add_argument("--length", default="60", help="runs of a series")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+    options = parsed(__doc__, series=100, flat=1000, length="60", seed=1)
     print("runs noise          sd  shape       ever    end  runs until found, or false alarms")
     for line in lines(options):
         print(line, flush=True)

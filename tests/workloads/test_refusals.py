@@ -1,4 +1,4 @@
-"""Whatever a command is told of a workload or a trace, and cannot be, is answered by one sentence."""
+"""Whatever a command is asked of a workload or a trace, and cannot be, is answered by one sentence."""
 
 import gzip
 from collections.abc import Callable
