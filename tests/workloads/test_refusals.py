@@ -1,4 +1,4 @@
-"""Whatever a command is asked of a workload or a trace, and cannot be, is answered by one sentence."""
+"""A workload or a trace that cannot be is refused in one sentence, whatever was typed."""
 
 import gzip
 from collections.abc import Callable
