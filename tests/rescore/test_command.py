@@ -77,7 +77,7 @@ WORDS = {
     "groups of many runs are named, not shown": "seeds --slo ttft=0.2 --by time",
     "and their tokens": "seeds --slo ttft=0.2 --tokens",
     "and their profiles": "seeds --slo ttft=0.2 --profile vllm",
-    "and their scales": "seeds --slo ttft=0.2 --scale 1",
+    "a scale of many runs is a table also where it is alone": "seeds --slo ttft=0.2 --scale 1",
 }
 
 

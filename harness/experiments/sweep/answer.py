@@ -15,7 +15,7 @@ from harness.data.codec import Facts, Text, alike, encode, inner
 from harness.data.folder import Run
 from harness.data.host import versions
 from harness.data.run_json import Resolution, RunInfo, ScoredBound, Warned, Workload
-from harness.experiments.sweep.axes import RATE, SLO, Layout, point_folder, run_folder, valued
+from harness.experiments.sweep.axes import RATE, SCALE, SLO, Layout, point_folder, run_folder, valued
 from harness.experiments.sweep.crossings import compared
 from harness.experiments.sweep.runs import PARTS, RunResult, swept
 from harness.experiments.sweep.sweep_json import RunCount, SweepAnswer, SweepAxis, SweepPoint, SweptBound, SweptRun
@@ -252,7 +252,8 @@ def together(
     """The sweep.json of runs with what distinguishes each, for their own goals or others; `unscored` are warnings."""
     infos, options = [info for info, _, _ in scored], [options for _, options, _ in scored]
     names = dict.fromkeys(name for opts in options for name in opts)
-    axes = [name for name in names if name != RATE and len({str(opts.get(name)) for opts in options}) > 1]
+    varied = [name for name in names if len({str(opts.get(name)) for opts in options}) > 1]
+    axes = [name for name in names if name != RATE and name in (SCALE, *varied)]  # a scale is one where it is alone too
     if options and all(opts.get(RATE) is not None for opts in options):
         axes.insert(0, RATE)
     points = _points(axes, [(options, run) for _, options, run in scored])
