@@ -78,8 +78,8 @@ BELOW = 0.26
 """A rate so far below all that missed, two steps of the ramp, is on the other side, and so is one that missed so far
 above all that met."""
 LIKELY = 0.3
-"""Requests that met are that unlikely at the goal itself where a rate that is not sure is named as one that is sustained:
-on servers 7000 to 7059 of tests/perf/capacity_blocks.py eight of nine such rates were too high without it."""
+"""Requests that met are that unlikely at the goal itself where a rate that is not sure is named as sustained: on
+servers 7000 to 7059 of tests/perf/capacity_blocks.py eight of nine such rates were too high without it."""
 FEWEST_BLOCKS, FIRST_LOOK = 2, 6
 """Fewer give no interval; the first decision to stop comes after so many."""
 SHORTEST = 5
