@@ -32,11 +32,15 @@ if TYPE_CHECKING:
     from harness.data.folder import Run
     from harness.experiments.answers import Answer
     from harness.experiments.compare.pairing import Source
+    from harness.experiments.compare.runner import Wanted
     from harness.options import RunSpec
     from harness.runner.progress import Display
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+RESCORED = {"slo", "goal", "warmup"}
+"""Options by which stored runs are scored again."""
 
 _OPTION = re.compile(
     r"'bench [^']*'|--([a-z][a-z-]*)(?:[ =]('[^']*'|[A-Z]+\b|[^\s'();]*[\d=:][^\s'();]*[^\s'();.,:]|\d+))?"
@@ -209,7 +213,7 @@ def _advising_python(function: Callable[P, R]) -> Callable[P, R]:
     own = signature(function)
     named = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
     if len(named) < len(own.parameters):
-        taken = RunOptions if function.__name__ == "run" else Options
+        taken = RunOptions if function.__name__ in ("run", "compare") else Options
         named += [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
                   for name, kind in taken.__annotations__.items()]  # fmt: skip
         call.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]  # what help and notebooks read
@@ -348,25 +352,50 @@ def compare(
     *,
     gate: str | None = None,
     alpha: float | None = None,
-    slo: str | None = None,
-    goal: float | None = None,
     allow_different: str = "",
+    pairs: int | str | None = None,
+    pause: float | str | None = None,
+    out: str | Path | None = None,
+    wait: float | str | None = None,
+    progress: bool | None = None,
+    **options: Unpack[RunOptions],
 ) -> AnswerResult:
-    """A candidate against a baseline, paired by what was sent, as `bench compare BASE HEAD`. Both are stored."""
-    from harness.experiments.compare import answer, gates, pairing, refusals
+    """A candidate against a baseline, paired by what was sent, as `bench compare`.
+
+    Both are stored, or both are backends, which `pairs` ('auto': until they decide) or the traffic in `options` tells:
+    then pairs of runs are made, into `out`. Of stored ones `slo`, `goal` and `warmup` score them again.
+    """
+    from harness import values
+    from harness.experiments.compare import answer, gates, live, pairing, refusals
     from harness.experiments.compare.answer import Settings
     from harness.metrics.objective import parse_slo
+    from harness.options import Given, run_spec
     from harness.stats.paired import ALPHA
 
+    given = _given(options)
+    made = pairs is not None or bool({*given} - RESCORED) or all(map(values.is_url, (str(base), str(head))))
+    again = {name for name in given if name in RESCORED and not made}
+    spec = run_spec(Given(_named({name: given[name] for name in again})))
     settings = Settings(
         gates=gates.parse(gate) if gate else (),
         alpha=ALPHA if alpha is None else alpha,
         allowed=refusals.checked(allow_different),
-        slo=None if slo is None else parse_slo(slo, goal=0.9 if goal is None else goal),
-        goal=goal,
+        slo=None if spec.slo is None else parse_slo(spec.slo, goal=spec.goal),
+        goal=spec.goal if "goal" in again else None,
+        warmup=spec.warmup,
     )
-    sides: list[list[Source]] = [pairing.opened(_stored(side), goal) for side in (base, head)]
-    matched = pairing.match(*sides, any_schedule="schedule" in settings.allowed)
+    if made:
+        display = _display(progress)
+        say = (lambda _: None) if display.quiet else _note
+        seed = None if "seed" not in given else values.seed(given["seed"], "seed")
+        limit_s = None if wait is None else values.duration_s(wait, "wait")
+        shared = Given(_named({name: value for name, value in given.items() if name != "seed"}))
+        wanted: Wanted = None if pairs is None else "auto" if pairs == "auto" else values.count(pairs, "pairs")
+        sides = live.backends(str(base), str(head), shared, None, wanted, seed=seed, wait_s=limit_s, say=say)
+        pause_s = 0.0 if pause is None else values.time_s(pause, "pause")
+        return AnswerResult(*live.compare(sides, wanted, out, settings, say, first_seed=seed or 0, pause_s=pause_s))
+    sources: list[list[Source]] = [pairing.opened(_stored(side), settings.goal) for side in (base, head)]
+    matched = pairing.match(*sources, any_schedule="schedule" in settings.allowed)
     info = answer.compare(matched, settings, base=str(_stored(base)), head=str(_stored(head)))
     return AnswerResult(info)
 

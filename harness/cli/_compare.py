@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.api import Simulator, Slo
+from harness.api import Slo
 from harness.cli import _terminal
 from harness.data import files
-from harness.data.folder import new_folder
-from harness.errors import NotValid, UsageError, no_such
+from harness.errors import UsageError, no_such
 from harness.experiments.compare import gates, pair_log, refusals
 from harness.experiments.compare.answer import Settings
-from harness.experiments.compare.compare_json import CompareAnswer, GateRow, TrendAnswer
-from harness.experiments.compare.pair_log import WARMUP, Command
-from harness.experiments.compare.runner import Judge, Made, check_enough, run_pairs
+from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
+from harness.experiments.compare.pair_log import Command
 from harness.metrics.objective import parse_slo
-from harness.options import Given, RunSpec, run_spec
-from harness.runner.plan import make_backend, plan
-from harness.runner.remote.run import await_servers
-from harness.runner.run import RUNS
+from harness.options import Given
 from harness.stats.paired import ALPHA
 
 EXPORTS = ("junit", "github-smaller", "github-bigger")
@@ -86,33 +79,8 @@ def _render(form: str, info: CompareAnswer | TrendAnswer, path: str) -> str:
     return rendered.render(info, form)
 
 
-# Pairs of runs that are made now
-
-
-def made(
-    options: Mapping[str, Any],
-    query: Given,
-    file: Given | None,
-    judge: Judge,
-    say: Callable[[str], None],
-    alpha: float,
-) -> Made:
-    """The pairs of --base and --head, or of --run twice, made now or resumed in --out.
-
-    `query` and `file` are the options of a run that both sides share; all interim analyses together have the level
-    `alpha`. Raises UsageError for what does not go together, and whatever
-    `harness.experiments.compare.runner.run_pairs` raises.
-    """
-    sides = _commands(options, query, file) if options["run"] else _backends(options, query, file, say)
-    if options["out"] is None:
-        out = new_folder(Path(RUNS) / f"compare-{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
-    else:
-        out = Path(options["out"])
-    seed, pause_s = options["seed"] or 0, options["pause"] or 0.0
-    return run_pairs(sides, options["pairs"], out, judge, say, first_seed=seed, pause_s=pause_s, alpha=alpha)
-
-
-def _commands(options: Mapping[str, Any], query: Given, file: Given | None) -> tuple[Command, Command]:
+def commands(options: Mapping[str, Any], query: Given, file: Given | None) -> tuple[Command, Command]:
+    """The two sides of --run, which are whole commands. Raises UsageError for what does not go with them."""
     texts = options["run"]
     if options.get("base") or options.get("head"):
         raise UsageError("--run and --base/--head exclude each other: --run brings whole commands.")
@@ -123,45 +91,3 @@ def _commands(options: Mapping[str, Any], query: Given, file: Given | None) -> t
         raise UsageError(f"--{option} belongs into the commands of --run, which stand for themselves.")
     base, head = (pair_log.parse(text) for text in texts)
     return base, head
-
-
-def _backends(
-    options: Mapping[str, Any], query: Given, file: Given | None, say: Callable[[str], None]
-) -> tuple[Command, Command]:
-    base, head = (_spec(options, side, query, file) for side in ("base", "head"))
-    check_enough(options["pairs"], exact=_virtual(base, head))
-    await_servers([base, head], options["wait"], say)
-    return pair_log.of_spec(base, str(options["base"])), pair_log.of_spec(head, str(options["head"]))
-
-
-def _spec(options: Mapping[str, Any], side: str, query: Given, file: Given | None) -> RunSpec:
-    """The run of one side, checked as far as it can be before it begins."""
-    backend = options.get(side)
-    if not backend:
-        raise UsageError(f"--{side} is missing: pairs are made of --base SPEC and --head SPEC, or of --run twice.")
-    try:
-        spec = run_spec(Given({**query.values, "backend": backend}), file)
-        spec = replace(spec, seed=options["seed"] or 0, warmup=spec.warmup or WARMUP)
-        plan(spec)
-    except UsageError as error:
-        raise UsageError(str(error).replace("--backend", f"--{side}")) from None
-    return spec
-
-
-def _virtual(base: RunSpec, head: RunSpec) -> bool:
-    """Whether the clock of both is virtual. Raises NotValid where that of one is."""
-    base_virtual, head_virtual = (isinstance(make_backend(spec), Simulator) for spec in (base, head))
-    if base_virtual != head_virtual:
-        clocks = ("a virtual clock", "the wall's") if base_virtual else ("the wall's clock", "a virtual one")
-        raise NotValid(f"base has {clocks[0]} and head {clocks[1]}, so their times cannot be compared.")
-    return base_virtual
-
-
-def same_sides(made: Made, gates: Sequence[GateRow]) -> list[str]:
-    """The noise from run to run, by metric, where a set-up is compared with itself."""
-    losses = {gate.label: [loss for loss in gate.losses if loss is not None] for gate in gates if gate.scale == "ratio"}
-    several = {label: sample for label, sample in losses.items() if len(sample) > 1}
-    if not made.same or not several:
-        return []
-    noises = [f"{100 * statistics.stdev(sample) / 2**0.5:.2g}% ({label})" for label, sample in several.items()]
-    return [f"base is compared with itself: the noise of a run is {', '.join(noises)}, from {len(made.folders)} pairs."]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,7 @@ from harness.values import is_url, share
 
 if TYPE_CHECKING:
     from harness.cli._compare import Files
-    from harness.experiments.compare.answer import Settings
     from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
-    from harness.experiments.compare.runner import Judge
     from harness.options import Given
 
 DECIDING = ("gate", "alpha", "allow_different")
@@ -219,55 +216,24 @@ def _made(
     """The answer on pairs that are made now, and its page; both stand in their folder."""
     from harness import configs
     from harness.cli import _compare, _terminal
-    from harness.data.codec import encode
-    from harness.data.storage import write_json
-    from harness.errors import first_of
+    from harness.experiments.compare import live
     from harness.experiments.compare.pair_log import shown
     from reports.document import rendered
 
     if runs:
         raise UsageError(f"'{runs[0]}' is a stored run, but --base, --head and --run make runs; give one or the other.")
-    commands = bool(options["run"])
-    settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=commands)
+    settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=bool(options["run"]))
     file = configs.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
-    pairs = _compare.made(options, query, file, _judge(settings), say, settings.alpha)
-    base, head = map(shown, options["run"]) if commands else _redacted(pairs.folders[0])
-    compared = _answered(pairs.folders, replace(settings, alpha=pairs.alpha))
-    info = compared(base=base, head=head, attempts=pairs.attempts, interim=pairs.interim, notes=pairs.notes)
-    info = info.change(
-        notes=[*info.notes, *_compare.same_sides(pairs, info.gates)],
-        exit_code=first_of(pairs.exit_code or 0, info.exit_code),
-    )
-    write_json(pairs.out / "compare.json", encode(info))
-    return info, None if options["no_html"] else rendered.write_answer_page(info, pairs.out, say)
-
-
-def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:
-    """The backends of a pair of runs as they are stored, which is without secrets."""
-    from harness.experiments.compare.pairing import made
-
-    base, head = (str(made(folder)[0].info.spec.get("backend")) for folder in folders)
-    return base, head
-
-
-def _judge(settings: Settings) -> Judge:
-    """A function that returns the verdict on the pairs so far, and which are unlike the others."""
-    from harness.experiments.compare.runner import Judgement
-    from harness.experiments.compare.verdict import unusual
-
-    def judge(folders: Sequence[tuple[Path, Path]], alpha: float) -> Judgement:
-        info = _answered(folders, replace(settings, alpha=alpha))()
-        return Judgement(info.verdict, unusual(info.gates), all(pair.valid for pair in info.pairs))
-
-    return judge
-
-
-def _answered(folders: Sequence[tuple[Path, Path]], settings: Settings) -> Callable[..., CompareAnswer]:
-    """What compares the two sides that each pair of folders holds."""
-    from functools import partial
-
-    from harness.experiments.compare import answer, pairing
-
-    matches = [pairing.match(pairing.made(base), pairing.made(head)) for base, head in folders]
-    return partial(answer.compare, pairing.joined(matches), settings)
+    names = None
+    if options["run"]:
+        sides = _compare.commands(options, query, file)
+        names = shown(options["run"][0]), shown(options["run"][1])
+    else:
+        sides = live.backends(options["base"], options["head"], query, file, options["pairs"], seed=options["seed"],
+                              wait_s=options["wait"], say=say)  # fmt: skip
+    info, out = live.compare(
+        sides, options["pairs"], options["out"], settings, say,
+        first_seed=options["seed"] or 0, pause_s=options["pause"] or 0.0, names=names,
+    )  # fmt: skip
+    return info, None if options["no_html"] else rendered.write_answer_page(info, out, say)

@@ -397,7 +397,7 @@ def test_base_is_known_to_be_compared_with_itself(pairs, side, tmp_path):
 
 def test_noise_of_a_set_up_is_that_of_a_run(side, tmp_path):
     """The scatter of a difference, sqrt(2) larger, is called the noise of a run."""
-    from harness.cli._compare import same_sides
+    from harness.experiments.compare.live import same_sides
 
     one = side("A")
     made = run_pairs((one, one), 3, tmp_path / "aa", lambda *_: Judgement("inconclusive"), lambda _: None)

@@ -66,6 +66,19 @@ def test_a_trace_may_be_a_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert made.data.info.schedule.sha256 == again.data.info.schedule.sha256
 
 
+def test_two_backends_are_compared_by_pairs_that_are_made_now(tmp_path: Path) -> None:
+    """Runs would have to be made one by one from Python, and in an order that favours one side."""
+    traffic = {"workload": "chatbot", "rate": 2, "requests": 60, "slo": "ttft=0.25,tpot=0.1"}
+    sides = ("sim:latency=abc:distserve,policy=vllm-v0", "sim:latency=abc:distserve,policy=sarathi")
+    compared = harness.compare(*sides, pairs=2, out=tmp_path / "pairs", **traffic)
+    again = harness.compare(*sides, pairs=2, out=tmp_path / "pairs", **traffic)
+
+    assert ["ttft", "regressed"] == compared.frame()[["metric", "verdict"]].values.tolist()[1]
+    assert compared.info["gates"] == again.info["gates"] == harness.load(tmp_path / "pairs").info["gates"]
+    with pytest.raises(UsageError, match="No backend named 'wrong'"):
+        harness.compare("wrong", "sim", pairs=2, **traffic)
+
+
 def test_results_are_short_in_a_notebook(made: harness.RunResult) -> None:
     """Each cell would store 27,000 characters beside the table that it shows."""
     assert f"<RunResult {made.data.path}, 80 requests, exit code 0>" == repr(made)
