@@ -26,7 +26,7 @@ from harness.data.run_json import Warned
 from harness.errors import BackendError, UsageError
 from harness.experiments import pool, trial
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents, TrialShare
-from harness.experiments.capacity.answer import INTERRUPTED, binding_of, horizon_of, near_of
+from harness.experiments.capacity.answer import INTERRUPTED, binding_of
 from harness.experiments.capacity.blocks import SPENT, Blocks
 from harness.experiments.capacity.conditions import Mask, Share, kept_all
 from harness.experiments.capacity.execute import Budget, simulated_warnings
@@ -421,8 +421,8 @@ class _Search:
             per_gpu=whole_agents / takes.gpus if takes.gpus else None,
             per_kw=whole_agents / takes.kw if takes.kw else None,
             usd_per_agent_hour=takes.usd_per_hour / whole_agents if takes.usd_per_hour and whole_agents else None,
-            horizon=horizon_of(found),
-            near=near_of(found),
+            horizon=found.horizon,
+            near=found.near,
         )
 
 

@@ -15,11 +15,9 @@ from harness.experiments.capacity.capacity_json import (
     BoundCapacity,
     CapacityAnswer,
     GoalCapacity,
-    HorizonRuns,
     RateBracket,
     RatePoint,
     RateVerdict,
-    RunsNear,
     SearchCost,
 )
 from harness.experiments.capacity.conditions import MAX_REQUESTS, exit_code
@@ -118,8 +116,8 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
         needs=_needs(setup, found, half),
         knees={} if estimate is None else {str(seed): knee for seed, knee in estimate.capacity_by_seed.items()},
         at=at,
-        horizon=horizon_of(found),
-        near=near_of(found),
+        horizon=found.horizon,
+        near=found.near,
         stable_rps=found.stable_rps,
         full=found.full,
     )
@@ -130,16 +128,6 @@ def binding_of(estimate: Estimate, found: SearchResult) -> ShareKey | None:
     if estimate.binding != JOINT:
         return estimate.binding
     return min(found.bounds, key=found.bounds.__getitem__, default=None)
-
-
-def horizon_of(found: SearchResult) -> HorizonRuns | None:
-    """How long the runs of a search lasted, None where they had no horizon."""
-    return None if found.horizon is None else HorizonRuns(**asdict(found.horizon))
-
-
-def near_of(found: SearchResult) -> RunsNear | None:
-    """What the runs near the answer say, None without a horizon."""
-    return None if found.near is None else RunsNear(**{**asdict(found.near), "quarters": [*found.near.quarters]})
 
 
 def _missed_most(spec: SearchSpec, ledger: Ledger, rate_rps: float) -> ShareKey | None:

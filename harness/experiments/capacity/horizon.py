@@ -22,12 +22,11 @@ from typing import TypeAlias
 import numpy as np
 
 from harness.api import Bound, Slo
+from harness.experiments.capacity.capacity_json import HorizonRuns, RunsNear
 from harness.experiments.capacity.conditions import Condition, conditions, hardly_met, kept_all, missed_unloaded
 from harness.experiments.capacity.search_spec import (
     Bracket,
     Estimate,
-    Horizon,
-    NearRuns,
     SearchResult,
     SearchSpec,
     SearchSteps,
@@ -653,7 +652,7 @@ class HorizonSearch:
                 trials = [t for t in self._runs.values() if abs(above[t.key]) <= width]
         return [t for t in trials if t.share(best.key).of and t.quarters is not None]
 
-    def _near_runs(self, best: _Best, trials: Sequence[Trial]) -> NearRuns | None:
+    def _near_runs(self, best: _Best, trials: Sequence[Trial]) -> RunsNear | None:
         """What the runs at the answer looked like."""
         if not trials:
             return None
@@ -662,8 +661,8 @@ class HorizonSearch:
         met, total = (np.array([part[best.key] for t in trials if (q := t.quarters) for part in (getattr(q, name),)])
                    for name in ("met", "of"))  # fmt: skip
         quarters = np.nanmean(np.where(total > 0, met / np.maximum(1, total), math.nan), axis=0)
-        return NearRuns(
-            runs=len(trials), quarters=tuple(quarters.tolist()), worst=float(shares.min()),
+        return RunsNear(
+            runs=len(trials), quarters=quarters.tolist(), worst=float(shares.min()),
             met=float((shares >= condition.goal).mean()), collapsed=float((shares < condition.goal / 2).mean()),
         )  # fmt: skip
 
@@ -671,7 +670,9 @@ class HorizonSearch:
         best, by_rate = self._best, self._by_rate()
         bracket, lasting_s = self._tried(by_rate), max(HORIZON_S, self._least_s)
         runs = len(self._final_seeds) or len(self._runs)
-        over = Horizon(self.horizon_s, self.settle_s, lasting_s, self.waits_s, runs)
+        over = HorizonRuns(
+            horizon_s=self.horizon_s, settle_s=self.settle_s, lasting_s=lasting_s, waits_s=self.waits_s, runs=runs
+        )  # fmt: skip
         if best is None:
             return SearchResult(None, resolved=False, why=why, bracket=bracket, horizon=over)
         trials, bounds = self._near(best), {}

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from harness.api import Slo
+from harness.experiments.capacity.capacity_json import HorizonRuns, RunsNear
 from harness.experiments.capacity.conditions import Condition, Definition, bounds_of, conditions
 from harness.experiments.trial import Filling
 from harness.metrics.objective import ShareKey
@@ -154,33 +155,6 @@ class Bracket:
 
 
 @dataclass(frozen=True, slots=True)
-class Horizon:
-    """What the runs of a simulated search were: each lasts `horizon_s` after `settle_s` that are not counted.
-
-    Of a run shorter than `lasting_s` the answer is an upper bound for longer ones. A request that has not begun within
-    `waits_s` has missed, where no bound is on waiting. `runs` stand behind the estimate.
-    """
-
-    horizon_s: float
-    settle_s: float
-    lasting_s: float
-    waits_s: float | None
-    runs: int
-
-
-@dataclass(frozen=True, slots=True)
-class NearRuns:
-    """What the runs over a horizon near the answer were like: mean attainment by quarter of the horizon, the worst run,
-    the share of runs that `met` the goal by themselves and that `collapsed`, below half of it."""
-
-    runs: int
-    quarters: tuple[float, ...]
-    worst: float
-    met: float
-    collapsed: float
-
-
-@dataclass(frozen=True, slots=True)
 class SearchResult:
     """The result of a search: an estimate, or why there is none. `unreachable`: the goal is missed without load.
 
@@ -198,8 +172,8 @@ class SearchResult:
     """By Ctrl-C or an invalid trial."""
     needs: int | None = None
     """Requests that the tolerance takes in all, of a search over a horizon; None before the pilot has ended."""
-    horizon: Horizon | None = None
-    near: NearRuns | None = None
+    horizon: HorizonRuns | None = None
+    near: RunsNear | None = None
     stable_rps: float | None = None
     """How many requests per second a simulated system serves where more come: it is stable below; None: not seen."""
     full: str | None = None
