@@ -31,8 +31,8 @@ LINEAR = ["--latency", "linear"]
 @pytest.mark.parametrize(
     ("rows", "more", "words"),
     [
-        (GOOD_ROWS + "2,9,9,-.1,.1\n", LINEAR, "a negative ttft_s, -0.1 s in row 21"),
-        ("2024-01-01T00:00:01,9,9,.1,.1\n", LINEAR, "must hold numbers"),
+        (GOOD_ROWS + "2,9,9,-.1,.1\n", LINEAR, "row 21: ttft_s must be a number of at least 0 or empty, got '-.1'"),
+        ("2024-01-01T00:00:01,9,9,.1,.1\n", LINEAR, "arrival_s must be a number of at least 0"),
     ],
 )
 def test_what_a_fit_of_requests_cannot_take_is_refused(

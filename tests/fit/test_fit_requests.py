@@ -37,8 +37,8 @@ def measured(
 
 
 def written(path, run: Measured) -> str:
-    columns = [run.arrival_s, run.prompt_tokens, run.output_tokens, run.ttft_s * 1000, run.tpot_s * 1000]
-    names = "arrival_s,prompt_len,output_len,ttft_ms,tpot_ms"
+    columns = [run.arrival_s, run.prompt_tokens, run.output_tokens, run.ttft_s, run.tpot_s]
+    names = "arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s"
     if run.users is not None:
         columns, names = [*columns, np.full(len(run), run.users)], f"{names},users"
     np.savetxt(path, np.stack(columns, axis=1), delimiter=",", header=names, comments="", fmt="%.17g")
@@ -89,7 +89,7 @@ def test_a_closed_loop_is_simulated_as_one(tmp_path, capsys):
 
 def test_users_must_be_one_number_a_run(tmp_path, capsys):
     """Half a run with users would be simulated as what it was not."""
-    lines = ["arrival_s,prompt_len,output_len,ttft_s,tpot_s,users", *["1,20,3,0.1,0.1,4"] * 12, "1,20,3,0.1,0.1,"]
+    lines = ["arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s,users", *["1,20,3,0.1,0.1,4"] * 12, "1,20,3,0.1,0.1,"]
     (tmp_path / "odd.csv").write_text("\n".join(lines) + "\n")
 
     assert main(["fit", "--requests", str(tmp_path / "odd.csv"), "--latency", "linear"]) == 2
@@ -140,6 +140,6 @@ def test_whole_runs_are_held_out_where_there_are_several():
 
 def test_wrong_requests_are_one_sentence(tmp_path, refusals):
     """The way out should be in the message."""
-    (tmp_path / "broken.csv").write_text("arrival_s,prompt_len,output_len\n1,2,3\n")
-    (tmp_path / "few.csv").write_text("arrival_s,prompt_len,output_len,ttft_s,tpot_s\n1,2,3,0.1,0.1\n")
+    (tmp_path / "broken.csv").write_text("arrival_s,prompt_tokens,output_tokens\n1,2,3\n")
+    (tmp_path / "few.csv").write_text("arrival_s,prompt_tokens,output_tokens,ttft_s,tpot_s\n1,2,3,0.1,0.1\n")
     refusals("wrong-requests.txt", "--requests", written(tmp_path / "a.csv", measured(3.0, 30)))

@@ -28,7 +28,7 @@ from harness.errors import UsageError, no_such
 from harness.experiments import imports
 from harness.experiments.fit.fit_json import Score
 from harness.experiments.fit.solve import estimate, identify, score
-from harness.experiments.fit.steps import numbers, table
+from harness.experiments.fit.steps import numbers
 from harness.experiments.validate import measurements
 from harness.experiments.validate.measurements import Run, sent_again
 from harness.metrics.measure import metrics, per_request
@@ -56,11 +56,6 @@ QUEUED = 5.0
 ROUNDS, HEED, PATIENCE = 16, 0.7, 3
 """How often constants are corrected by what the guess gets wrong of simulated times, by how much of it, and how many
 turns may go by without a gain."""
-COLUMNS = {
-    "arrival_s": ("arrival_s", "scheduled_s"), "prompt_tokens": ("prompt_tokens", "prompt_len"),
-    "output_tokens": ("output_tokens", "output_len"), "ttft_s": ("ttft_s",), "tpot_s": ("tpot_s",),
-}  # fmt: skip
-MILLISECONDS = {"ttft_s": ("ttft_ms",), "tpot_s": ("tpot_ms",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +181,7 @@ def read(paths: Sequence[str]) -> list[Measured]:
 
 
 def of_measurements(run: Run, path: Path) -> Measured:
-    """The requests of a run in a TOML file of measurements; of several repeats the first."""
+    """The requests of a measured run; of several repeats the first."""
     first = run.repeats[0]
     if first.times is None:
         raise UsageError(f"'{path}', run '{run.name}': a fit needs ttft_s and tpot_s of its requests.")
@@ -196,10 +191,9 @@ def of_measurements(run: Run, path: Path) -> Measured:
 
 
 def _of(path: Path) -> list[Measured]:
-    if path.suffix in (".csv", ".parquet"):
-        return _of_table(path)
-    if path.suffix == ".toml":
-        return [of_measurements(run, path) for run in measurements.read(path).runs]
+    if path.suffix in (".toml", ".csv", ".parquet"):
+        runs = measurements.read(path).runs if path.suffix == ".toml" else measurements.of_table(path)
+        return [of_measurements(run, path) for run in runs]
     measured = []
     for run in imports.open(path):
         rows = run.requests.filter(run.requests["status"].to_numpy(zero_copy_only=False) == "ok")
@@ -211,38 +205,12 @@ def _of(path: Path) -> list[Measured]:
 
 
 def _kept(name: str, *columns: np.ndarray, users: int | None = None) -> Measured:
-    for what, column in zip(("ttft_s", "tpot_s"), columns[3:], strict=True):
-        if (column < 0).any():
-            raise UsageError(
-                f"'{name}' has a negative {what}, {np.nanmin(column):g} s in row {int(np.nanargmin(column)) + 1}."
-            )
     good = np.all([np.isfinite(column) for column in columns[:4]], axis=0) & (columns[1] > 0) & (columns[2] > 0)
     if good.sum() < 10:
         raise UsageError(f"'{name}' tells the times of {int(good.sum())} requests; at least 10 are needed.")
     order = np.flatnonzero(good)[np.argsort(columns[0][good], kind="stable")]
     at_s, prompt, output, ttft_s, tpot_s = (column[order] for column in columns)
     return Measured(name, at_s - at_s[0], prompt, output, np.maximum(ttft_s, 1e-6), tpot_s, users)
-
-
-def _of_table(path: Path) -> list[Measured]:
-    held = table(path, "requests")
-    names = np.array(held["run"].to_pylist() if "run" in held.column_names else [str(path)] * held.num_rows, str)
-    columns = {}
-    for name, spellings in COLUMNS.items():
-        col = next((c for c in spellings if c in held.column_names), None)
-        thousandth = next((c for c in MILLISECONDS.get(name, ()) if c in held.column_names), None)
-        if col is None and thousandth is None:
-            allowed = ", ".join([*spellings, *MILLISECONDS.get(name, ())])
-            raise UsageError(f"'{path}' has no column {name} ({allowed}); it has {', '.join(held.column_names)}.")
-        columns[name] = numbers(held, col, path) if col is not None else numbers(held, str(thousandth), path) / 1000
-    users = numbers(held, "users", path) if "users" in held.column_names else np.full(held.num_rows, np.nan)
-    runs = {name: names == name for name in dict.fromkeys(names.tolist())}
-    return [
-        _kept(
-            name, *(column[rows] for column in columns.values()), users=measurements.users_of(path, name, users[rows])
-        )
-        for name, rows in runs.items()
-    ]
 
 
 def fit(

@@ -96,7 +96,7 @@ def read(paths: Iterable[str | Path], *, gaps: bool = True) -> Rows:
 
 def _rows_of(path: Path, gaps: bool) -> Rows:
     if not path.is_dir():
-        return _usable(*_imported(table(path, "steps"), path))
+        return _usable(*_imported(table(path), path))
     from harness.experiments import imports
 
     return joined(_of_run(run, gaps) for run in imports.open(path))
@@ -223,14 +223,14 @@ def _resumed(index: int, stored: int, started: list[float], ended: list[float], 
     return index, 0
 
 
-def table(path: Path, what: str) -> pa.Table:
+def table(path: Path) -> pa.Table:
     """The rows of a file. Raises UsageError where it is not there, or neither parquet nor CSV."""
     import pyarrow as pa  # heavy
 
     if not path.is_file():
-        raise UsageError(f"'{path}' does not exist; name the folder of a run, or a table of {what} (parquet or CSV).")
+        raise UsageError(f"'{path}' does not exist; name the folder of a run, or a table of steps (parquet or CSV).")
     if path.suffix not in (".parquet", ".csv"):
-        raise UsageError(f"'{path}' is no table of {what}: its name must end with .parquet or .csv.")
+        raise UsageError(f"'{path}' is no table of steps: its name must end with .parquet or .csv.")
     try:
         if path.suffix == ".parquet":
             held = untrusted.read_parquet(path)

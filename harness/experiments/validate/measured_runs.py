@@ -19,9 +19,8 @@ from harness.experiments.validate.measurements import (
     Deployment,
     Run,
     Times,
-    Traffic,
     bounds_of,
-    measured_requests,
+    of_table,
     read,
     simulator,
     times,
@@ -46,7 +45,10 @@ def validate(
     `backend` replaces those of the file, and then no run counts as calibrated on; `slo` replaces its bounds. Raises
     UsageError for what cannot be read or simulated.
     """
-    held = read(path) if path.suffix == ".toml" else _of_table(path)
+    if path.suffix == ".toml":
+        held = read(path)
+    else:
+        held = Deployment(path, path.stem, path.stem, (), tuple(of_table(path)), QUANTILES, {}, ())
     bounds = held.slo if slo is None else {"attainment_pct": bounds_of(slo)}
     sim = None if backend is None else parse(backend)
     fitted = {} if left_out is None else _fitted(held, sim, left_out)
@@ -70,15 +72,6 @@ def validate(
         for row in limits
     ]  # fmt: skip
     return validation(held.name, held.title, setting, pairs, targets)
-
-
-def _of_table(path: Path) -> Deployment:
-    """A table of requests alone, as `bench fit --requests` takes it."""
-    runs = []
-    for run in requests.read([str(path)]):
-        sent = Traffic(run.arrival_s, run.prompt_tokens.astype(np.int64), run.output_tokens.astype(np.int64), run.users)
-        runs.append(Run(run.name, None, (measured_requests(sent, run.ttft_s, run.tpot_s),), {}))
-    return Deployment(path, path.stem, path.stem, (), tuple(runs), QUANTILES, {}, ())
 
 
 def _fitted(held: Deployment, own: Spec | None, left_out: LeftOut) -> dict[str, Spec]:

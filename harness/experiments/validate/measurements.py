@@ -154,6 +154,14 @@ def read(path: Path) -> Deployment:
     return Deployment(path, name, title, held.setting, tuple(runs), metrics, bounds, held.targets)
 
 
+def of_table(file: Path) -> list[Run]:
+    """The runs of a table of requests alone, and of one without the column `run` the only one."""
+    frame = _frame(file, "requests", None, REQUEST_COLUMNS[1:6])
+    if "run" not in frame:
+        frame["run"] = str(file)
+    return [Run(name, None, repeats, {}) for name, repeats in _requests(file, frame).items()]
+
+
 def _toml(path: Path) -> _File:
     try:
         held = untrusted.read_toml(path)
