@@ -57,17 +57,6 @@ def test_joint_asks_for_all_bounds_at_once_and_separate_for_each():
     ) == conditions(slo, 0.95, "separate")
 
 
-def test_the_bounds_of_sarathi_are_two_percentiles():
-    """A queue that grows would count as capacity, as long as tokens come evenly."""
-    slo = parse_slo("p99:itl=0.2,p50:scheduling_delay=2")
-
-    assert (
-        Condition(JOINT, 0.9),
-        Condition(bound("p99:itl=0.2"), 0.99),
-        Condition(bound("p50:scheduling_delay=2"), 0.5),
-    ) == (conditions(slo, 0.9, "joint"))
-
-
 @pytest.mark.parametrize(("met", "of", "good", "decided"), [
     (12, 12, True, False), (29, 29, True, True), (35, 51, True, False), (8, 12, False, True), (9, 12, False, False),
 ])  # fmt: skip

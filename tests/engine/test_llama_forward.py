@@ -136,18 +136,6 @@ def test_pieces_that_do_not_sample_give_none(kit: Any, tmp_path: Path) -> None:
     assert expected == [first, second, nothing]
 
 
-def test_a_step_without_sampling_runs_on_the_seeded_model() -> None:
-    """The engine would stop at the first chunk of a long prompt."""
-    model = Llama()
-    model.allocate(10, 16)
-    expected: list[None] = [None, None]
-    got = model.execute([Piece(0, [1, 2, 3], 0, [4], False), Piece(1, [5], 0, [6], False)])
-    rows = model.logits([Piece(0, [1], 3, [4], False)])
-
-    assert expected == got
-    assert len(rows) == 0
-
-
 @pytest.mark.parametrize(
     ("piece", "words"),
     [

@@ -4,12 +4,10 @@ import json
 import re
 import shutil
 
-import numpy as np
 import pytest
 
 from harness.data import large
 from harness.data.large import thinned
-from harness.data.lists import lists
 from harness.errors import UsageError
 from harness.experiments import imports
 from harness.experiments.rescore.answer import RescoreOptions, answer
@@ -67,19 +65,6 @@ def test_files_of_other_tools_stand_beside_runs(stored, foreign, tmp_path):
     shutil.copy(foreign / "vllm-detailed.json", tmp_path)
 
     assert ["ours", "vllm-detailed.json"] == [source.path.name for source in sources(tmp_path)]
-
-
-def test_thin_tables_keep_first_last_and_number(mixture):
-    """TTFT, TPOT or E2E would come from other stamps."""
-    table = mixture()
-    thin = thinned(table)
-
-    for whole, kept, events in zip(
-        table["token_s"].to_pylist(), thin["token_s"].to_pylist(), thin["events"].to_pylist(), strict=True
-    ):
-        assert len(whole) == events
-        assert (whole if len(whole) < 2 else [whole[0], whole[-1]]) == kept
-    assert np.array_equal(lists(thin.slice(5, 50), "token_s").values, np.concatenate(thin["token_s"].to_pylist()[5:55]))
 
 
 def test_what_is_no_run_is_reported(tmp_path):

@@ -39,18 +39,6 @@ def test_gaps_follow_the_declared_law(arrivals: Poisson | Gamma) -> None:
     assert law.pvalue > 0.01
 
 
-@pytest.mark.parametrize("rate_rps", [0.5, 7.0])
-def test_poisson_counts_have_dispersion_one_at_every_scale(rate_rps: float) -> None:
-    """If this failed, 'poisson' would be burstier or calmer than a Poisson process over seconds or minutes."""
-    at_s = times(Poisson(rate_rps), 100_000, seed=5)
-    for bin_means in (1, 10, 100):
-        edges = np.arange(0, at_s[-1], bin_means / rate_rps)
-        counts = np.histogram(at_s, edges)[0]
-        tolerance = 4 * math.sqrt(2 / len(counts))
-
-        assert abs(counts.var() / counts.mean() - 1) < tolerance
-
-
 def test_gamma_with_cv_one_is_poisson() -> None:
     """If this failed, the same traffic would have two laws under two names."""
     gaps = np.linspace(0, 5, 100)

@@ -1,7 +1,6 @@
 """Arrivals with a changing rate against what they state: rate, gap law, dispersion."""
 
 import math
-from dataclasses import replace
 from itertools import islice, takewhile
 from typing import Any
 
@@ -55,20 +54,6 @@ def test_scaling_the_rate_keeps_the_local_gap_law(spec: str) -> None:
     spreads = [np.median(window_cvs(until(f"{spec},rate={rate}", 40 / rate * 3600), 600 / rate)) for rate in (2, 20)]
 
     assert pytest.approx([0.6, 0.6], abs=0.03) == spreads
-
-
-@pytest.mark.parametrize("spec", KNOWN)
-def test_scaling_the_rate_keeps_the_gaps_in_operational_time(spec: str) -> None:
-    """If this failed, the gap law would depend on the load."""
-    one = make("arrivals", spec)
-    ten = replace(one, rate_rps=10 * one.mean_rate_rps)
-    gaps = [
-        np.diff(m.operational_time(np.fromiter(islice(m.times(np.random.default_rng(2)), 3000), float)))
-        for m in (one, ten)
-    ]
-
-    assert 10 * one.mean_rate_rps == pytest.approx(ten.mean_rate_rps)
-    np.testing.assert_allclose(gaps[0], gaps[1], rtol=1e-6, atol=1e-8)
 
 
 def test_bursts_come_at_the_same_times_at_every_rate() -> None:

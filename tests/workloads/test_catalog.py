@@ -83,17 +83,6 @@ def test_the_orca_preset_arrives_within_the_first_step() -> None:
     assert all(r.output_tokens >= 2 for r in requests)
 
 
-@pytest.mark.parametrize("spec", ["fixed:prompt=512,output=64", "sharegpt:multi-turn-8k", "lognormal", "uniform"])
-def test_a_lengths_spec_is_a_workload(spec: str) -> None:
-    """If this failed, only presets could be run."""
-    loaded = catalog.load(spec, rate_rps=3.0)
-
-    assert 3.0 == loaded.rate_rps
-    assert loaded.requests is None
-    assert "" == loaded.slo_text
-    assert 10 == len(draw(loaded, 10))
-
-
 def test_lengths_named_like_a_preset_are_lengths_where_they_have_arguments() -> None:
     """If this failed, one of two things of a name could not be had."""
     assert "Classes: 2" in catalog.explain("burstgpt")

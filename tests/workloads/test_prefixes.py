@@ -68,24 +68,6 @@ def test_the_stated_share_of_requests_has_a_prefix(share: float) -> None:
     assert abs(has_prefix.mean() - share) <= 4 * math.sqrt(share * (1 - share) / len(has_prefix))
 
 
-@pytest.mark.parametrize(
-    ("tokens", "block", "expected"),
-    [
-        ("80", 16, [(5, 16)]),
-        ("341", 16, [(1, 341)]),
-        ("80/341", 16, [(5, 16), (1, 341)]),
-        ("5/64", 64, [(1, 5), (1, 64)]),
-    ],
-)
-def test_lengths_are_exact(tokens: str, block: int, expected: list[tuple[int, int]]) -> None:
-    """If this failed, a prefix of 341 tokens would be shared as 336 or as 352."""
-    prefixes = Prefixes(len(expected), tokens, block_tokens=block)
-    sizes = prefixes.block_tokens_of(np.arange(prefixes.count)).tolist()
-
-    assert expected == [(len(ids_of(prefixes, k)), sizes[k]) for k in range(prefixes.count)]
-    assert [int(t) for t in tokens.split("/")] == [count * size for count, size in expected]
-
-
 @pytest.mark.parametrize("number", [0, 1])
 def test_prompts_with_one_prefix_share_exactly_its_tokens(number: int) -> None:
     """If this failed, the cache would save more or fewer tokens than the prefix is long."""

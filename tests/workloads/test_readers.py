@@ -1,6 +1,5 @@
 """Trace readers on the real files and on their formats."""
 
-import csv
 import gzip
 import hashlib
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 
 from harness.api import Loaded, Request
 from harness.data.schedule import Schedule
-from workloads import traces
 from workloads.replay import load as load_trace
 
 AZURE = "azure2023/AzureLLMInferenceTrace_conv.csv"
@@ -57,21 +55,6 @@ def test_real_files_have_their_known_rows_span_and_hash(
         assert span_s == pytest.approx(requests(loaded)[-1].scheduled_s, abs=1e-6)
 
 
-def test_burstgpt_part_3_is_read_by_column_name_and_keeps_sessions(shared_data: Path) -> None:
-    """Traces A1: if this failed, the inserted columns would be read as tokens, or sessions would fall apart."""
-    path = shared_data / "traces" / BURST_3
-    with path.open() as file:
-        rows = list(csv.DictReader(file))
-    replayed = requests(load_trace(str(path)))
-    groups: dict[int | None, set[str]] = {}
-    for row, r in zip(rows, replayed, strict=True):
-        groups.setdefault(r.session, set()).add(row["Session ID"])
-
-    assert [int(r["Request tokens"]) for r in rows] == [r.prompt_tokens for r in replayed]
-    assert all(len(ids) == 1 for ids in groups.values())
-    assert len({r["Session ID"] for r in rows if r["Session ID"]}) == len(set(groups) - {None})
-
-
 def test_turns_of_a_session_are_counted_without_its_failures(tmp_path: Path) -> None:
     """If this failed, the second question of a user would count as the third because one attempt failed."""
     lines = [V3, "5.0,a,1,X,3,4,7,Conversation log", "6.0,a,1,X,3,0,3,Conversation log"]
@@ -112,30 +95,6 @@ def test_gzip_and_byte_order_mark_and_spaces_are_read(tmp_path: Path) -> None:
 
 
 TEN = "Timestamp,Request tokens,Response tokens\n" + "".join(f"{100 + i},{i + 1},1\n" for i in range(10))
-
-
-@pytest.mark.parametrize(
-    ("part", "prompts", "first_s", "dropped"),
-    [
-        ({}, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], 0.0, {}),
-        ({"limit": 2}, [1, 2], 0.0, {}),
-        ({"stop_s": 3.0}, [1, 2, 3], 0.0, {}),
-        ({"start_s": 7.5}, [9, 10], 0.5, {traces.BEFORE: 8}),
-        ({"start_s": 2.0, "stop_s": 8.0, "limit": 3}, [3, 4, 5], 0.0, {traces.BEFORE: 2}),
-    ],
-)
-def test_slices(
-    tmp_path: Path, part: dict[str, Any], prompts: list[int], first_s: float, dropped: dict[str, int]
-) -> None:
-    """If this failed, --start, --stop or a limit would take other rows, or lose rows without naming them."""
-    loaded = load_trace(write(tmp_path, TEN), **part)
-    replayed = requests(loaded)
-    facts: Any = loaded.provenance
-
-    assert prompts == [r.prompt_tokens for r in replayed]
-    assert first_s == replayed[0].scheduled_s
-    assert dropped == facts["dropped"]
-    assert facts["rows"] == facts["requests"] + sum(dropped.values())
 
 
 def test_a_bad_row_after_the_slice_does_not_matter(tmp_path: Path) -> None:

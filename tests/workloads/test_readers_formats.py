@@ -188,24 +188,6 @@ def test_images_are_counted_as_tokens_and_stay_with_their_rows(tmp_path: Path) -
     }
 
 
-PLAIN = "who,ts,in,out,kind\nann,1000,5,6,chat\nbob,1500,7,8,code\nann,1750,9,1,chat\n"
-
-
-def test_columns_of_a_plain_table_are_mapped(tmp_path: Path) -> None:
-    """If this failed, a user's own log could be replayed only after a script."""
-    path = write(tmp_path, PLAIN)
-    trace = traces.read(path, "at_ms=ts, prompt=in, output=out, session=who, tag=kind")
-
-    assert [0.0, 0.5, 0.75] == column(trace, "at_s")
-    assert [(5, 6), (7, 8), (9, 1)] == list(
-        zip(column(trace, "prompt_tokens"), column(trace, "output_tokens"), strict=True)
-    )
-    assert [0, 1, 0] == column(trace, "session")
-    assert [0, 0, 1] == column(trace, "turn")
-    assert [None, None, 0] == column(trace, "parent")
-    assert ["chat", "code", "chat"] == column(trace, "tag")
-
-
 def test_a_json_list_is_read_like_json_lines(tmp_path: Path) -> None:
     """If this failed, a file that another tool wrote as one list could not be read."""
     rows = [{"at_s": i / 4, "prompt_tokens": i + 1, "output_tokens": 2, "tag": "[{,}]"} for i in range(50)]
@@ -253,22 +235,6 @@ def test_packed_files_are_read(tmp_path: Path) -> None:
 
     for path in (packed, twice, zstd):
         assert expected.equals(traces.read(str(path), block_bytes=333).table.combine_chunks())
-
-
-def test_a_converted_trace_reads_as_the_same_trace(tmp_path: Path) -> None:
-    """If this failed, converting a trace to Parquet would change conversations, blocks or lengths."""
-    rows = [chat(7, -1, 0.0), chat(9, -1, 0.5), chat(11, 7, 1.0, 2), chat(13, 7, 1.5, 2), chat(14, 9, 2.0, 2)]
-    trace = traces.read(write(tmp_path, rows))
-    path = str(tmp_path / "t.parquet")
-    pq.write_table(trace.table.replace_schema_metadata({"bench.table": "trace", "bench.block_tokens": "16"}), path)
-    for size in (64, 1 << 20):
-        again = traces.read(path, block_bytes=size)
-
-        assert trace.table.equals(again.table.combine_chunks().replace_schema_metadata(None))
-        assert 16 == again.block_tokens
-    sliced = traces.read(path, part=traces.Slice(start_s=0.4))
-    assert [None, None, None, 0] == column(sliced, "parent")
-    assert [0, 1, 1, 0] == column(sliced, "session")
 
 
 def test_the_schedule_of_a_run_is_a_trace(tmp_path: Path) -> None:

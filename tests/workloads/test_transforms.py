@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import UsageError
 from harness.stats import arrivals
 from workloads import traces, transforms
 from workloads.transforms import Compress, Superpose, Thin
@@ -183,16 +182,6 @@ class TestScaling:
                 assert row["parent"] < i
                 assert rows[row["parent"]]["session"] == row["session"]
 
-    def test_transformations_are_reported(self) -> None:
-        """A report would show the trace as if it had been recorded like that."""
-        done = transforms.scaled(trace(np.arange(100.0)), "compress:2+thin:0.5", rng())
-        steps = done.facts["scale"]
-
-        assert ["compress:2", "thin:0.5"] == [step["step"] for step in steps]
-        assert [1.0, 2.0] == steps[0]["rate_rps"]
-        assert all(step["law"] for step in steps)
-        assert len(done) == done.facts["requests"]
-
 
 class TestFilter:
     """Rows in = rows out + named drops."""
@@ -207,22 +196,6 @@ class TestFilter:
         assert {"not prompt_tokens>=2": 1, "not prompt_tokens<5": 1, "not output_tokens!=0": 1} == after.facts[
             "left_out"
         ]
-
-    @given(st.lists(st.integers(1, 20), min_size=1, max_size=50), st.integers(1, 20), st.integers(1, 20))
-    def test_no_row_is_lost_silently(self, lengths: list[int], low: int, high: int) -> None:
-        """Requests would vanish without a reason."""
-        before = trace(np.arange(float(len(lengths))), prompt_tokens=lengths)
-        wanted = [n for n in lengths if low <= n <= high]
-        text = f"prompt_tokens>={low},prompt_tokens<={high}"
-        if not wanted:
-            with pytest.raises(UsageError, match="leaves none"):
-                transforms.filtered(before, text)
-            return
-        after = transforms.filtered(before, text)
-
-        assert wanted == after.table["prompt_tokens"].to_pylist()
-        assert len(before) == len(after) + sum(after.facts["left_out"].values())
-        assert 0.0 == after.at_s[0]
 
     def test_tags_and_unknown_values(self) -> None:
         """Rows without a tag would pass for every tag."""
