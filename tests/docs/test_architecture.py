@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import pytest
+import size
 
 TOP = Path(__file__).resolve().parents[2]
 PAGE = (TOP / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -16,11 +16,8 @@ def test_files_of_the_page_are_there() -> None:
     assert [] == [name for name in named if not (TOP / name).exists()]
 
 
-def test_the_reading_path_is_what_the_command_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reading_path_is_what_the_command_runs(tmp_path: Path) -> None:
     """A reader would miss a file, or read one in vain."""
-    monkeypatch.syspath_prepend(str(TOP / "tools"))
-    import size
-
     section = PAGE.partition("## Reading path\n")[2].partition("\n## ")[0]
     table = re.findall(r"`([\w/]+\.py)`", section.partition("| about |")[2])
     assert sorted(table) == [name for name, _, _ in size.reading_path(tmp_path)]

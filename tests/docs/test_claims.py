@@ -1,22 +1,12 @@
 """README and guides state no measured figure that docs/claims.json does not list with its command and worst case."""
 
-import importlib.util
 import shlex
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+import claims
 from harness.cli._commands import COMMANDS
-
-TOP = Path(__file__).resolve().parents[2]
-_spec = importlib.util.spec_from_file_location("claims", TOP / "tools" / "claims.py")
-assert _spec is not None
-assert _spec.loader is not None
-claims = importlib.util.module_from_spec(_spec)
-sys.modules["claims"] = claims  # its dataclass is found there
-_spec.loader.exec_module(claims)
 
 
 def claim(**changed: Any) -> dict[str, Any]:

@@ -2,23 +2,13 @@
 
 import io
 import json
-import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-TOOLS = Path(__file__).resolve().parents[2] / "tools"
-
-
-@pytest.fixture
-def facts(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.syspath_prepend(str(TOOLS))
-    import facts
-
-    yield facts
-    del sys.modules["facts"]
+import facts
 
 
 def _answers(folder: Path, *, share: float = 0.9, wall_s: float = 1.0, text: str = "met by 90.0% in 12.5 ms") -> Path:
@@ -38,7 +28,7 @@ def _answers(folder: Path, *, share: float = 0.9, wall_s: float = 1.0, text: str
         ({"text": "met by 90.0% in 12.5 s"}, ["12.5 ms"]),
     ],
 )
-def test_a_lost_fact_is_named(facts, tmp_path: Path, changes: dict[str, object], gone: list[str]) -> None:
+def test_a_lost_fact_is_named(tmp_path: Path, changes: dict[str, object], gone: list[str]) -> None:
     """A value, a column or a number with its unit that is gone is named; times of day and wording are free."""
     old, again = _answers(tmp_path / "old"), _answers(tmp_path / "again", wall_s=2.0)
     written = io.StringIO()
@@ -49,7 +39,7 @@ def test_a_lost_fact_is_named(facts, tmp_path: Path, changes: dict[str, object],
     assert all(f"gone: {fact}" in written.getvalue() for fact in gone)
 
 
-def test_a_lost_file_is_named(facts, tmp_path: Path) -> None:
+def test_a_lost_file_is_named(tmp_path: Path) -> None:
     """An answer that is no longer written at all is the easiest to overlook."""
     old, again, new = (_answers(tmp_path / name) for name in ("old", "again", "new"))
     (new / "run.json").unlink()

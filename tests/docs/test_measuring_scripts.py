@@ -35,7 +35,7 @@ def test_a_measuring_script_starts(name: str, tmp_path: Path, request: pytest.Fi
     """Four of them were broken for weeks: what they call had moved."""
     smallest = SMALLEST[name]
     data = request.getfixturevalue("shared_data") if "{data}" in smallest else None
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *smallest.format(top=TOP, data=data).split()]
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *smallest.format(data=data).split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert done.returncode in (0, 1), done.stderr  # 1: a target is missed, as with so few cases it may

@@ -1,20 +1,17 @@
 """The JSON Schema of a file has the keys that bench writes, and an answer is written back as it was read."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
+import schemas
 from harness.cli import main
 from harness.data.codec import encode
 from harness.data.run_json import RunInfo, decode
 from harness.experiments import answers
 from harness.options import Given, run_spec
 from harness.runner.run import execute
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-import schemas
 
 TRAFFIC = "--workload chatbot --backend sim --slo ttft=0.25,tpot=0.1 --requests 40 --workers 1"
 COMMANDS = {

@@ -1,18 +1,8 @@
 """The table of words finds them in names, strings, comments and pages, and lets public keys be."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 
-TOP = Path(__file__).resolve().parents[2]
-_spec = importlib.util.spec_from_file_location("words", TOP / "tools" / "words.py")
-assert _spec is not None
-assert _spec.loader is not None
-words = importlib.util.module_from_spec(_spec)
-sys.modules["words"] = words
-_spec.loader.exec_module(words)
+import words
 
 
 @pytest.fixture
