@@ -105,6 +105,27 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
     return table
 
 
+def parse_yaml(text: str, where: str) -> Any:
+    """The one YAML document of a text. Raises ValueError for what is not YAML, and UsageError without PyYAML."""
+    try:
+        import yaml  # optional
+    except ImportError:
+        raise UsageError(f"{where} is YAML; install PyYAML to read it, or convert it to JSON.") from None
+
+    def decode(text: str) -> Any:
+        # an alias is small in the file, and everything that it stands for where the value is walked
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
+            raise UsageError(f"{where} has YAML aliases, which are not read; write it without them, or as JSON.")
+        return yaml.safe_load(text)
+
+    if len(text) > SMALL_BYTES:
+        raise UsageError(f"{where} is larger than {SMALL_BYTES >> 20:,} MiB, the most that is read of YAML.")
+    try:
+        return _within_levels(decode, text, where)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error).splitlines()[0]) from None
+
+
 def _within_levels(decode: Callable[[Any], Any], text: str | bytes, where: str) -> Any:
     try:
         value = decode(text)

@@ -129,3 +129,15 @@ def test_every_format_of_a_tool_says_what_it_omits() -> None:
 
     assert tools == {*KEPT}
     assert all(rendered.omitted(form) for form in tools)
+
+
+def test_a_report_as_yaml_is_read_as_the_same(tmp_path: Path) -> None:
+    """llm-d writes its reports as YAML."""
+    yaml = pytest.importorskip("yaml")
+    path, again = GOLDEN / "llm-d.json", tmp_path / "again.yaml"
+    again.write_text(yaml.safe_dump(json.loads(path.read_text())))
+
+    assert imports.open(path)[0].info.aggregates == imports.open(again)[0].info.aggregates
+    again.write_text("a: &x [1]\nb: *x\n")
+    with pytest.raises(UsageError, match="aliases"):
+        imports.open(again)

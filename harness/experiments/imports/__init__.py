@@ -20,6 +20,7 @@ from harness.experiments.imports._table import ToolRun, as_run
 __all__ = ["foreign_below", "in_order", "is_foreign", "open", "run_folders"]
 
 _ENDS = (".json", ".jsonl")
+_YAML = (".yaml", ".yml")
 
 
 class Reader(Protocol):
@@ -130,7 +131,7 @@ def _beside(reader: Reader) -> Sequence[str]:
 
 
 def documents(path: Path) -> list[Any]:
-    """Every JSON value of a file, in order.
+    """Every JSON value of a file, in order; of YAML the one document.
 
     Raises UsageError for a file that is not all JSON, or holds none.
     """
@@ -140,9 +141,12 @@ def documents(path: Path) -> list[Any]:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise UsageError(f"'{path}' cannot be read as results: {why}.") from None
     try:
+        if path.suffix in _YAML:
+            return [untrusted.parse_yaml(text, f"'{path}'")]
         values: list[Any] = untrusted.parse_json(text, f"'{path}'", _values)
     except ValueError as error:
-        raise UsageError(f"'{path}' holds no results that bench knows: it is not JSON ({error}).") from None
+        kind = "YAML" if path.suffix in _YAML else "JSON"
+        raise UsageError(f"'{path}' holds no results that bench knows: it is not {kind} ({error}).") from None
     if not values:
         raise UsageError(f"'{path}' is empty; name a file of results.")
     return values

@@ -55,6 +55,7 @@ DETAILS = {
     "vllm": "run 'vllm bench serve' again with --save-result --save-detailed",
     "sglang": "run it again with --output-details",
     "aiperf": "name the folder that holds profile_export.jsonl too, or that file",
+    "llm-d": "name the result file of the harness that the report was made from",
     "inference-perf": "let it write per_request_lifecycle_metrics.json (report.request_lifecycle.per_request: true)",
 }
 """What makes a tool write a row per request."""

@@ -101,12 +101,26 @@ def inference_perf(python: Path, url: str, work: Path) -> dict[str, Path]:
     return {f"inference-perf/{name}": work / "reports" / name for name in names}
 
 
+LLM_D = """
+import sys
+from llmd_benchmark_report.native_to_br0_2 import import_vllm_benchmark
+import_vllm_benchmark(sys.argv[1]).export_json(sys.argv[2])
+"""
+
+
+def llm_d(python: Path, url: str, work: Path) -> dict[str, Path]:
+    """Its converter of vllm's results, here of those beside this file."""
+    called(work, python, "-c", LLM_D, HERE / "vllm-aggregate.json", work / "llm-d.json")
+    return {"llm-d.json": work / "llm-d.json"}
+
+
 TOOLS: dict[str, tuple[str, Callable[[Path, str, Path], dict[str, Path]]]] = {
     "vllm": ("vllm", vllm),
     "sglang": ("", sglang),
     "guidellm": ("guidellm", guidellm),
     "aiperf": ("aiperf", aiperf),
     "inference-perf": ("", inference_perf),
+    "llm-d": ("llm-d", llm_d),
 }
 """Environment under .nightly (none: it must be given), and what runs the tool and says which files it wrote."""
 

@@ -94,15 +94,19 @@ def test_llm_d_makes_a_report_of_it(environment, source, tmp_path):
     code = """
 from llmd_benchmark_report.native_to_br0_2 import import_vllm_benchmark as convert
 report = convert(path)
+report.export_yaml(path + ".yaml")
 whole = report.results.request_performance.aggregate
 latency = whole.latency.time_to_first_token
 found = {"ttft_ms": latency.mean * (1 if latency.units == "ms" else 1e3), "all": whole.requests.total}
 """
     found = figures(environment("llm-d") / "python", code, path)
+    (read,) = imports.open(path.with_name(f"{path.name}.yaml"))
     (run,) = [folder.load(source)] if source.is_dir() else imports.open(source)
 
     assert found["all"] == len(run.measured)
     table = run.measured
+    assert read.info.aggregates["ttft"]["mean"] * 1e3 == pytest.approx(found["ttft_ms"])
+    assert read.info.aggregates["completed"] == succeeded(table).sum()
     assert found["ttft_ms"] == pytest.approx(
         sample(metrics()["ttft_sent"], table, succeeded(table)).mean() * 1e3, rel=1e-6
     )
