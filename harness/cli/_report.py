@@ -28,10 +28,11 @@ FILES = ("html", "parquet", "perfetto", *PICTURES)
 """Forms that are never printed."""
 _DATA = {*OURS, *(f"{kind}.json" for kind in answers.TYPES)}
 _SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
-_ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json", "vllm": "vllm.json"}
+_ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json",
+         **{form: f"{form}.json" for form in ("vllm", "llm-d")}}  # fmt: skip
 SHARED = ("sweep", "capacity")
 """Answers that are curves over the rate, of which several go onto one page."""
-APART = ("parquet", "perfetto", "vllm")
+APART = ("parquet", "perfetto", "vllm", "llm-d")
 """Forms that are a file of one run."""
 HERE = "bench-report"
 

@@ -18,7 +18,7 @@ Examples
   bench report RUN --format html,md,csv,parquet,png,perfetto --out made
       write report.html, report.md, ..., and report-FIGURE.png for each figure
   bench report RUN --format vllm --out result.json
-      the run as 'vllm bench serve --save-result' writes it
+      the run as 'vllm bench serve --save-result' writes it; likewise llm-d
   bench report curve --figure attainment_rate --format pdf --out attainment.pdf
       one figure, for a paper or a slide; an unknown NAME lists all names
 
@@ -29,7 +29,7 @@ Values
           of vLLM, SGLang, GuideLLM, AIPerf or inference-perf
   NAMES   html, text, markdown (md), json, csv, junit, parquet, png (one per figure; needs Chromium or Chrome),
           perfetto (timeline for ui.perfetto.dev); with options: perfetto:requests=500
-          vllm: the run as a result of that tool, for what reads it
+          vllm, llm-d: the run as a result of that tool, for what reads it
           of one --figure: svg, pdf, png; by default NAME.svg in the current folder
 """
 

@@ -87,7 +87,7 @@ TABLE = [
     ("readers", MappedReader, "csv jsonl parquet"),
     ("readers", TextReader, "chat-log messages openai-batch prompts sharegpt text-input"),
     ("results", FilesReader, "aiperf inference-perf"),
-    ("reports", api.Omits, "vllm"),
+    ("reports", api.Omits, "llm-d vllm"),
 ]
 
 

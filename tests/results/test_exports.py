@@ -68,7 +68,7 @@ def test_the_requests_of_a_run_come_back(runs: dict[str, Run], form: str, name: 
             np.testing.assert_allclose(*values, rtol=1e-9, atol=CLOCK_S[form], err_msg=metric)
 
 
-@pytest.mark.parametrize("form", KEPT)
+@pytest.mark.parametrize("form", [*KEPT, "llm-d"])
 def test_the_aggregates_are_those_of_the_requests(runs: dict[str, Run], form: str, tmp_path: Path) -> None:
     """Dashboards read the aggregates and never the requests."""
     run = _data.measured(runs["open"])
@@ -98,7 +98,7 @@ def test_what_a_file_does_not_have_is_not_made_up(file: str, form: str, why: str
         "".join(rendered.render_run(form, imports.open(GOLDEN / file)[0]))
 
 
-@pytest.mark.parametrize("form", KEPT)
+@pytest.mark.parametrize("form", [*KEPT, "llm-d"])
 def test_a_run_in_which_everything_failed_is_written_too(form: str, tmp_path: Path) -> None:
     """Its figures have no values, and it is the run that a user wants to show to others."""
     broken = json.loads((GOLDEN / "vllm-detailed.json").read_text())
@@ -121,20 +121,23 @@ def test_the_command_names_what_the_format_cannot_hold(runs, tmp_path, capsys, m
     printed = capsys.readouterr()
     assert "ttfts" not in json.loads(printed.out)
     assert "does not hold when requests were due" in printed.err
+    assert 0 == main(["report", path, path, "--format", "llm-d", "--out", "report.json"])
+    assert 0 == main(["report", "report.json", "--format", "json"])
 
 
 def test_every_format_of_a_tool_says_what_it_omits() -> None:
     """A reader of the file would look for what it cannot have."""
     tools = {*registry.names("reports")} & {*registry.names("results")}
 
-    assert tools == {*KEPT}
+    assert tools == {*KEPT, "llm-d"}
     assert all(rendered.omitted(form) for form in tools)
 
 
-def test_a_report_as_yaml_is_read_as_the_same(tmp_path: Path) -> None:
+def test_a_report_as_yaml_is_read_as_the_same(runs: dict[str, Run], tmp_path: Path) -> None:
     """llm-d writes its reports as YAML."""
     yaml = pytest.importorskip("yaml")
-    path, again = GOLDEN / "llm-d.json", tmp_path / "again.yaml"
+    path = written(runs["open"], "llm-d", tmp_path)
+    again = path.with_suffix(".yaml")
     again.write_text(yaml.safe_dump(json.loads(path.read_text())))
 
     assert imports.open(path)[0].info.aggregates == imports.open(again)[0].info.aggregates

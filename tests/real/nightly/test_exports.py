@@ -36,6 +36,14 @@ assert len(drawn) >= len(good) and _estimate_workload_value(data, "max_concurren
 found = {"ok": data["completed"], "ttft_ms": data["mean_ttft_ms"], "tpot_ms": data["mean_tpot_ms"],
          "all": len(data["ttfts"])}
 """),
+    "llm-d": ("llm-d", """
+from llmd_benchmark_report.core import import_benchmark_report
+whole = import_benchmark_report(path).results.request_performance.aggregate
+failed = whole.requests.failures + whole.requests.incomplete
+found = {"ok": whole.requests.total - failed, "all": whole.requests.total,
+         "ttft_ms": whole.latency.time_to_first_token.mean * 1e3,
+         "tpot_ms": whole.latency.time_per_output_token.mean * 1e3}
+"""),
 }  # fmt: skip
 
 
