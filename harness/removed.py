@@ -136,6 +136,8 @@ REMOVED = {
     "'--arrivals trace:FILE' has their times",
     ("lengths", "servegen"): "'bench trace generate servegen:FOLDER -o FILE' writes the requests of the clients, and "
     "'bench trace fit FILE' their lengths for '--lengths fitted:MODEL'",
+    ("sessions", "fitted"): "'--trace MODEL' draws whole sessions of a model",
+    ("argument of fitted", "of"): "'--trace MODEL' draws whole sessions of a model",
     ("arrivals", "simdistserve"): "'--arrivals poisson' has the same gaps of other draws",
 }
 """What it was, and its name: what takes its place, as the end of a sentence."""

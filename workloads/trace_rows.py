@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -114,32 +114,6 @@ def conversations(table: pa.Table) -> tuple[np.ndarray, int]:
     key = np.where(single, np.arange(rows) + above(table["session"]), np.asarray(table["session"].fill_null(0)))
     numbers, unit = np.unique(key, return_inverse=True)
     return unit, len(numbers)
-
-
-class Series(NamedTuple):
-    """Sessions of a trace: turns of each, and over all of them times between turns, growth, prompts and answers."""
-
-    sizes: np.ndarray  # (S,)
-    think_s: np.ndarray  # (P,) from a request to the next of its session
-    growth_tokens: np.ndarray  # (P,) prompt less the prompt before it
-    start_s: np.ndarray  # (S,) in order of time
-    new_tokens: np.ndarray  # (N,) prompt less the prompt and the answer before it; of a first turn the prompt
-    output_tokens: np.ndarray  # (N,)
-
-
-def series(table: pa.Table) -> Series:
-    """The sessions of a trace's table, which has some."""
-    rows = np.flatnonzero(table["session"].is_valid().to_numpy())
-    session = np.asarray(table["session"].take(pa.array(rows)).to_numpy())
-    order = np.argsort(session, kind="stable")  # rows of a session stay in order of time
-    rows, session = rows[order], session[order]
-    at_s, prompt, output = (np.asarray(table[name])[rows] for name in ("at_s", "prompt_tokens", "output_tokens"))
-    follows = session[1:] == session[:-1]
-    _, sizes = np.unique(session, return_counts=True)
-    first = np.append(True, ~follows)[: len(rows)]
-    before = np.append(0, (prompt + output)[:-1])[: len(rows)]
-    new = prompt - np.where(first, 0, before)
-    return Series(sizes, np.diff(at_s)[follows], np.diff(prompt)[follows], np.sort(at_s[first]), new, output)
 
 
 def above(values: pa.Array | pa.ChunkedArray) -> int:

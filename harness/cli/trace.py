@@ -188,9 +188,7 @@ def fit(
     rate={"help": "Mean request rate per second. Default: that of the model or preset."},
     requests={"help": "Number of requests."},
     duration={"help": "Generate the requests due within this time, e.g. 1h."},
-    sessions={
-        "help": "Multi-turn conversations; for a model: single (requests), or fitted:FILE (turns and times only)."
-    },
+    sessions={"help": "Multi-turn conversations; for a model with whole sessions: single (requests)."},
 )
 @click.option("--seed", default="0", type=SEED, metavar="N", help="Random seed. Default: 0.")
 @formats
@@ -236,12 +234,12 @@ class Generated:
 
 
 def _from_model(source: str, written: Generated, parts: Mapping[str, str], **options: Any) -> int:
-    """Whole sessions where the model has them; --sessions fitted:FILE draws turns and times only, single requests."""
+    """Whole sessions where the model has them, and --sessions single does not ask for requests."""
     from workloads.fit import _whole_draw
     from workloads.fit import command as fitted
     from workloads.fit.model import Model
 
-    if other := [part for part in parts if part != "sessions"]:
+    if other := [part for part, text in parts.items() if (part, text) != ("sessions", "single")]:
         raise UsageError(f"--{other[0]} belongs to a workload; the model '{source}' brings its own.")
     model = Model.load(source)
     facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
@@ -250,28 +248,8 @@ def _from_model(source: str, written: Generated, parts: Mapping[str, str], **opt
         facts |= {name: trace.facts[name] for name in ("clock", "think_times") if name in trace.facts}
         origin, dropped = f"model {source}", fitted.left_out(model.source)
         return written.write([trace.table], facts, origin, block_tokens=trace.block_tokens, dropped=dropped)
-    if parts and parts["sessions"] != "single":
-        return _sessions_of(model, source, parts["sessions"], written, **options)
     tables = fitted.tables(model, **options)
-    return written.write(tables, facts, f"model {source}", dropped=fitted.dropped(model.services, model.source, source))
-
-
-def _sessions_of(
-    model: Any, source: str, text: str, written: Generated, *, rate_rps: float | None, **limits: Any
-) -> int:
-    """Sessions drawn from a model, with its arrivals of sessions and its lengths of turns."""
-    from harness import registry
-    from harness.spec import parse
-
-    spec = parse(text)
-    if spec.name != "fitted":
-        raise UsageError(f"The sessions of a model are drawn by --sessions fitted:{source}; got --sessions {text}.")
-    sessions = registry.make("sessions", text)
-    service = f",service={sessions.service}" if sessions.service else ""
-    fitted = f"fitted:path={source}{service},of=sessions"
-    own_rps = model.only(sessions.service).of("sessions").rate_rps * sessions.mean_requests
-    parts = {"arrivals": fitted, "sessions": text}
-    return _from_workload(fitted, written, parts, rate_rps or own_rps, limits)
+    return written.write(tables, facts, f"model {source}", dropped=fitted.dropped(model.source))
 
 
 def _from_workload(

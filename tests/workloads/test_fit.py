@@ -5,15 +5,14 @@ from itertools import takewhile
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from harness.errors import UsageError
 from harness.registry import make
 from harness.stats import arrivals
-from workloads import trace_rows, traces
+from workloads import traces
 from workloads.arrivals._services import Component, LogRate
-from workloads.fit import _cox, _rate, _services, _verdict, command
+from workloads.fit import _cox, _rate, _verdict, command
 from workloads.fit._cox import DispersionCurve
 from workloads.fit._rate import gap_shape
 from workloads.fit.model import Model, Service
@@ -341,20 +340,11 @@ def test_sessions_that_are_left_out_are_reported():
     """A trace of few conversations would be drawn as strangers' requests, without a word."""
     at_s = renewal(1.0, 200)
     pairs = pa.array(np.where(np.arange(200) < 12, np.arange(200) // 2, np.arange(200)))
-    note = "sessions are too few to be fitted"
+    note = "no sessions are fitted"
 
     assert note in fitted(made(at_s, session=pairs)).text()
     assert note not in fitted(made(at_s, session=pa.array(np.arange(200)))).text()
     assert note not in fitted(made(at_s)).text()
-
-
-def test_sessions_that_begin_at_once_are_not_called_too_few():
-    """The reason would send the user for more sessions, of which there are enough."""
-    session, turn = np.arange(600) % 200, np.arange(600) // 200
-    text = fitted(made(turn * 30.0, session=pa.array(session))).text()
-
-    assert "all sessions begin at once" in text
-    assert "too few to be fitted, so" not in text
 
 
 def test_a_fit_says_that_prefixes_and_sessions_are_dropped():
@@ -366,23 +356,8 @@ def test_a_fit_says_that_prefixes_and_sessions_are_dropped():
     text = fitted(trace).text()
 
     assert "shared prefixes are dropped: 50.0% of the prompt blocks" in text
-    assert "sessions are dropped: 300 of 4 turns on average" in text
+    assert "no sessions are fitted" in text
     assert "dropped" not in fitted(made(at_s)).text()
-
-
-def test_sessions_are_measured_row_by_row_of_their_own_session():
-    """Think times would be those between strangers."""
-    session = pa.array([0, 1, None, 0, 1, 0], pa.int64())
-    columns = {"at_s": [0.0, 1, 2, 10, 31, 40], "prompt_tokens": [5, 6, 7, 15, 16, 25], "output_tokens": [1] * 6}
-    many = [pa.table({**columns, "session": pc.add(session, 2 * i)}) for i in range(20)]
-    found_series = trace_rows.series(pa.concat_tables(many))
-    found = _services._measured(found_series)
-
-    assert [0.0, 0.5, 0.5] == found["turns"]
-    assert (40, 2.5) == (found["sessions"], found["mean_turns"])
-    assert 10.0 == found["growth_tokens"]["mean"]
-    assert [5, 9, 9, 6, 9] == found_series.new_tokens[:5].tolist()
-    assert (10.0, 30.0) == (found["think_s"]["quantiles"][0], found["think_s"]["quantiles"][100])
 
 
 def test_shrinking_keeps_a_real_step_and_flattens_noise():

@@ -9,7 +9,7 @@ import pytest
 from harness.errors import UsageError
 from workloads import replay, trace_rows, traces
 from workloads.fit import _laws, _whole, _whole_draw, _whole_quality, command
-from workloads.fit._whole_quality import Curve, Reuse
+from workloads.fit._whole_quality import Reuse
 from workloads.fit.model import Model
 from workloads.trace_tools.cache import Lru
 
@@ -224,7 +224,7 @@ def test_a_model_without_whole_sessions_says_why(tmp_path):
     plain = traces.Trace(plain.table.drop_columns(["prefix_ids"]), BLOCK, plain.facts)
     command.fit(plain, mode="parametric", seeds=0).save(file := tmp_path / "model.json")
 
-    with pytest.raises(UsageError, match="names no blocks of prompts"):
+    with pytest.raises(UsageError, match="names neither sessions"):
         replay.load(str(file))
 
 
@@ -301,7 +301,28 @@ def test_half_of_a_trace_predicts_the_reuse_of_the_other_half(shared_data, late)
 def test_a_quality_is_measured_on_any_other_trace(model):
     """A fit could only be judged by what it was fitted to."""
     other = made(chats(seed=21, more=0.3))
-    found = _whole_quality.measure(model, other, Curve((1.0, 10.0), np.ones(2)), draws=2)
+    found = _whole_quality.measure(model, other, (1.0, 10.0), draws=2)
 
     assert found["ks"]["turns"] > 0.2
     assert found["reuse"]["model"] > found["reuse"]["trace"] + 0.1
+
+
+def test_prompts_of_a_session_that_names_no_blocks_begin_with_those_before():
+    """A cache would find nothing in a chat, or what was never sent; or requests outside of sessions would be chats."""
+    columns = {
+        "at_s": np.arange(6.0),
+        "prompt_tokens": [40, 16, 90, 5, 33, 64],
+        "output_tokens": [1] * 6,
+        "session": pa.array([7, 3, 7, None, 7, 3], pa.int64()),
+    }
+    trace = traces.Trace(pa.table(columns), 512, {})
+    found = _whole.with_blocks(trace)
+    ids = found.table["prefix_ids"].to_pylist()
+    few = traces.Trace(trace.table.set_column(3, "session", pa.array([1, 1, *[None] * 4], pa.int64())), 512, {})
+
+    assert (BLOCK, [40, 16, 90, 33, 64]) == (found.block_tokens, found.table["prompt_tokens"].to_pylist())
+    assert [2, 1, 5, 2, 4] == [len(one) for one in ids]
+    assert ids[0] == ids[2][:2] and ids[1] == ids[4][:1]
+    assert not set(ids[3]) & set(ids[2])  # shorter: its history was dropped
+    assert not set(ids[2]) & set(ids[4])
+    assert _whole.with_blocks(few) is few

@@ -9,7 +9,6 @@ import pytest
 from harness import registry
 from harness.errors import UsageError
 from harness.stats import arrivals as stats_arrivals
-from workloads import traces
 from workloads.arrivals._services import Component
 from workloads.fit import command
 from workloads.fit.model import Model, Service
@@ -144,33 +143,6 @@ def test_the_plug_ins_draw_what_the_model_says(tmp_path):
     assert 100.0 == pytest.approx(len(at_s) / at_s[-1], rel=0.1)
     np.testing.assert_allclose(sampler.mean_tokens, pairs.mean(axis=0), rtol=0.02)
     assert "made" == sampler.facts["file"]
-
-
-def with_sessions(tmp_path):
-    """A model fitted to 2,000 sessions of two turns: 100 and 10 new tokens, answers of 30, 5 s apart."""
-    start_s = np.cumsum(np.random.default_rng(0).exponential(2.0, 2000))
-    at_s = np.concatenate([start_s, start_s + 5.0])
-    order = np.argsort(at_s)
-    columns = {
-        "at_s": at_s,
-        "prompt_tokens": np.repeat([100, 140], 2000),
-        "output_tokens": np.full(4000, 30),
-        "session": np.tile(np.arange(2000), 2),
-    }
-    table = pa.table({name: values[order] for name, values in columns.items()})
-    command.fit(traces.Trace(table, 512, {}), seeds=0).save(tmp_path / "model.json")
-    return tmp_path / "model.json"
-
-
-def test_sessions_are_drawn_from_their_starts_and_what_is_new_in_a_turn(tmp_path):
-    """Turns would be counted twice: as arrivals and as follow-ups, as prompts and as history."""
-    file = with_sessions(tmp_path)
-    requests, starts = (registry.make("arrivals", f"fitted:{file}{of}") for of in ("", ",of=sessions"))
-    new = registry.make("lengths", f"fitted:{file},of=sessions")
-    pairs = list(islice(new.pairs(np.random.default_rng(0)), 4000))
-
-    assert 2.0 == pytest.approx(requests.mean_rate_rps / starts.mean_rate_rps, rel=0.02)
-    assert {(100, 30), (10, 30)} == set(pairs)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from harness.api import Request
@@ -15,7 +14,6 @@ from harness.spec import text_of
 from workloads import catalog, mixed, traces
 from workloads.arrivals.builtin import Gamma, Poisson
 from workloads.content.tokens import Tokens
-from workloads.fit import command
 from workloads.lengths.builtin import Fixed as FixedLengths
 from workloads.lengths.builtin import Lognormal
 from workloads.mixed import Mixed, Streams, Tasks, pairs_from
@@ -236,33 +234,11 @@ def test_a_prefix_that_does_not_fill_the_blocks_of_sessions_is_refused() -> None
         Mixed(Poisson(1.0), Lognormal(), Fixed(), Prefixes(tokens="341"))
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A model file, fitted to sessions of four turns, 8 s apart."""
-    drawn = Schedule.draw(Mixed(Poisson(3.0), Lognormal(), Fixed(turns=4, think_s=8.0)), seed=1, requests=1500)
-    names = {"scheduled_s": "at_s", "prompt_tokens": "prompt_tokens", "output_tokens": "output_tokens"}
-    columns = {new: drawn.table[old] for old, new in names.items()}
-    table = pa.table({**columns, "session": drawn.table["session"], "turn": drawn.table["turn"]})
-    path = str(tmp_path_factory.mktemp("model") / "model.json")
-    command.fit(traces.Trace(table, 512, {"file": "made.csv", "requests": 1500}), seeds=0).save(path)
-    return path
-
-
-def test_fitted_sessions_are_those_of_the_trace(model: str) -> None:
-    """If this failed, `--sessions fitted:FILE` would be other people than those of the trace."""
-    sessions = make("sessions", f"fitted:{model}")
-    drawn = tasks(sessions, 2000)
-
-    assert 3.5 < sessions.mean_requests <= 4.0  # the trace ends in the middle of some
-    assert 4 == np.median(drawn.sizes)
-    np.testing.assert_allclose(8.0, drawn.delay_s[drawn.turn > 0], atol=0.01)
-
-
 @pytest.mark.parametrize("name", names("sessions"))
-def test_every_plug_in_keeps_its_promises(name: str, model: str) -> None:
+def test_every_plug_in_keeps_its_promises(name: str) -> None:
     """If this failed, a new kind of session would break schedules."""
     kind = find("sessions", name)
-    member = make("sessions", f"fitted:{model}" if name == "fitted" else name)
+    member = make("sessions", name)
     drawn = tasks(member, 4000)
     rows = np.arange(len(drawn.turn))
     spread = drawn.sizes.std() / np.sqrt(len(drawn.sizes))

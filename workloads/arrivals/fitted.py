@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -17,20 +16,18 @@ class Fitted:
 
     `rate_rps` (default: the rate of the trace) multiplies the rate; its ups and downs keep their times and their
     depth, and the spread of neighbouring gaps stays: more clients of the same kind, not the same trace played faster.
-    `service` names one service of a model that has several (one per tag of its trace). `of=sessions` are the first
-    requests of sessions only, to go with `--sessions fitted:FILE`. Source: the trace that the
+    `service` names one service of a model that has several (one per tag of its trace). Source: the trace that the
     model was fitted to, whose SHA-256 is in `facts`. Gaps have no one law to test a run against.
     """
 
     path: str
     rate_rps: Positive | None = None
     service: str | None = None
-    of: Literal["requests", "sessions"] = "requests"
     model: Model = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check(self)
-        object.__setattr__(self, "model", Model.load(self.path).only(self.service).of(self.of))
+        object.__setattr__(self, "model", Model.load(self.path).only(self.service))
 
     @property
     def mean_rate_rps(self) -> float:

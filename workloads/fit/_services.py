@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from harness.errors import UsageError
 from workloads import trace_rows
@@ -15,7 +13,6 @@ from workloads.fit import _cox, _rate
 from workloads.fit._cox import DispersionCurve
 from workloads.fit._rate import LARGEST_SHAPE, SMALLEST_SHAPE, Stamps, gap_shape
 from workloads.fit._verdict import Renewal
-from workloads.fit._whole import LEAST_SESSIONS
 from workloads.fit.model import Service
 from workloads.fit.process import Cox, Process, RateTracking
 from workloads.lengths import _empirical
@@ -28,8 +25,6 @@ FEW_ROWS = 1000  # below, the model is taken with a warning
 SHAPES = (0.1, 0.18, 0.32, 0.56, 1.8, 3.2, 5.6, 10.0, 32.0)
 """Times the shape of neighbouring gaps: tried where that shape does not go with the dispersion of counts."""
 BURSTY, MANY_BINS = 1.3, 100
-MOST_TURNS = 1000  # that are distinguished
-RANKS = np.arange(101) / 100
 TREND = 0.2  # of the span: a memory above this is near the longest that is fitted
 
 
@@ -92,62 +87,7 @@ def _service(tag: str | None, trace: Trace, rows: np.ndarray, work: Work) -> Ser
     if not full.all():
         work.notes.append(f"{_named(tag)}{(~full).sum()} requests without tokens count as arrivals, not as lengths.")
     lengths = _empirical.measure(prompt[full], output[full])
-    return Service(tag, _process(tag, at_s, work), lengths, *_of_sessions(tag, table, work))
-
-
-def _of_sessions(
-    tag: str | None, table: pa.Table, work: Work
-) -> tuple[Mapping[str, Any] | None, Process | None, Mapping[str, Any] | None]:
-    """Turns and think times, arrivals of sessions, and lengths of what is new in a turn; three times None for none."""
-    sessions = trace_rows.series(table) if "session" in table.column_names else None
-    if sessions is None or len(sessions.start_s) < LEAST_ROWS or (sessions.sizes > 1).sum() < LEAST_SESSIONS:
-        return _no_sessions(tag, table, work, "sessions are too few to be fitted")
-    if sessions.start_s[-1] <= sessions.start_s[0]:
-        return _no_sessions(tag, table, work, "all sessions begin at once, so none are fitted")
-    valid = (sessions.new_tokens > 0) & (sessions.output_tokens > 0)
-    if valid.sum() < LEAST_ROWS:
-        return _no_sessions(tag, table, work, "turns that bring something new are too few to be fitted")
-    if not valid.all():
-        work.notes.append(
-            f"{_named(tag)}{(~valid).sum()} turns of sessions bring nothing new, since history was dropped, or have no "
-            "answer: they are left out of the lengths of turns."
-        )
-    silent = Work(work.mode, work.window_s, work.grain_s)  # its notes would repeat those of the requests
-    lengths = _empirical.measure(sessions.new_tokens[valid], sessions.output_tokens[valid])
-    return _measured(sessions), _process(tag, sessions.start_s, silent), lengths
-
-
-def _measured(found: trace_rows.Series) -> dict[str, Any]:
-    """Plain data on sessions.
-
-    `turns` [share of sessions with 1, 2, ... turns], `mean_turns`, `sessions`, and quantiles 0 to 100 % of `think_s`
-    (from a request to the next of its session: a trace does not tell when answers ended), of `growth_tokens` (prompt
-    less the prompt before it), and `cut_share`: turns whose prompt is no longer than the prompt and the answer before
-    it, so that history was dropped. Lengths and arrivals of sessions are fitted elsewhere.
-    """
-    turns = np.bincount(np.minimum(found.sizes, MOST_TURNS))[1:]
-    return {
-        "sessions": len(found.sizes),
-        "mean_turns": round(float(found.sizes.mean()), 4),
-        "turns": [round(float(x), 6) for x in turns / turns.sum()],
-        "think_s": _quantiles(found.think_s, 3),
-        "growth_tokens": _quantiles(found.growth_tokens, 0),
-        "cut_share": round(float((found.new_tokens < 1).mean()), 6),
-        "think_is": "from a request to the next of its session",
-    }
-
-
-def _quantiles(values: np.ndarray, digits: int) -> dict[str, Any]:
-    quantiles = np.quantile(values.astype(np.float64), RANKS)
-    return {"mean": round(float(values.mean()), 3), "quantiles": [round(float(x), digits) for x in quantiles]}
-
-
-def _no_sessions(tag: str | None, table: pa.Table, work: Work, why: str) -> tuple[None, None, None]:
-    """A trace with sessions that cannot be fitted: a note states that the model has none."""
-    session = table["session"].drop_null() if "session" in table.column_names else None
-    if session is not None and len(session) > len(session.unique()):
-        work.notes.append(f"{_named(tag)}{why}, so every request stands by itself.")
-    return None, None, None
+    return Service(tag, _process(tag, at_s, work), lengths)
 
 
 def _process(tag: str | None, at_s: np.ndarray, work: Work) -> Process:

@@ -8,7 +8,7 @@ its turns and its first prompt (a Gaussian copula).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.data.lists import Floats, Ints, Mask
+from harness.data.records import listed, places
 from workloads.fit import _laws
-from workloads.trace_rows import alike, conversations
+from workloads.trace_rows import alike, conversations, rows_of
 
 if TYPE_CHECKING:
     from workloads.traces import Trace
@@ -27,6 +28,8 @@ LEAST_SESSIONS, LEAST_TURNS = 20, 100
 LEAST_NAMED = 0.9
 """Of the prompts that name all of their blocks: in others it is unknown what the rest of a prompt shares."""
 MOST_ROOTS = 100
+BLOCK_TOKENS, MOST_NAMED = 16, 4_000_000
+"""Of the blocks that are named where a trace names sessions only; of more than so many they are longer."""
 SESSION = ("turns", "first", "growth", "output", "pause")
 """What is correlated between sessions."""
 CONTINUES, EDITS, RESTARTS, COMPACTS = range(4)
@@ -327,6 +330,28 @@ class Chains:
     def blocks(self) -> np.ndarray:
         """(N,) blocks that each prompt names."""
         return np.array([len(prompt) for prompt in self.prompts], np.int64)
+
+
+def with_blocks(trace: Trace) -> Trace:
+    """The rows in sessions of a trace that names sessions and no blocks, with names of blocks.
+
+    Each prompt is taken to begin with all of the prompt before it in its session, unless it is shorter and starts anew.
+    A trace that names blocks, or fewer than half of whose rows are in sessions, stays as it is.
+    """
+    names = trace.table.column_names
+    if "prefix_ids" in names or "session" not in names or trace.table["session"].null_count > len(trace) / 2:
+        return trace
+    trace = rows_of(trace, np.flatnonzero(np.asarray(trace.table["session"].is_valid())))
+    session, prompt = conversations(trace.table)[0], np.asarray(trace.table["prompt_tokens"])
+    size = BLOCK_TOKENS * max(1, int(prompt.sum()) // (BLOCK_TOKENS * MOST_NAMED))
+    blocks = prompt // size
+    order = np.argsort(session, kind="stable")
+    begins = np.append(True, (np.diff(session[order]) > 0) | (np.diff(blocks[order]) < 0))
+    most = np.maximum.reduceat(blocks[order], np.flatnonzero(begins))
+    first = np.empty_like(blocks)
+    first[order] = (np.cumsum(most) - most)[np.cumsum(begins) - 1]
+    ids = listed(blocks, places(blocks) + np.repeat(first, blocks))
+    return replace(trace, table=trace.table.append_column("prefix_ids", ids), block_tokens=size)
 
 
 def chains_of(trace: Trace) -> Chains | None:

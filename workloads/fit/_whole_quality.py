@@ -30,13 +30,6 @@ USERS = 16
 NUMBERS = ("turns", "pause", "prompt", "output")
 
 
-class Curve(NamedTuple):
-    """Index of dispersion of the arrivals of a trace, for bins of each width."""
-
-    widths_s: Sequence[float]
-    values: np.ndarray
-
-
 class Apart(NamedTuple):
     """How far another trace is from one: KS distances of turns, pauses, prompts and outputs, its share of blocks that
     repeat an earlier one, and its share of hits in each of five caches.
@@ -47,28 +40,29 @@ class Apart(NamedTuple):
     lru: Sequence[float]  # (5,)
 
 
-def measure(model: Model, trace: Trace, curve: Curve, draws: int = MOST_DRAWS) -> dict[str, Any]:
+def measure(model: Model, trace: Trace, widths_s: Sequence[float], draws: int = MOST_DRAWS) -> dict[str, Any]:
     """Plain data on sessions beside draws of a model (medians), which need not be fitted to the same trace.
 
     `draws`; `ks` distances {`turns`, `pause`, `prompt`, `output`}; `reuse` {`trace`, `model`}: share of the blocks of
     all prompts that repeat an earlier one; `lru` {`tokens` [of five caches], `trace` [share of hits], `model`}; `users`
     at once where sessions have clocks of their own, elsewhere `curve_distance`: root mean square of log2 of the
-    dispersion.
+    dispersion, in bins of each width.
     """
     assert model.whole is not None
+    trace = _whole.with_blocks(trace)
     cached = Reuse.of(trace, own_clocks=model.whole["own_clocks"])
     drawn = [like(model, trace, seed) for seed in range(draws)]
     ks, reuse, lru = (
         np.median(part, axis=0) for part in zip(*(cached.apart(trace, draw) for draw in drawn), strict=True)
     )
-    spread = np.median([arrivals.dispersion_curve(draw.at_s, curve.widths_s) for draw in drawn], axis=0)
+    spread, *spreads = (arrivals.dispersion_curve(one.at_s, widths_s) for one in (trace, *drawn))
     return {
         "draws": draws,
         "ks": dict(zip(NUMBERS, ks.tolist(), strict=True)),
         "reuse": {"trace": share_again(trace.table), "model": float(reuse)},
         "lru": {"tokens": cached.tokens, "trace": cached.curve(trace), "model": lru.tolist()},
         "users": USERS if cached.own_clocks else None,
-        "curve_distance": None if cached.own_clocks else arrivals.curve_distance(spread, curve.values),
+        "curve_distance": None if cached.own_clocks else arrivals.curve_distance(np.median(spreads, axis=0), spread),
     }
 
 

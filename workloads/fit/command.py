@@ -1,6 +1,6 @@
 """What `bench trace fit` and `bench trace generate` do, as plain functions of plain arguments."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -11,15 +11,15 @@ import pyarrow.compute as pc
 from harness.errors import UsageError, no_such
 from workloads import traces, transforms
 from workloads.fit import _draw, _services, _verdict, _whole, quality
-from workloads.fit.model import Model, Service
+from workloads.fit.model import Model
 
 Mode = Literal["parametric", "rate-following"]
 
 SOURCE = ("file", "sha256", "known", "source", "licence", "reader", "tokenizer", "rows", "requests", "dropped")
 SLICE = ("start_s", "stop_s", "limit")
 NO_WHOLE = (
-    "its trace names no blocks of prompts (or only some of them), or has too few sessions (20 of two turns or more are "
-    "needed)"
+    "its trace names neither sessions (of half of its requests) nor blocks of prompts (of nine in ten), or has too few "
+    "sessions (20 of two turns or more are needed, and 100 turns after another)"
 )
 """Why a model has no whole sessions."""
 MOST_SHOWN, LENGTHS_SHOWN = 2_000_000, 50_000
@@ -62,10 +62,10 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
     if "prefix_ids" in trace.table.column_names:
         blocks = pc.list_flatten(trace.table["prefix_ids"])  # of all prompts; the share that repeats an earlier one
         source["prefix_reuse"] = 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
-    chains, own_clocks = _whole.chains_of(trace), traces.clock(trace.facts) == "session"
+    chains, own_clocks = _whole.chains_of(_whole.with_blocks(trace)), traces.clock(trace.facts) == "session"
     sessions = None if chains is None else _whole.measure(chains, None if own_clocks else float(trace.at_s[-1]))
     source |= {} if sessions is None else {"whole_left_out": _left_out(trace, sessions)}
-    work.notes += dropped(services, source) if sessions is None else left_out(source)
+    work.notes += [*dropped(source), *_few_sessions(trace)] if sessions is None else left_out(source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
     model = Model(services, source, method, whole=sessions, table=trace.table)
     return model.rated(quality.measure(model, trace, seeds)) if seeds else model
@@ -73,9 +73,12 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
 
 def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:
     """What the trace has and whole sessions do not have, in sentences."""
-    notes, agents = [], len(trace) - whole["requests"]
-    if agents:
-        notes.append(f"sub-agents are left out of whole sessions: {agents:,} requests, {agents / len(trace):.1%}.")
+    notes, missing = [], len(trace) - whole["requests"]
+    if missing:
+        who = "sub-agents" if "agent" in trace.table.column_names else "requests of no session"
+        notes.append(f"{who} are left out of whole sessions: {missing:,} requests, {missing / len(trace):.1%}.")
+    if "prefix_ids" not in trace.table.column_names:
+        notes.append("prompts of a session are taken to begin with all of the one before, as the trace does not tell.")
     rows = trace.table.filter(trace.table["agent"].is_null()) if "agent" in trace.table.column_names else trace.table
     if "tag" in rows.column_names and len(kinds := pc.unique(rows["tag"]).drop_null()) > 1:
         notes.append(f"whole sessions have no tags; those of the trace are {', '.join(kinds.to_pylist()[:5])}.")
@@ -99,23 +102,22 @@ def _notes(model: Model) -> list[str]:
     return notes
 
 
-def dropped(services: Sequence[Service], source: Mapping[str, object], name: str = "MODEL") -> list[str]:
-    """What the trace has and requests drawn from its model (a file of that `name`) do not have, in sentences."""
-    notes = []
+def _few_sessions(trace: traces.Trace) -> list[str]:
+    """A note on a trace with sessions from which none are drawn."""
+    if "session" not in trace.table.column_names:
+        return []
+    known = trace.table["session"].drop_null()
+    note = f"no sessions are fitted, so every request stands by itself: {NO_WHOLE}."
+    return [note] if len(known) > len(known.unique()) else []
+
+
+def dropped(source: Mapping[str, object]) -> list[str]:
+    """What the trace has and requests drawn one by one from its model do not have, in sentences."""
     reuse = source.get("prefix_reuse")
-    if isinstance(reuse, float) and reuse > 0:
-        notes.append(
-            f"shared prefixes are dropped: {reuse:.1%} of the prompt blocks of the trace repeat an earlier one, and no "
-            "prompt that is drawn shares any."
-        )
-    if fitted := [service.sessions for service in services if service.sessions]:
-        count = sum(stats["sessions"] for stats in fitted)
-        turns = sum(stats["sessions"] * stats["mean_turns"] for stats in fitted) / count
-        notes.append(
-            f"sessions are dropped: {count:,} of {turns:.3g} turns on average are in the model, but 'generate' draws "
-            f"requests one by one; --sessions fitted:{name} draws sessions."
-        )
-    return notes
+    if not (isinstance(reuse, float) and reuse > 0):
+        return []
+    share = f"{reuse:.1%} of the prompt blocks of the trace repeat an earlier one"
+    return [f"shared prefixes are dropped: {share}, and no prompt that is drawn shares any."]
 
 
 def tables(

@@ -21,37 +21,22 @@ from workloads.lengths import _empirical
 
 VERSION = 1
 ABOUT = "a generator fitted by 'bench trace fit'; use it with --arrivals fitted:FILE, --lengths fitted:FILE"
-NONE = "its trace names none, too few (100 are needed, 20 of them with two turns or more), or all begin at once"
-"""Why a model has no sessions (`_services`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One kind of traffic: its arrivals and its lengths (figures of `_empirical.measure`).
-
-    Where the trace has sessions: their turns and times (`_services`), when sessions start, and the lengths of
-    what is new in a turn and of its answer.
-    """
+    """One kind of traffic: its arrivals and its lengths (figures of `_empirical.measure`)."""
 
     tag: str | None
     process: Process
     lengths: Mapping[str, Any]
-    sessions: Mapping[str, Any] | None = None
-    starts: Process | None = None
-    turn_lengths: Mapping[str, Any] | None = None
-
-    def of_sessions(self) -> Service:
-        """The service whose arrivals are those of sessions. Raises ValueError where the trace had none."""
-        if self.starts is None or self.turn_lengths is None:
-            raise ValueError(f"no sessions were fitted to this model: {NONE}; leave out of=sessions.")
-        return Service(self.tag, self.starts, self.turn_lengths)
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
     """Services (one per tag of the trace), the trace they were fitted to, and how well (`Quality.facts()`).
 
-    `whole` are the figures of whole sessions (`_whole.measure`), of a trace that names blocks.
+    `whole` are the figures of whole sessions (`_whole.measure`), of a trace that names sessions or blocks.
     """
 
     services: tuple[Service, ...]
@@ -77,13 +62,6 @@ class Model:
             raise no_such("service of the model", tag, tags)
         return replace(self, services=tuple(service for service in self.services if service.tag == tag))
 
-    def of(self, what: str) -> Model:
-        """The model of 'requests', or of 'sessions' as one arrival each. Raises ValueError where it has none."""
-        if what == "requests":
-            return self
-        with_sessions = tuple(service for service in self.services if service.starts is not None)
-        return replace(self, services=tuple(s.of_sessions() for s in with_sessions or self.services))
-
     def rated(self, quality: Mapping[str, Any]) -> Model:
         """The model with the quality that was measured."""
         return replace(self, quality=quality)
@@ -101,11 +79,7 @@ class Model:
             raise files.refused(path, error) from None
 
     def _json(self) -> dict[str, Any]:
-        services = [
-            {"tag": s.tag, "arrivals": s.process.as_json(), "lengths": s.lengths, "sessions": s.sessions,
-             "session_arrivals": s.starts and s.starts.as_json(), "turn_lengths": s.turn_lengths}
-            for s in self.services
-        ]  # fmt: skip
+        services = [{"tag": s.tag, "arrivals": s.process.as_json(), "lengths": s.lengths} for s in self.services]
         return {"bench_model": VERSION, "about": ABOUT, "source": self.source, "method": self.method,
                 "quality": self.quality, "services": services, "whole_sessions": self.whole}  # fmt: skip
 
@@ -150,11 +124,6 @@ class Model:
             tag = f"{service.tag}: " if service.tag else ""
             lines.append(("arrivals", f"{tag}{service.process.text()}"))
             lines.append(("lengths", f"{tag}{_lengths_text(service.lengths)}"))
-            if sessions := service.sessions:
-                think = sessions["think_s"]["quantiles"][50] if sessions.get("think_s") else None
-                after = "" if think is None else f", time from request to request p50 {think:.4g} s"
-                turns = f"{sessions['sessions']} sessions of {sessions['mean_turns']:.3g} turns on average"
-                lines.append(("sessions", f"{tag}{turns}{after}"))
         if self.whole is not None:
             lines.append(("whole", _whole_text(self.whole)))
         notes = self.method.get("notes")
@@ -178,13 +147,7 @@ def _service(values: Mapping[str, Any]) -> Service:
     if not (tag is None or isinstance(tag, str)):
         raise ValueError(f"a tag must be text, got {tag!r}.")
     _empirical.sampler(values["lengths"])  # refuses what cannot be drawn from
-    starts, turn_lengths = values.get("session_arrivals"), values.get("turn_lengths")
-    if turn_lengths is not None:
-        _empirical.sampler(turn_lengths)
-    return Service(
-        tag, from_json(values["arrivals"]), dict(values["lengths"]), values.get("sessions"),
-        None if starts is None else from_json(starts), turn_lengths,
-    )  # fmt: skip
+    return Service(tag, from_json(values["arrivals"]), dict(values["lengths"]))
 
 
 def _whole_text(whole: Mapping[str, Any]) -> str:

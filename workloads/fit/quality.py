@@ -92,8 +92,9 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> dict[str, Any]:
         "sessions": None,
     }
     if model.whole is not None:
-        curve = _whole_quality.Curve(statistics.widths_s, statistics.measure(stamps.at_s)[: len(statistics.widths_s)])
-        facts["sessions"] = _whole_quality.measure(model, trace, curve, min(seeds, _whole_quality.MOST_DRAWS))
+        facts["sessions"] = _whole_quality.measure(
+            model, trace, statistics.widths_s, min(seeds, _whole_quality.MOST_DRAWS)
+        )
     plain: dict[str, Any] = _plain(facts)
     return plain | {"verdict": _verdict.sentences(plain)}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 
@@ -15,18 +14,15 @@ class Fitted:
     """Prompt and output tokens as in the trace of the model file `path`.
 
     `service` names one service of a model that has several (one per tag of its trace); without it they are mixed as
-    in the trace, each request by itself. `of=sessions` are the lengths of what is new in a turn, to go with
-    `--sessions fitted:FILE`; turns whose history was cut are left out of them. Source: the trace that the
-    model was fitted to, whose SHA-256 is in `facts`.
+    in the trace, each request by itself. Source: the trace that the model was fitted to, whose SHA-256 is in `facts`.
     """
 
     path: str
     service: str | None = None
-    of: Literal["requests", "sessions"] = "requests"
     model: Model = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "model", Model.load(self.path).only(self.service).of(self.of))
+        object.__setattr__(self, "model", Model.load(self.path).only(self.service))
 
     @property
     def mean_tokens(self) -> tuple[float, float]:

@@ -13,7 +13,6 @@ from harness.metrics.quantiles import quantiles, spearman
 from harness.stats import arrivals
 from workloads import traces
 from workloads.readers import _known
-from workloads.trace_rows import series
 from workloads.trace_tools import cache, download
 from workloads.transforms import grain_s
 
@@ -207,8 +206,11 @@ def picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 def conversations(table: pa.Table) -> dict[str, Any]:
     """Number of conversations, their turns, and the time (s) from one request of a conversation to the next."""
-    sessions = series(table)
-    turns, think_s = sessions.sizes, sessions.think_s
+    rows = table.select(["session", "at_s"]).filter(table["session"].is_valid())
+    session = np.asarray(rows["session"])
+    order = np.argsort(session, kind="stable")  # rows of a session stay in order of time
+    _, turns = np.unique(session, return_counts=True)
+    think_s = np.diff(np.asarray(rows["at_s"])[order])[np.diff(session[order]) == 0]
     return {
         "conversations": len(turns),
         "requests": int(turns.sum()),
