@@ -4,11 +4,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from harness.api import LengthQuantiles, Lengths, Loaded, Workload
-from harness.data.records import places
+from harness.api import LengthQuantiles, Lengths, Loaded
 from workloads._build import spec_of
 from workloads._presets import Listed, Preset
 from workloads.arrivals.closed import Closed
@@ -17,8 +14,10 @@ from workloads.mixed import Mixed
 from workloads.prefixes import Prefixes
 
 DRAWS = 100_000
-ROWS = 20_000
-"""Requests drawn to tell what sessions, prefixes and classes come to."""
+DRAWN = (
+    "Tokens, classes and shared prefixes: 'bench trace generate {name} --requests 20000 -o drawn.parquet' and 'bench "
+    "trace info drawn.parquet'"
+)
 WARMING_UP = "A run starts without sessions in progress: the request rate rises to its mean as follow-ups arrive."
 _LABELS = {"source": "Source", "clients": "Clients", "clients_without_tokens": "Clients left out, without token counts",
            "preparation": "Preparation", "tokenizer": "Tokenizer", "licence": "Licence",
@@ -39,7 +38,9 @@ def text(loaded: Loaded, preset: Preset) -> str:
     elif isinstance(workload, Blend):
         lines += _blend(workload, loaded)
     else:
-        lines += [f"Arrivals: {loaded.arrivals_text}, {_rate(loaded)}", *_whole(workload)]
+        lines.append(f"Arrivals: {loaded.arrivals_text}, {_rate(loaded)}")
+    if not isinstance(workload, Listed):
+        lines.append(DRAWN.format(name=loaded.name))
     if preset.arguments:
         lines.append("Arguments: " + ", ".join(f"{key}={value}" for key, value in preset.arguments.items()))
     lines.append(f"Default SLO: {_slo(loaded.slo)}")
@@ -77,8 +78,6 @@ def _mixed(workload: Mixed) -> Iterator[str]:
         yield WARMING_UP
     if isinstance(workload.arrivals, Closed):
         yield f"Users: {workload.arrivals.users}, each with one request under way"
-    if new:
-        yield from _whole(workload)
 
 
 def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
@@ -104,7 +103,6 @@ def _blend(workload: Blend, loaded: Loaded) -> Iterator[str]:
         yield f"  and {len(workload.classes) - 8} more"
     if any(c.sessions is not None and c.sessions.mean_requests > 1 for c in workload.classes):
         yield WARMING_UP
-    yield from _whole(workload)
 
 
 def _prefixes(prefixes: Prefixes) -> str:
@@ -123,55 +121,3 @@ def _lengths(lengths: Lengths, new: str) -> Iterator[str]:
     for i, side in enumerate(("Prompt", "Output")):
         mean = lengths.mean_tokens[i]
         yield f"{side} tokens{new}: mean {mean:,.1f}, p50 {p50[i]:,}, p90 {p90[i]:,} ({origin})"
-
-
-def _whole(workload: Workload) -> Iterator[str]:
-    """What comes out, from the first requests of seed 0."""
-    table = _first_rows(workload)
-    yield f"The first {len(table):,} requests of seed 0, up to {table['scheduled_s'][-1].as_py():,.0f} s:"
-    tags = table["tag"]
-    names = sorted(name for name in pc.unique(tags).to_pylist() if name is not None)
-    for name in names[:8] if len(names) > 1 else []:
-        yield f"  {name}: {_sums(table.filter(pc.equal(tags, name)), len(table))}"
-    yield f"  all: {_sums(table, len(table))}"
-
-
-def _first_rows(workload: Workload) -> pa.Table:
-    chunks, rows = [], 0
-    for chunk in workload.start(np.random.default_rng(0)):
-        chunks.append(chunk)
-        rows += len(chunk)
-        if rows >= ROWS:
-            break
-    return pa.concat_tables(chunks)[:ROWS]
-
-
-def _sums(table: pa.Table, of: int) -> str:
-    prompt, output = (table[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
-    parts = [f"{len(table) / of:.1%} of the requests"] if len(table) < of else []
-    parts.append(f"mean {prompt.mean():,.0f} -> {output.mean():,.0f} tokens")
-    images = table["extra"].combine_chunks().field("image_tokens").fill_null(0).to_numpy(zero_copy_only=False)
-    if images.any():
-        with_images = float((images > 0).mean())
-        parts.append(f"images in {with_images:.1%} of them, {images.sum() / prompt.sum():.1%} of the prompt tokens")
-    waiting = int(pc.sum(pc.greater(pc.list_value_length(table["after"]), 0)).as_py())
-    if waiting:
-        parts.append(f"{waiting / len(table):.1%} wait for an answer")
-    if shared := shared_tokens(table):
-        parts.append(f"{shared / prompt.sum():.1%} of the prompt tokens have come before")
-    return ", ".join(parts)
-
-
-def shared_tokens(table: pa.Table) -> int:
-    """Prompt tokens in whole named blocks that an earlier row holds too: what an endless prefix cache would find."""
-    lists = table["prefix_ids"].combine_chunks()
-    ids = lists.flatten().to_numpy()
-    counts = lists.value_lengths().to_numpy()
-    if not len(ids):
-        return 0
-    block = np.repeat(table["prefix_block_tokens"].to_numpy(), counts)
-    full = np.flatnonzero(np.repeat(table["prompt_tokens"].to_numpy(), counts) >= (places(counts) + 1) * block)
-    _, first = np.unique(ids[full], return_index=True)
-    seen = np.ones(len(full), bool)
-    seen[first] = False
-    return int(block[full[seen]].sum())
