@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, structs
 
 from harness.api import Bound
 from harness.data import large
@@ -32,7 +32,7 @@ from harness.experiments.capacity.trials import Ledger, Trial, folder_name
 from harness.experiments.sweep.answer import ASIDE, over_seeds
 from harness.experiments.sweep.axes import RATE
 from harness.experiments.sweep.runs import swept
-from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound
+from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics.objective import JOINT, ShareKey, restored_slo
 from harness.metrics.summary import known
 from harness.stats.seeds import Spread, spread
@@ -56,25 +56,13 @@ LONE = 0.05
 """A lowest rate below this share of the next is that of requests one by one, which no curve needs to reach."""
 
 
-@dataclass(frozen=True, slots=True)
-class Point:
+class Point(SweepPoint, frozen=True, kw_only=True):
     """What came of all seeds at one rate (req/s for the whole system, not per GPU; of users who wait that achieved).
 
-    `metrics` is metric -> mean, p50, p90, p99 -> spread in seconds; empty where every run was overloaded. `folders`
-    are those of its runs that can still be read.
+    `folders` are those of its runs that can still be read. Of the trials of a search `runs` are left out.
     """
 
     rate_rps: float
-    seeds: int
-    requests: int
-    overloaded: int
-    invalid: int
-    attainment: Spread | None
-    bounds: tuple[SweptBound, ...]
-    goodput_rps: Spread | None = None
-    throughput_rps: Spread | None = None
-    output_tps: Spread | None = None
-    metrics: Mapping[str, Mapping[str, Spread | None]] = field(default_factory=dict)
     folders: tuple[Path, ...] = ()
 
     def keeps(self, goal: float) -> bool:
@@ -336,20 +324,7 @@ def _point(info: SweepAnswer, point: SweepPoint, home: Path, axis: str) -> Point
     rate_rps = float(rate_rps) if isinstance(rate_rps, int | float) and rate_rps > 0 else None
     if rate_rps is None:
         return None
-    return Point(
-        rate_rps=rate_rps,
-        seeds=point.valid,
-        requests=point.requests,
-        overloaded=point.overloaded,
-        invalid=point.invalid,
-        attainment=point.attainment,
-        bounds=tuple(point.bounds),
-        goodput_rps=point.goodput_rps,
-        throughput_rps=point.throughput_rps,
-        output_tps=point.output_tps,
-        metrics=point.metrics,
-        folders=readable,
-    )
+    return Point(**structs.asdict(point), rate_rps=rate_rps, folders=readable)
 
 
 def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
@@ -369,8 +344,10 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     slo = restored_slo(info.slo)
     by_request = any(bound.percentile is None for bound in slo.bounds)
     points = [_tried(group, slo.bounds, folders(path)) for group in by_rate] or [
-        Point(p.rate_rps, p.seeds, p.requests, p.overloaded, 0,
-              Spread(p.seeds, p.attainment, None, None, p.least, p.most), ())
+        structs.replace(
+            _of_runs(p.rate_rps), valid=p.seeds, requests=p.requests, overloaded=p.overloaded,
+            attainment=Spread(p.seeds, p.attainment, None, None, p.least, p.most),
+        )
         for p in info.curve if by_request
     ]  # fmt: skip
     points = points[lone([point.rate_rps for point in points]) :]
@@ -417,41 +394,32 @@ def folders(path: str | Path) -> dict[str, Path]:
     return {folder.name: folder for folder in sorted(home.iterdir())} if home.is_dir() else {}
 
 
+def _of_runs(rate_rps: float, runs: Sequence[SweptRun] = ()) -> Point:
+    """What a sweep tells of these runs."""
+    return Point(**structs.asdict(over_seeds({}, "", [*runs])), rate_rps=rate_rps)
+
+
 def _tried(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
     run_folders = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
-    point = Point(
-        rate_rps=made[0].key.rate_rps,
-        seeds=len(made),
+    try:
+        runs = [swept(load(folder), "") for folder in run_folders]
+    except (BenchError, KeyError, TypeError, AttributeError):  # one of them cannot be read
+        runs = []
+    return structs.replace(
+        _of_runs(made[0].key.rate_rps, runs),
+        valid=len(made),
+        invalid=0,
         requests=sum(t.kept for t in made),
         overloaded=sum(t.overloaded for t in made),
-        invalid=0,
         attainment=_spread(made, JOINT) if made[0].by_request else None,
-        bounds=tuple(
-            SweptBound(
-                text=str(b),
-                metric=b.metric,
-                limit_s=known(b.limit),
-                tag=b.tag,
-                percentile=b.percentile,
-                attainment=_spread(made, b) if b.percentile is None else None,
-            )
+        bounds=[
+            SweptBound(text=str(b), metric=b.metric, limit_s=known(b.limit), tag=b.tag, percentile=b.percentile,
+                       attainment=_spread(made, b) if b.percentile is None else None)
             for b in bounds
-        ),
+        ],
+        runs=[],
         folders=run_folders,
-    )
-    if not run_folders:
-        return point
-    try:  # what a sweep tells of these runs beside attainment
-        measured = over_seeds({}, "", [swept(load(folder), "") for folder in run_folders])
-    except (BenchError, KeyError, TypeError, AttributeError):  # one of them cannot be read
-        return point
-    return replace(
-        point,
-        goodput_rps=measured.goodput_rps,
-        throughput_rps=measured.throughput_rps,
-        output_tps=measured.output_tps,
-        metrics=measured.metrics,
-    )
+    )  # fmt: skip
 
 
 def _spread(made: Sequence[Trial], key: ShareKey) -> Spread | None:

@@ -95,7 +95,7 @@ def _attainment(drawn: go.Figure, line: Line, label: str, *, bounds: bool) -> li
     points = [point for point in line.points if point.attainment is not None]
     x = line.x[[point.attainment is not None for point in line.points]]
     spreads = [point.attainment for point in points if point.attainment is not None]
-    if max(point.seeds for point in points) > 1:  # the interval of the mean over the seeds, or their range
+    if max(point.valid for point in points) > 1:  # the interval of the mean over the seeds, or their range
         low, high = np.array([spread.ends for spread in spreads]).T * 100
         names = f"{line.prefix}lower end of the band", f"{line.prefix}upper end of the band"
         style.band(drawn, x, (low, high), names, line.look.color)
@@ -150,7 +150,7 @@ def _percentile(points: Sequence[Point]) -> list[str]:
 
 def _seeds_note(points: Sequence[Point], *, pressed: bool = False) -> str:
     """What the ends of the bands are, and over how many seeds."""
-    least, most = (end(point.seeds for point in points) for end in (min, max))
+    least, most = (end(point.valid for point in points) for end in (min, max))
     if most < 2:
         return "One run at each point, so there is no band."
     intervals = [point.attainment is not None and point.attainment.low is not None for point in points]
@@ -240,7 +240,7 @@ def latency_rate(study: Study) -> go.Figure | str:
     if without:
         notes.append(f"No latencies from {_format.plain(min(without), 4)} {study.rate_unit} on where a queue grew all "
                      "through a run: they would tell how long the run was.")  # fmt: skip
-    seeds = "Means over the seeds." if any(p.seeds > 1 for line in lines for p in line.points) else ""
+    seeds = "Means over the seeds." if any(p.valid > 1 for line in lines for p in line.points) else ""
     return style.done(drawn, _latency_finding(study, lines[0]), [seeds, *notes, systems.left_out(study, lines)])
 
 

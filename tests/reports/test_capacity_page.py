@@ -115,7 +115,7 @@ def test_points_of_a_search_know_each_bound(info: Any, searched: Path) -> None:
     [system] = study_of(info, searched).systems
     stored = {point["rate_rps"]: point["seeds"] for point in info["curve"]}
 
-    assert stored == {point.rate_rps: point.seeds for point in system.points}
+    assert stored == {point.rate_rps: point.valid for point in system.points}
     assert ["ttft", "tpot"] == [bound.metric for bound in system.points[0].bounds]
     assert ["searched", "searched"] == [found.how for found in system.capacities]
 
