@@ -52,6 +52,8 @@ REMOVED = {
     "'bench trace info FILE --html PAGE' charts them",
     ("trace command", "slice"): "'bench trace convert FILE --start 5min --stop 20min' writes a part of a trace",
     ("trace command", "scale"): "'bench trace convert FILE --scale thin:0.5' writes a trace under another load",
+    ("option of bench report", "--plotly-bundle"): "a page holds the plotly.js of the installed plotly",
+    ("option of bench report", "--plain"): "every browser since 2023 unpacks a page",
     ("option of bench trace generate", "--workers"): "one process draws the same rows",
     ("option of bench trace convert", "--sort"): "rows are ordered by their stamps without it",
     **{

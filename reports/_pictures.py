@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes
@@ -22,7 +21,7 @@ WIDTH, SCALE = 1000, 2.0
 """CSS pixels of a picture, and dots for each of them."""
 
 FORMS = ("png", "svg", "pdf")
-_PICTURE = re.compile(r'<p data-key="([a-z0-9_-]+)">data:image/(?:png;base64|svg\+xml),([^<]+)</p>')
+_PICTURE = re.compile(r'<p data-key="[a-z0-9_-]+">data:image/(?:png;base64|svg\+xml),([^<]+)</p>')
 _ERROR = re.compile(r'<p id="error">([^<]*)</p>')
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
 MAC = "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome"
@@ -34,32 +33,24 @@ _OPTIONS = (
 )  # fmt: skip
 
 
-def drawn(
-    parts: Sequence[Part], *, form: str = "png", bundle: str | None = None, width: int = WIDTH, scale: float = SCALE
-) -> dict[str, bytes]:
-    """A file of each part that is a figure, by its key, in the light look. `form` is one of `FORMS`.
+def drawn(part: Part, form: str) -> bytes:
+    """A file of a figure, in the light look. `form` is one of `FORMS`.
 
-    Raises BenchError where no browser is found, or it does not draw them all.
+    Raises BenchError where no browser is found, or it does not draw it.
     """
-    figures = [part for part in parts if part.table is not None]
-    if not figures:
-        raise BenchError("Nothing here has a figure, so there is no picture of it; take --format html, which says why.")
     kind = "png" if form == "png" else "svg"
-    scale = scale if kind == "png" else 1.0  # an SVG file is as large as it says, and so is a page of PDF
+    scale = SCALE if kind == "png" else 1.0  # an SVG file is as large as it says, and so is a page of PDF
     from reports.document import html  # heavy
 
-    page = html.fill("pictures.html.j2", figures, bundle=bundle, plain=True, width=width, scale=scale, form=kind)
+    page = html.fill("pictures.html.j2", [part], plain=True, width=WIDTH, scale=scale, form=kind)
     document = finished(page)
-    decoded = base64.b64decode if kind == "png" else unquote_to_bytes
-    pictures = {key: decoded(picture) for key, picture in _PICTURE.findall(document)}
-    missing = [part.key for part in figures if part.key not in pictures]
-    if missing:
+    picture = _PICTURE.search(document)
+    if picture is None:
         reported = _ERROR.search(document)
         why = reported[1][:300] if reported else "it ended early"
-        raise BenchError(f"The browser did not draw '{missing[0]}' ({why}); take --format html.")
-    if form != "pdf":
-        return pictures
-    return {part.key: _printed(pictures[part.key].decode(), width, part.height) for part in figures}
+        raise BenchError(f"The browser did not draw '{part.key}' ({why}); take --format html.")
+    content = base64.b64decode(picture[1]) if kind == "png" else unquote_to_bytes(picture[1])
+    return _printed(content.decode(), part.height) if form == "pdf" else content
 
 
 def found() -> str | None:
@@ -87,9 +78,9 @@ def finished(html: str, budget_s: float = 60.0) -> str:
         return _browse(html, folder, f"--virtual-time-budget={1000 * budget_s:.0f}", "--dump-dom")
 
 
-def _printed(svg: str, width: int, height: int) -> bytes:
+def _printed(svg: str, height: int) -> bytes:
     """A PDF file of one page, as large as the picture."""
-    style = f"@page {{ size: {width}px {height}px; margin: 0 }} body {{ margin: 0 }} svg {{ display: block }}"
+    style = f"@page {{ size: {WIDTH}px {height}px; margin: 0 }} body {{ margin: 0 }} svg {{ display: block }}"
     html = f"<!DOCTYPE html><meta charset=utf-8><style>{style}</style>{svg}"
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         _browse(html, folder, f"--print-to-pdf={folder}/picture.pdf", "--no-pdf-header-footer")

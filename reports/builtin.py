@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from harness.data.codec import encode
 from harness.data.folder import Run
-from reports import _data, _pictures, _tables
+from reports import _data, _tables
 from reports._format import clean
 from reports.answers.run import document
 from reports.document import Command, Document, Section, markdown, text
@@ -70,46 +70,16 @@ class Markdown:
 class Html:
     """One offline HTML file: verdict, tables and figures of a run, with plotly.js inside and no request to any host.
 
-    The page of a run; the same run gives the same bytes.
-
-    `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings; `plain` leaves
-    it uncompressed, for browsers that cannot unpack it. Of its `sections` only those named, where any are.
+    The page of a run; the same run gives the same bytes. Of its `sections` only those named, where any are.
     """
 
-    plotly_bundle: str | None = None
-    plain: bool = False
     sections: tuple[str, ...] = ()
 
     def render(self, run: Run) -> str:
-        """The whole file as text.
-
-        Raises UsageError when the plotly bundle cannot be read, and for a section that the page does not have.
-        """
+        """The whole file as text. Raises UsageError for a section that the page does not have."""
         from reports.document import html  # heavy
 
-        return html.render(document(run), bundle=self.plotly_bundle, plain=self.plain, sections=self.sections)
-
-
-@dataclass(frozen=True, slots=True)
-class Png:
-    """A picture of each figure of a run, as PNG files, drawn by the Chromium or Chrome of this machine.
-
-    PNG files in the light look, `width` CSS pixels wide, `scale` dots for each of them; of the `sections` named.
-
-    `plotly_bundle` is a plotly.js file to use instead of the one that the installed plotly brings.
-    """
-
-    width: int = _pictures.WIDTH
-    scale: float = _pictures.SCALE
-    sections: tuple[str, ...] = ()
-    plotly_bundle: str | None = None
-
-    def render(self, run: Run) -> dict[str, bytes]:
-        """The files by the names of their figures. Raises BenchError where no browser draws them."""
-        from reports.document import html  # heavy
-
-        parts = html.figures(document(run), self.sections)
-        return _pictures.drawn(parts, bundle=self.plotly_bundle, width=self.width, scale=self.scale)
+        return html.render(document(run), self.sections)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from harness import registry, spec
 from harness.cli import _terminal
@@ -20,10 +20,11 @@ from harness.experiments.compare.trend import trend
 from harness.validity.conclude import completed
 
 if TYPE_CHECKING:
+    from reports.document import Document
     from reports.document.rendered import Content
 
 PICTURES = ("svg", "pdf", "png")
-"""Forms of one figure; png without --figure: of every figure."""
+"""Forms of one figure."""
 FILES = ("html", "parquet", "perfetto", *PICTURES)
 """Forms that are never printed."""
 _DATA = {*OURS, *(f"{kind}.json" for kind in answers.TYPES)}
@@ -39,19 +40,11 @@ HERE = "bench-report"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a page is made: which of its sections and figures, with which plotly.js, compressed or `plain`; where --out
-    puts it."""
+    """How a page is made: which of its sections, or the one figure alone; where --out puts it."""
 
     sections: tuple[str, ...] = ()
-    figures: tuple[str, ...] = ()
-    bundle: str | None = None
-    plain: bool = False
+    figure: str | None = None
     folder: Path | None = None
-
-    @property
-    def drawn(self) -> dict[str, Any]:
-        """The options of `reports.document.rendered.draw`."""
-        return {"bundle": self.bundle, "plain": self.plain, "sections": self.sections, "figures": self.figures}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +56,14 @@ class ReportOptions:
     show: bool
     look: Look
 
-    @property
-    def figure(self) -> str | None:
-        """The one figure that is drawn; None for the whole report."""
-        return next(iter(self.look.figures), None)
-
     def prints(self, form: str) -> bool:
         """Whether a form goes to standard output: it is text, and no file is meant by naming one or several forms."""
         return _name(form) not in FILES and (not self.forms or (len(self.forms) == 1 and self.out is None))
 
 
 def report_options(
-    given: Sequence[str], out: str | None, *, show: bool, sections: str | None, bundle: str | None, plain: bool,
-    figure: str | None = None,
-) -> ReportOptions:  # fmt: skip
+    given: Sequence[str], out: str | None, *, show: bool, sections: str | None, figure: str | None = None
+) -> ReportOptions:
     """The options, checked. Raises UsageError for an unknown form, and for options that do not go together.
 
     Raises BenchError where pictures are wanted and no browser can draw them.
@@ -89,7 +76,7 @@ def report_options(
             raise UsageError(f"--figure draws one figure as {', '.join(PICTURES)}; there is no {other[0]} of it.")
     elif ending in PICTURES:
         raise UsageError(f"--out '{out}' is a picture of one figure; add --figure NAME, such as --figure latency_cdf.")
-    elif other := [form for form in forms if form in ("svg", "pdf")]:
+    elif other := [form for form in forms if form in PICTURES]:
         raise UsageError(f"--format {other[0]} is of one figure; add --figure NAME, such as --figure latency_cdf.")
     if ending in PICTURES and forms != (ending,):
         raise UsageError(
@@ -98,19 +85,19 @@ def report_options(
     if show and "html" not in (forms or ("html",)):
         raise UsageError(f"--open opens a report in the browser; it goes with --format html, not '{','.join(forms)}'.")
     paged = not forms or not {"html", *PICTURES}.isdisjoint(forms)
-    if not paged and (sections or bundle or plain):
-        raise UsageError("--sections, --plotly-bundle and --plain are about the page; they go with --format html.")
+    if not paged and sections:
+        raise UsageError("--sections is about the page; it goes with --format html.")
     names = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
-    if any(_name(form) in PICTURES for form in forms):
+    if figure is not None:
         from reports import _pictures
 
         _pictures.find()  # before anything is drawn for it
     folder = None
     if out is not None:
-        several = _wants_folder(forms, out, figure)
+        several = _wants_folder(forms, out)
         _check(out, folder=several)
         folder = Path(out) if several else Path(out).parent
-    return ReportOptions(forms, out, show, Look(names, () if figure is None else (figure,), bundle, plain, folder))
+    return ReportOptions(forms, out, show, Look(names, figure, folder))
 
 
 def _forms(given: Sequence[str]) -> tuple[str, ...]:
@@ -160,37 +147,22 @@ def _check(out: str, *, folder: bool) -> None:
         raise UsageError(f"--out '{out}' is to be a folder and cannot be made: {error.strerror}.") from None
 
 
-def _wants_folder(forms: Sequence[str], out: str, figure: str | None) -> bool:
+def _wants_folder(forms: Sequence[str], out: str) -> bool:
     """Whether --out names a folder: it is one, or several files are made."""
-    every_figure = figure is None and any(_name(form) == "png" for form in forms)
-    return len(forms) > 1 or every_figure or Path(out).is_dir() or out.endswith("/")
+    return len(forms) > 1 or Path(out).is_dir() or out.endswith("/")
 
 
-def write(content: Content, subject: Subject, form: str, options: ReportOptions) -> Iterator[Path]:
-    """Write a form of a report; the paths of its files, several where every figure is drawn."""
-    path = _place(subject, form, options)
-    if options.figure is not None and isinstance(content, Mapping):
-        content = content[options.figure]
-    if isinstance(content, Mapping):
-        for name, picture in content.items():
-            drawn = path.with_name(f"{path.stem}-{name}{path.suffix}")
-            files.write(drawn, picture)
-            yield drawn
-        return
-    files.write(path, content)
-    yield path
-
-
-def _place(subject: Subject, form: str, options: ReportOptions) -> Path:
+def place(subject: Subject, form: str, options: ReportOptions) -> Path:
+    """Where a form of a report is written."""
     name = _name(form)
     ending = _ENDS.get(name, name)
-    file = f"{options.figure or 'report'}.{ending}"
+    file = f"{options.look.figure or 'report'}.{ending}"
     if options.out is None:
-        return subject.beside(ending) if options.figure is None else Path(file)
+        return subject.beside(ending) if options.look.figure is None else Path(file)
     if not subject.whole:
         raise UsageError(f"--out names one place and '{name}' is made of each run; leave --out away, or name one RUN.")
     out = Path(options.out)
-    return out / file if _wants_folder(options.forms, options.out, options.figure) else out
+    return out / file if _wants_folder(options.forms, options.out) else out
 
 
 class Subject(Protocol):
@@ -236,11 +208,9 @@ class OneRun:
         from reports.answers import run
         from reports.document import rendered
 
-        if look.figures:
-            document = run.document(completed(self.load()))
-            return rendered.draw(document, name, Path(), None, **look.drawn)
-        options = {"plotly_bundle": look.bundle, "plain": look.plain, "sections": look.sections}
-        content: Content = rendered.render_run(name, completed(self.load()), **options)
+        if look.figure is not None:
+            return rendered.picture(run.document(completed(self.load())), name, look.figure, look.sections)
+        content: Content = rendered.render_run(name, completed(self.load()), sections=look.sections)
         return content
 
     def show(self, form: str) -> None:
@@ -278,7 +248,7 @@ class OneAnswer:
             except answers.WRONG as error:
                 raise answers.damaged(self.info, self.path, error) from None
         document = reported.document(self.info, self.path)
-        return rendered.draw(document, name, self.beside("html").parent, look.folder, **look.drawn)
+        return _drawn(document, name, self.beside("html").parent, look)
 
     def show(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
@@ -311,14 +281,13 @@ class Several:
     def form(self, name: str, look: Look) -> Content:
         """The page of all, pictures of its figures, or the texts one after the other."""
         from reports import answers as reported
-        from reports.document import rendered
 
         if name in ("html", *PICTURES):
             stored = [(answer.info, answer.path) for answer in self.answers]
             runs = (completed(run.load()) for run in self.runs)
             home = self.beside("html").parent
             document = reported.together(stored, runs, home)
-            return rendered.draw(document, name, home, look.folder, **look.drawn)
+            return _drawn(document, name, home, look)
         return _joined(name, [str(part.form(name, look)) for part in self._parts()])
 
     def show(self, form: str) -> None:
@@ -386,6 +355,15 @@ def _below(folder: Path) -> Iterator[OneAnswer | OneRun]:
             yield OneAnswer(answer, child)
         else:
             yield from _below(child)
+
+
+def _drawn(document: Document, form: str, home: Path, look: Look) -> Content:
+    """The page of what stands in `home`, or its one figure."""
+    from reports.document import html, rendered
+
+    if look.figure is not None:
+        return rendered.picture(document, form, look.figure, look.sections)
+    return html.render(document if look.folder is None else html.moved(document, home, look.folder), look.sections)
 
 
 def _same(run: Run) -> Run:

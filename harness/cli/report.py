@@ -15,8 +15,8 @@ Examples
       curves of several runs, sweeps or searches on one page
   bench report RUN --format markdown
       print to standard output; also text, json, csv and junit
-  bench report RUN --format html,md,csv,parquet,png,perfetto --out made
-      write report.html, report.md, ..., and report-FIGURE.png for each figure
+  bench report RUN --format html,md,csv,parquet,perfetto --out made
+      write report.html, report.md, ...
   bench report RUN --format vllm --out result.json
       the run as 'vllm bench serve --save-result' writes it; likewise llm-d
   bench report curve --figure attainment_rate --format pdf --out attainment.pdf
@@ -27,7 +27,7 @@ Values
   RUN     the folder of a run, a sweep, a search or a comparison, its JSON file (slo.json, compare.json), a folder of
           runs, a folder of nightly runs (WORKLOAD/BACKEND/DATE-COMMIT, the trend of bench compare), or a result file
           of vLLM, SGLang, GuideLLM, AIPerf or inference-perf
-  NAMES   html, text, markdown (md), json, csv, junit, parquet, png (one per figure; needs Chromium or Chrome),
+  NAMES   html, text, markdown (md), json, csv, junit, parquet,
           perfetto (timeline for ui.perfetto.dev); with options: perfetto:requests=500
           vllm, llm-d: the run as a result of that tool, for what reads it
           of one --figure: svg, pdf, png; by default NAME.svg in the current folder
@@ -41,17 +41,15 @@ Values
     short_help="Report stored runs, sweeps and comparisons as HTML or text.",
 )
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@option("--format", "forms", metavar="NAMES", multiple=True, help="Formats: html (default), md, json, csv, png, ...")
+@option("--format", "forms", metavar="NAMES", multiple=True, help="Formats: html (default), md, json, csv, ...")
 @option("--figure", metavar="NAME", help="Draw one figure, as --format svg (default), pdf or png; needs Chromium.")
 @option("--out", metavar="PATH", help="Output file, or a folder for several files.")
 @option("--open", is_flag=True, help="Open the page in the browser.")
 @option("--sections", metavar="NAMES", group="Page", help="Only these sections, by the names in the navigation.")
-@option("--plotly-bundle", metavar="FILE", group="Page", help="Embed this plotly.js, such as a smaller bundle.")
-@option("--plain", is_flag=True, group="Page", help="Do not compress the page, for browsers without decompression.")
 def command(
     runs: tuple[str, ...], forms: tuple[str, ...], figure: str | None, out: str | None,
     open: bool,  # noqa: A002  # the option's name
-    sections: str | None, plotly_bundle: str | None, plain: bool,
+    sections: str | None,
 ) -> int:  # fmt: skip
     """Write an HTML page of each RUN, one file that opens without a network, or other formats.
 
@@ -63,22 +61,22 @@ def command(
     import webbrowser
 
     from harness.cli import _report, _terminal
+    from harness.data import files
     from reports.document import rendered
 
     # a wrong name is reported before the first run is read
-    options = _report.report_options(
-        forms, out, show=open, sections=sections, bundle=plotly_bundle, plain=plain, figure=figure,
-    )  # fmt: skip
+    options = _report.report_options(forms, out, show=open, sections=sections, figure=figure)
     subject = _report.of(runs)
     for form in options.forms or subject.default:
         for part in subject.split(form):
             if options.prints(form):
                 part.show(form)
                 continue
-            for path in _report.write(part.form(form, options.look), part, form, options):
-                _terminal.say(str(path))
-                if options.show and form == "html":
-                    webbrowser.open(path.resolve().as_uri())
+            path = _report.place(part, form, options)
+            files.write(path, part.form(form, options.look))
+            _terminal.say(str(path))
+            if options.show and form == "html":
+                webbrowser.open(path.resolve().as_uri())
         if (lost := rendered.omitted(form)) is not None:
             _terminal.note(f"The format of {form.partition(':')[0]} does not hold {lost}.")
     return 0

@@ -47,13 +47,11 @@ def _module(info: Readable) -> Any:
     return importlib.import_module(f"{__name__}.{answers.kind_of(info)}")
 
 
-def page(
-    info: Readable, path: Path, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()
-) -> str:
+def page(info: Readable, path: Path, sections: Sequence[str] = ()) -> str:
     """One offline HTML file of a stored answer. The same answer gives the same bytes."""
     from reports.document import html
 
-    return html.render(document(info, path), bundle=bundle, plain=plain, sections=sections)
+    return html.render(document(info, path), sections)
 
 
 def together(found: Sequence[tuple[Readable, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:

@@ -162,18 +162,15 @@ def part(key: str, title: str, figure: go.Figure | str, rows: int = MOST_ROWS) -
     return Part(key, title, finding, caption, height, data_table(figure, rows), drawn)
 
 
-def fill(
-    template: str, parts: Sequence[Part], *, bundle: str | None = None, plain: bool = False, **values: object
-) -> str:
+def fill(template: str, parts: Sequence[Part], *, plain: bool = False, **values: object) -> str:
     """The whole file as text: `template` with the `values`, and the data of the `parts`.
 
-    `bundle` is a plotly.js file to use instead of the one that the installed plotly brings; `plain` leaves it, and
-    the data, uncompressed. Equal input gives equal bytes. Raises UsageError when the bundle cannot be read.
+    `plain` leaves plotly.js and the data uncompressed. Equal input gives equal bytes.
     """
     drawn = [part.data for part in parts if part.data is not None]
     content = {"dark": DARK, "figures": drawn}
     data = in_script(json.dumps(content, ensure_ascii=True, separators=(",", ":"), allow_nan=False))
-    library = _library(bundle) if drawn else b""
+    library = plotly_js() if drawn else b""
     # of the content, so that equal input gives an equal file; and text from outside cannot contain it
     digest = hashlib.sha256(data.encode() + hashlib.sha256(library).digest()).digest()
     return _template(template).render(
@@ -220,14 +217,11 @@ def _values(value: Any) -> Any:
     return None if value != value else value  # JSON has no NaN, and plotly leaves a gap at null
 
 
-def _library(path: str | None) -> bytes:
-    import plotly  # where the library lies
+def plotly_js() -> bytes:
+    """The library that the installed plotly brings."""
+    import plotly  # where it lies
 
-    file = Path(path) if path else Path(plotly.__file__).parent / "package_data" / "plotly.min.js"
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"The plotly bundle '{file}' cannot be read: {error.strerror}.") from None
+    return (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_bytes()
 
 
 @cache
@@ -239,10 +233,10 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def render(document: Document, *, bundle: str | None = None, plain: bool = False, sections: Sequence[str] = ()) -> str:
+def render(document: Document, sections: Sequence[str] = ()) -> str:
     """The whole file as text; of its sections only those named, where any are. Equal documents give equal bytes.
 
-    Raises UsageError for a section that the document does not have, and where the plotly bundle cannot be read.
+    Raises UsageError for a section that the document does not have.
     """
     stated = {finding.text for finding in document.findings}
     rendered = [
@@ -250,24 +244,19 @@ def render(document: Document, *, bundle: str | None = None, plain: bool = False
         for section in chosen(document, sections)
     ]
     parts = [block for section in rendered for block in section.blocks if isinstance(block, Part)]
-    return fill("document.html.j2", parts, bundle=bundle, plain=plain, document=document, sections=rendered)
+    return fill("document.html.j2", parts, document=document, sections=rendered)
 
 
-def figures(document: Document, sections: Sequence[str] = (), names: Sequence[str] = ()) -> list[Part]:
-    """The figures of those sections, drawn; only those `names`, where any are given.
-
-    Raises UsageError for an unknown name, and for a named figure without data.
-    """
+def figure(document: Document, name: str, sections: Sequence[str] = ()) -> Part:
+    """A figure of those sections, drawn. Raises UsageError for an unknown name, and for a figure without data."""
     blocks = [block for section in chosen(document, sections) for block in section.blocks]
     by_name = {block.key: block for block in blocks if isinstance(block, Figure)}
-    parts: list[Part] = []
-    for name in names:
-        if name not in by_name:
-            raise no_such("figure", name, by_name) if by_name else UsageError("This report has no figures.")
-        parts.append(drawn := part(name, by_name[name].title, by_name[name].draw()))
-        if drawn.table is None:
-            raise UsageError(f"Figure '{name}' has no data: {drawn.finding}")
-    return parts if names else [part for part in map(_drawn, blocks) if isinstance(part, Part)]
+    if name not in by_name:
+        raise no_such("figure", name, by_name) if by_name else UsageError("This report has no figures.")
+    drawn = part(name, by_name[name].title, by_name[name].draw())
+    if drawn.table is None:
+        raise UsageError(f"Figure '{name}' has no data: {drawn.finding}")
+    return drawn
 
 
 def _drawn(block: Block) -> Block:

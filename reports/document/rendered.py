@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from harness.data.folder import Run
     from reports.document import Document
 
-Content = str | bytes | Iterator[str] | Mapping[str, bytes | Iterator[str]]
-"""A result in one form: text, a binary file, or several of them by name."""
+Content = str | bytes | Iterator[str]
+"""A result in one form: text, or a binary file."""
 _STANDS_FOR_FOLDER = ("sweep.json", "capacity.json")
 """Files that stand for the folder they are in, as run.json does."""
 
@@ -123,28 +123,12 @@ def answer_figures(info: Answer, path: Path) -> dict[str, Callable[[], Any]]:
     return {block.key: block.draw for section in sections for block in section.blocks if isinstance(block, Figure)}
 
 
-def draw(
-    document: Document,
-    form: str,
-    home: Path,
-    folder: Path | None,
-    *,
-    bundle: str | None = None,
-    plain: bool = False,
-    sections: Sequence[str] = (),
-    figures: Sequence[str] = (),
-) -> Content:
-    """Return a page as html, or its figures as png, svg or pdf; links of the page in `home` are adjusted to `folder`.
-
-    With `figures` only these are drawn. Raises UsageError for an unknown one, and for one without data.
-    """
+def picture(document: Document, form: str, figure: str, sections: Sequence[str]) -> bytes:
+    """Return a figure of a page as png, svg or pdf. Raises UsageError for an unknown one, and for one without data."""
     from reports import _pictures
     from reports.document import html
 
-    if form != "html":
-        return _pictures.drawn(html.figures(document, sections, figures), form=form, bundle=bundle)
-    document = document if folder is None else html.moved(document, home, folder)
-    return html.render(document, bundle=bundle, plain=plain, sections=sections)
+    return _pictures.drawn(html.figure(document, figure, sections), form)
 
 
 def run_path(run: Run, ending: str = "html") -> Path:

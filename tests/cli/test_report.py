@@ -200,7 +200,7 @@ def test_without_a_browser_pictures_are_refused(
 ) -> None:
     """The user would not learn what is missing."""
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, out, err = report("runs/a", "--format", "png")
+    code, out, err = report("runs/a", "--figure", "slo_scale")
 
     assert (3, "") == (code, out)
     assert err.startswith("bench: Chromium or Chrome draws the figures, and neither is on the PATH")
@@ -222,7 +222,7 @@ def test_one_figure_is_a_file(
     """A paper would need a screenshot."""
     found = {"svg": b"<svg/>", "pdf": b"%PDF", "png": b"a picture"}
     monkeypatch.setattr("reports._pictures.find", lambda: "chromium")
-    monkeypatch.setattr("reports._pictures.drawn", lambda parts, *, form, **_: {p.key: found[form] for p in parts})
+    monkeypatch.setattr("reports._pictures.drawn", lambda _, form: found[form])
     code, out, err = report(*line.split())
 
     assert (0, paths, "") == (code, out.splitlines(), err)
@@ -247,11 +247,9 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
 
 def test_options_of_a_form_stay_with_it() -> None:
     """`perfetto:requests=5,start=1s` would be cut at the comma."""
-    given = _report.report_options(
-        ("html,perfetto:requests=5,start_s=1", "md"), None, show=False, sections=" a, b,a", bundle=None, plain=False
-    )
+    given = _report.report_options(("html,perfetto:requests=5,start_s=1", "md"), None, show=False, sections=" a, b,a")
 
     assert ("html", "perfetto:requests=5,start_s=1", "markdown") == given.forms
     assert ("a", "b") == given.look.sections
     with pytest.raises(UsageError, match="--open"):
-        _report.report_options(("md",), None, show=True, sections=None, bundle=None, plain=False)
+        _report.report_options(("md",), None, show=True, sections=None)

@@ -165,7 +165,7 @@ def test_actions_are_a_table_by_kind(acting: Run) -> None:
 
 def test_clusters_that_only_route_have_no_such_section(plain: Run, apart: Run) -> None:
     """Every page of replicas alike would have an empty section more."""
-    pages = [registry.make("reports", "html:plain=true").render(run) for run in (plain, apart)]
+    pages = [registry.make("reports", "html").render(run) for run in (plain, apart)]
 
     assert [False, True] == ["What the router did" in page for page in pages]
 

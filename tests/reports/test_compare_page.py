@@ -51,12 +51,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A drawing library that takes no time to pack, for pages that are not opened."""
-    file = tmp_path_factory.mktemp("bundle") / "plotly.js"
-    file.write_text("0;")
-    return str(file)
+    monkeypatch.setattr("reports.document.html.plotly_js", lambda: b"0;")
 
 
 def stored(home: Path, name: str) -> CompareAnswer:
@@ -181,14 +179,15 @@ def test_the_page_begins_with_the_verdict(name: str, mark: tuple[str, bool], hom
 
 
 @pytest.mark.parametrize("verdict", ["improved", "inconclusive", "invalid", "refused"])
-def test_every_verdict_has_a_page(verdict: str, home: Path, small: str) -> None:
+@pytest.mark.usefixtures("small")
+def test_every_verdict_has_a_page(verdict: str, home: Path) -> None:
     """The run that decides nothing is the one whose page is read."""
     info = stored(home, "paired")
     if verdict == "refused":
         stop = Refusal("model", "a", "b", "the model differs: a in the base, b in the head")
         info = info.change(refused=[stop], gates=[], shown=[])
     info = info.change(verdict=verdict, text=f"{verdict}: because.")
-    html = pages.page(info, home / "page.html", bundle=small)
+    html = pages.page(info, home / "page.html")
 
     assert {"refused": "NOT COMPARABLE", "invalid": "NOT VALID"}.get(verdict, verdict.upper()) in html
     assert (verdict == "refused") == ("Why the runs cannot be compared" in html)
@@ -261,11 +260,12 @@ def test_the_page_draws_and_foreign_text_does_nothing(
     seen.untroubled()
 
 
-def test_the_same_comparison_gives_the_same_bytes(home: Path, small: str) -> None:
+@pytest.mark.usefixtures("small")
+def test_the_same_comparison_gives_the_same_bytes(home: Path) -> None:
     """A page that changes without cause cannot be kept in a repository."""
     info = stored(home, "paired")
 
-    assert pages.page(info, home, bundle=small) == pages.page(info, home, bundle=small)
+    assert pages.page(info, home) == pages.page(info, home)
 
 
 @pytest.mark.nightly

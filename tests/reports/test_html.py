@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from harness.data.folder import Run
-from harness.errors import UsageError
 from harness.validity.conclude import completed
 from reports import _data, figures
 from reports.builtin import Html
@@ -299,22 +298,6 @@ def test_missing_data_are_named(make_run: MakeRun) -> None:
 
     assert "This backend does not show its steps; --backend engine or --backend sim records" in html
     assert 'data-figure="timeline"' not in html
-
-
-def test_plain_page_holds_the_library_unpacked(make_run: MakeRun, tmp_path: Any) -> None:
-    """A browser without DecompressionStream could not draw anything."""
-    bundle = tmp_path / "small.js"
-    bundle.write_text("window.Plotly = {react() {}};")
-
-    html = Html(plotly_bundle=str(bundle), plain=True, sections=("figures",)).render(make_run())
-    assert "window.Plotly = {react() {}};</script>" in html
-    assert 'id="plotly"' not in html
-
-
-def test_missing_bundle_is_one_sentence(make_run: MakeRun) -> None:
-    """A wrong path would end in a traceback."""
-    with pytest.raises(UsageError, match=r"The plotly bundle 'nowhere\.js' cannot be read: No such file"):
-        Html(plotly_bundle="nowhere.js", sections=("figures",)).render(make_run())
 
 
 @pytest.mark.nightly

@@ -12,7 +12,6 @@ from harness.data.folder import Run
 from harness.errors import BenchError, UsageError
 from reports import _pictures
 from reports.answers.run import document
-from reports.builtin import Png
 from reports.document import html
 
 MakeRun = Callable[..., Run]
@@ -34,27 +33,23 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not any(map(shutil.which, _pictures.NAMES)), reason="no Chromium: apt-get install chromium")
-def test_figures_become_pictures(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_figure_becomes_a_picture(make_run: MakeRun) -> None:
     """A slide or a pull request would lack a figure, or have a blurred one."""
-    some = [part for part in html.figures(document(make_run(300, tags=(HOSTILE, "plain")))) if part.height][:3]
-    monkeypatch.setattr(html, "figures", lambda *_: some)
-    found = Png(width=700, scale=1).render(make_run(1))
-    widths = {struct.unpack(">I", picture[16:20])[0] for picture in found.values()}
+    picture = _pictures.drawn(html.figure(document(make_run(300, tags=(HOSTILE, "plain"))), "slo_scale"), "png")
 
-    assert [part.key for part in some] == list(found)
-    assert {b"\x89PNG\r\n\x1a\n"} == {picture[:8] for picture in found.values()}
-    assert {700} == widths
-    assert all(len(picture) > 5_000 for picture in found.values())
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">I", picture[16:20])[0] == _pictures.WIDTH * _pictures.SCALE
+    assert len(picture) > 5_000
 
 
 @pytest.mark.nightly
 @pytest.mark.skipif(not any(map(shutil.which, _pictures.NAMES)), reason="no Chromium: apt-get install chromium")
 def test_a_pdf_is_one_page_of_the_size_of_its_figure(make_run: MakeRun) -> None:
     """A paper would show the upper left quarter of the figure."""
-    parts = html.figures(document(make_run(60, steps=False)), names=["slo_scale"])
-    svg, pdf = (_pictures.drawn(parts, form=form)["slo_scale"] for form in ("svg", "pdf"))
+    part = html.figure(document(make_run(60, steps=False)), "slo_scale")
+    svg, pdf = (_pictures.drawn(part, form) for form in ("svg", "pdf"))
 
-    assert f'width="{_pictures.WIDTH}" height="{parts[0].height}"'.encode() in svg[:500]
+    assert f'width="{_pictures.WIDTH}" height="{part.height}"'.encode() in svg[:500]
     assert 1 == len(re.findall(rb"/Type\s*/Page\b", pdf))
 
 
@@ -72,10 +67,10 @@ def test_a_browser_that_does_not_draw_is_reported(
 ) -> None:
     """The user would find no pictures, and no reason."""
     program(script)
-    parts = [part for part in html.figures(document(make_run(20, steps=False))) if part.key == "slo_scale"]
+    part = html.figure(document(make_run(20, steps=False)), "slo_scale")
 
     with pytest.raises(BenchError, match=message):
-        _pictures.drawn(parts)
+        _pictures.drawn(part, "png")
 
 
 def test_a_browser_that_hangs_is_left(program: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,6 +85,4 @@ def test_a_browser_that_hangs_is_left(program: Callable[[str], None], monkeypatc
 def test_nothing_to_draw_is_reported(make_run: MakeRun) -> None:
     """An empty folder or an empty figure would look like a success."""
     with pytest.raises(UsageError, match="Figure 'timeline' has no data: This backend does not show its steps"):
-        html.figures(document(make_run(20, steps=False)), names=["timeline"])
-    with pytest.raises(BenchError, match="Nothing here has a figure"):
-        _pictures.drawn([])
+        html.figure(document(make_run(20, steps=False)), "timeline")
