@@ -146,7 +146,7 @@ def test_the_largest_factor_of_some_runs(tmp_path: Path) -> None:
         ({"file": "title = 3"}, "got `int` - at `$.title`"),
         ({"file": 'title = "A"'}, "missing required field `requests`"),
         ({"file": 'requests = "requests.json"'}, "must name a .csv or .parquet file"),
-        ({"file": 'requests = "none.csv"'}, "none.csv' cannot be read as a table"),
+        ({"file": 'requests = "none.csv"'}, "none.csv' cannot be read: No such file"),
         ({"file": FILE.replace("ttft=0.25", "e2e=1")}, "scored by ttft and tpot of a request, not by 'e2e=1'"),
         ({"file": FILE.replace('slo = "', 'metrics = ["ttft_mean"]\nslo = "')}, "'ttft_mean' is no metric"),
         ({"file": FILE.replace("mean error in percent", "average")}, "how of a target must be one of mean error"),

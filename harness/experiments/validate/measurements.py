@@ -238,8 +238,10 @@ def _frame(file: Path, key: str, allowed: Sequence[str] | None, needed: Sequence
     try:
         csv = file.suffix == ".csv"
         frame = pd.read_csv(file, dtype=str, skipinitialspace=True) if csv else untrusted.read_parquet(file).to_pandas()
-    except (OSError, ValueError) as error:  # pandas and pyarrow raise ValueErrors for what they cannot parse
-        raise UsageError(f"'{file}' cannot be read as a table: {' '.join(str(error).split())}.") from None
+    except OSError as error:
+        raise UsageError(f"'{file}' cannot be read: {error.strerror or error}.") from None
+    except ValueError as error:  # pandas and pyarrow raise ValueErrors for what they cannot parse
+        raise UsageError(f"'{file}' cannot be read as a table: {' '.join(str(error).split()).rstrip('.')}.") from None
     for column in needed:
         if column not in frame:
             raise UsageError(f"'{file}' has no column {column}; its columns are {', '.join(map(str, frame.columns))}.")
