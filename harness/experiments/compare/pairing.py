@@ -36,6 +36,8 @@ NAME = "capacity_rps"
 FILE = "numbers.json"
 _BEGIN = re.compile(r"^\{", re.MULTILINE)
 
+Source: TypeAlias = "Run | Numbers"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
@@ -59,9 +61,6 @@ class Numbers:
 def as_run(search: CapacityAnswer) -> RunInfo:
     """A search as a run.json that holds what is alike in both."""
     return RunInfo.of({key: encode(search).get(key) for key in _ALIKE})
-
-
-Source: TypeAlias = Run | Numbers
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -64,6 +64,9 @@ _GUARD = (
 )
 """Has the kernel end a process when the one that started it dies, however it dies."""
 
+Judge: TypeAlias = "Callable[[Sequence[tuple[Path, Path]], float], Judgement]"
+"""(Results of base and head of the valid pairs, alpha) -> judgement."""
+
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
@@ -75,10 +78,6 @@ class Judgement:
     verdict: str
     unusual: Sequence[int] = ()
     valid: bool = True
-
-
-Judge: TypeAlias = Callable[[Sequence[tuple[Path, Path]], float], Judgement]
-"""(Results of base and head of the valid pairs, alpha) -> judgement."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ LINE = ("ttft", "tpot")
 PACE_SPAN = 16
 """Tokens of the moving average in FastGen's success rule (plot_effective_throughput.py, --ema_span)."""
 
+Objective: TypeAlias = "Slo | Fastgen"
+
 
 @dataclass(frozen=True, slots=True)
 class Fastgen:
@@ -138,9 +140,6 @@ def _back(values: Floats, order: Ints) -> Floats:
     restored = np.empty_like(values)
     restored[order] = values
     return restored
-
-
-Objective: TypeAlias = Slo | Fastgen
 
 
 @dataclass(frozen=True, slots=True, eq=False)
