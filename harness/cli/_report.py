@@ -87,6 +87,8 @@ def report_options(
     paged = not forms or not {"html", *PICTURES}.isdisjoint(forms)
     if not paged and sections:
         raise UsageError("--sections is about the page; it goes with --format html.")
+    if sections:
+        forms = forms or ("html",)
     names = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
     if figure is not None:
         from reports import _pictures

@@ -106,6 +106,7 @@ def command(
     from harness import configs
     from harness.cli import _terminal
     from harness.data.folder import new_folder
+    from harness.experiments import pool
     from harness.experiments.agents.execute import TIERS, WORKLOAD, run_search, set_up
     from harness.options import run_spec
     from harness.runner.remote.run import await_servers
@@ -131,6 +132,7 @@ def command(
         agents_from=agents_from or 1,
         max_requests=max_requests,
     )
+    pool.check(pool_name, virtual=setup.virtual)
     path = Path(out) if out is not None else None
     if path is None and not setup.virtual:
         path = new_folder(Path(RUNS) / f"agents-{setup.first.loaded.name}")

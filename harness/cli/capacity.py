@@ -98,6 +98,7 @@ def command(
     """
     from harness import configs
     from harness.cli import _terminal
+    from harness.experiments import pool
     from harness.experiments.capacity.conditions import settings
     from harness.experiments.capacity.execute import folder_of, run_search, set_up
     from harness.experiments.capacity.store import Store
@@ -109,6 +110,7 @@ def command(
     line = given(options)
     spec = run_spec(line, file.given if file else None)
     setup = set_up(spec, search, of_run="requests" not in line.values)
+    pool.check(pool_name, virtual=setup.planned.virtual)
     store = Store(folder_of(out, setup))
     _terminal.stored_in(store.path, quiet=quiet)
     tell = _terminal.nothing if quiet else _terminal.note

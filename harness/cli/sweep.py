@@ -88,6 +88,7 @@ def command(
     from harness import configs
     from harness.cli import _terminal
     from harness.data.folder import new_folder
+    from harness.experiments import pool
     from harness.experiments.sweep import axes
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
@@ -97,6 +98,7 @@ def command(
     file = configs.read(config).given if config is not None else None
     swept = [*([axes.axis(axes.RATE, rate)] if rate is not None else []), *map(axes.over, over)]
     sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal)
+    pool.check(pool_name, virtual=sweep.virtual)
     say = _terminal.nothing if quiet else _terminal.note
     await_servers([task.spec for task in sweep.tasks], wait, say)
     folder = new_folder(sweep.home) if out is None else Path(out)

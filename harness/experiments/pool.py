@@ -209,15 +209,21 @@ def of(workers: int | None = None, name: str = PROCESSES, *, virtual: bool = Tru
     It is this process alone under a wall clock, and where there is one core or one is requested, unless it `cuts` calls
     that take too long. Raises UsageError.
     """
+    check(name, virtual=virtual)
+    kind, _, address = name.partition(":")
+    if kind == "ray":
+        return Ray(address or None, workers if address else workers or cores())
+    count = workers or cores()
+    return Here() if not virtual or (count == 1 and not cuts) else Processes(count)
+
+
+def check(name: str, *, virtual: bool) -> None:
+    """Raises UsageError for a name that is none of a pool, and for Ray under a wall clock."""
     kind, _, address = name.partition(":")
     if kind not in (PROCESSES, "ray") or (address and kind != "ray"):
         raise no_such("pool", name, (PROCESSES, "ray"), "Or ray:ADDRESS for a cluster that runs.")
     if kind == "ray" and not virtual:
         raise UsageError(f"--pool {name} is for simulated trials, and these run on a wall clock; leave it out.")
-    if kind == "ray":
-        return Ray(address or None, workers if address else workers or cores())
-    count = workers or cores()
-    return Here() if not virtual or (count == 1 and not cuts) else Processes(count)
 
 
 def cores() -> int:

@@ -81,3 +81,15 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
 
     assert 2 == main(arguments)
     assert REMOVED[what, name] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["sweep --rate 1,2", "capacity --slo ttft=1", "agents --slo ttft=1"])
+def test_a_wrong_pool_is_refused_before_there_is_a_folder(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each try would leave an empty folder, and the note that every trial is stored there."""
+    monkeypatch.chdir(tmp_path)
+
+    assert 2 == main([*line.split(), "--backend", "null", "--pool", "ray"])
+    assert "--pool ray is for simulated trials" in capsys.readouterr().err
+    assert [] == [*tmp_path.iterdir()]
