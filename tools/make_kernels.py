@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from pandas.api.types import is_numeric_dtype
 
-from backends.kernels.tables import EXCHANGED, GPU_OF, SHIPPED, SKEW, MeasuredKernels, systems
+from backends.kernels.tables import GPU_OF, SHIPPED, SKEW, MeasuredKernels, exchange_rows, systems
 from harness.catalog import hardware
 from harness.errors import UsageError
 
@@ -27,10 +27,6 @@ TOKENS = tuple(2**i for i in range(15))
 HEADS = ("attn_dtype", "kv_cache_dtype", "num_heads", "num_key_value_heads", "head_dim", "window_size", "batch_size")
 GROUPS = (1, 2, 4, 5, 8, 16)
 STEP = 0.01
-NODE_GPUS = {"gb200": 4, "gb300": 4}
-"""GPUs of a node where they are not eight."""
-WIDE_TYPES = ("bfloat16", "fp8")
-"""What TensorRT-LLM sends; exchanges of fp4 are left out, as not all models have them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,40 +76,6 @@ def fastest(t: pd.DataFrame, table: Table) -> pd.DataFrame:
     return t.groupby(list(table.shape), sort=True)["latency"].min().reset_index()
 
 
-def exchanges(comm: Path, system: str) -> pd.DataFrame:
-    """Of the tables of both, over all of their versions."""
-    parts = [*_deepep(comm, system), *_tensorrt(comm)]
-    return pd.concat(parts).groupby(["gpus", "tokens"])["latency"].min().reset_index() if parts else pd.DataFrame()
-
-
-def _deepep(comm: Path, system: str) -> list[pd.DataFrame]:
-    frames = []
-    for file in sorted(comm.glob("*/*/wideep_deepep_ll_perf.parquet")):
-        t = pd.read_parquet(file)
-        t = t[
-            (t["hidden_size"] == EXCHANGED.hidden)
-            & (t["num_topk"] == EXCHANGED.chosen)
-            & (t["num_experts"] == EXCHANGED.routed)
-        ]
-        frames.append(pd.DataFrame({
-            "gpus": t["node_num"] * NODE_GPUS.get(system, 8), "tokens": t["num_token"],
-            "latency": (t["dispatch_avg_t_us"] + t["combine_avg_t_us"]) / 1e3,
-        }))  # fmt: skip
-    return frames
-
-
-def _tensorrt(comm: Path) -> list[pd.DataFrame]:
-    frames = []
-    for file in sorted(comm.glob("*/*/trtllm_alltoall_perf.parquet")):
-        t = pd.read_parquet(file)
-        wide = t["moe_dtype"].isin(WIDE_TYPES) & (t["op_name"] != "alltoall_combine_low_precision")
-        names = ["kernel_source", "moe_dtype", "moe_ep_size", "num_tokens"]
-        steps = t[wide].groupby([*names, "op_name"])["latency"].min().groupby(names).sum().reset_index()
-        renamed = steps.rename(columns={"moe_ep_size": "gpus", "num_tokens": "tokens"})
-        frames.append(renamed[["gpus", "tokens", "latency"]])
-    return frames
-
-
 def compact(t: pd.DataFrame) -> pd.DataFrame:
     """With times in steps of a hundredth, and the types that take least space."""
     t["latency"] = np.exp(np.round(np.log(t["latency"].astype(float)) / STEP) * STEP).astype("float32")
@@ -145,9 +107,10 @@ def main(arguments: Sequence[str]) -> int:
     found = []
     for system in systems(folder):
         if system in GPU_OF:
-            part = exchanges(folder / system / "comm", system)
-            if part.empty:
-                print(f"'{folder}' has no times of exchanges on {system}.")
+            try:
+                part = pd.DataFrame(exchange_rows(folder, system))
+            except UsageError as error:
+                print(error)
                 continue
             part.insert(0, "system", system)
             found.append(part)

@@ -17,6 +17,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,9 @@ import pyarrow.parquet as pq
 from backends.kernels.bounds import Array, Bounds, ExpertLayer, Heads
 from harness.catalog import Format, Hardware, Latent, format_named, hardware
 from harness.errors import UsageError, no_such
+
+if TYPE_CHECKING:
+    import pandas as pd  # heavy
 
 Columns = dict[str, np.ndarray]
 PRODUCTS = {"fp16": "bfloat16", "bf16": "bfloat16", "fp8": "fp8", "fp8-block": "fp8_block", "nvfp4": "nvfp4"}
@@ -59,6 +63,10 @@ EXCHANGED = ExpertLayer(hidden=7168, ffn=2048, routed=256, chosen=8, nodes=0)
 """The shape that exchanges of tokens between GPUs with experts were measured with, that of DeepSeek-V3: by DeepEP's
 low-latency kernels over one to eight nodes, and by TensorRT-LLM's over NVLink within GB200's domain. The faster counts.
 """
+NODE_GPUS = {"gb200": 4, "gb300": 4}
+"""GPUs of a node where they are not eight."""
+WIDE_TYPES = ("bfloat16", "fp8")
+"""What TensorRT-LLM sends; exchanges of fp4 are left out, as not all models have them."""
 _NEXT_FORMATS = {
     "mxfp4-fp8": ("mxfp4", "fp8-block", "bf16"), "nvfp4": ("mxfp4-fp8", "fp8-block", "fp8", "bf16"), "mxfp4": ("bf16",),
     "fp8-block": ("fp8", "bf16"), "fp8": ("fp8-block", "bf16"),
@@ -260,7 +268,7 @@ class MeasuredKernels:
         return surface([elements], bound / _seconds(t))
 
     def _exchanges(self) -> Surface:
-        t = _exchange_rows(self.system)
+        t = exchange_rows(self.folder, self.system)
         tokens, gpus = t["tokens"].astype(float), t["gpus"].astype(float)
         bounds, bound = Bounds(self.measured), np.zeros(len(gpus))
         for number in np.unique(gpus):
@@ -389,9 +397,60 @@ def _apart(measured: Hardware, gpu: Hardware) -> float:
     return bandwidth + abs(math.log(measured.bf16_flops / gpu.bf16_flops)) + 2.0 * linked
 
 
-def _exchange_rows(system: str) -> Columns:
-    """`gpus`, `tokens` of each and `latency` (ms) of the shipped table. Raises UsageError where none were measured."""
-    t = _columns(SHIPPED / "exchange.parquet", system)
-    if not len(t["latency"]):
-        raise UsageError(f"'{SHIPPED}' has no times of exchanges on {system}.")
-    return t
+def exchange_rows(folder: Path, system: str) -> Columns:
+    """`gpus`, `tokens` of each and `latency` in milliseconds. Raises UsageError where none were measured."""
+    try:
+        if (shipped := folder / "exchange.parquet").is_file():
+            t = pq.read_table(shipped)
+            t = t.filter(np.array(t["system"].to_pylist()) == system)
+            columns = {name: t[name].to_numpy() for name in ("gpus", "tokens", "latency")}
+        else:
+            columns = _fastest(folder / system / "comm", system)
+    except (OSError, pa.ArrowException, KeyError) as error:
+        raise UsageError(f"'{folder}' cannot be read as times of exchanges: {error}.") from None
+    if not len(columns["latency"]):
+        raise UsageError(f"'{folder}' has no times of exchanges on {system}.")
+    return columns
+
+
+def _fastest(comm: Path, system: str) -> Columns:
+    """Of the tables of both, over all of their versions."""
+    import pandas as pd  # heavy: only for tables that are not shipped
+
+    parts = [*_deepep(comm, system), *_tensorrt(comm)]
+    if not parts:
+        return {name: np.zeros(0) for name in ("gpus", "tokens", "latency")}
+    t = pd.concat(parts).groupby(["gpus", "tokens"])["latency"].min().reset_index()
+    return {name: t[name].to_numpy() for name in ("gpus", "tokens", "latency")}
+
+
+def _deepep(comm: Path, system: str) -> list[pd.DataFrame]:
+    import pandas as pd  # heavy
+
+    frames = []
+    for file in sorted(comm.glob("*/*/wideep_deepep_ll_perf.parquet")):
+        t = pd.read_parquet(file)
+        t = t[
+            (t["hidden_size"] == EXCHANGED.hidden)
+            & (t["num_topk"] == EXCHANGED.chosen)
+            & (t["num_experts"] == EXCHANGED.routed)
+        ]
+        frames.append(pd.DataFrame({
+            "gpus": t["node_num"] * NODE_GPUS.get(system, 8), "tokens": t["num_token"],
+            "latency": (t["dispatch_avg_t_us"] + t["combine_avg_t_us"]) / 1e3,
+        }))  # fmt: skip
+    return frames
+
+
+def _tensorrt(comm: Path) -> list[pd.DataFrame]:
+    import pandas as pd  # heavy
+
+    frames = []
+    for file in sorted(comm.glob("*/*/trtllm_alltoall_perf.parquet")):
+        t = pd.read_parquet(file)
+        wide = t["moe_dtype"].isin(WIDE_TYPES) & (t["op_name"] != "alltoall_combine_low_precision")
+        names = ["kernel_source", "moe_dtype", "moe_ep_size", "num_tokens"]
+        steps = t[wide].groupby([*names, "op_name"])["latency"].min().groupby(names).sum().reset_index()
+        renamed = steps.rename(columns={"moe_ep_size": "gpus", "num_tokens": "tokens"})
+        frames.append(renamed[["gpus", "tokens", "latency"]])
+    return frames
