@@ -2,7 +2,8 @@
 
 One attempt to fetch a file over HTTP into FILE.part, from where an earlier attempt stopped.
 
-FILE.part has the time of the file on the server, so that two versions of a file without a known hash are never joined.
+FILE.part.json beside it holds the URL and the validators of the server, so that two versions are never
+joined.
 
 Downloads a trace from its public URL: resumes a partial file, and checks the hash before it gets its name.
 
@@ -11,7 +12,7 @@ While it is incomplete it is called FILE.part.
 
 import hashlib
 import http.client
-import os
+import json
 import re
 import time
 import tomllib
@@ -20,7 +21,6 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
-from email.utils import formatdate, mktime_tz, parsedate_tz
 from pathlib import Path
 
 from harness.errors import BenchError, Interrupted, NotValid, UsageError, no_such
@@ -34,7 +34,6 @@ RETRIES = 5
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 """Answers that may be better the next time."""
 _LFS = b"version https://git-lfs"
-_UNDATED = (1970, 1, 1, 0, 0, 0, 0, 1, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,53 +110,110 @@ class Watch:
     sleep: Callable[[float], None] = time.sleep
 
 
-def fetch(source: KnownTrace, part: Path, watch: Watch, timeout_s: float) -> None:
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """Validators of a server for a file, to check that the rest belongs to the partial file."""
+
+    url: str
+    etag: str | None = None
+    modified: str | None = None
+    size: int | None = None
+
+    @property
+    def condition(self) -> str | None:
+        """For If-Range; a weak tag does not promise equal bytes."""
+        return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
+
+
+def fetch(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
     """The rest of the part if the server can, else all of it. Raises what urllib raises, and Changed."""
-    had = size(part)
-    headers = {"User-Agent": "bench", "Accept-Encoding": "identity"}
-    if had:
-        headers["Range"] = f"bytes={had}-"
-        if source.sha256 is None:  # no hash will tell whether the rest belongs to the part
-            headers["If-Range"] = formatdate(part.stat().st_mtime, usegmt=True)
-    request = urllib.request.Request(source.url, headers=headers)  # noqa: S310  # http(s) only: sources.find
+    had, version = size(part), _stored(part, url)
+    if had and version is None:
+        watch.note(f"'{part}' is of another address or of unknown origin; starting again.")
+    if version is not None and had == version.size:
+        return
+    request = _request(url, had if version is not None else 0, version)
     try:
-        answer = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310  # as above
+        answer = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310  # http(s) only: sources.find
     except urllib.error.HTTPError as error:
         if error.code != 416:
             raise
         error.close()
-        if error.headers.get("Content-Range", "").endswith(f"/{had}"):
-            return
-        part.unlink()
+        forget(part)
         raise Changed("the file is shorter than its part, so it is fetched again from its start") from None
     with answer:
-        _store(answer, part, had, watch)
+        _store(answer, url, part, had, version, watch)
 
 
-def _store(answer: http.client.HTTPResponse, part: Path, had: int, watch: Watch) -> None:
+def _request(url: str, had: int, version: _Version | None) -> urllib.request.Request:
+    headers = {"User-Agent": "bench", "Accept-Encoding": "identity"}
+    if had and version is not None:
+        headers["Range"] = f"bytes={had}-"
+        if version.condition:
+            headers["If-Range"] = version.condition
+    return urllib.request.Request(url, headers=headers)  # noqa: S310  # as above
+
+
+def _store(
+    answer: http.client.HTTPResponse, url: str, part: Path, had: int, old: _Version | None, watch: Watch
+) -> None:
     """Append the answer to the part, or begin it anew where the answer is the whole file."""
-    goes_on = answer.status == 206
-    span, _, total = answer.headers.get("Content-Range", "").removeprefix("bytes ").rpartition("/")
-    if goes_on and not span.startswith(f"{had}-"):
-        part.unlink()
-        raise Changed("the server sent another part than the one that is missing")
-    if had:
-        again = "the server cannot go on in the middle (or the file changed); starting again."
-        watch.note(f"going on after {had:,} bytes." if goes_on else again)
-    length = total if goes_on else answer.headers.get("Content-Length") or ""
-    size_bytes = int(length) if length.isdecimal() else None
+    version = _version(answer, url)
+    goes_on = False
+    if old is not None and had > 0 and answer.status == 206:
+        start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
+        pairs = ((old.etag, version.etag), (old.modified, version.modified), (old.size, version.size))
+        same = all(a is None or b is None or a == b for a, b in pairs)  # as far as both tell
+        goes_on = same and start.isdecimal() and int(start) == had
+    if answer.status == 206 and not goes_on:
+        forget(part)
+        raise Changed("the file changed on the server, so it is fetched again from its start")
+    if had and not goes_on:
+        watch.note("the server cannot go on in the middle (or the file changed); starting again.")
+    elif goes_on:
+        watch.note(f"going on after {had:,} bytes.")
+    _beside(part).write_text(json.dumps({name: getattr(version, name) for name in _Version.__slots__}))
     done = had if goes_on else 0
-    try:
-        with part.open("ab" if goes_on else "wb") as stream:
-            while block := answer.read1(BLOCK):
-                stream.write(block)
-                done += len(block)
-                watch.progress(done, size_bytes)
-    finally:
-        modified = mktime_tz(parsedate_tz(answer.headers.get("Last-Modified", "")) or _UNDATED)
-        os.utime(part, (modified, modified))
-    if size_bytes is not None and done != size_bytes:
+    with part.open("ab" if goes_on else "wb") as stream:
+        while block := answer.read1(BLOCK):
+            stream.write(block)
+            done += len(block)
+            watch.progress(done, version.size)
+    if version.size is not None and done != version.size:
         raise ConnectionError("the connection was cut")
+
+
+def _version(answer: http.client.HTTPResponse, url: str) -> _Version:
+    ranged = answer.headers.get("Content-Range", "").rpartition("/")[2] if answer.status == 206 else ""
+    total = ranged or (answer.headers.get("Content-Length") if answer.status != 206 else None) or ""
+    return _Version(
+        url, answer.headers.get("ETag"), answer.headers.get("Last-Modified"), int(total) if total.isdecimal() else None
+    )
+
+
+def _stored(part: Path, url: str) -> _Version | None:
+    """What was stored about the part; None for a part that is not known to be of this address."""
+    try:
+        values = json.loads(_beside(part).read_text())
+        version = _Version(**values)
+    except (OSError, ValueError, TypeError):
+        return None
+    return version if version.url == url else None
+
+
+def forget(part: Path) -> None:
+    """Remove the part and what was stored about it."""
+    part.unlink(missing_ok=True)
+    forget_version(part)
+
+
+def forget_version(part: Path) -> None:
+    """Remove what was stored about the part, once it is complete."""
+    _beside(part).unlink(missing_ok=True)
+
+
+def _beside(part: Path) -> Path:
+    return part.with_name(part.name + ".json")
 
 
 def size(part: Path) -> int:
@@ -201,7 +257,7 @@ def download(
         raise UsageError(f"'{folder}' {what}.") from None
     part = path.with_name(path.name + ".part")
     try:
-        _complete(source, part, watch, timeout_s)
+        _complete(source.url, part, watch, timeout_s)
     except KeyboardInterrupt:
         saved = part.stat().st_size if part.exists() else 0
         raise Interrupted(f"interrupted; {saved:,} bytes are kept in '{part}': rerun the command to resume.") from None
@@ -222,6 +278,7 @@ def _checked(part: Path, path: Path, wanted: KnownTrace) -> Fetched:
     with part.open("rb") as stream:
         pointer = stream.read(len(_LFS)) == _LFS
     digest = _sha256(part)
+    forget_version(part)
     if pointer or (wanted.sha256 is not None and digest != wanted.sha256):
         bad = path.with_name(path.name + ".bad")
         part.replace(bad)
@@ -235,12 +292,12 @@ def _checked(part: Path, path: Path, wanted: KnownTrace) -> Fetched:
     return Fetched(path, path.stat().st_size, digest, known_as(digest))
 
 
-def _complete(source: KnownTrace, part: Path, watch: Watch, timeout_s: float) -> None:
+def _complete(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
     """Ask until all bytes are in the part; after a failure wait 1, 2, 4, ... s, and give up when nothing moves."""
     failures, had = 0, size(part)
     while True:
         try:
-            fetch(source, part, watch, timeout_s)
+            fetch(url, part, watch, timeout_s)
             return
         except urllib.error.HTTPError as error:
             error.close()
@@ -251,7 +308,7 @@ def _complete(source: KnownTrace, part: Path, watch: Watch, timeout_s: float) ->
                     else "its owner may have moved it: look at the source that 'bench trace download' names, and give "
                     "its address"
                 )
-                raise BenchError(f"'{source.url}' answered {error.code} {error.reason}; {remedy}.") from None
+                raise BenchError(f"'{url}' answered {error.code} {error.reason}; {remedy}.") from None
             reason = f"{error.code} {error.reason}"
         except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, Changed) as error:
             # Another attempt may help against these; a full disk is not among them.
@@ -260,7 +317,7 @@ def _complete(source: KnownTrace, part: Path, watch: Watch, timeout_s: float) ->
         had = max(had, size(part))
         if failures > RETRIES:
             raise BenchError(
-                f"'{source.url}' could not be read: {reason}, {failures} times in a row; {size(part):,} bytes are "
+                f"'{url}' could not be read: {reason}, {failures} times in a row; {size(part):,} bytes are "
                 f"kept in '{part}'; rerun the command to resume."
             )
         wait_s = 2.0 ** (failures - 1)
