@@ -110,8 +110,8 @@ REMOVED = {
     },
     ("placement algorithm", "mii"): "'--algorithm vllm++ --policy fastgen' places colocated replicas of that policy",
     ("trace reader", "splitwise"): "'--reader csv' reads its columns",
-    ("trace reader", "applied-compute"): "write a row per turn with session_id, input_length (what it adds), "
-    "output_length and delay for '--reader timed-trace'",
+    ("trace reader", "applied-compute"): "write a row per turn with session_id, timestamp (in the first row of a "
+    "session), input_length (what it adds), output_length and delay for '--reader timed-trace'",
     ("probe", "full"): "the probe of two requests corrects prompt lengths too, and the run reports what error remains",
     ("route", "reject-forward"): "'--router reject-forward' is one of the simulator and the engine",
     ("argument", "compat"): "'bench explain distserve' says where the numbers of DistServe's simulator are checked",

@@ -373,7 +373,10 @@ def compare(
     from harness.stats.paired import ALPHA
 
     given = _given(options)
-    made = pairs is not None or bool({*given} - RESCORED) or all(map(values.is_url, (str(base), str(head))))
+    made = not all(isinstance(side, RunResult | AnswerResult) or Path(side).exists() for side in (base, head))
+    made = made and (pairs is not None or bool({*given} - RESCORED) or all(map(values.is_url, map(str, (base, head)))))
+    if not made and (foreign := [name for name in given if name not in RESCORED]):
+        raise UsageError(f"{foreign[0]} is for runs that are made now: give two backends, not stored runs.")
     again = {name for name in given if name in RESCORED and not made}
     spec = run_spec(Given(_named({name: given[name] for name in again})))
     settings = Settings(
@@ -469,7 +472,12 @@ def _on_disk(frame: pd.DataFrame) -> str:
     from harness.runner.run import RUNS
 
     content = io.BytesIO()
-    frame.to_parquet(content, index=False)
+    if frame.empty:
+        raise UsageError("The frame in trace has no row.")
+    try:
+        frame.to_parquet(content, index=False)
+    except (TypeError, ValueError) as error:  # of pandas, and of pyarrow below it
+        raise UsageError(f"The frame in trace cannot be stored as a table: {' '.join(str(error).split())}.") from None
     path = Path(RUNS, "frames", f"{hashlib.sha256(content.getvalue()).hexdigest()[:12]}.parquet")
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write(path, content.getvalue())

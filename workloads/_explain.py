@@ -1,5 +1,6 @@
 """The text of `bench explain` for a workload."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from itertools import islice
 
@@ -39,8 +40,8 @@ def text(loaded: Loaded, preset: Preset) -> str:
         lines += _blend(workload, loaded)
     else:
         lines.append(f"Arrivals: {loaded.arrivals_text}, {_rate(loaded)}")
-    if not isinstance(workload, Listed):
-        lines.append(DRAWN.format(name=loaded.name))
+    if not isinstance(workload, Listed) and loaded.arrivals_text.partition(":")[0] != "closed":
+        lines.append(DRAWN.format(name=shlex.quote(loaded.name)))
     if preset.arguments:
         lines.append("Arguments: " + ", ".join(f"{key}={value}" for key, value in preset.arguments.items()))
     lines.append(f"Default SLO: {_slo(loaded.slo)}")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from harness.experiments.rescore.slo_json import ScoredRun, SloAnswer
 from harness.experiments.sweep.axes import SCALE, SLO
@@ -50,7 +52,9 @@ def document(info: SloAnswer, path: Path | None = None) -> Document:
 def _findings(info: SloAnswer) -> Iterator[Finding]:
     """What several runs tell together; of one run its first SLO."""
     if info.curve is not None:
-        yield Finding(sweep.answer(info.curve, of_sweep(info.curve, Path())))
+        for name, curve in _by_slo(info.curve):
+            text = sweep.answer(curve, of_sweep(curve, Path()))
+            yield Finding(f"{clean(name, 200)}: {text}" if name else text)
         return
     run = next((run for run in info.runs if run.measured), None)
     if run is None:
@@ -68,6 +72,26 @@ def _findings(info: SloAnswer) -> Iterator[Finding]:
             f"{number(slo.goodput_rps)} req/s, goal {percent(goal)} {met}{missed}"
         )
     yield Finding(f"{text}.", {"met": True, "missed": False}.get(met))
+
+
+def _by_slo(curve: SweepAnswer) -> Iterator[tuple[str, SweepAnswer]]:
+    """The points of each SLO by themselves: SLOs are no systems, of which one could be the best."""
+    axis = next((axis for axis in curve.axes if axis.name == SLO), None)
+    if axis is None:
+        yield "", curve
+        return
+    for value in axis.values:
+        points = [replace(p, values=_without_slo(p.values)) for p in curve.points if p.values[SLO] == value]
+        crossings = [
+            replace(crossing, where=_without_slo(crossing.where))
+            for crossing in curve.crossings if crossing.where.get(SLO) == value
+        ]  # fmt: skip
+        axes = [other for other in curve.axes if other.name != SLO]
+        yield str(value), curve.change(axes=axes, points=points, crossings=crossings, differences=[])
+
+
+def _without_slo(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name != SLO}
 
 
 def _key_facts(info: SloAnswer) -> Iterator[tuple[str, str]]:

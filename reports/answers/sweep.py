@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from harness.data.codec import encode
 from harness.data.run_json import RunInfo, Workload
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.sweep.axes import RATE, RESCORED, SLO
+from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, SLO
 from harness.experiments.sweep.crossings import ratio
 from harness.experiments.sweep.sweep_json import SweepAnswer, SweepPoint, SweptBound, SweptRun
 from harness.metrics.measure import headline, metrics
@@ -444,10 +444,12 @@ def _capacity(info: SweepAnswer) -> str | None:
     not over the rate of an SLO."""
     if not info.spec.get("slo") or all(axis.name != RATE for axis in info.axes):
         return None
-    crossed = [crossing for crossing in info.crossings if crossing.along == RATE and crossing.at is not None]
-    best = max(crossed, key=lambda one: (one.goal, one.at), default=None)
+    along = [crossing for crossing in info.crossings if crossing.along == RATE]
+    above = [crossing for crossing in along if crossing.side == "above"]  # sustains more than was tried
+    crossed = [crossing for crossing in along if crossing.at is not None]
+    best = above[0] if above else max(crossed, key=lambda one: (one.goal, one.at), default=None)
     fixed = {axis.name: axis.values[0] for axis in info.axes if axis.name != RATE} | dict(best.where if best else {})
-    plain = {name: value for name, value in fixed.items() if "." not in name}
+    plain = {name: value for name, value in fixed.items() if "." not in name and name != SCALE}
     options = {**_given(info), **plain, "goal": ",".join(map(percent, info.goals))}
     if info.clock == "virtual" and not options.get("trace"):  # runs last as long as the horizon
         counted = str(options.get("warmup") or "").isdecimal() or options.get("warmup") == "mser5"

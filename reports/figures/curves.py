@@ -193,6 +193,11 @@ def finding(study: Study) -> str:
     # a lead that the seeds do not prove is named beside the systems that it is not proven over
     alike = [other.name for other, *_ in sustained if other is not first and _alike(study, other, first, goal)]
     doubt = f"; no significant difference from {', '.join(alike[:_NAMED])}" if alike else ""
+    above = [system.name for system, cross in capacities if not cross.rps and cross.side == "above"]
+    if above:
+        names = ", ".join(above[:_NAMED]) + (f" and {len(above) - _NAMED} others" if len(above) > _NAMED else "")
+        most = "sustains" if len(sustained) == 1 else "sustains most of the others"
+        return f"{names}: all rates tried are above {goal * 100:g}%; {first.name} {most}: {value}, {sure}{doubt}."
     return f"At {goal * 100:g}% {first.name} sustains most: {value}, {sure}{doubt}."
 
 

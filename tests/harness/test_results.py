@@ -79,6 +79,25 @@ def test_two_backends_are_compared_by_pairs_that_are_made_now(tmp_path: Path) ->
         harness.compare("wrong", "sim", pairs=2, **traffic)
 
 
+def test_stored_runs_are_made_by_no_option(made: harness.RunResult) -> None:
+    """'No backend named' the folder of a run."""
+    with pytest.raises(UsageError, match="seed is for runs that are made now"):
+        harness.compare(made, made.data.path, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("frame", "message"),
+    [(pd.DataFrame({"timestamp": []}), "has no row"), (pd.DataFrame([[1, 2]], columns=["a", "a"]), "cannot be stored")],
+)
+def test_a_frame_that_is_no_trace_is_one_sentence(
+    frame: pd.DataFrame, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of pyarrow would tell nothing about a trace."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=message):
+        harness.run(trace=frame, backend="sim")
+
+
 def test_results_are_short_in_a_notebook(made: harness.RunResult) -> None:
     """Each cell would store 27,000 characters beside the table that it shows."""
     assert f"<RunResult {made.data.path}, 80 requests, exit code 0>" == repr(made)

@@ -358,8 +358,33 @@ def test_names_at_the_ends_of_curves_stand_apart(
 
 
 def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
-    """The best would stand there without its name."""
-    scored = answer(sources(swept), RescoreOptions(objectives=(read("ttft=0.3,tpot=0.1"),)))
-    stored = " ".join(found.text for found in pages.document(scored, swept / "slo.json").findings)
+    """A system that meets the goal at every rate would stand behind one that does not, and SLOs against one another."""
+    first, second = "ttft=0.3,tpot=0.1", "ttft=0.15,tpot=0.1"
 
-    assert stored.startswith("At 90% policy sarathi sustains most: ")
+    def said(*slos: str) -> list[str]:
+        scored = answer(sources(swept), RescoreOptions(objectives=tuple(map(read, slos))))
+        return [found.text for found in pages.document(scored, swept / "slo.json").findings]
+
+    (alone,) = said(first)
+    both = said(first, second)
+
+    assert alone.startswith("policy vllm-v0: all rates tried are above 90%; policy sarathi sustains: ")
+    assert [f"{first}: {alone}", second] == [both[0], both[1].partition(": ")[0]]
+    assert 2 == len(both)
+
+
+def test_runs_without_a_rate_do_not_hide_those_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The mean of 40 % at 2 req/s and 23 % at 4 stood there as one system, because a closed loop has no rate."""
+    monkeypatch.chdir(tmp_path)
+    for name, *traffic in (("r2", "--rate", "2"), ("r4", "--rate", "4"), ("loop", "--arrivals", "closed:users=2")):
+        main(
+            ["run", *SIM[:4], "--quiet", "--no-html", *traffic, "--requests", "40", "--slo", "ttft=0.1", "--out", name]
+        )
+    capsys.readouterr()
+    main(["slo", "r2", "r4", "loop", "--slo", "ttft=0.1", "--format", "json"])
+    curve = json.loads(capsys.readouterr().out)["curve"]
+
+    assert [2.0, 4.0] == [point["values"]["rate"] for point in curve["points"]]
+    assert "loop has no rate, which the others have, so it is no point." in curve["warnings"]

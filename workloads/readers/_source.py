@@ -193,7 +193,9 @@ class Files:
 def files_in(folder: Path) -> list[Path]:
     """The files of a folder with names that a JSON trace has, in order, hidden ones left out; none of anything else."""
     try:
-        return [file for file in sorted(folder.rglob("*.json*")) if file.is_file() and _is_one(file, folder)]
+        return [
+            file for file in sorted(folder.rglob("*.[jJ][sS][oO][nN]*")) if file.is_file() and _is_one(file, folder)
+        ]
     except (OSError, ValueError):  # the one who opens it says why
         return []
 

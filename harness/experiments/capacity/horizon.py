@@ -625,7 +625,8 @@ class HorizonSearch:
     def _stable(self) -> tuple[float | None, str | None]:
         """The most that is served per second at any rate at which requests under way surely grew in the second half of
         the runs, and what was full in most of these; None where they grew at no rate."""
-        by_rate = self._by_rate()
+        # until the first answers are over more are under way at any rate: of short runs only those made for it tell
+        by_rate = self._by_rate() if self.horizon_s >= ANSWERS * self.alone_s else {}
         for trial in self._overloaded:
             by_rate.setdefault(trial.key.rate_rps, []).append(trial)
         served, full = [], Counter[str]()

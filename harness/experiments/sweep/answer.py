@@ -250,6 +250,14 @@ def together(
     scored: Sequence[tuple[RunInfo, Facts, SweptRun]], unscored: Sequence[str] = (), goals: Iterable[float] = ()
 ) -> SweepAnswer:
     """The sweep.json of runs with what distinguishes each, for their own goals or others; `unscored` are warnings."""
+    rated = [row for row in scored if row[1].get(RATE) is not None]
+    if 0 < len(rated) < len(scored):  # as seeds of one point they would hide at which rate the others ran
+        left_out = [run.folder for _, opts, run in scored if opts.get(RATE) is None]
+        unscored = [
+            *unscored,
+            *(f"{folder} has no rate, which the others have, so it is no point." for folder in left_out),
+        ]
+        scored = rated
     infos, options = [info for info, _, _ in scored], [options for _, options, _ in scored]
     names = dict.fromkeys(name for opts in options for name in opts)
     varied = [name for name in names if len({str(opts.get(name)) for opts in options}) > 1]
