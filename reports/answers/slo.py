@@ -54,7 +54,7 @@ def _findings(info: SloAnswer) -> Iterator[Finding]:
     if info.curve is not None:
         for name, curve in _by_slo(info.curve):
             text = sweep.answer(curve, of_sweep(curve, Path()))
-            yield Finding(f"{clean(name, 200)}: {text}" if name else text)
+            yield Finding(f"{clean(name, 200)}: {text}" if name else text, None, tuple(_broken(curve)))
         return
     run = next((run for run in info.runs if run.measured), None)
     if run is None:
@@ -88,6 +88,16 @@ def _by_slo(curve: SweepAnswer) -> Iterator[tuple[str, SweepAnswer]]:
         ]  # fmt: skip
         axes = [other for other in curve.axes if other.name != SLO]
         yield str(value), curve.change(axes=axes, points=points, crossings=crossings, differences=[])
+
+
+def _broken(curve: SweepAnswer) -> Iterator[str]:
+    """Where each bound on a percentile is missed: no part of the shares of requests that a curve shows."""
+    for name in dict.fromkeys(b.text for point in curve.points for b in point.bounds if b.percentile is not None):
+        missed = [p for p in curve.points if any(b.text == name and b.passed is False for b in p.bounds)]
+        places = [at(point.values.items()) or "the one point" for point in missed]
+        more = f" and {len(places) - APART} more" if len(places) > APART else ""
+        where = f"missed at {'; '.join(places[:APART])}{more}" if places else "met at every point"
+        yield f"{clean(name, 100)} is {where}."
 
 
 def _without_slo(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -70,6 +70,14 @@ def test_sub_agents_start_beside_their_parent_and_are_waited_for(tmp_path: Path)
     assert [74, 64, 64, 64, 64, 74, 74, 74] == column(trace, "common_tokens")
 
 
+def test_files_are_found_by_endings_of_any_case(tmp_path: Path) -> None:
+    """Sessions of B.JSON would be left out without a word."""
+    write(tmp_path, conversation(request(0, 128, [1, 2])), conversation(request(0, 64, [1])))
+    (tmp_path / "trace_0001.json").rename(tmp_path / "B.JSON")
+
+    assert 2 == traces.read(str(tmp_path)).table.num_rows
+
+
 def test_ids_of_one_conversation_are_not_those_of_another(tmp_path: Path) -> None:
     """Conversations that had nothing in common would share the cache, and global ones would not."""
     local, everywhere = conversation(request(0, 128, [1, 2])), {"hash_id_scope": "global"}

@@ -150,7 +150,7 @@ def _differences(points: Sequence[SweepPoint]) -> Iterator[SystemDifference]:
         differences = [
             after - before
             for seed, after in shares[1].items()
-            if after is not None and (before := shares[0].get(seed)) is not None
+            if seed is not None and after is not None and (before := shares[0].get(seed)) is not None
         ]
         if base is point or not differences or _system(base) != _system(next(iter(first.values()))):
             continue
