@@ -201,21 +201,26 @@ def _as_arguments(sentence: str) -> str:
 
 def _advising_python(function: Callable[P, R]) -> Callable[P, R]:
     """The function, whose errors name its arguments, and whose signature has every option for completion."""
+    own = signature(function)
+    known = {*own.parameters} - {"options"}
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except BenchError as error:
-            error.args = (_as_arguments(str(error)),)
+            unknown = re.match(r"No option '--([\w-]+)'\.", str(error))  # it knows those of a run alone
+            error.args = (
+                _as_arguments(str(no_such("option", unknown[1].replace("-", "_"), known) if unknown else error)),
+            )
             raise
 
-    own = signature(function)
     named = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
     if len(named) < len(own.parameters):
         taken = RunOptions if function.__name__ in ("run", "compare") else Options
         named += [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
                   for name, kind in taken.__annotations__.items()]  # fmt: skip
+        known.update(parameter.name for parameter in named)
         call.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]  # what help and notebooks read
     return call
 

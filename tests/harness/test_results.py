@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +78,22 @@ def test_two_backends_are_compared_by_pairs_that_are_made_now(tmp_path: Path) ->
     assert compared.info["gates"] == again.info["gates"] == harness.load(tmp_path / "pairs").info["gates"]
     with pytest.raises(UsageError, match="No backend named 'wrong'"):
         harness.compare("wrong", "sim", pairs=2, **traffic)
+
+
+@pytest.mark.parametrize(
+    ("call", "wrong", "meant"),
+    [
+        (harness.sweep, "wrkers", "workers"),
+        (harness.capacity, "horizn", "horizon"),
+        (harness.run, "progres", "progress"),
+    ],
+)
+def test_a_misspelled_argument_gets_the_nearest_of_its_function(
+    call: Callable[..., object], wrong: str, meant: str
+) -> None:
+    """'Did you mean seed' would lead away from what was meant."""
+    with pytest.raises(UsageError, match=f"No option named '{wrong}'. Did you mean '{meant}'"):
+        call(rate=1, **{wrong: 1})
 
 
 def test_stored_runs_are_made_by_no_option(made: harness.RunResult) -> None:

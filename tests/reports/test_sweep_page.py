@@ -361,12 +361,12 @@ def test_page_of_slo_names_the_systems_of_its_curves(swept: Path) -> None:
     """A system that meets the goal at every rate would stand behind one that does not, and SLOs against one another."""
     first, second = "ttft=0.3,tpot=0.1", "ttft=0.15,tpot=0.1"
 
-    def said(*slos: str) -> list[str]:
+    def sentences(*slos: str) -> list[str]:
         scored = answer(sources(swept), RescoreOptions(objectives=tuple(map(read, slos))))
         return [found.text for found in pages.document(scored, swept / "slo.json").findings]
 
-    (alone,) = said(first)
-    both = said(first, second)
+    (alone,) = sentences(first)
+    both = sentences(first, second)
 
     assert alone.startswith("policy vllm-v0: all rates tried are above 90%; policy sarathi sustains: ")
     assert [f"{first}: {alone}", second] == [both[0], both[1].partition(": ")[0]]

@@ -154,7 +154,9 @@ def test_errors_name_arguments_and_no_options(tmp_path: Path) -> None:
     assert "such as slo='ttft=0.25,tpot=0.1'." in sentences["slo"]
     assert "give rate='1:4:0.5', over={'policy': 'sarathi,static'} or seeds=5." in sentences["over"]
     assert "compare several with bench sweep: over={'policy': 'vllm-v0|sarathi'}" in sentences["policy"]
-    assert sentences["name"].startswith("No option 'fail_unde'. Did you mean 'fail_under'? Known: arrivals, backend, ")
+    assert sentences["name"].startswith(
+        "No option named 'fail_unde'. Did you mean 'fail_under'? Known: arrivals, backend, "
+    )
     assert "No option 'base_url': give the server's URL as backend='http://HOST:PORT'." == sentences["server"]
     assert sentences["removed"].endswith("an argument of the backend, backend='sim:kv=reserve-oracle'.")
     assert "requests must be a whole number from 1 on, got one of more than 300 digits." == sentences["digits"]
