@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
-from inspect import Parameter, signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack
 
@@ -201,28 +201,27 @@ def _as_arguments(sentence: str) -> str:
 
 def _advising_python(function: Callable[P, R]) -> Callable[P, R]:
     """The function, whose errors name its arguments, and whose signature has every option for completion."""
-    own = signature(function)
-    known = {*own.parameters} - {"options"}
+    named = [*signature(function).parameters.values()]
+    if named[-1].kind is Parameter.VAR_KEYWORD:
+        kinds = (RunOptions if function.__name__ in ("run", "compare") else Options).__annotations__.items()
+        named[-1:] = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind) for name, kind in kinds]
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return function(*args, **kwargs)
         except BenchError as error:
-            unknown = re.match(r"No option '--([\w-]+)'\.", str(error))  # it knows those of a run alone
-            error.args = (
-                _as_arguments(str(no_such("option", unknown[1].replace("-", "_"), known) if unknown else error)),
-            )
+            error.args = (_for_python(error, [parameter.name for parameter in named]),)
             raise
 
-    named = [parameter for parameter in own.parameters.values() if parameter.kind is not Parameter.VAR_KEYWORD]
-    if len(named) < len(own.parameters):
-        taken = RunOptions if function.__name__ in ("run", "compare") else Options
-        named += [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-                  for name, kind in taken.__annotations__.items()]  # fmt: skip
-        known.update(parameter.name for parameter in named)
-        call.__signature__ = own.replace(parameters=named)  # type: ignore[attr-defined]  # what help and notebooks read
+    call.__signature__ = Signature(named)  # type: ignore[attr-defined]  # what help and notebooks read
     return call
+
+
+def _for_python(error: BenchError, known: Sequence[str]) -> str:
+    """The sentence of an error with arguments; of one that is `known` to be none of the function with the nearest."""
+    unknown = re.match(r"No option '--([\w-]+)'\.", str(error))  # it knows those of a run alone
+    return _as_arguments(str(no_such("option", unknown[1].replace("-", "_"), known) if unknown else error))
 
 
 def _call(function: str, options: Mapping[str, object]) -> str:
