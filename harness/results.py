@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from harness.data.folder import Run
     from harness.experiments.answers import Answer
-    from harness.experiments.compare.pairing import Source
     from harness.experiments.compare.runner import Wanted
     from harness.options import RunSpec
     from harness.runner.progress import Display
@@ -370,11 +369,8 @@ def compare(
     then pairs of runs are made, into `out`. Of stored ones `slo`, `goal` and `warmup` score them again.
     """
     from harness import values
-    from harness.experiments.compare import answer, gates, live, pairing, refusals
-    from harness.experiments.compare.answer import Settings
-    from harness.metrics.objective import parse_slo
+    from harness.experiments.compare import answer, live, pairing
     from harness.options import Given, run_spec
-    from harness.stats.paired import ALPHA
 
     given = _given(options)
     made = not all(isinstance(side, RunResult | AnswerResult) or Path(side).exists() for side in (base, head))
@@ -383,14 +379,8 @@ def compare(
         raise UsageError(f"{foreign[0]} is for runs that are made now: give two backends, not stored runs.")
     again = {name for name in given if name in RESCORED and not made}
     spec = run_spec(Given(_named({name: given[name] for name in again})))
-    settings = Settings(
-        gates=gates.parse(gate) if gate else (),
-        alpha=ALPHA if alpha is None else alpha,
-        allowed=refusals.checked(allow_different),
-        slo=None if spec.slo is None else parse_slo(spec.slo, goal=spec.goal),
-        goal=spec.goal if "goal" in again else None,
-        warmup=spec.warmup,
-    )
+    goal = spec.goal if "goal" in again else None
+    settings = answer.settings(gate, alpha, allow_different, spec.slo, goal, spec.warmup)
     if made:
         display = _display(progress)
         say = (lambda _: None) if display.quiet else _note
@@ -401,10 +391,9 @@ def compare(
         sides = live.backends(str(base), str(head), shared, None, wanted, seed=seed, wait_s=limit_s, say=say)
         pause_s = 0.0 if pause is None else values.time_s(pause, "pause")
         return AnswerResult(*live.compare(sides, wanted, out, settings, say, first_seed=seed or 0, pause_s=pause_s))
-    sources: list[list[Source]] = [pairing.opened(_stored(side), settings.goal) for side in (base, head)]
-    matched = pairing.match(*sources, any_schedule="schedule" in settings.allowed)
-    info = answer.compare(matched, settings, base=str(_stored(base)), head=str(_stored(head)))
-    return AnswerResult(info)
+    paths = str(_stored(base)), str(_stored(head))
+    matched = pairing.stored(*paths, settings.goal, any_schedule="schedule" in settings.allowed)
+    return AnswerResult(answer.compare(matched, settings, base=paths[0], head=paths[1]))
 
 
 @_advising_python

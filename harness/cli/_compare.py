@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.api import Slo
 from harness.cli import _terminal
 from harness.data import files
 from harness.errors import UsageError, no_such
-from harness.experiments.compare import gates, pair_log, refusals
+from harness.experiments.compare import answer, pair_log
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
 from harness.experiments.compare.pair_log import Command
-from harness.metrics.objective import parse_slo
 from harness.options import Given
-from harness.stats.paired import ALPHA
 
 EXPORTS = ("junit", "github-smaller", "github-bigger")
 """Forms that other tools read, of `reports.answers.exports`."""
@@ -32,16 +29,9 @@ class Files:
 
 
 def settings(options: Mapping[str, Any], *, free: bool = False) -> Settings:
-    """How to compare. `free` takes gates on numbers that bench does not know. Raises UsageError."""
-    goal, bounds = options["goal"], options["slo"]
-    return Settings(
-        gates=gates.parse(options["gate"], free=free) if options["gate"] else (),
-        alpha=ALPHA if options["alpha"] is None else options["alpha"],
-        allowed=refusals.checked(options["allow_different"] or ""),
-        slo=None if bounds is None else parse_slo(bounds, goal=Slo().goal if goal is None else goal),
-        goal=goal,
-        warmup=options["warmup"],
-    )
+    """How to compare; `free` takes gates on numbers that bench does not know. Raises UsageError."""
+    names = ("gate", "alpha", "allow_different", "slo", "goal", "warmup")
+    return answer.settings(*(options[name] for name in names), free=free)
 
 
 def checked(options: Mapping[str, Any]) -> Files:

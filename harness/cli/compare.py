@@ -190,7 +190,6 @@ def _trend(runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, 
 def _stored(runs: Sequence[str], options: Mapping[str, Any], query: Given, config: str | None) -> CompareAnswer:
     """The answer on runs that are there."""
     from harness.cli import _compare
-    from harness.errors import NotValid
     from harness.experiments.compare import answer, pairing
 
     if len(runs) != 2:
@@ -203,10 +202,7 @@ def _stored(runs: Sequence[str], options: Mapping[str, Any], query: Given, confi
     if foreign:
         raise UsageError(f"--{foreign[0]} is for runs that are made: give --base and --head, not stored runs.")
     settings = _compare.settings(options)
-    base, head = (pairing.opened(path, settings.goal) for path in runs)
-    if isinstance(base[0], pairing.Numbers) != isinstance(head[0], pairing.Numbers):
-        raise NotValid(f"'{runs[0]}' and '{runs[1]}' are not of a kind: one holds runs, the other numbers or a search.")
-    matched = pairing.match(base, head, any_schedule="schedule" in settings.allowed)
+    matched = pairing.stored(runs[0], runs[1], settings.goal, any_schedule="schedule" in settings.allowed)
     return answer.compare(matched, settings, base=runs[0], head=runs[1])
 
 

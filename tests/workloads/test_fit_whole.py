@@ -114,7 +114,8 @@ def test_turns_that_the_end_of_a_trace_hides_are_counted(seed):
     seen = np.bincount([session for _, session, _ in rows]).mean()
 
     assert seen < 2.9
-    assert 4.0 == pytest.approx(_whole_draw.mean_turns(measured(made(rows))), abs=0.6)
+    turns = _whole_draw.turns_at(measured(made(rows)), (np.arange(1000) + 0.5) / 1000)
+    assert 4.0 == pytest.approx(turns.mean(), abs=0.6)
 
 
 def test_sessions_that_differ_are_not_taken_for_turns_that_differ():

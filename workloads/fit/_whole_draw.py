@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from workloads.fit.model import Model
 
 MOST_TURNS = 1_000_000
-RANKS = 100_000
 _STARTS, _SESSIONS = 10, 11  # of the seed's children, beside those that other draws of the same seed take
 _STEPS = np.linspace(0, 1, 1001)
 
@@ -184,11 +183,6 @@ class Drawing:
 def turns_at(figures: Mapping[str, Any], ranks: np.ndarray) -> np.ndarray:
     """(n,) turns of sessions at ranks."""
     return np.clip((_laws.at(figures["turns"], ranks) + 0.5).astype(np.int64), 1, MOST_TURNS)
-
-
-def mean_turns(figures: Mapping[str, Any]) -> float:
-    """Mean number of turns, over evenly spaced ranks."""
-    return float(turns_at(figures, (np.arange(RANKS) + 0.5) / RANKS).mean())
 
 
 def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:

@@ -27,7 +27,7 @@ from harness.experiments.compare.gates import Gate
 from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
 from harness.experiments.compare.verdict import Series
 from harness.metrics.measure import succeeded
-from harness.metrics.objective import restored_slo
+from harness.metrics.objective import parse_slo, restored_slo
 from harness.stats.paired import ALPHA, whole
 
 EXIT_CODES: Mapping[str, int] = {
@@ -54,6 +54,21 @@ class Settings:
     slo: Slo | None = None
     goal: float | None = None
     warmup: str | None = None
+
+
+def settings(
+    gate: str | None, alpha: float | None, allow_different: str | None, slo: str | None, goal: float | None,
+    warmup: str | None, *, free: bool = False,
+) -> Settings:  # fmt: skip
+    """How to compare, from the options; `free` takes gates on numbers that bench does not know. Raises UsageError."""
+    return Settings(
+        gates=gates.parse(gate, free=free) if gate else (),
+        alpha=ALPHA if alpha is None else alpha,
+        allowed=refusals.checked(allow_different or ""),
+        slo=None if slo is None else parse_slo(slo, goal=Slo().goal if goal is None else goal),
+        goal=goal,
+        warmup=warmup,
+    )
 
 
 def compare(

@@ -102,6 +102,14 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
     return _printed(path) or _runs(path)
 
 
+def stored(base: str, head: str, goal: float | None = None, *, any_schedule: bool = False) -> Matched:
+    """The pairs of what two paths name, as `opened` and `match` have them. Raises NotValid for paths of two kinds."""
+    sides = opened(base, goal), opened(head, goal)
+    if isinstance(sides[0][0], Numbers) != isinstance(sides[1][0], Numbers):
+        raise NotValid(f"'{base}' and '{head}' are not of a kind: one holds runs, the other numbers or a search.")
+    return match(*sides, any_schedule=any_schedule)
+
+
 def made(path: Path) -> list[Source]:
     """What one side of a pair left that was made for a comparison: as `opened`, but a search is one value."""
     search = _search(path)
