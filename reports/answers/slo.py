@@ -43,7 +43,7 @@ def document(info: SloAnswer, path: Path | None = None) -> Document:
         good=good,
         findings=tuple(_findings(info)),
         key_facts=tuple(_key_facts(info)),
-        warnings=tuple(_warnings(runs)),
+        warnings=(*_warnings(runs), *(Notice(clean(w, None)) for w in (info.curve.warnings if info.curve else ()))),
         sections=tuple(_sections(info)),
         commands=() if path is None else (f"bench report {shlex.quote(clean(path.name, None))} --format text",),
     )

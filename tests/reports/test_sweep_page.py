@@ -388,3 +388,5 @@ def test_runs_without_a_rate_do_not_hide_those_of_others(
 
     assert [2.0, 4.0] == [point["values"]["rate"] for point in curve["points"]]
     assert "loop has no rate, which the others have, so it is no point." in curve["warnings"]
+    main(["slo", "r2", "r4", "loop", "--slo", "ttft=0.1"])
+    assert "loop has no rate, which the others have" in " ".join(capsys.readouterr().out.split())
