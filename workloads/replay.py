@@ -277,10 +277,11 @@ class Replay:
 
     def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:  # noqa: ARG002  # nothing is random here
         """All requests of the trace; ids are row numbers."""
+        links = session_times.links_of(self.trace.table) if self.turns == "answered" else None
         for start in range(0, len(self.trace), CHUNK):
-            yield self._chunk(self.trace.table.slice(start, CHUNK), start)
+            yield self._chunk(self.trace.table.slice(start, CHUNK), start, links)
 
-    def _chunk(self, part: pa.Table, start: int) -> pa.Table:
+    def _chunk(self, part: pa.Table, start: int, links: session_times.Links | None) -> pa.Table:
         lengths = {name: part[name] for name in ("prompt_tokens", "output_tokens")}
         copied = {name: part[name] for name in ("prefix_ids", "session", "tag") if name in part.column_names}
         optional: dict[str, Any] = {}
@@ -288,8 +289,9 @@ class Replay:
             optional["prefix_block_tokens"] = np.full(len(part), self.trace.block_tokens)
         if "turn" in part.column_names:
             optional["turn"] = part["turn"].fill_null(0)
-        if self.turns == "answered" and "parent" in part.column_names:
-            optional["after"] = _lists(part["parent"])
+        if links is not None:
+            starts = links.starts[start : start + len(part) + 1]
+            optional["after"] = listed(np.diff(starts), links.items[starts[0] : starts[-1]])
         if (extra := trace_rows.extras(part, copied.get("tag"))) is not None:
             optional["extra"] = extra
         ids = np.arange(start, start + len(part))
@@ -298,8 +300,3 @@ class Replay:
     def describe(self) -> Mapping[str, object]:
         """File, hash, format, rows, what was left out, and what was done to the rest."""
         return {**self.trace.facts, "turns": self.turns}
-
-
-def _lists(parents: pa.ChunkedArray) -> pa.ListArray:
-    """A list with the parent, or an empty one where there is none."""
-    return listed(np.asarray(parents.is_valid()), parents.drop_null())

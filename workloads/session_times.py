@@ -83,7 +83,7 @@ class SessionTimes:
 def times_of(trace: Trace, turns: Turns) -> SessionTimes:
     """When the requests of a trace come, and what they wait for."""
     table, rows = trace.table, len(trace)
-    links = _links(table)
+    links = links_of(table)
     roots = np.diff(links.starts) == 0
     of_session = conversations(table)[0]
     _, first = np.unique(of_session, return_index=True)  # rows are in order of time
@@ -108,7 +108,8 @@ def times_of(trace: Trace, turns: Turns) -> SessionTimes:
     return SessionTimes(links, isinstance(turns, Answered | ThinkOnly), offset_s, recorded_s, delay_s, cut_s, facts)
 
 
-def _links(table: pa.Table) -> Links:
+def links_of(table: pa.Table) -> Links:
+    """What each row waits for: the turn before first, then the others."""
     rows = len(table)
     if "parent" not in table.column_names:
         return Links(np.zeros(rows + 1, np.int64), np.zeros(0, np.int64))

@@ -13,6 +13,7 @@ from harness.errors import UsageError
 from harness.spec import Spec, build, parse
 from workloads.readers import _cells, _known, _lines, _plain, _source
 from workloads.readers._block import Block, headed
+from workloads.readers._calls import followed
 from workloads.readers._collect import BEFORE, Collector, FallingStamps, Slice
 from workloads.readers._requests import MappedReader, Reader, TextReader, ordered
 from workloads.readers._sessions import Conversations
@@ -90,6 +91,7 @@ class Blocks:
         self._unusable = Unusable(limits.max_unusable, _lines.more("max_unusable"))
         self._clock, self._conversations = Clock(), Conversations(self.block_tokens)
         self._facts: Mapping[str, object] | None = None
+        self._any_text = False
         self._tables = self._read()
         self._first: pa.Table | None = None
 
@@ -115,8 +117,9 @@ class Blocks:
             )
             if self.texts is not None:
                 rows = with_places(rows)
-            for block, requests in ordered(rows) if self._sort else rows:
-                yield from collector.take(block, requests)
+            for block, requests in ordered(rows, sort=self._sort):
+                self._any_text |= requests.numbers is None or bool((requests.numbers >= 0).any())
+                yield from collector.take(block, followed(requests))
                 if collector.done:
                     break
             collector.dropped.update(self._unusable.lost)
@@ -157,7 +160,7 @@ class Blocks:
             "bytes": self._source.size_bytes,
             "reader": self._name,
             **self._reader.facts,
-            **text_facts(self._reader),
+            **text_facts(self._reader, self._any_text),
             **({"clock": "answers"} if self._conversations.any else {}),
             "rows": rows,
             "requests": seen.kept,
@@ -244,7 +247,7 @@ def _chosen(source: Source, reader: str | None, *, texts: bool) -> tuple[str, Re
     spec = parse(reader or _detect(source, texts=texts))
     chosen = registry.make("readers", spec, **columns)
     mapped = isinstance(chosen, MappedReader)
-    source.require(() if mapped else chosen.needs, spec.name, chosen.form)
+    source.require(() if mapped else _needs(chosen, source.columns), spec.name, chosen.form)
     if mapped:
         _plain.resolved(source.file, source.columns, chosen.columns)
     return str(spec), chosen
@@ -254,23 +257,30 @@ def _detect(source: Source, *, texts: bool) -> str:
     """The reader that needs most of what is there; a plain one only where no format is known, or only its text."""
     kinds = {name: registry.find("readers", name) for name in registry.names("readers")}
     kinds = {name: kind for name, kind in kinds.items() if kind.form == source.form}
-    fitting = [n for n, k in kinds.items() if not isinstance(k, MappedReader) and set(k.needs) <= set(source.columns)]
-    best = max(fitting, key=lambda name: len(kinds[name].needs), default=None)
+    needs = {n: _needs(k, source.columns) for n, k in kinds.items() if not isinstance(k, MappedReader)}
+    fitting = [name for name, columns in needs.items() if set(columns) <= set(source.columns)]
+    best = max(fitting, key=lambda name: len(needs[name]), default=None)
     counted = _plain.fits(source.columns) and not texts
-    if best is not None and not (counted and isinstance(kinds[best], TextReader)):
+    if best is not None and not (counted and isinstance(kinds[best], TextReader) and not kinds[best].counts):
         return best
     plain = next(n for n, k in kinds.items() if isinstance(k, MappedReader))
     if _plain.fits(source.columns):
         return plain
     form = source.form.upper().replace("PARQUET", "Parquet")
     close = {n: k for n, k in kinds.items() if n != plain and {*k.needs} & {*source.columns}}  # all would be too long
-    needs = "; ".join(f"{n} needs {', '.join(k.needs)}" for n, k in close.items())
-    needs = needs.replace("needs", f"needs {form} with", 1)
+    wants = "; ".join(f"{n} needs {', '.join(k.needs)}" for n, k in close.items())
+    wants = wants.replace("needs", f"needs {form} with", 1)
     raise UsageError(
         f"Trace '{source.file}'{source.where}: no reader knows the columns {_cells.shown_columns(source.columns)}; "
-        f"{needs}{'; ' if needs else ''}name others with --reader 'at=...,prompt=...,output=...' "
+        f"{wants}{'; ' if wants else ''}name others with --reader 'at=...,prompt=...,output=...' "
         "('bench list readers' shows the formats)."
     )
+
+
+def _needs(kind: Reader | type[Reader], columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that tell the format: of its forms the one that is there, else the usual one."""
+    forms = kind.also if isinstance(kind, TextReader) else ()
+    return next((form for form in (kind.needs, *forms) if set(form) <= set(columns)), kind.needs)
 
 
 def _nothing(file: Path, seen: Collector, part: Slice) -> str:

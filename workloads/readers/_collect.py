@@ -101,7 +101,7 @@ class Collector:
             end = int(np.searchsorted(at_s, part.stop_s))
             self.done = end < len(at_s)
         if part.limit is not None:
-            selected = self._live(requests)[:end] & (at_s[:end] >= (part.start_s or 0))
+            selected = requests.live[:end] & (at_s[:end] >= (part.start_s or 0))
             # The slice ends with the last row that it keeps: rows left out behind it are not of it.
             places = np.flatnonzero(selected)[: part.limit - self.kept]
             if len(places) == part.limit - self.kept:
@@ -109,15 +109,8 @@ class Collector:
                 end = int(places[-1]) + 1
         return end
 
-    @staticmethod
-    def _live(requests: Requests) -> Mask:
-        live = np.ones(len(requests), np.bool_)
-        for _, mask in requests.drops:
-            live &= ~mask
-        return live
-
     def _kept_rows(self, block: Block, requests: Requests, at_s: Floats) -> pa.Table:
-        live = self._live(requests)
+        live = requests.live
         inside = at_s >= (self._part.start_s or 0)
         selected = live & inside
         self._count(block, requests, inside)

@@ -46,12 +46,11 @@ def open_objects(
 ) -> tuple[dict[str, object], Iterator[Block]]:
     """The first object (whose line is `start`), and the blocks; raises UsageError for what is no object.
 
-    A first line that is '{' alone begins an object over many lines, which is all that the file holds.
+    A first line that ends with a bracket opened begins an object over many lines, which is all that the file holds.
     """
     listed = start[0] == "["
-    groups = (
-        _of_list(file, runs) if listed else _of_lines(file, runs if start != "{" else _one_line(file, runs, limits))
-    )
+    lines = _one_line(file, runs, limits) if start[-1] in "{[" else runs
+    groups = _of_list(file, runs) if listed else _of_lines(file, lines)
     read: list[_Objects] = []
     sample = None
     for group in groups:

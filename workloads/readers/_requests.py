@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
+from itertools import chain
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -42,6 +43,8 @@ class Requests:
     that applies counts), `notes` what is odd about rows that stay. A conversation is given in one of three ways:
     `session` names it; or `chat` and `parent` name each turn and the one before; or, beside `session`, `parent_row` is
     the number of the row of the turn before. `joins` are the numbers of further rows whose answers a row waits for.
+    Where the rows of a session tell how long they took and nothing of that, their times tell it; then `chat` may name
+    the span that a row is, and `inside` those around it.
     `turn` is the recorded turn, from 0, where there is one. `more` holds the columns of `MORE` that the format knows.
     `expanded` says that a row of the file holds several requests; `rows` are then the rows of the block that they are
     of, and `numbers` the messages of each prompt, where the format holds text. Where `adds` is True, the prompt is what
@@ -69,6 +72,7 @@ class Requests:
     numbers: Ints | None = None
     adds: Mask | None = None
     joins: pa.ListArray | None = None
+    inside: pa.ListArray | None = None
     more: Mapping[str, pa.Array] = field(default_factory=dict)
     lasts: float | None = None
     dated: bool = False
@@ -76,6 +80,19 @@ class Requests:
 
     def __len__(self) -> int:
         return len(self.at)
+
+    @property
+    def live(self) -> Mask:
+        """(n,) which rows are requests."""
+        live = np.ones(len(self), np.bool_)
+        for _, mask in self.drops:
+            live &= ~mask
+        return live
+
+    @property
+    def by_times(self) -> bool:
+        """Whether times alone tell what a row follows."""
+        return self.session is not None and self.parent_row is None and "api_s" in self.more
 
     def values(self) -> pa.Table:
         """Stamp, lengths, session and tag."""
@@ -115,6 +132,10 @@ class TextReader(Protocol):
     """A reader of a format that holds the prompts themselves. `tokenizer` counts them; None: nothing does."""
 
     tokenizer: str | None
+    counts: ClassVar[bool]
+    """Whether rows tell how many tokens they have, so that the tokenizer is for those that do not."""
+    also: ClassVar[tuple[tuple[str, ...], ...]]
+    """Other columns that tell the format, in the place of `needs`."""
     body: ClassVar[Callable[[Mapping[str, Any], int], dict[str, object]]]
     """(row, messages of the prompt) -> the body of the request as recorded: messages or prompt, and other fields."""
 
@@ -171,11 +192,15 @@ def empty(prompt: str, prompt_tokens: Ints, output: str, output_tokens: Ints) ->
     return ((f"{prompt} is 0", prompt_tokens == 0), (f"{output} is 0", output_tokens == 0))
 
 
-def ordered(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block, Requests]]:
-    """All rows as one block, rows of equal stamp in the order of the file."""
-    pairs = list(rows)
-    if not pairs:
+def ordered(rows: Iterator[tuple[Block, Requests]], *, sort: bool) -> Iterator[tuple[Block, Requests]]:
+    """All rows as one block, rows of equal stamp in the order of the file; without `sort` only where that is needed."""
+    first = next(rows, None)
+    if first is None:
         return
+    if not (sort or first[1].by_times):
+        yield from chain([first], rows)
+        return
+    pairs = [first, *rows]
     joined = _joined([requests for _, requests in pairs])
     falls = np.diff(joined.at, prepend=joined.at[:1]) < 0
     if falls.any():

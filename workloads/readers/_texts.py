@@ -11,6 +11,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, cast
@@ -162,6 +163,8 @@ class Counting(Checked):
     encode: Encode | None = field(init=False, repr=False, compare=False, default=None)
 
     form: ClassVar[str] = "json"
+    counts: ClassVar[bool] = False
+    also: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __post_init__(self) -> None:
         check(self)
@@ -266,11 +269,17 @@ class Prompts:
         file_index = bisect_right(ends, offset)
         file = self.texts.files[file_index]
         try:
-            with file.open("rb") as stream:
-                stream.seek(offset - (ends[file_index] - self.texts.sizes[file_index]))
-                return self.texts.body(json.loads(stream.read(size)), number)
+            return self.texts.body(_row(file, offset - (ends[file_index] - self.texts.sizes[file_index]), size), number)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise ValueError(f"'{file}' has changed since it was read ({type(error).__name__}).") from None
+
+
+@lru_cache(maxsize=16)
+def _row(file: Path, offset: int, size: int) -> Any:
+    """A row of a file; one may hold all requests of a session, whose bodies are read one by one."""
+    with file.open("rb") as stream:
+        stream.seek(offset)
+        return json.loads(stream.read(size))
 
 
 def recorded_texts(file: Path, plain: tuple[Path, ...], reader: Reader) -> Texts:
@@ -289,11 +298,11 @@ def counting(reader: Reader) -> Reader:
     return cast("Reader", replace(reader, tokenizer=BYTES))  # type: ignore[type-var]  # readers are dataclasses
 
 
-def text_facts(reader: Reader) -> dict[str, str]:
+def text_facts(reader: Reader, any_text: bool) -> dict[str, str]:
     """Whether a trace holds the text of its prompts, and what counted their tokens, where nothing did."""
-    if not isinstance(reader, TextReader):
+    if not isinstance(reader, TextReader) or not any_text:
         return {}
-    estimated = {"tokenizer": ESTIMATED} if reader.tokenizer == BYTES else {}
+    estimated = {"tokenizer": ESTIMATED} if reader.tokenizer == BYTES and not reader.counts else {}
     return {"prompts": "recorded", **estimated}
 
 
@@ -303,9 +312,11 @@ def with_places(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block,
         assert block.places is not None  # plain files have them
         offset, size = (block.places() if requests.rows is None else block.places()[requests.rows]).T
         more = {**requests.more, AT: pa.array(offset), SIZE: pa.array(size)}
+        drops = requests.drops
         if requests.numbers is not None:
             more[NUMBER] = pa.array(requests.numbers)
-        placed = replace(requests, more=more, expanded=True)
+            drops = (*drops, ("no text is recorded", requests.numbers < 0))
+        placed = replace(requests, more=more, expanded=True, drops=drops)
         yield replace(block, cells=_gone, identity=placed.values, places=None), placed
 
 

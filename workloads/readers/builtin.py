@@ -435,14 +435,7 @@ class Bailian:
     """
 
     form: ClassVar[str] = "json"
-    needs: ClassVar[tuple[str, ...]] = (
-        "chat_id",
-        "parent_chat_id",
-        "timestamp",
-        "input_length",
-        "output_length",
-        "hash_ids",
-    )
+    needs: ClassVar[tuple[str, ...]] = ("chat_id", "parent_chat_id", *Mooncake.needs)
     stamp: ClassVar[str] = "timestamp"
     block_tokens: ClassVar[int] = 16
     facts: ClassVar[Mapping[str, str]] = {

@@ -1,115 +1,302 @@
-"""Spans of model calls by OpenTelemetry's conventions for generative AI (OTLP as JSON lines)."""
+"""Spans of model calls by OpenTelemetry's conventions for generative AI, or by those of OpenInference."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar
 
-import numpy as np
-import pyarrow as pa
-
-from workloads.readers import _cells
-from workloads.readers._block import Block
+from workloads.readers import _cells, _texts
+from workloads.readers._block import MISSING, Block
+from workloads.readers._calls import Call, of_calls
 from workloads.readers._cells import SECOND_NS
-from workloads.readers._requests import MORE, Requests, empty
+from workloads.readers._requests import Requests
 
-INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
-OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
-"""Attributes by their names now and before."""
+INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt")
+OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion")
+_SESSION = ("gen_ai.conversation.id", "session.id", "exgentic.session.id")
+_CACHED = ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read")
+_AGENT = ("gen_ai.agent.name", "gen_ai.agent.id", "agent.name")
+"""Attributes by their names now, before, and elsewhere."""
+_KINDS = ("openinference.span.kind", "traceloop.span.kind", "gen_ai.operation.name")
+_AGENTS = frozenset(("agent", "invoke_agent", "create_agent"))
+_NO_CALLS = _AGENTS | frozenset(
+    ("chain", "workflow", "invoke_workflow", "task", "tool", "execute_tool", "retriever", "reranker", "embedding",
+     "embeddings", "guardrail", "evaluator", "prompt")
+)  # fmt: skip
+"""Kinds of spans that hold the counts of the calls inside of them, or none."""
+_TIMES = (("startTimeUnixNano", "start_time"), ("endTimeUnixNano", "end_time"))
+_NAMES = {"trace": ("traceId", "trace_id"), "span": ("spanId", "span_id"),
+          "parent": ("parentSpanId", "parent_span_id", "parent_id")}  # fmt: skip
+_FIELDS = ("resourceSpans", "spans", "context", "attributes", "events", *sum((*_TIMES, *_NAMES.values()), ()))
+"""Fields of a row: a whole export, the spans of a trace, or a span."""
+_ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
 _NO_CALL = "a span of something else than a model call"
-
-
-class _Call(NamedTuple):
-    start_ns: int
-    lasted_s: float
-    prompt: int
-    output: int
-    session: str | None
-    operation: str | None
-    counted: bool
-    cached: bool
+_NOTHING = "a model call without counts of tokens and without text"
+_NUMBERED = re.compile(r"(\d+)\.(?:message\.|tool\.)?(.+)")
+_TOOL_CALL = re.compile(r"tool_calls\.(\d+)\.(?:tool_call\.)?(?:function\.)?(id|name|arguments)")
+_SAMPLING = ("temperature", "top_p", "top_k", "frequency_penalty", "presence_penalty", "seed")
 
 
 @dataclass(frozen=True, slots=True)
-class Otel:
-    """Calls of models with their tokens; a conversation (`gen_ai.conversation.id`, else the trace) is a session.
+class Otel(_texts.Counting):
+    """Calls of models with their tokens, and with their messages and tools where the attributes have them.
 
-    Stamps are those of the start of a span, counts tokens. A think time is what lies between the end of one call of a
-    session and the start of the next. Spans are written as they end and sorted by their start. Other spans are left out
-    and counted. Which tokens a prompt shares with another is not recorded, so none are shared here. Source of the
-    format: OTLP/JSON and the semantic conventions for generative AI of OpenTelemetry.
+    An export as OTLP/JSON (one document, or lines), objects with the `spans` of a trace (as inference-perf replays
+    them), or a span a line or in a list (as the SDK writes them).
+
+    A conversation (`gen_ai.conversation.id`, `session.id`), else the trace, is a session. Calls that ran side by side
+    stay side by side: each waits for those that had ended when it began, but no call of an agent for one of another
+    that worked beside it, as their spans tell. A think time is what lies between. Other spans are left out and counted,
+    and so is a call inside of another. Stamps are those of the start of a span. Tokens are those of the attributes;
+    without them, those of the text, counted by `tokenizer` (the path of a Hugging Face `tokenizer.json`, or bytes: an
+    estimate of 4 bytes a token). Prompts that begin alike share blocks of `block_tokens` tokens, which are estimated
+    where no tokenizer is given. `--content recorded` sends the messages. Source: OTLP/JSON, the semantic conventions
+    for generative AI of OpenTelemetry, those of OpenInference.
     """
 
-    form: ClassVar[str] = "json"
+    block_tokens: _cells.BlockTokens = 64
+
     needs: ClassVar[tuple[str, ...]] = ("resourceSpans",)
+    also: ClassVar[tuple[tuple[str, ...], ...]] = (("spans",), ("start_time", "end_time", "attributes"))
     stamp: ClassVar[str] = "resourceSpans"
-    block_tokens: ClassVar[int] = 64
+    counts: ClassVar[bool] = True
     facts: ClassVar[Mapping[str, str]] = {
-        "tokenizer": "those of the models that were called",
+        "tokenizer": "those of the models that were called, where spans tell tokens; else that given to the reader",
         "stamps": "the start of each call, in nanoseconds",
         "order": "by the end of each call",
+        "prefixes": "blocks named by the text up to their end, 4 bytes a token where no tokenizer is given",
     }
+
+    @staticmethod
+    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:
+        """Messages, tools and sampling fields of one of the spans of a row."""
+        spans = [*_spans(row, _wrong)]
+        return _body(_attributes(spans[number], _wrong))
 
     def requests(self, block: Block) -> Requests:
         """Every span; one that is no model call, or has no tokens, is reported as dropped."""
-        spans = [(row, span) for row in range(block.size) for span in _spans(block, row)]
-        calls = [_call(block, row, span) for row, span in spans]
-        prompt, output = (np.array([getattr(c, x) for c in calls], np.int64) for x in ("prompt", "output"))
-        other = np.array([not c.counted for c in calls], bool)
-        return Requests(
-            "startTimeUnixNano",
-            np.array([c.start_ns for c in calls], np.int64),
-            SECOND_NS,
-            prompt,
-            output,
-            dated=True,
-            drops=((_NO_CALL, other), *empty(INPUT[0], prompt, OUTPUT[0], output)),
-            session=pa.array([c.session for c in calls], pa.string()),
-            tag=pa.array([c.operation for c in calls], pa.string()),
-            notes=(
-                ("some tokens came from a cache; which, is not recorded", np.array([c.cached for c in calls], bool)),
-            ),
-            expanded=True,
-            rows=np.array([row for row, _ in spans], np.int64),
-            more={"api_s": pa.array([c.lasted_s for c in calls], MORE["api_s"])},
-        )
+        names = [name for name in (*_FIELDS, "resourceSpans") if block.has(name)]
+        calls: list[Call] = []
+        texts: list[tuple[str, str, str]] = []  # tools and system prompt, prompt, answer
+        for row, cells in enumerate(zip(*map(block.cells, names), strict=True)):
+            refuse = partial(block.fail, row, names[0])
+            fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell is not MISSING}
+            for number, span in enumerate(_spans(fields, refuse)):
+                known = _attributes(span, refuse)
+                calls.append(_call(span, known, row, number, refuse))
+                texts.append(("", "", "") if calls[-1].dropped else _counted(known, refuse))
+        encode = self.encode or _texts.encoder(_texts.BYTES)
+        assert encode is not None
+        commons, prompts, answers = (encode([text[i] for text in texts]) for i in range(3))
+        for call, common, prompt, answer in zip(calls, commons, prompts, answers, strict=True):
+            if (call.prompt < 0 and len(prompt)) or (call.output < 0 and len(answer)):
+                self.needed(block, "otel")
+            if call.prompt < 0 and not prompt:
+                call.dropped = call.dropped or _NOTHING
+            if not prompt:
+                call.number = -1
+            call.prompt = len(prompt) if call.prompt < 0 else call.prompt
+            call.output = len(answer) if call.output < 0 else call.output
+            call.common_tokens = min(len(common), call.prompt)
+            call.ids = _texts.block_names([prompt[: call.prompt]], self.block_tokens)[0].as_py()
+        return of_calls(calls, "startTimeUnixNano", SECOND_NS, INPUT[0], OUTPUT[0], by_times=True, dated=True)
 
 
-def _spans(block: Block, row: int) -> Iterator[dict[str, Any]]:
-    for resource in _objects(block, row, block.cells("resourceSpans")[row], "resourceSpans"):
-        scopes = resource.get("scopeSpans", resource.get("instrumentationLibrarySpans", []))
-        for scope in _objects(block, row, scopes, "scopeSpans"):
-            yield from _objects(block, row, scope.get("spans", []), "spans")
+def _wrong(message: str) -> Any:
+    raise ValueError(message)
 
 
-def _objects(block: Block, row: int, value: object, name: str) -> list[dict[str, Any]]:
+def _spans(row: Mapping[str, Any], refuse: _cells.Fail) -> Iterator[dict[str, Any]]:
+    """The spans of a row: of an export, of a trace, or the one that it is."""
+    export = "resourceSpans" in row
+    for resource in _objects(row.get("resourceSpans", [row]), "resourceSpans", refuse):
+        scopes = resource.get("scopeSpans", resource.get("instrumentationLibrarySpans", [] if export else [resource]))
+        for scope in _objects(scopes, "scopeSpans", refuse):
+            yield from _objects(scope.get("spans", [] if export else [scope]), "spans", refuse)
+
+
+def _objects(value: object, name: str, refuse: _cells.Fail) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(element, dict) for element in value):
-        block.fail(row, "resourceSpans", f"{name} must be a list of objects, got {_cells.shown(value)}")
+        refuse(f"{name} must be a list of objects, got {_cells.shown(value)}")
     return value
 
 
-def _call(block: Block, row: int, span: Mapping[str, Any]) -> _Call:
-    def number(value: object, name: str) -> int:
-        return int(_cells.number(value, lambda m: block.fail(row, "resourceSpans", f"{name}: {m}")))
+def _attributes(span: Mapping[str, Any], refuse: _cells.Fail) -> dict[str, Any]:
+    """The attributes of a span, and those of its events, in which messages may stand, too."""
+    known: dict[str, Any] = {}
+    for event in _objects(span.get("events") or [], "events", refuse):
+        values = _pairs(event.get("attributes") or {}, refuse)
+        known.update(values)
+        if (name := event.get("name")) in _ROLES:
+            known.setdefault("gen_ai.input.messages", []).append({"role": _ROLES[name], **values})
+        elif name == "gen_ai.choice":
+            known["gen_ai.output.messages"] = [values]
+    return known | _pairs(span.get("attributes") or {}, refuse)
 
-    start_ns, end_ns = (number(span.get(name), name) for name in ("startTimeUnixNano", "endTimeUnixNano"))
-    values = {
-        pair.get("key"): pair.get("value") for pair in _objects(block, row, span.get("attributes", []), "attributes")
-    }
-    attributes = {key: next(iter(value.values()), None) for key, value in values.items() if isinstance(value, dict)}
-    counts = []
-    for names in (INPUT, OUTPUT):
-        name = next((n for n in names if n in attributes), None)
-        counts.append(None if name is None else number(attributes[name], name))
-    operation = attributes.get("gen_ai.operation.name")
-    session = attributes.get("gen_ai.conversation.id", span.get("traceId"))
-    cached = attributes.get("gen_ai.usage.cache_read.input_tokens")
-    return _Call(
+
+def _pairs(attributes: Any, refuse: _cells.Fail) -> dict[str, Any]:
+    attributes = _decoded(attributes)
+    if isinstance(attributes, dict):
+        return attributes
+    pairs = _objects(attributes, "attributes", refuse)
+    return {str(pair.get("key")): _value(pair.get("value")) for pair in pairs}
+
+
+def _value(value: Any) -> Any:
+    """A value without the name of its type, which OTLP writes around it."""
+    kind, plain = next(iter(value.items()), ("", None)) if isinstance(value, dict) else ("", None)
+    values = plain.get("values", []) if isinstance(plain, dict) else []
+    if kind == "arrayValue":
+        return [_value(element) for element in values]
+    if kind == "kvlistValue":
+        return {pair.get("key"): _value(pair.get("value")) for pair in values}
+    return plain
+
+
+def _first(known: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any]:
+    """The first of some names that is there, and its value."""
+    return next(((name, known[name]) for name in names if known.get(name) not in (None, "")), (names[0], None))
+
+
+def _call(span: Mapping[str, Any], known: Mapping[str, Any], row: int, number: int, refuse: _cells.Fail) -> Call:
+    """A span as a call; tokens that its attributes do not tell are -1."""
+
+    def whole(name: str, value: Any) -> int:
+        def say(message: str) -> Any:
+            refuse(f"{name}: {message}")
+
+        if isinstance(value, str) and _cells.may_be_timestamp(value):
+            return _cells.stamp_ns(value, say)[0]
+        exact = isinstance(value, int) or (isinstance(value, str) and value.isdigit() and len(value) < 20)
+        return int(value) if exact and int(value) >= 0 else int(_cells.number(value, say))
+
+    context = span.get("context")
+    fields = {**span, **(context if isinstance(context, dict) else {})}
+    start_ns, end_ns = (whole(*_first(fields, names)) for names in _TIMES)
+    trace, name, parent = (_first(fields, _NAMES[of])[1] for of in ("trace", "span", "parent"))
+    tokens = [-1 if (pair := _first(known, names))[1] is None else whole(*pair) for names in (INPUT, OUTPUT)]
+    kinds = {str(known[kind]).lower() for kind in _KINDS if kind in known}
+    session = _first(known, _SESSION)[1] or trace
+    cached = _first(known, _CACHED)[1] not in (None, 0, "0")
+    return Call(
         start_ns,
         max(0, end_ns - start_ns) / SECOND_NS,
-        counts[0] or 0,
-        counts[1] or 0,
+        tokens[0],
+        tokens[1],
         session if isinstance(session, str) else None,
-        operation if isinstance(operation, str) else None,
-        None not in counts,
-        cached not in (None, 0, "0"),
+        known.get("gen_ai.operation.name"),
+        agent=str(_first(known, _AGENT)[1] or name) if kinds & _AGENTS else None,
+        chat=name,
+        inside=(parent,) if isinstance(parent, str) else (),
+        row=row,
+        number=number,
+        dropped=_NO_CALL if kinds & _NO_CALLS else None,
+        notes=["some tokens came from a cache; which, is not recorded"] if cached else [],
     )
+
+
+def _counted(known: Mapping[str, Any], refuse: _cells.Fail) -> tuple[str, str, str]:
+    """The texts of a call whose tokens are counted: of tools and system prompt, of all of the prompt, of the answer."""
+    body = _body(known)
+    messages = body["messages"]
+    assert isinstance(messages, list)
+    if not messages:
+        return "", "", ""
+    system = [message for message in messages[:1] if message["role"] in ("system", "developer")]
+    whole, common = (_texts.chat_of({**body, "messages": m}, refuse, answered=False).prompt for m in (messages, system))
+    names = ("gen_ai.output.messages", "gen_ai.output.text", "llm.output_messages", "gen_ai.completion")
+    answer = [*_listed(known, "assistant", *names)]
+    return common, whole, _texts.text_of(answer, refuse).removeprefix("assistant: ") if answer else ""
+
+
+def _body(known: Mapping[str, Any]) -> dict[str, object]:
+    """Messages, tools and sampling fields in the words of the API."""
+    body: dict[str, object] = {
+        "messages": [
+            *_messages(known.get("gen_ai.system_instructions") or [], "system"),
+            *_listed(known, "user", "gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt"),
+        ]
+    }
+    tools = _decoded(known.get("gen_ai.tool.definitions")) or _numbered(known, "llm.request.functions")
+    tools = tools or [_decoded(tool.get("json_schema")) for tool in _numbered(known, "llm.tools")]
+    if isinstance(tools, list) and tools:
+        functions = [tool for tool in tools if isinstance(tool, dict)]
+        body["tools"] = [
+            tool
+            if "function" in tool
+            else {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+            for tool in functions
+        ]
+    parameters = _decoded(known.get("llm.invocation_parameters"))
+    sampling = {name: known.get(f"gen_ai.request.{name}") for name in _SAMPLING}
+    sampling["stop"] = known.get("gen_ai.request.stop_sequences")
+    given = {**(parameters if isinstance(parameters, dict) else {}), **_texts.passed(sampling)}
+    return {**_texts.passed(given), **body}
+
+
+def _listed(known: Mapping[str, Any], role: str, *names: str) -> Iterator[dict[str, Any]]:
+    """Messages under one of these names: as a list, or with a number in each name."""
+    listed = next((known[name] for name in names if known.get(name)), None)
+    yield from _messages(listed or next(filter(None, (_numbered(known, name) for name in names)), []), role)
+
+
+def _numbered(known: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+    """Objects from attributes such as `NAME.0.role` and `NAME.0.tool_calls.0.name`, by their numbers."""
+    objects: dict[int, dict[str, Any]] = {}
+    for key, value in known.items():
+        match = _NUMBERED.fullmatch(key.removeprefix(f"{name}.")) if key.startswith(f"{name}.") else None
+        if match is None:
+            continue
+        fields, path = objects.setdefault(int(match[1]), {}), match[2]
+        if call := _TOOL_CALL.fullmatch(path):
+            calls = fields.setdefault("tool_calls", {})
+            function = calls.setdefault(int(call[1]), {"type": "function", "function": {}})
+            (function if call[2] == "id" else function["function"])[call[2]] = value
+        elif path.startswith("contents.") and path.endswith(".text"):
+            fields["content"] = f"{fields.get('content', '')}{value}"
+        else:
+            fields[path] = value
+    for fields in objects.values():
+        if "tool_calls" in fields:
+            fields["tool_calls"] = [*fields["tool_calls"].values()]
+    return [objects[number] for number in sorted(objects)]
+
+
+def _messages(value: Any, role: str) -> Iterator[dict[str, Any]]:
+    """Messages in the words of the API; `role` is that of what has none."""
+    given = _decoded(value)
+    for entry in given if isinstance(given, list) else [given]:
+        fields = entry.get("message", entry) if isinstance(entry, dict) else {"content": _text(entry)}
+        fields = fields if isinstance(fields, dict) else {"content": _text(fields)}
+        parts = fields.get("parts", [fields] if fields.get("type") == "text" else None)
+        message = {"role": role, **{k: fields[k] for k in ("role", "content", "name", "tool_calls", "tool_call_id")
+                                    if fields.get(k) is not None}}  # fmt: skip
+        if isinstance(parts, list):
+            texts, calls = [], []
+            for part in (part for part in parts if isinstance(part, dict)):
+                if part.get("type") == "tool_call":
+                    function = {"name": part.get("name"), "arguments": _text(part.get("arguments"))}
+                    calls.append({"id": part.get("id"), "type": "function", "function": function})
+                elif part.get("type") in ("tool_call_response", "tool_result"):
+                    result = next((part[k] for k in ("response", "result", "content") if k in part), "")
+                    yield {"role": "tool", "tool_call_id": part.get("id"), "content": _text(result)}
+                elif isinstance(text := part.get("content", part.get("text")), str):
+                    texts.append(text)
+            if not texts and not calls:
+                continue
+            message = {**message, "content": "\n".join(texts), **({"tool_calls": calls} if calls else {})}
+        yield message
+
+
+def _decoded(value: Any) -> Any:
+    """What a text holds as JSON; any other as it is."""
+    try:
+        return json.loads(value) if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") else value
+    except (ValueError, RecursionError):
+        return value
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

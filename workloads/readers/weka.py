@@ -5,41 +5,17 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
-import pyarrow as pa
 
 from harness.bounds import Checked
-from harness.data.records import listed
 from workloads.readers import _cells
 from workloads.readers._block import MISSING, Block
-from workloads.readers._requests import MORE, Requests, empty
+from workloads.readers._calls import Call, of_calls
+from workloads.readers._requests import Requests
 from workloads.readers._sessions import ID_BITS, LOCAL
 
 MAIN, SUBAGENT = "main", "subagent"
 TOOL, PERSON = "tool", "person"
-
-
-@dataclass(slots=True)
-class _Node:
-    """A request of a conversation; `after` are those it waits for, the turn before first, None where it starts."""
-
-    at_s: float
-    api_s: float | None
-    prompt: int
-    output: int
-    ids: np.ndarray  # (blocks,) int64
-    delay_s: float
-    before: int | None
-    joins: list[int]
-    agent: str | None
-    common: int
-    streamed: bool
-    cause: str | None
-    left_alone: bool = False  # the first of a sub-agent that no one waits for
-
-    @property
-    def end_s(self) -> float:
-        """When its answer had ended."""
-        return self.at_s + (self.api_s or 0.0)
+_LEFT_ALONE = "first request of a sub-agent in the background: no request waits for its answer"
 
 
 @dataclass(slots=True)
@@ -50,7 +26,7 @@ class _Conversation:
     row: int
     block_tokens: int
     base: int
-    nodes: list[_Node] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
 
     def fail(self, message: str) -> NoReturn:
         """Raise UsageError naming file and line."""
@@ -92,7 +68,8 @@ class _Conversation:
             place = f"{where}, request {number} of the sub-agent"
             at_s = start_s + self._number(inner, "t", place)
             before = self._request(inner, place, at_s, before, [], name, common, first=number == 0)
-            self.nodes[before].left_alone = number == 0 and not waited
+            if number == 0 and not waited:
+                self.calls[before].notes.append(_LEFT_ALONE)
         return (t_s, before) if requests and waited and before is not None else None
 
     def _request(
@@ -105,21 +82,28 @@ class _Conversation:
         api_s = self._number(given, "api_time", where) if given.get("api_time") is not None else None
         think_s = self._number(given, "think_time", where) if given.get("think_time") is not None else None
         waited = [*([] if before is None else [before]), *joins]
-        at_s = max([at_s, *(self.nodes[node].at_s for node in waited)])
+        at_s = max([at_s, *(self.calls[node].at for node in waited)])
         if before is None:
             delay_s = 0.0
         elif joins or first or think_s is None:  # a think time counts from the agent's own answer before
-            delay_s = max(0.0, at_s - max(self.nodes[node].end_s for node in waited))
+            delay_s = max(0.0, at_s - max(self.calls[node].end_s for node in waited))
         else:
             delay_s = think_s
-        self.nodes.append(
-            _Node(
-                at_s, api_s, self._tokens(given, "in", where), self._tokens(given, "out", where),
-                self._ids(given, where), delay_s, before, joins, agent, common, given["type"] == "s",
-                _cause(given.get("input_types")),
+        prompt, ids = self._tokens(given, "in", where), self._ids(given, where)
+        notes = {
+            "recorded without streaming, and replayed like the others": given["type"] != "s",
+            "no api_time: the think time after the answer holds the answer, too": api_s is None,
+            f"hash_ids name fewer than the whole blocks of {self.block_tokens} tokens of the prompt":
+                len(ids) < prompt // self.block_tokens,
+        }  # fmt: skip
+        self.calls.append(
+            Call(
+                at_s, api_s, prompt, self._tokens(given, "out", where), str(self.block.start + self.row),
+                MAIN if agent is None else SUBAGENT, ids, agent, common, before, joins, delay_s,
+                _cause(given.get("input_types")), row=self.row, notes=[text for text in notes if notes[text]],
             )
         )  # fmt: skip
-        return len(self.nodes) - 1
+        return len(self.calls) - 1
 
     def _ids(self, given: Mapping[str, Any], where: str) -> np.ndarray:
         ids, prompt = given.get("hash_ids", MISSING), self._tokens(given, "in", where)
@@ -170,54 +154,19 @@ class Weka(Checked):
 
     def requests(self, block: Block) -> Requests:
         """The requests of all agents in order of time; one without prompt or output tokens is reported as dropped."""
-        nodes: list[_Node] = []
-        sessions: list[str] = []
-        before_s, moved = 0.0, []  # stamps of the conversations of a block follow one another, too
+        calls: list[Call] = []
+        before_s = 0.0  # stamps of the conversations of a block follow one another, too
         for row in range(block.size):
-            row_nodes, lasts_s = self._conversation(block, row)
-            sessions += [str(block.start + row)] * len(row_nodes)
-            for node in row_nodes:
-                node.before = None if node.before is None else node.before + len(nodes)
-                node.joins = [join + len(nodes) for join in node.joins]
-            moved.append(np.array([node.at_s for node in row_nodes]) + before_s)
+            conversation, lasts_s = self._conversation(block, row)
+            for call in conversation:
+                call.at += before_s
+                call.parent_row = None if call.parent_row is None else call.parent_row + len(calls)
+                call.joins = [join + len(calls) for join in call.joins]
             before_s += lasts_s
-            nodes += row_nodes
-        prompt, output = (np.array([getattr(n, x) for n in nodes], np.int64) for x in ("prompt", "output"))
-        joins = [join for n in nodes for join in n.joins]
-        blocks = np.array([len(n.ids) for n in nodes], np.int64)
-        untimed = np.array([n.api_s is None for n in nodes])
-        return Requests(
-            "t",
-            np.concatenate(moved) if moved else np.zeros(0),
-            1,
-            prompt,
-            output,
-            drops=empty("in", prompt, "out", output),
-            session=pa.array(sessions, pa.string()),
-            parent_row=pa.array([n.before for n in nodes], pa.int64()),
-            tag=pa.array([MAIN if n.agent is None else SUBAGENT for n in nodes], pa.string()),
-            prefix_ids=listed(blocks, np.concatenate([n.ids for n in nodes]) if nodes else np.zeros(0, np.int64)),
-            notes=(
-                ("recorded without streaming, and replayed like the others", np.array([not n.streamed for n in nodes])),
-                ("no api_time: the think time after the answer holds the answer, too", untimed),
-                ("first request of a sub-agent in the background: no request waits for its answer",
-                 np.array([n.left_alone for n in nodes])),
-                (f"hash_ids name fewer than the whole blocks of {self.block_tokens} tokens of the prompt",
-                 blocks < prompt // self.block_tokens),
-            ),
-            expanded=True,
-            joins=listed(np.array([len(n.joins) for n in nodes], np.int64), np.array(joins, np.int64)),
-            more={
-                "delay_s": pa.array([n.delay_s for n in nodes], MORE["delay_s"]),
-                "api_s": pa.array([n.api_s for n in nodes], MORE["api_s"]),
-                "agent": pa.array([n.agent for n in nodes], MORE["agent"]),
-                "common_tokens": pa.array([n.common for n in nodes], MORE["common_tokens"]),
-                "cause": pa.array([n.cause for n in nodes], MORE["cause"]),
-            },
-            lasts=before_s,
-        )  # fmt: skip
+            calls += conversation
+        return of_calls(calls, "t", 1, "in", "out", by_times=False, lasts=before_s)
 
-    def _conversation(self, block: Block, row: int) -> tuple[list[_Node], float]:
+    def _conversation(self, block: Block, row: int) -> tuple[list[Call], float]:
         """The requests of one conversation in order of time, and how long (s) it lasted."""
         requests, size = (block.cells(name)[row] for name in ("requests", "block_size"))
         if not isinstance(requests, list):
@@ -236,16 +185,15 @@ class Weka(Checked):
         present = {name: value for name, value in counts.items() if value is not MISSING}
         conversation.read(requests, conversation.common(present, "the conversation"))
         # what is waited for comes first: the sorting is stable
-        order = sorted(range(len(conversation.nodes)), key=lambda i: conversation.nodes[i].at_s)
+        order = sorted(range(len(conversation.calls)), key=lambda i: conversation.calls[i].at)
         place = {old: new for new, old in enumerate(order)}
-        nodes = [conversation.nodes[i] for i in order]
-        for node in nodes:
-            node.before = None if node.before is None else place[node.before]
-            node.joins = [place[join] for join in node.joins]
-        first_s = nodes[0].at_s if nodes else 0.0
-        for node in nodes:
-            node.at_s -= first_s
-        return nodes, max((node.end_s for node in nodes), default=0.0)
+        calls = [conversation.calls[i] for i in order]
+        first_s = calls[0].at if calls else 0.0
+        for call in calls:
+            call.at -= first_s
+            call.parent_row = None if call.parent_row is None else place[call.parent_row]
+            call.joins = [place[join] for join in call.joins]
+        return calls, max((call.end_s for call in calls), default=0.0)
 
 
 def _cause(kinds: object) -> str | None:
