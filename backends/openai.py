@@ -98,7 +98,7 @@ class OpenAI:
     kW and dollar need them.
     """
 
-    default_content: ClassVar[str] = "calibrated"
+    default_content: ClassVar[str] = "text"
     answer: ClassVar[type] = Answer
 
     url: str | None = None
@@ -427,8 +427,10 @@ class OpenAI:
         if shared is not None and (stored := shared.read()):
             self._shared = True
             if isinstance(content, LearningContent):
-                for lesson in (lesson for known in stored for lesson in known.lessons):
-                    content.observe(*lesson)
+                for known in stored:
+                    content.use(known.words or content.words)
+                    for lesson in known.lessons:
+                        content.observe(*lesson)
             return stored
         capabilities: list[Capabilities] = []
         trust = self._trust()

@@ -6,7 +6,7 @@ Seconds and tokens everywhere. Times of one run share one origin: the start of t
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
@@ -452,18 +452,47 @@ class Loaded:
         return ",".join(f"{metric}={bound:g}" for metric, bound in self.slo.items())
 
 
+class ExactWords(NamedTuple):
+    """Words that are one token each beside one another: `lead` stands before the first, `joint` between two."""
+
+    lead: str
+    joint: str
+    words: tuple[str, ...] = ()
+
+    def of(self, words: Iterable[str]) -> str:
+        """The text of some words."""
+        joined = self.joint.join(words)
+        return self.lead + joined if joined else ""
+
+
 @runtime_checkable
 class TextContent(Content, Protocol):
     """A content that is available as text too, for servers that take text."""
 
-    def text(self, request: Request) -> str:
-        """The prompt; its tokens are `request.prompt_tokens`, exactly or as nearly as the content knows."""
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:
+        """The prompt; its tokens are `request.prompt_tokens`, exactly or as nearly as the content knows.
+
+        Each number of `opening` chooses one of its first tokens.
+        """
         ...
 
 
 @runtime_checkable
 class LearningContent(TextContent, Protocol):
-    """A text content that corrects its lengths by what the server counts."""
+    """A text content that learns what its words are for a server, by the server's tokenizer or by its counts."""
+
+    @property
+    def words(self) -> ExactWords | None:
+        """The words of its texts, where they are a token each; None: their tokens are learned by `observe`."""
+        ...
+
+    def search(self) -> Generator[str, Sequence[int], ExactWords | None]:
+        """Yields texts and takes their token ids, without special ones; returns words for `use`, None without any."""
+        ...
+
+    def use(self, words: ExactWords | None) -> None:
+        """Make texts of these words from now on."""
+        ...
 
     def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:
         """A text that `text` made for `prompt_tokens` tokens has `prompt_tokens_server` by the server's count."""

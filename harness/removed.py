@@ -127,6 +127,7 @@ REMOVED = {
         "by '--trace FILE --reader prompts:tokenizer=...'"
         for name in ("path", "tokenizer")
     },
+    ("content", "calibrated"): "'--content text' does so where the server has no tokenizer to ask",
     ("arrivals", "burstgpt-published"): "'--arrivals gamma:cv=1.414' has gaps of the same law",
     (
         "lengths",

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET
 
 from harness.data.folder import Run
+from harness.data.lists import number
 from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo, Sender
 from harness.metrics.measure import headline
 from harness.metrics.quantiles import quantile
@@ -333,14 +334,19 @@ def _answers(run: Run) -> Iterator[str]:
     short = client_warnings.short_answers(run.requests)
     if short:
         yield f"{_format.share(short)} shorter than requested"
-    planned, counted = (column(run.requests, name) for name in ("prompt_tokens", "prompt_tokens_server"))
-    if len(counted) == len(planned) and planned.sum() > 0:
-        excess = float(counted.sum() / planned.sum() - 1)
-        longer = f"{_format.share(abs(excess))} {'longer' if excess > 0 else 'shorter'} than"
-        yield f"prompts {longer if excess else 'as long as'} planned"
-    cached = column(run.requests, "cached_tokens")
+    cached, counted = column(run.requests, "cached_tokens"), column(run.requests, "prompt_tokens_server")
     if cached.sum() > 0 and counted.sum() > 0:
         yield f"{_format.share(float(cached.sum() / counted.sum()))} of the prompt tokens from the server's cache"
+
+
+def prompts(run: Run) -> str:
+    """How far the prompts that the server counted are from their planned tokens, request by request."""
+    counted, planned = (number(run.requests, name) for name in ("prompt_tokens_server", "prompt_tokens"))
+    off = np.abs(counted / planned - 1)[np.isfinite(counted) & (planned > 0)]
+    if not off.any():
+        return "as long as planned" if len(off) else ""
+    middle, worst = (_format.share(quantile(off, q)) for q in (0.5, 0.99))
+    return f"off by {middle} of the planned tokens at the median, p99 {worst}"
 
 
 def _values(run: Run, name: str) -> list[tuple[str, int]]:

@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, urlsplit
 import msgspec
 import numpy as np
 
-from harness.api import Content, LearningContent, RecordedContent, Request, TextContent
+from harness.api import Content, ExactWords, RecordedContent, Request, TextContent
 from harness.data.storage import write_json
 from harness.errors import UsageError
 from harness.version import __version__
@@ -28,7 +28,6 @@ PATHS: Mapping[Api, str] = {"chat": "/chat/completions", "completions": "/comple
 SALT_TOKENS = 4
 SMALL_VOCABULARY = 1000  # no model in use has fewer tokens
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_SYLLABLES = ("ba", "do", "fi", "gu", "ke", "la", "mo", "ni", "pu", "ra", "se", "ti", "vo", "wa", "ya", "ze")
 
 
 _SHORTER = "answers may be shorter than requested"
@@ -44,7 +43,7 @@ class RequestFormat:
     it where it is left open). `length_field` is the field that bounds the answer. `temperature`, `top_p`, `seed`
     and `stop` are sent only when named. `extra` is merged into the body last, `headers` likewise into the headers.
     `salt` opens every prompt, so that a prefix cache that an earlier run has warmed does not help; None leaves it
-    out. `overhead_tokens` is what the server adds to every prompt (template, salt): it is taken off the planned
+    out. `overhead_tokens` is what the server adds to every prompt (template): it is taken off the planned
     text. `affinity` names the session of a request in headers, for routers that keep conversations together.
     """
 
@@ -198,18 +197,24 @@ def salted_ids(content: Content, request: Request, ask: RequestFormat) -> np.nda
     size = ask.vocab_size or SMALL_VOCABULARY
     ids = content.token_ids(_shortened(request, ask), size)
     if ask.salt is not None:
-        drawn = hashlib.sha256(ask.salt.encode()).digest()
-        ids, count = ids.copy(), min(SALT_TOKENS, len(ids))
-        ids[:count] = [int.from_bytes(drawn[4 * i : 4 * i + 4]) % min(size, SMALL_VOCABULARY) for i in range(count)]
+        ids, drawn = ids.copy(), _drawn(ask.salt)[: len(ids)]
+        ids[: len(drawn)] = [number % min(size, SMALL_VOCABULARY) for number in drawn]
     return ids
 
 
 def salted_text(content: Content, request: Request, ask: RequestFormat) -> str:
-    """The prompt as text, the words of the salt before it; shorter by what the server adds."""
+    """The prompt as text, shorter by what the server adds; the salt stands behind a first word that is always the same.
+
+    So the end of a template and what follows it are the same tokens in every prompt, and what is added is constant.
+    """
     assert isinstance(content, TextContent)  # the probe has seen to it
-    learns = isinstance(content, LearningContent)  # then it has learned the overhead too
-    text = content.text(request if learns else _shortened(request, ask))
-    return text if ask.salt is None else f"{salt_words(ask.salt)} {text}"
+    return content.text(_shortened(request, ask), (0, *(() if ask.salt is None else _drawn(ask.salt))))
+
+
+def _drawn(salt: str) -> list[int]:
+    """`SALT_TOKENS` numbers that belong to a salt."""
+    drawn = hashlib.sha256(salt.encode()).digest()
+    return [int.from_bytes(drawn[4 * i : 4 * i + 4]) for i in range(SALT_TOKENS)]
 
 
 def _shortened(request: Request, ask: RequestFormat) -> Request:
@@ -217,13 +222,6 @@ def _shortened(request: Request, ask: RequestFormat) -> Request:
     if not ask.overhead_tokens:
         return request
     return replace(request, prompt_tokens=max(1, request.prompt_tokens - ask.overhead_tokens))
-
-
-def salt_words(salt: str) -> str:
-    """Two made-up words that belong to a salt."""
-    drawn = hashlib.sha256(salt.encode()).digest()[:4]
-    parts = [_SYLLABLES[byte >> 4] + _SYLLABLES[byte & 15] for byte in drawn]
-    return f"{parts[0]}{parts[1]} {parts[2]}{parts[3]}"
 
 
 def fixed_headers(key: str | None, *, stream: bool = True) -> list[tuple[str, str]]:
@@ -342,16 +340,20 @@ class Dropped(NamedTuple):
 class Capabilities:
     """Result of the probe. `ask` is the request format from now on. None: not found out.
 
-    `requests` are those that found it. `lessons` teach a content what the server counts. `overhead_tokens` is what the
-    server counts beyond the planned prompt. `at_root`: the routes of the server stand beside the `/v1` of its URL.
-    `warnings` are sentences for the user. `ignore_eos` in `describe`: whether the server accepts it, None if not sent.
+    `requests` are those that found it. `words` are a token each for the server; else `lessons` teach a content what it
+    counts. `overhead_tokens` is what the server counts beyond the planned prompt, `turn_tokens` what it counts in a
+    chat beyond their texts for an answer and the message behind it. `at_root`: the routes of the server stand beside
+    the `/v1` of its URL. `warnings` are sentences for the user. `ignore_eos` in `describe`: whether the server accepts
+    it, None if not sent.
     """
 
     ask: RequestFormat = field(default_factory=RequestFormat)
     requests: tuple[Sent, ...] = ()
     lessons: tuple[Lesson, ...] = ()
     dropped: tuple[Dropped, ...] = ()
+    words: ExactWords | None = None
     overhead_tokens: int | None = None
+    turn_tokens: int | None = None
     at_root: bool = False
     max_model_len: int | None = None
     server: str | None = None
@@ -369,6 +371,7 @@ class Capabilities:
             "server": self.server,
             "kind": self.kind,
             "prompt_overhead_tokens": self.overhead_tokens,
+            "turn_overhead_tokens": self.turn_tokens,
         }
 
 

@@ -210,22 +210,35 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
     return shares
 
 
-async def by_server(control: ControlClient, model: str) -> list[Counter]:
-    """Return the counter that asks `/tokenize` of the server in the form that it answers to; none without one."""
+async def tokenizer(control: ControlClient, model: str) -> Callable[[str, str], Awaitable[object]] | None:
+    """Return what asks `/tokenize` of the server in the form that it answers to (None: it has none).
 
-    async def tokens(text: str, form: str, **fields: object) -> int | None:
-        status, answer = await control.fetch(url, "tokens of an answer", {form: text, **fields})
-        return tokenized(answer) if status == 200 else None
+    It takes a text and what it is asked for; its answer is None where the server refuses.
+    """
+
+    async def asked(text: str, purpose: str, form: str, **fields: object) -> object:
+        status, answer = await control.fetch(url, purpose, {form: text, **fields})
+        return answer if status == 200 else None
 
     url = control.beside("/tokenize")
-    by_form = (
-        partial(tokens, form="prompt", model=model, add_special_tokens=False),
-        partial(tokens, form="content", add_special=False),
-    )
-    for count_tokens in by_form:
-        if await count_tokens("one two"):
-            return [("server tokenizer", count_tokens)]
-    return []
+    for ask in (
+        partial(asked, form="prompt", model=model, add_special_tokens=False),
+        partial(asked, form="content", add_special=False),
+    ):
+        if tokenized(await ask("one two", "tokenizer")):
+            return ask
+    return None
+
+
+async def by_server(control: ControlClient, model: str) -> list[Counter]:
+    """Return the counter that asks `/tokenize` of the server; none without one."""
+    if (ask := await tokenizer(control, model)) is None:
+        return []
+
+    async def tokens(text: str) -> int | None:
+        return tokenized(await ask(text, "tokens of an answer"))
+
+    return [("server tokenizer", tokens)]
 
 
 def local(path: str) -> Counter:
@@ -297,6 +310,14 @@ async def _first(counters: list[Counter], text: str) -> tuple[CountedBy, int] | 
         if tokens and tokens <= most(len(text)):
             return by, tokens
     return None
+
+
+def token_ids(found: object) -> list[int] | None:
+    """The ids in an answer of `/tokenize`; None where it has none."""
+    tokens = found.get("tokens") if isinstance(found, dict) else found
+    if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
+        return None
+    return tokens
 
 
 def tokenized(found: object) -> int | None:

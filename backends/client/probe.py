@@ -1,15 +1,17 @@
 """Probes a server before the run: which fields it accepts and how it answers. Refused fields are left out and noted.
 
-A short probe asks for its models and sends one request with all fields, and where prompts are text of unknown length
-a second one; a field that is refused costs one more.
+A short probe asks for its models and sends one request with all fields; a field that is refused costs one more. Where
+prompts are text it finds words of one token by the server's `/tokenize`, and measures what a template adds to them; of
+a server without one it learns from a second request.
 """
 
 import re
 import ssl as ssl_module
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backends.client import shapes
+from backends.client import counting, shapes
 from backends.client.body import (
     FIELDS,
     PATHS,
@@ -21,12 +23,13 @@ from backends.client.body import (
     Mode,
     RequestFormat,
     changed,
+    salted_text,
 )
 from backends.client.control import ControlClient, ProbeResponse
 from backends.client.discover import model_of
 from backends.client.secrets import Redaction
 from backends.client.target import without_version
-from harness.api import Content, LearningContent, RecordedContent, Request, TextContent
+from harness.api import Content, ExactWords, LearningContent, RecordedContent, Request, TextContent
 from harness.errors import BackendError, NotReady, UsageError
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 32, 8
@@ -52,12 +55,15 @@ LONGER = 96
 LONG = 1000
 """Prompt tokens of the one that does so after a short one: what is around a text and what a word is, separately."""
 
+SEARCH_CALLS, SEARCH_S = 100, 10.0
+"""Most questions to the server's tokenizer, and how long they may take; beyond them lengths are learned from counts."""
+
 _ABOUT_IDS = "prompt|string|str_type|token|integer|list|array"
 _AS_TEXT = "prompts are sent as text, so their lengths in tokens may differ from the plan"
 _UNVERIFIED = "the server does not report prompt tokens: prompt lengths are unverified"
 _NO_TEXT = (
-    "This content has no text, and chat accepts only text; give --content calibrated, "
-    "--content text:tokenizer=PATH, or api=completions, which accepts token ids."
+    "This content has no text, and chat accepts only text; give --content text, or "
+    " api=completions, which accepts token ids."
 )
 
 
@@ -113,7 +119,9 @@ class _Prober:
     dropped: list[Dropped] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     lessons: list[Lesson] = field(default_factory=list)
+    words: ExactWords | None = None
     overhead_tokens: int | None = None
+    turn_tokens: int | None = None
     max_model_len: int | None = None
     attempts: int = 0
     bare: bool = False
@@ -229,10 +237,7 @@ class _Prober:
 
     def _to_text(self) -> bool:
         if not isinstance(self.content, TextContent):
-            raise UsageError(
-                "The server does not accept token ids, and this content has no text; give --content calibrated or "
-                "--content text:tokenizer=PATH."
-            )
+            raise UsageError("The server does not accept token ids, and this content has no text; give --content text.")
         self.dropped.append(Dropped("token ids", _AS_TEXT))
         self.ask = replace(self.ask, prompt="text")
         return True
@@ -303,8 +308,10 @@ class _Prober:
             ask=self.ask,
             requests=tuple(self.control.sent),
             lessons=tuple(self.lessons),
+            words=self.words,
             dropped=dropped,
             overhead_tokens=self.overhead_tokens,
+            turn_tokens=self.turn_tokens,
             at_root=at_root,
             max_model_len=self.max_model_len,
             server=None if server is None else self.control.brief(server),
@@ -320,18 +327,69 @@ class _Prober:
         return cost
 
     async def correct(self, request: Request, counted: int | None) -> None:
-        """Calibrate the content by the server's counts, or note the overhead; warn where neither works.
+        """Make prompts of words of one token each, or calibrate the content by the server's counts, and note what it
+        adds; warn where neither works.
 
-        The server `counted` so many tokens of the prompt of this request. At most one more is sent.
+        The server `counted` so many tokens of the prompt of this request.
         """
         if counted is None:
             self.warnings.append(_UNVERIFIED)
         elif isinstance(self.content, RecordedContent):
             return
-        elif self.ask.prompt == "text" and isinstance(self.content, LearningContent):
-            await self._hint(self.content, Lesson(self.content.text(request), request.prompt_tokens, counted))
+        elif self.ask.prompt == "text" and isinstance(self.content, LearningContent) and self.content.words is None:
+            lesson = Lesson(salted_text(self.content, request, self.ask), request.prompt_tokens, counted)
+            if not await self._exact(self.content):
+                await self._hint(self.content, lesson)
         else:
             await self._overhead(request.prompt_tokens, counted)
+
+    async def _exact(self, content: LearningContent) -> bool:
+        """Whether the content has words of one token each by the server's tokenizer, and its counts agree."""
+        begun_s, (words, calls) = time.monotonic(), await self._search(content)
+        content.use(words)
+        longest = LONG if self.max_model_len is None else min(LONG, self.max_model_len // 2)
+        short, long = [await self._count(n) if words else None for n in (PROMPT_TOKENS, longest)]
+        if short is None or long is None or long - short != longest - PROMPT_TOKENS:
+            content.use(None)
+            self.warnings.append("lengths: learned from what the server counts; their error per request is reported")
+            return False
+        self.words, self.overhead_tokens = words, short - PROMPT_TOKENS
+        self.ask = replace(self.ask, overhead_tokens=self.overhead_tokens)
+        self.turn_tokens = await self._turn(content) if self.ask.api == "chat" else None
+        self.warnings.append(
+            f"lengths: exact by the server's /tokenize ({calls} calls, {time.monotonic() - begun_s:.2g} s); tokens "
+            f"that the server adds to each prompt (template), taken off: {self.overhead_tokens}"
+        )
+        return True
+
+    async def _search(self, content: LearningContent) -> tuple[ExactWords | None, int]:
+        """Words of one token each, and how many texts the server's tokenizer was asked for; None without any."""
+        begun_s, calls, questions = time.monotonic(), 0, content.search()
+        try:
+            ask, text = await counting.tokenizer(self.control, self.ask.model), next(questions)
+            while ask is not None and calls < SEARCH_CALLS and time.monotonic() - begun_s < SEARCH_S:
+                calls += 1
+                text = questions.send(counting.token_ids(await ask(text, "tokens of words")) or ())
+        except BackendError:
+            pass
+        except StopIteration as end:
+            return end.value, calls
+        return None, calls
+
+    async def _turn(self, content: LearningContent) -> int | None:
+        """What the server adds for an answer and the message behind it; None where it is not always the same."""
+        request = Request(-2000, 0.0, PROMPT_TOKENS, 1)
+        text = content.text(request, (0,))
+        fields = Builder(replace(self.ask, stream=False), content, self.key).fields(request)
+        counts = []
+        for answers in (1, 2):
+            roles = ("user", *("assistant", "user") * answers)
+            body = {**fields, "messages": [{"role": role, "content": text} for role in roles]}
+            _, answer = await self.control.fetch(self.control.at(PATHS["chat"]), "prompt lengths", body)
+            usage = shapes.inside(shapes.inside(answer).get("usage"))
+            counts.append((shapes.whole(usage.get("prompt_tokens")) or 0) - len(roles) * PROMPT_TOKENS)
+        first, second = counts[0] - (self.overhead_tokens or 0), counts[1] - counts[0]
+        return first if first == second else None
 
     async def _overhead(self, planned: int, counted: int) -> None:
         """Note what the server adds to every prompt, where it is the same for a longer one."""
@@ -348,7 +406,7 @@ class _Prober:
         self.ask = replace(self.ask, overhead_tokens=overhead)
         self.overhead_tokens = overhead if same else None
         if overhead > 0:
-            note = f"{overhead} tokens are added to every prompt (template, salt)"
+            note = f"{overhead} tokens are added to every prompt (template)"
             self.warnings.append(f"{note}; the planned text is that much shorter")
 
     async def _hint(self, content: LearningContent, lesson: Lesson) -> None:
@@ -359,28 +417,28 @@ class _Prober:
         longest, warned = LONG, len(self.warnings)
         if self.max_model_len is not None:  # a text of this language may have several times the tokens
             longest = min(LONG, int(self.max_model_len / 2 * min(1.0, lesson.planned / lesson.counted)))
-        if await self._count(longest) is not None:
-            self._learn(content, lesson)
+        text = salted_text(content, _of_length(longest), self.ask)
+        if (counted := await self._count(longest)) is not None:
+            self.lessons = [Lesson(text, longest, counted), lesson]
+            for each in self.lessons:
+                content.observe(*each)
         elif len(self.warnings) == warned:
             self.warnings.append(_UNVERIFIED)
 
     async def _count(self, planned: int) -> int | None:
         """Return the server's count of another prompt, if that fits its context; add a warning where that fails."""
-        request, content = Request(-1000, 0.0, planned, 1), self.content
         if self.max_model_len is not None and 2 * planned > self.max_model_len:
             return None
-        builder = Builder(self.ask, content, self.key)
-        response = await self.control.ask(builder, request, PATHS[self.ask.api], "prompt lengths")
-        counted = response.prompt_tokens
+        builder = Builder(self.ask, self.content, self.key)
+        response = await self.control.ask(builder, _of_length(planned), PATHS[self.ask.api], "prompt lengths")
         if response.status != 200:
             how = f"got status {response.status}" if response.status else "broke off"
             note = f"{self.control.where} answers, but the request for the length of {planned} prompt tokens {how}"
             self.warnings.append(f"{note}: {self.control.quoted(response.words)}; prompt lengths may be inexact")
             return None
-        if counted is not None and self.ask.prompt == "text" and isinstance(content, LearningContent):
-            self._learn(content, Lesson(content.text(request), planned, counted))
-        return counted
+        return response.prompt_tokens
 
-    def _learn(self, content: LearningContent, lesson: Lesson) -> None:
-        content.observe(*lesson)
-        self.lessons.append(lesson)
+
+def _of_length(prompt_tokens: int) -> Request:
+    """A request that is not of the run."""
+    return Request(-1000, 0.0, prompt_tokens, 1)

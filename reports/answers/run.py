@@ -98,6 +98,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     yield "Requests", _rows.counts(info)
     if is_remote(run):
         yield "Misses", _data.missed(_data.measured(run))
+        yield "Prompts", _sending.prompts(run)
     yield "Sending", _sending.fidelity(info)
     if info.virtual:
         yield "Client floor", "none: time is simulated"

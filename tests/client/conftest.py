@@ -5,7 +5,7 @@ import importlib.util
 import ssl
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -39,7 +39,7 @@ class Words:
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
         return np.arange(request.id, request.id + request.prompt_tokens, dtype=np.int64) % vocab_size
 
-    def text(self, request: Request) -> str:
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:  # noqa: ARG002  # of the protocol
         return " ".join(f"w{request.id}x{i}" for i in range(request.prompt_tokens))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ class Plain:
         shared = len(request.prefix_ids) * request.prefix_block_tokens
         return np.array([7 if i < shared else request.id for i in range(request.prompt_tokens)]) % vocab_size
 
-    def text(self, request: Request) -> str:
-        return " ".join(f"w{i}" for i in self.token_ids(request, 100))
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:
+        words = [f"w{i}" for i in self.token_ids(request, 100)]
+        return " ".join([*(f"o{i}" for i in opening), *words[len(opening) :]])
 
 
 def sent(ask: RequestFormat, request: Request = SHARING[0], key: str | None = None) -> tuple[dict[str, str], dict]:
@@ -40,7 +42,7 @@ def test_a_chat_asks_for_one_message_with_the_fields_of_a_chat() -> None:
     headers, body = sent(RequestFormat(model="m"), key="k123")
 
     assert {
-        "model": "m", "messages": [{"role": "user", "content": Plain().text(SHARING[0])}], "stream": True,
+        "model": "m", "messages": [{"role": "user", "content": Plain().text(SHARING[0], (0,))}], "stream": True,
         "stream_options": {"include_usage": True, "continuous_usage_stats": True}, "max_completion_tokens": 4,
         "ignore_eos": True,
     } == body  # fmt: skip
@@ -106,11 +108,8 @@ def test_a_salt_changes_every_prompt_and_leaves_its_sharing(prompt: str) -> None
     unsalted, one, again, other = prompts(None), prompts("a"), prompts("a"), prompts("b")
 
     assert one == again and one[0] != other[0] and one[0] != unsalted[0]
-    if prompt == "ids":
-        assert one[0][:8] == one[1][:8] and one[0][8:] == unsalted[0][8:] and 12 == len(one[0])
-    else:
-        shared = " ".join(unsalted[0].split()[:8])
-        assert one[0].endswith(unsalted[0]) and one[0].split(shared)[0] == one[1].split(shared)[0]
+    salted, first, plain = (p if prompt == "ids" else p.split() for p in (one[0], one[1], unsalted[0]))
+    assert salted[:8] == first[:8] and salted[8:] == plain[8:] and 12 == len(salted)
 
 
 def test_what_the_server_adds_is_taken_off() -> None:

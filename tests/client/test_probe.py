@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from aiohttp import web
 from backends.client import control
 from backends.client.body import Capabilities, Mode, RequestFormat, Shared
 from backends.client.probe import probe
-from harness.api import Request
+from harness.api import ExactWords, Request
 from harness.errors import BackendError, NotReady, UsageError
 
 
@@ -48,6 +48,8 @@ class Server:
     status: int = 200
     failing: Mapping[int, int] = field(default_factory=dict)
     entry: Mapping[str, object] = field(default_factory=dict)
+    tokenizer: str | None = None
+    questions: int = 0
     bodies: list[dict] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
@@ -70,12 +72,19 @@ class Server:
             await asyncio.sleep(0.02)
         return response
 
+    async def tokenize(self, request: web.Request) -> web.StreamResponse:
+        """In the one form that it takes, by another tokenizer where `a_word` is not 1."""
+        self.questions += 1
+        text = (await request.json()).get(self.tokenizer, "")
+        return web.json_response({"tokens": [7] * len(text.split())} if self.tokenizer else {}, status=200)
+
     def prompt_tokens(self, body: Mapping) -> int | None:
         """None for token ids that it does not take."""
-        prompt = body["messages"][0]["content"] if "messages" in body else body["prompt"]
+        turns = body.get("messages", ())
+        prompt = " ".join(m["content"] for m in turns) if turns else body["prompt"]
         if isinstance(prompt, list):
             return len(prompt) + self.template if self.takes_ids else None
-        return round(len(prompt.split()) * self.a_word) + self.template
+        return round(len(prompt.split()) * self.a_word) + self.template + 9 * max(0, len(turns) - 1)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -100,11 +109,13 @@ class Server:
             return web.json_response({"error": {"message": self.why}}, status=status, headers=self.more)
         probed = next((body[name] for name in self.obeys.split() if name in body), 100)
         tokens = min(probed, 3) if self.ends_early and not body.get("min_tokens") else probed
-        return await self.write(request, counted, tokens, options)
+        return await self.write(request, counted, tokens, options, streams=self.streams and body["stream"])
 
-    async def write(self, request: web.Request, counted: int, tokens: int, options: Mapping) -> web.StreamResponse:
+    async def write(
+        self, request: web.Request, counted: int, tokens: int, options: Mapping, *, streams: bool
+    ) -> web.StreamResponse:
         usage = {"prompt_tokens": counted, "completion_tokens": tokens}
-        if not self.streams:
+        if not streams:
             return web.json_response({"choices": [{"text": "x " * tokens, "finish_reason": "length"}], "usage": usage})
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Server": "small/1"})
         await response.prepare(request)
@@ -139,7 +150,7 @@ class Ids:
 class Words(Ids):
     """A word a token."""
 
-    def text(self, request: Request) -> str:
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:  # noqa: ARG002  # of the protocol
         return "w " * request.prompt_tokens
 
 
@@ -147,9 +158,16 @@ class Learner(Words):
     """Learns how many tokens a word is, from one count."""
 
     a_word: float = 1.0
+    words: ExactWords | None = None
 
-    def text(self, request: Request) -> str:
-        return "w " * max(1, round(request.prompt_tokens / self.a_word))
+    def search(self) -> Generator[str, Sequence[int], ExactWords | None]:
+        return ExactWords("", " ", ("w",)) if len((yield "w w w")) == 3 else None
+
+    def use(self, words: ExactWords | None) -> None:
+        self.words = words
+
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:  # noqa: ARG002  # of the protocol
+        return "w " * max(1, round(request.prompt_tokens / (1.0 if self.words else self.a_word)))
 
     def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:  # noqa: ARG002  # of the protocol
         self.a_word *= prompt_tokens_server / prompt_tokens
@@ -164,6 +182,8 @@ def probed() -> Callable[..., Capabilities]:
     ) -> Capabilities:
         app, version = web.Application(), "" if root else "/v1"
         app.router.add_get(f"{version}/models", server.list)
+        if server.tokenizer is not None:
+            app.router.add_post("/tokenize", server.tokenize)
         app.router.add_post(f"{version}/completions", server.answer)
         app.router.add_post(f"{version}/chat/completions", server.answer)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
@@ -252,7 +272,7 @@ def test_token_ids_are_sent_where_they_are_taken(probed: Callable) -> None:
 
     assert "text" == refused.ask.prompt and "token ids" == refused.dropped[0].field
     assert "text" == probed(Server(), api="completions", prompt="text").ask.prompt
-    with pytest.raises(UsageError, match="--content calibrated"):
+    with pytest.raises(UsageError, match="give --content text"):
         probed(Server(takes_ids=False), Ids(), api="completions")
 
 
@@ -284,7 +304,7 @@ def test_a_content_with_a_tokenizer_keeps_its_ids(probed: Callable) -> None:
 
 def test_a_chat_needs_a_content_with_text(probed: Callable) -> None:
     """The mistake would show as an error of every request."""
-    with pytest.raises(UsageError, match="accepts only text; give --content calibrated"):
+    with pytest.raises(UsageError, match="accepts only text; give --content text"):
         probed(Server(), Ids(), api="chat")
 
 
@@ -318,6 +338,30 @@ def test_a_content_that_learns_is_taught(probed: Callable) -> None:
     found = probed(Server(a_word=2.0), content, api="chat")
 
     assert [2.0, 2.0] == [round(lesson.counted / lesson.planned, 1) for lesson in found.lessons]
+
+
+@pytest.mark.parametrize("form", ["prompt", "content"])
+def test_prompts_are_exact_by_the_tokenizer_of_the_server(form: str, probed: Callable, tmp_path: Path) -> None:
+    """Prompts of 50 tokens would be off by a seventh, or each run of a sweep would ask for all words again."""
+    content = Learner()
+    found = probed(Server(template=13, tokenizer=form), content, api="chat")
+    Shared(tmp_path / "probe.json", ["u"], RequestFormat(), {}).write([found])
+
+    [again] = Shared(tmp_path / "probe.json", ["u"], RequestFormat(), {}).read()
+
+    assert ExactWords("", " ", ("w",)) == content.words == again.words
+    assert (13, 13, 18, ()) == (found.overhead_tokens, found.ask.overhead_tokens, found.turn_tokens, found.lessons)
+    assert re.match(r"lengths: exact by the server's /tokenize \(1 calls, .* s\)", found.warnings[-1])
+
+
+@pytest.mark.parametrize("a_word", [2.0, 1.01])
+def test_a_tokenizer_that_is_not_the_one_of_the_model_is_not_believed(a_word: float, probed: Callable) -> None:
+    """A proxy may answer for a model of another tokenizer: every prompt would be longer than planned."""
+    content = Learner()
+    found = probed(Server(a_word=a_word, tokenizer="prompt"), content, api="chat")
+
+    assert (None, None, 0) == (content.words, found.words, found.ask.overhead_tokens)
+    assert 2 == len(found.lessons) and any("lengths: learned from" in warning for warning in found.warnings)
 
 
 def test_a_server_without_usage_is_reported(probed: Callable) -> None:
@@ -500,7 +544,13 @@ def test_a_server_without_the_routes_and_one_without_tls_are_named() -> None:
         (Words(), Server(), "chat", "short", ["models", "fields"]),
         (Words(), Server(usage=None), "chat", "short", ["models", "fields"]),
         (Words(), Server(template=13), "chat", "short", ["models", "fields", "prompt lengths"]),
-        (Learner(), Server(template=13, a_word=1.3), "chat", "short", ["models", "fields", "prompt lengths"]),
+        (
+            Learner(),
+            Server(template=13, a_word=1.3),
+            "chat",
+            "short",
+            ["models", "fields", "tokenizer", "tokenizer", "prompt lengths"],
+        ),
         (Words(), Server(refuse=("seed",)), "chat", "short", ["models", "fields", "fewer fields"]),
         (Words(), Server(refuse=("ignore_eos",), say="no"), "chat", "short", ["models", "fields", "fewer fields"]),
         (Words(), Server(), "chat", "off", []),
@@ -513,7 +563,7 @@ def test_the_probe_sends_few_requests_and_lists_them(
     found = probed(server, content, api=api, mode=mode, model="m", seed=1)
 
     assert requests == [sent.purpose for sent in found.requests]
-    assert len(server.headers) + len(server.bodies) == len(requests)
+    assert len(server.headers) + len(server.bodies) == len(requests) - requests.count("tokenizer")
     assert 2 >= len(server.bodies)
 
 
@@ -547,7 +597,7 @@ def test_a_fault_in_the_probe_is_called_what_it_is(probed: Callable, status: int
     assert re.search(
         rf"/v1 answers, but the request for the length of 1000 .* {how}.*may be inexact", found.warnings[-1]
     )
-    assert [200, 200, status] == [sent.status for sent in found.requests]
+    assert [200, 200, 404, 404, status] == [sent.status for sent in found.requests]
 
 
 @pytest.mark.parametrize("context", [512, 2048, 8192])
@@ -558,7 +608,7 @@ def test_a_text_of_many_tokens_is_learned_within_the_context(probed: Callable, c
         Server(a_word=4.0, template=7, context=context, entry={"max_model_len": context}), content, api="chat"
     )
 
-    assert [200] * 3 == [sent.status for sent in found.requests]
+    assert [200, 200, 404, 404, 200] == [sent.status for sent in found.requests]
     assert 2 == len(found.lessons)
 
 

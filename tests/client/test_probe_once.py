@@ -7,7 +7,7 @@ import pytest
 from harness.data.folder import load
 
 TRAFFIC = ("--lengths", "fixed:prompt=30,output=2", "--requests", "4", "--rate", "50", "--calibrate", "off")
-UNMEASURED = ["models", "fields", "prompt lengths"]
+UNMEASURED = ["models", "fields", "tokenizer", "tokenizer", "prompt lengths"]
 
 
 def _unmeasured(server: object, name: str = "calm") -> int:
@@ -35,7 +35,7 @@ def test_a_run_probes_as_configured_and_reports_it(
     assert sent == len(requested)
     if mode == "short":
         assert UNMEASURED == [one["purpose"] for one in facts["requests"]]
-        assert "probed (short) by 3 unmeasured requests: models, fields, prompt lengths" in err
+        assert "probed (short) by 5 unmeasured requests: models, fields, tokenizer (2), prompt lengths" in err
     if mode == "off":
         assert [] == [seen for seen in server.seen if seen.path.endswith("/models")]
         assert "not probed (probe=off)" in err
@@ -51,7 +51,7 @@ def test_a_sweep_probes_once(scripted: Callable, run_here: Callable) -> None:
     runs = [load(f"out/points/rate={rate}/seed-0") for rate in (40, 60)]
 
     assert code in (0, 4), err
-    assert (2, 8) == (_unmeasured(server), len(server.of("calm", measured=False)) - 2)
+    assert (2, 10) == (_unmeasured(server), len(server.of("calm", measured=False)) - 2)
     assert 1 == sum(run.info.backend["probe"]["reused"] for run in runs)
     lengths = {n for run in runs for n in run.requests["prompt_tokens_server"].to_pylist()}
     assert {30} == lengths, "what the first run learned of lengths was lost"

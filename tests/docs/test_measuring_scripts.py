@@ -20,6 +20,7 @@ SMALLEST = {
     "latency_beside_measurements": "{data}/profiles",
     "length_comparison": "--systems 1 --comparisons 8", "one_run_interval": "--seeds 5 --workers 1",
     "overload_random": "--systems 1 --seeds 1",
+    "prompt_lengths": "builtin-4096 --requests 2",
     "random_systems": "--file x --systems 1 --searches 1 --truth 6000",
     "server_lateness": "--streams 5 --tokens 10",
     "session_intervals": "--cases 1 --runs 2",

@@ -87,7 +87,7 @@ def send(
     sent = Sent()
 
     async def main() -> None:
-        await backend.open(make("content", "calibrated"))
+        await backend.open(make("content", "text"))
         count = len(hosts) or 1
         senders = Senders(backend, path, count, None, 5.0, sent, Live(total=len(times_s)), sent.started, hosts)
         try:

@@ -139,7 +139,7 @@ def sent(
 
     async def main() -> Outcome:
         backend = OpenAI(url=url)
-        await backend.open(make("content", "calibrated"))
+        await backend.open(make("content", "text"))
         senders = Senders(backend, path, 2, None, 5.0, taken, Live(total=requests), begun=lambda _: None)
         try:
             await senders.open()

@@ -139,7 +139,7 @@ class FixedTexts:
     texts: tuple[str, ...]
     ids: tuple[tuple[int, ...], ...]
 
-    def text(self, request: Request) -> str:
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:  # noqa: ARG002  # of the protocol
         return self.texts[request.id % len(self.texts)]
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:  # noqa: ARG002  # they are what they are

@@ -80,6 +80,16 @@ def test_prompts_of_token_ids_have_the_requested_length(client, kit):
     assert 0 == received[0].describe["capabilities"]["prompt_overhead_tokens"]
 
 
+def test_chats_have_exactly_the_planned_tokens_by_the_servers_own_tokenizer(client, kit):
+    """If this failed, prompts of 50 tokens would be off by a seventh, each its own way."""
+    planned = [50, 51, 200, 1000]
+    requests = [Request(i, 0.0, n, 5, prefix_ids=(3,) * (i % 2)) for i, n in enumerate(planned)]
+    received = asyncio.run(kit.listen(client("bytes", "chat", salt="auto"), make("content", "text"), requests))
+
+    assert planned == [one.ended.prompt_tokens_server for one in received]
+    assert any("lengths: exact by the server's /tokenize" in note for note in received[0].describe["notes"])
+
+
 @APIS
 def test_text_that_comes_in_fewer_chunks_than_tokens_is_counted_by_tokens(client, content, kit, api):
     """If this failed, chunks would be counted as tokens where a vocabulary breaks off inside characters."""

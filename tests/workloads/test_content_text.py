@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from harness.api import Request
 from harness.errors import UsageError
 from harness.registry import make
-from workloads.content.text import FEWEST_WORDS, Text
+from workloads.content._words import FEWEST_WORDS
+from workloads.content.text import Text
 
 tokenizers = pytest.importorskip("tokenizers")
 from tokenizers import (  # noqa: E402  # after the skip
@@ -178,8 +179,8 @@ def test_texts_that_share_nothing_are_different(name: str, built: Any) -> None:
     text = content(path)
     one, two = (np.array(encoded(path, text.text(request(600, number=i)))) for i in (1, 2))
 
-    assert np.mean(one == two) < 2 / len(text.pool.words)
-    assert len(text.pool.words) >= FEWEST_WORDS
+    assert np.mean(one == two) < 2 / len(text.words.words)
+    assert len(text.words.words) >= FEWEST_WORDS
 
 
 def test_without_special_tokens_the_bare_text_has_the_count(built: Any) -> None:
@@ -200,7 +201,7 @@ def test_words_that_merge_with_a_neighbour_are_not_used(built: Any, tmp_path: Pa
     made = Tokenizer(models.BPE(vocabulary, merges))
     made.normalizer = normalizers.Replace(" ", "▁")
     made.save(str(tmp_path / "merging.json"))
-    words = set(content(tmp_path / "merging.json").pool.words)
+    words = set(content(tmp_path / "merging.json").words.words)
 
     assert "c" not in words
     assert 1 == len({"a", "b"} & words)
@@ -222,7 +223,7 @@ def test_wrong_tokenizers_are_one_sentence(built: Any, tmp_path: Path) -> None:
 
     for spec, words in {
         f"text:{tmp_path}": "No tokenizer",
-        f"text:{tmp_path}/numbers.json": "has no 16 words .* use --content calibrated",
+        f"text:{tmp_path}/numbers.json": "has no 16 words .* leave it out",
     }.items():
         with pytest.raises(UsageError, match=words):
             make("content", spec)

@@ -1,12 +1,12 @@
 """The prompts of a trace as they were recorded: messages, tools and sampling fields, for servers of OpenAI's API."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from harness.api import Request
-from workloads.content.calibrated import Calibrated
+from workloads.content.text import Text
 from workloads.content.tokens import Tokens
 from workloads.readers._texts import Prompts
 
@@ -42,11 +42,11 @@ class Recorded:
     def fields(self, request: Request) -> Mapping[str, object]:
         """The fields of the body of a request; a request of none of the rows (a probe) has a prompt of plain words."""
         if request.id < 0:
-            return {"prompt": Calibrated(seed=self.seed).text(request)}
+            return {"prompt": Text(seed=self.seed).text(request)}
         assert self.prompts is not None  # the loader of a trace has seen to it
         return self.prompts.body(request.id)
 
-    def text(self, request: Request) -> str:
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:  # noqa: ARG002  nothing opens it
         """The prompt as one text: the contents of its messages, one below the other."""
         fields = self.fields(request)
         messages = fields.get("messages")

@@ -1,132 +1,66 @@
-"""Text with an exact token count under a given tokenizer, for servers that take text.
+"""Text with an exact number of tokens, for servers that take text.
 
-A text made of words that the tokenizer turns into one token each, whatever stands beside them, has as many tokens as
-words: exactly, by construction. The words are found in the vocabulary and tried out when the tokenizer is loaded: every
-ordered pair of them, and long random rows. For a tokenizer that splits at spaces, and for byte pair encoding over a
-whole text, pairs that hold make rows that hold: the first merge across the border of two words would be made in the
-pair as well. For any other kind the rows are the evidence.
+It is made of words that are one token each beside one another (see `_words`), under the tokenizer of a file or that of
+the server. Where neither is to be had, its length is corrected by what the server counts (see `_calibration`).
 """
 
 import hashlib
-import random
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from harness.api import Request
+from harness.api import ExactWords, Request
+from harness.bounds import Positive, check
 from harness.errors import UsageError
+from workloads.content._calibration import Calibration
+from workloads.content._words import FEWEST_WORDS, PARTS, WORDS, search
 from workloads.content.tokens import Tokens, busted
 
-MOST_WORDS, FEWEST_WORDS = 256, 16  # 16 words tell 16-token blocks apart by 64 bits
 CANDIDATES = 8192  # vocabularies list frequent tokens first; those of the first words are the plainest
-ROWS, ROW_WORDS = 8, 2000
 _WORD = re.compile(
     "(?:Ġ|▁|##)?([a-z]{1,16})"
 )  # marks of a leading space (byte-level, SentencePiece), of a continuation
-Encode = Callable[[str], list[int]]
+_PLAIN = ExactWords("", " ", WORDS)
+_PLACES = {word: i for i, word in enumerate(WORDS)}
 
 
-class Form(NamedTuple):
-    """How words are put together: what stands before the first, and between two."""
+class Vocabulary(NamedTuple):
+    """Word i is the token `ids[i]`; `opening` and `closing` are the special tokens around every text."""
 
-    lead: str
-    joint: str
-
-    def text(self, words: Iterable[str]) -> str:
-        joined = self.joint.join(words)
-        return self.lead + joined if joined else ""
-
-
-class TokenPool(NamedTuple):
-    """`words[i]` is the token `ids[i]`; `opening` and `closing` are the special tokens around every text."""
-
-    form: Form
-    words: tuple[str, ...]
     ids: tuple[int, ...]
     opening: tuple[int, ...]
     closing: tuple[int, ...]
     sha256: str
 
 
-def load(path: str, *, special: bool) -> TokenPool:
+def load(path: str, *, special: bool) -> tuple[ExactWords, Vocabulary]:
     """The words of a Hugging Face `tokenizer.json`; `special`: with the tokens that it adds around a text.
 
     Raises UsageError for a file that is none, and for a tokenizer without enough such words.
     """
     tokenizer, sha256 = open_tokenizer(path, "Content text")
-    form, words, ids = _found(path, tokenizer.get_vocab(with_added_tokens=False), _encoder(tokenizer, special=False))
-    around = _encoder(tokenizer, special=special)(form.text(words[:1]))
-    position = around.index(ids[0])
-    return TokenPool(form, words, ids, tuple(around[:position]), tuple(around[position + 1 :]), sha256)
-
-
-def _encoder(tokenizer: object, *, special: bool) -> Encode:
-    """One text at a time: batches would start threads, which a later fork does not survive."""
-    encode = tokenizer.encode  # type: ignore[attr-defined]  # the library ships no types for it
-    return lambda text: list(encode(text, add_special_tokens=special).ids)
-
-
-def _found(path: str, vocabulary: dict[str, int], encode: Encode) -> tuple[Form, tuple[str, ...], tuple[int, ...]]:
-    """The first form in which enough words hold."""
-    by_id = sorted(vocabulary.items(), key=lambda item: item[1])
+    by_id = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
     candidates = list(dict.fromkeys(m[1] for token, _ in by_id if (m := _WORD.fullmatch(token))))[:CANDIDATES]
-    for form in (Form(" ", " "), Form("", " "), Form("", "")):
-        usable = [
-            word for word in candidates if form.joint or len(word) == 1
-        ]  # glued words would merge; letters may not
-        pool = _apart(_single(usable, form, encode), form, encode)
-        if len(pool) < FEWEST_WORDS:
-            continue
-        words, rng = list(pool), random.Random(0)  # long rows of words must be their tokens too
-        rows = [rng.choices(words, k=ROW_WORDS) for _ in range(ROWS)]
-        if all(encode(form.text(row)) == [pool[word] for word in row] for row in rows):
-            return form, tuple(pool), tuple(pool.values())
-    raise UsageError(
-        f"The tokenizer '{path}' has no {FEWEST_WORDS} words that stay one token each beside one another, so no text "
-        "has an exact token count; use --content calibrated, which corrects its lengths by what the server counts."
-    )
-
-
-def _single(candidates: Sequence[str], form: Form, encode: Encode) -> dict[str, int]:
-    """Words (with their token) that are one and the same token at the start of a text and after themselves."""
-    pool: dict[str, int] = {}
-    used_ids: set[int] = set()
-    for word in candidates:
-        ids = encode(form.text([word] * 3))
-        if len(ids) == 3 and len(set(ids)) == 1 and ids[0] not in used_ids:  # two spellings may be one token
-            pool[word] = ids[0]
-            used_ids.add(ids[0])
-            if len(pool) == MOST_WORDS:
-                break
-    return pool
-
-
-def _apart(pool: dict[str, int], form: Form, encode: Encode) -> dict[str, int]:
-    """The words that keep their token beside every other; of two that do not, the one with more quarrels goes."""
-    while quarrels := _quarrels(pool, form, encode):
-        while quarrels:
-            worst = Counter(word for pair in quarrels for word in set(pair)).most_common(1)[0][0]
-            quarrels = [pair for pair in quarrels if worst not in pair]
-            pool = {word: token for word, token in pool.items() if word != worst}
-    return pool
-
-
-def _quarrels(pool: dict[str, int], form: Form, encode: Encode) -> list[tuple[str, str]]:
-    """Pairs of words that, in one order or the other, are not their two tokens."""
-
-    def holds(row: list[str]) -> bool:
-        return encode(form.text(row)) == [pool[word] for word in row]
-
-    pairs = []
-    for word in pool:
-        if not holds([part for other in pool for part in (word, other)] + [word]):
-            pairs += [(word, other) for other in pool if not holds([word, other, word])] or [(word, word)]
-    return pairs
+    searching = search(candidates)
+    try:
+        text = next(searching)
+        while True:  # one text at a time: batches would start threads, which a later fork does not survive
+            text = searching.send(tokenizer.encode(text, add_special_tokens=False).ids)
+    except StopIteration as end:
+        found: tuple[ExactWords, tuple[int, ...]] | None = end.value
+    if found is None:
+        raise UsageError(
+            f"The tokenizer '{path}' has no {FEWEST_WORDS} words that stay one token each beside one another, so no "
+            "text has an exact token count; leave it out, and lengths are corrected by what the server counts."
+        )
+    words, ids = found
+    around = tokenizer.encode(words.of(words.words[:1]), add_special_tokens=special).ids
+    position = around.index(ids[0])
+    return words, Vocabulary(ids, tuple(around[:position]), tuple(around[position + 1 :]), sha256)
 
 
 def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:
@@ -157,61 +91,118 @@ def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words that are one token each under `tokenizer`, the path of a Hugging Face `tokenizer.json`.
+    """Words that are one token each, so that a prompt has exactly `request.prompt_tokens` tokens.
 
-    Encoding `text(request)` gives exactly `token_ids(request, ...)`: `request.prompt_tokens` tokens, equal where
-    prefix ids are equal, so that a server shares what a simulator and an engine share. With `special` (the default,
-    as completion servers count) these include the tokens that the tokenizer adds around a text, such as a leading
-    beginning-of-text; with special=false encode without them. A closing special token ends the sharing of a prompt
-    that is all prefix one token early. A chat template adds tokens that are not counted here (`calibrated` learns
-    them). Which word stands where is drawn from `seed`, as in `tokens`; with `bust` no prompt begins like another.
-    The words (up to 256) are tried out beside one another when the tokenizer is loaded; needs `pip install
-    'goodput-bench[tokenizers]'`. Source: the vocabulary of the tokenizer, whose SHA-256 is in `facts`.
+    With `tokenizer`, the path of a Hugging Face `tokenizer.json` (needs `pip install 'goodput-bench[tokenizers]'`),
+    encoding `text(request)` gives exactly `token_ids(request, ...)`, equal where prefix ids are equal, so that a server
+    shares what a simulator and an engine share. With `special` (the default, as completion servers count) these include
+    the tokens that the tokenizer adds around a text, such as a leading beginning-of-text; with special=false encode
+    without them. A closing special token ends the sharing of a prompt that is all prefix one token early.
+
+    Without it the words are tried out by `/tokenize` of the server, before the run; what a template and special tokens
+    add is measured and taken off. Where the server has no `/tokenize`, a word counts for `tokens_per_word` tokens at
+    first, and the tokens of each word and what the server adds are learned from what it counts (usage); a block of a
+    prefix then has block tokens / `tokens_per_word` words, so that sharing does not move meanwhile. The simulator and
+    the engine take the ids of `tokens`.
+
+    Which word stands where is drawn from `seed`, as in `tokens`; with `bust` no prompt begins like another. Source: the
+    vocabulary of the tokenizer, whose SHA-256 is in `facts`; least squares, see `Calibration`.
     """
 
-    tokenizer: str
+    tokenizer: str | None = None
     special: bool = True
     bust: bool = False
     seed: int = 0
-    pool: TokenPool = field(init=False, repr=False, compare=False)
+    tokens_per_word: Positive = 1.0
+    words: ExactWords | None = field(init=False, repr=False, default=None)
+    vocabulary: Vocabulary | None = field(init=False, repr=False, compare=False, default=None)
+    calibration: Calibration = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pool", load(self.tokenizer, special=self.special))
+        check(self)
+        object.__setattr__(self, "calibration", Calibration(len(WORDS), self.tokens_per_word))
+        if self.tokenizer is not None:
+            words, vocabulary = load(self.tokenizer, special=self.special)
+            object.__setattr__(self, "words", words)
+            object.__setattr__(self, "vocabulary", vocabulary)
 
     @property
     def facts(self) -> dict[str, object]:
+        """Facts for reports; errors are relative to the planned tokens, over the last 100 counts, None before any."""
+        fitted, errors = self.calibration, self.calibration.errors
+        if self.vocabulary is not None and self.words is not None:
+            exact = f"text of {len(self.words.words)} words that are one token each"
+            special = len(self.vocabulary.opening) + len(self.vocabulary.closing)
+            return {"content": exact, "tokenizer_sha256": self.vocabulary.sha256, "special_tokens": special,
+                    **busted(self.bust)}  # fmt: skip
+        if self.words is not None:
+            exact = f"text of {len(self.words.words)} words that are one token each by the server's tokenizer"
+            return {"content": exact, **busted(self.bust)}
         return {
-            "content": f"text of {len(self.pool.words)} words that are one token each",
-            "tokenizer_sha256": self.pool.sha256,
-            "special_tokens": len(self.pool.opening) + len(self.pool.closing),
+            "content": f"text of {len(WORDS)} English words, calibrated by the server's counts",
+            "observed": fitted.observed,
+            "tokens_per_word": fitted.tokens_per_word,
+            "overhead_tokens": fitted.overhead_tokens,
+            "error_mean": sum(errors) / len(errors) if errors else None,
+            "error_mean_absolute": sum(map(abs, errors)) / len(errors) if errors else None,
             **busted(self.bust),
         }
 
-    def text(self, request: Request) -> str:
-        """The prompt. Raises ValueError where it is shorter than its special tokens."""
-        return self.pool.form.text(np.array(self.pool.words, object)[self._chosen(request)].tolist())
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:
+        """The prompt, of at least one word. Raises ValueError where it is shorter than its special tokens."""
+        form = self.words or _PLAIN
+        if self.words is not None:
+            numbers = self._chosen(request, len(form.words))
+        else:
+            block = max(1, round(request.prefix_block_tokens / self.tokens_per_word))
+            count = 2 * request.prompt_tokens + 1  # a word has at least half a token
+            planned = replace(request, prompt_tokens=count, prefix_block_tokens=block)
+            numbers = Tokens(self.seed, self.bust).token_ids(planned, len(WORDS))
+        first = np.array([number % len(form.words) for number in opening[: len(numbers)]], np.int64)
+        numbers[: len(first)] = first
+        if self.words is None:
+            numbers = numbers[: self.calibration.words_for(numbers, request.prompt_tokens)]
+        return form.of(np.array(form.words, object)[numbers].tolist())
+
+    def search(self) -> Generator[str, Sequence[int], ExactWords | None]:
+        """See `LearningContent`."""
+        found = (yield from search(WORDS)) or (yield from search(PARTS))
+        return None if found is None else found[0]
+
+    def use(self, words: ExactWords | None) -> None:
+        """See `LearningContent`."""
+        object.__setattr__(self, "words", words)
+
+    def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:
+        """Learn that a text for `prompt_tokens` tokens has `prompt_tokens_server` by the server's count."""
+        if self.words is None:
+            places = np.array([_PLACES[word] for word in text.split()])
+            self.calibration.learn(places, prompt_tokens, prompt_tokens_server)
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
-        """(T,) int64, T = request.prompt_tokens: what the tokenizer makes of `text`.
+        """(T,) int64, T = request.prompt_tokens: what the tokenizer makes of `text`; without one those of `tokens`.
 
         Raises ValueError for a vocabulary that is too small for these tokens.
         """
-        pool = self.pool
-        largest = max(*pool.ids, *pool.opening, *pool.closing)
+        known = self.vocabulary
+        if known is None:
+            return Tokens(self.seed, self.bust).token_ids(request, vocab_size)
+        largest = max(*known.ids, *known.opening, *known.closing)
         if largest >= vocab_size:
             raise ValueError(
                 f"The tokenizer '{self.tokenizer}' has token ids up to {largest}, the model takes {vocab_size}; "
                 "give the tokenizer of the model."
             )
-        return np.concatenate((pool.opening, np.array(pool.ids)[self._chosen(request)], pool.closing)).astype(np.int64)
+        numbers = self._chosen(request, len(known.ids))
+        return np.concatenate((known.opening, np.array(known.ids)[numbers], known.closing)).astype(np.int64)
 
-    def _chosen(self, request: Request) -> np.ndarray:
-        """(words,) number of each word: that of its token in the stream of `tokens`, the special ones left out."""
-        opening, closing = len(self.pool.opening), len(self.pool.closing)
+    def _chosen(self, request: Request, words: int) -> np.ndarray:
+        """(n,) number of each word: that of its token in the stream of `tokens`, the special ones left out."""
+        opening, closing = (0, 0) if (v := self.vocabulary) is None else (len(v.opening), len(v.closing))
         if request.prompt_tokens < opening + closing:
             raise ValueError(
                 f"Request {request.id} has {request.prompt_tokens} prompt tokens, but the tokenizer adds "
                 f"{opening + closing}; use special=false or longer prompts."
             )
-        numbers = Tokens(self.seed, self.bust).token_ids(request, len(self.pool.words))
+        numbers = Tokens(self.seed, self.bust).token_ids(request, words)
         return numbers[opening : len(numbers) - closing]

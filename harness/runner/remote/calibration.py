@@ -264,7 +264,7 @@ class Words:
         """(T,) ids in order."""
         return np.arange(request.prompt_tokens, dtype=np.int64) % min(vocab_size, 1000)
 
-    def text(self, request: Request) -> str:
+    def text(self, request: Request, opening: Sequence[int] = ()) -> str:  # noqa: ARG002  # all words are the same
         """A word per token."""
         return "and " * request.prompt_tokens
 

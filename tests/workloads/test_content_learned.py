@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.api import Request
-from workloads.content.calibrated import WORDS, Calibrated
+from workloads.content._words import WORDS
+from workloads.content.text import Text
 
 Server = Callable[[str], int]
 
@@ -49,7 +50,7 @@ def requests(count: int, seed: int = 0) -> list[Request]:
     ]
 
 
-def sent(content: Calibrated, server: Server, requested: list[Request], outstanding: int = 1) -> np.ndarray:
+def sent(content: Text, server: Server, requested: list[Request], outstanding: int = 1) -> np.ndarray:
     """(N,) relative error of each count, when answers come `outstanding` requests late."""
     counts: list[int] = []
     texts: list[str] = []
@@ -65,7 +66,7 @@ def sent(content: Calibrated, server: Server, requested: list[Request], outstand
 @pytest.mark.parametrize("server", [per_word, per_characters, trained])
 def test_after_some_answers_a_hundred_tokens_are_a_hundred_tokens(server: Server, outstanding: int) -> None:
     """If this failed, the load on a server of unknown tokenizer would not be the one that the report states."""
-    content = Calibrated()
+    content = Text()
     errors = sent(content, server, requests(400), outstanding)
 
     assert abs(errors[200:].mean()) < 0.01
@@ -77,7 +78,7 @@ def test_after_some_answers_a_hundred_tokens_are_a_hundred_tokens(server: Server
 
 def test_prefix_words_do_not_move_while_lengths_are_learned() -> None:
     """If this failed, requests with one prefix would stop sharing it as soon as the first answer came."""
-    content = Calibrated()
+    content = Text()
     one, two = (Request(i, 0.0, 500, 1, prefix_ids=(3, 4), prefix_block_tokens=16) for i in (1000, 1001))
     before = content.text(one)
     sent(content, per_word, requests(100))
@@ -92,7 +93,9 @@ def test_prefix_words_do_not_move_while_lengths_are_learned() -> None:
 @given(st.integers(1, 3000), st.floats(0.2, 5), st.integers(1, 600))
 def test_before_any_answer_the_first_guess_is_kept(tokens: int, tokens_per_word: float, block: int) -> None:
     """If this failed, `tokens_per_word` would not be what a user sets."""
-    words = Calibrated(tokens_per_word).text(Request(1, 0.0, tokens, 1, prefix_ids=(1,), prefix_block_tokens=block))
+    words = Text(tokens_per_word=tokens_per_word).text(
+        Request(1, 0.0, tokens, 1, prefix_ids=(1,), prefix_block_tokens=block)
+    )
     expected = min(max(1, round(tokens / tokens_per_word)), 2 * tokens + 1)
 
     assert abs(expected - len(words.split())) <= 1
@@ -101,14 +104,14 @@ def test_before_any_answer_the_first_guess_is_kept(tokens: int, tokens_per_word:
 def test_busting_makes_every_beginning_its_own() -> None:
     """If this failed, a run against a warm prefix cache would be faster than the system is."""
     requested = [Request(i, 0.0, 200, 1, prefix_ids=(1, 2, 3, 4)) for i in range(300)]
-    starts = {tuple(Calibrated(bust=True).text(r).split()[:16]) for r in requested}
+    starts = {tuple(Text(bust=True).text(r).split()[:16]) for r in requested}
 
     assert 300 == len(starts)
 
 
 def test_the_counts_of_one_content_teach_another() -> None:
     """If this failed, each run of a sweep would have to ask the server anew, or send prompts of other lengths."""
-    first, second = Calibrated(seed=1), Calibrated(seed=2)
+    first, second = Text(seed=1), Text(seed=2)
     for request in requests(20):
         text = first.text(request)
         for content in (first, second):
