@@ -213,17 +213,17 @@ def share(total: int, weights: Sequence[int]) -> list[int]:
 async def tokenizer(control: ControlClient, model: str) -> Callable[[str, str], Awaitable[object]] | None:
     """Return what asks `/tokenize` of the server in the form that it answers to (None: it has none).
 
-    It takes a text and what it is asked for; its answer is None where the server refuses.
+    It takes a text and its purpose; its answer is None where the server refuses.
     """
 
-    async def asked(text: str, purpose: str, form: str, **fields: object) -> object:
+    async def tokens(text: str, purpose: str, form: str, **fields: object) -> object:
         status, answer = await control.fetch(url, purpose, {form: text, **fields})
         return answer if status == 200 else None
 
     url = control.beside("/tokenize")
     for ask in (
-        partial(asked, form="prompt", model=model, add_special_tokens=False),
-        partial(asked, form="content", add_special=False),
+        partial(tokens, form="prompt", model=model, add_special_tokens=False),
+        partial(tokens, form="content", add_special=False),
     ):
         if tokenized(await ask("one two", "tokenizer")):
             return ask

@@ -363,7 +363,7 @@ class _Prober:
         return True
 
     async def _search(self, content: LearningContent) -> tuple[ExactWords | None, int]:
-        """Words of one token each, and how many texts the server's tokenizer was asked for; None without any."""
+        """Words of one token each, and how many texts the server's tokenizer got; None without any."""
         begun_s, calls, questions = time.monotonic(), 0, content.search()
         try:
             ask, text = await counting.tokenizer(self.control, self.ask.model), next(questions)

@@ -6,7 +6,7 @@ Each FOLDER holds a `tokenizer.json`, and the chat template of its model or none
 `bench serve` for a model of that vocabulary. Behind a server with that tokenizer
 prompts of 50, 200, 1,000 and 8,000 tokens are sent as chats and as completions, half of them behind a shared prefix,
 with a salt; the server counts them. `without`: the server does not answer `/tokenize`. Printed are the median and the
-largest of |counted - planned| / planned, what was asked before the run, and how long that took.
+largest of |counted - planned| / planned, the questions before the run, and how long they took.
 """
 
 import argparse
