@@ -232,7 +232,7 @@ def sending(run: Run) -> Sending:
     if run.schedule is None:
         return Sending(np.sort(number(run.requests, "scheduled_s")), everything, None, closed=False)
     planned_s = run.schedule.column("scheduled_s").to_numpy()
-    independent = fidelity.by_itself(run.schedule)
+    independent = fidelity.by_itself(run.schedule, recorded=bool(run.info.workload.recorded))
     if independent.all():
         return Sending(np.sort(planned_s), everything, None, closed=False)
     rows = np.isin(number(run.requests, "request_id"), run.schedule.column("id").to_numpy()[independent])

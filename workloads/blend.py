@@ -6,13 +6,15 @@ import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
 import pyarrow as pa
 
-from harness.api import Arrivals
+from harness.api import Arrivals, RateCurve
 from harness.data.records import SCHEDULE, listed
+from harness.stats.arrivals import OperationalTime
 from workloads import mixed
 from workloads.mixed import Mixed
 
@@ -56,6 +58,10 @@ class Blend:
         sizes = [max(LEAST_CHUNK, round(mixed.FIRST_CHUNK * rate_rps / total_rps)) for rate_rps in rates_rps]
         return merged([c.start(r, size) for c, r, size in zip(classes, streams, sizes, strict=True)])
 
+    def as_recorded(self) -> Blend:
+        """The same requests at the times that a recorder would see where answers take their nominal time."""
+        return replace(self, classes=tuple(c.as_recorded() for c in self.classes))
+
     def describe(self) -> Mapping[str, object]:
         """Sources of the parts, class by class."""
         return self.facts
@@ -76,6 +82,7 @@ class SplitArrivals:
     splitter: _Splitter
     number: int
     mean_rate_rps: float
+    operational_time: OperationalTime | None
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # the split is drawn already
         return self.splitter.of(self.number)
@@ -112,7 +119,15 @@ def split(arrivals: Arrivals, weights: Sequence[float], rng: np.random.Generator
     shares = np.array(weights) / sum(weights)
     times_rng, split_rng = rng.spawn(2)
     splitter = _Splitter(arrivals.times(times_rng), np.cumsum(shares), split_rng)
-    return [SplitArrivals(splitter, i, arrivals.mean_rate_rps * share) for i, share in enumerate(shares.tolist())]
+    curve = arrivals.operational_time if isinstance(arrivals, RateCurve) else None
+    return [
+        SplitArrivals(splitter, i, arrivals.mean_rate_rps * share, curve and partial(_part_of, curve, share))
+        for i, share in enumerate(shares.tolist())
+    ]
+
+
+def _part_of(curve: OperationalTime, share: float, times_s: np.ndarray) -> np.ndarray:
+    return share * curve(times_s)
 
 
 def merged(streams: Sequence[Iterator[pa.Table]]) -> Iterator[pa.Table]:

@@ -5,7 +5,7 @@ A workload mixed from arrivals, lengths, sessions and shared prefixes, each with
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain, islice
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -17,6 +17,7 @@ from harness.api import WARM_UP, Arrivals, Extra, Lengths
 from harness.data.records import SCHEDULE, listed, places, schedule_chunk
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import MOST_OWNERS, Prefixes, Run, Space, id_lists
+from workloads.under_way import ANSWER_TOKEN_S, begun_rps, next_requests
 
 FIRST_CHUNK, CHUNK = 256, 32_768
 """Requests drawn at first and at most at one time, about: a short run does not pay for a long one."""
@@ -25,8 +26,12 @@ MIDDLES = 256
 """Tasks, at least, of which users at work choose the first, the likelier the longer it lasts: of few the longest ones
 are too rare."""
 
+POOL = 8192
+"""Requests of tasks, about, of which those under way at the start of an open loop are chosen, for each window."""
+
 MOST_TASKS = 1 << 30
-"""Tasks of one class of traffic; with the number of the class they fit the owners of prefix blocks."""
+"""Tasks of one class of traffic, half of them for those under way at first; with the number of the class they fit the
+owners of prefix blocks."""
 
 Columns = dict[str, np.ndarray]
 Pairs = Callable[[int], tuple[np.ndarray, np.ndarray]]
@@ -92,18 +97,22 @@ def starts_of(sizes: np.ndarray) -> np.ndarray:
     return np.asarray(np.cumsum(sizes) - sizes)
 
 
-def earliest_s(tasks: Tasks, start_s: np.ndarray) -> np.ndarray:
-    """(M,) the earliest time of each request, as if answers took no time; `start_s` (tasks,) when each begins."""
-    at_s = np.repeat(start_s, tasks.sizes)
+def earliest_s(tasks: Tasks, start_s: np.ndarray, answer_s: np.ndarray | float = 0.0) -> np.ndarray:
+    """(M,) the earliest time of each request; `start_s` (M,) that of requests that wait for nothing.
+
+    Answers take `answer_s` (M,) each, or no time.
+    """
+    at_s, answer_s = start_s.copy(), np.broadcast_to(answer_s, start_s.shape)
     order = np.argsort(tasks.turn, kind="stable")
     ends = np.cumsum(np.bincount(tasks.turn))
     for begin, end in zip(ends[:-1], ends[1:], strict=True):  # turn after turn: sums do not depend on the neighbours
         # Rows of one turn wait for rows of earlier turns only, so all of them are known by now.
         rows = order[begin:end]
         parent, last = tasks.parent[rows], tasks.parents[rows] - 1
-        latest_s = at_s[parent]
+        latest_s = at_s[parent] + answer_s[parent]
         for i in range(1, int(last.max(initial=0)) + 1):
-            latest_s = np.maximum(latest_s, at_s[parent + np.minimum(i, last)])
+            other = parent + np.minimum(i, last)
+            latest_s = np.maximum(latest_s, at_s[other] + answer_s[other])
         at_s[rows] = np.where(last >= 0, latest_s + tasks.delay_s[rows], at_s[rows])
     return at_s
 
@@ -113,11 +122,12 @@ class Mixed:
     """Requests at the times of `arrivals` with the `lengths`, which do not depend on one another.
 
     Changing the arrivals leaves the lengths of a seed as they are. With `sessions` an arrival starts a task of
-    several requests, and users in a closed loop have one after the other; with `prefixes` a task's prompts begin with a
-    shared prefix on top of their own tokens. `tag`
+    several requests, tasks that began before 0 are under way (`workloads.under_way`), and users in a closed loop have
+    one after the other; with `prefixes` a task's prompts begin with a shared prefix on top of their own tokens. `tag`
     names the class of traffic, `number` counts the classes of a mix. `slo` sets bounds in seconds for every
     request itself (keys `ttft`, `tpot`, `task`), which no SLO of a run can relax; leave it empty for one that can
-    be scored again. The requests name `model` where that is not the one of the run.
+    be scored again. The requests name `model` where that is not the one of the run. Follow-ups stand at their earliest
+    times, or as if each token of an answer took `answer_token_s`.
     """
 
     arrivals: Arrivals
@@ -131,6 +141,7 @@ class Mixed:
     facts: Mapping[str, object] = field(default_factory=dict)
     offline: bool = False
     model: str | None = None
+    answer_token_s: float = 0.0
 
     def __post_init__(self) -> None:
         if self.sessions is None and isinstance(self.arrivals, Closed) and self.arrivals.steady:
@@ -162,18 +173,28 @@ class Mixed:
                 rows = _of_users(self.arrivals, pairs, arrivals_rng)
             else:
                 drawn = _tasks_of_users(self.arrivals, self.sessions, streams, arrivals_rng)
-                rows = _in_order(drawn, self.prefixes, prefixes_rng)
+                rows = _in_order(drawn, self.prefixes, [prefixes_rng])
         elif self.sessions is None:
             rows = _of_arrivals(_chunks(self.arrivals.times(arrivals_rng), first_chunk), pairs)
         else:
             per_task = self.sessions.mean_requests
             chunks = _chunks(self.arrivals.times(arrivals_rng), first_chunk, per_task)
-            rows = _in_order(_tasks_of_arrivals(chunks, self.sessions, streams), self.prefixes, prefixes_rng)
+            lengths_rng, sizes_rng, delays_rng, choice_rng, before_rng = rng.spawn(5)
+            pool_streams = Streams(sizes_rng, delays_rng, pairs_from(self.lengths.pairs(lengths_rng)))
+            # Half of a task would meet any deadline of the whole.
+            rate_rps = 0.0 if self.deadline_s else begun_rps(self.arrivals)
+            before = _before(self.sessions, pool_streams, rate_rps, choice_rng, self.answer_token_s)
+            begun = _tasks_of_arrivals(chunks, self.sessions, streams, before, self.answer_token_s)
+            rows = _in_order(begun, self.prefixes, [prefixes_rng, before_rng])
         for columns in rows:
             if self.prefixes is not None and self.sessions is None:
                 columns.update(_prefixed(self.prefixes, prefixes_rng, len(columns["id"])))
             if len(columns["id"]):
                 yield self._table(columns)
+
+    def as_recorded(self) -> "Mixed":
+        """The same requests at the times that a recorder would see where answers take their nominal time."""
+        return replace(self, answer_token_s=ANSWER_TOKEN_S)
 
     def describe(self) -> Mapping[str, object]:
         """Preparation, tokenizer, source and licence of the lengths."""
@@ -346,16 +367,65 @@ class _Begun(NamedTuple):
     at_s: np.ndarray  # (M,) of their rows
     until_s: float
     warm: np.ndarray | None = None  # (M,) whether a row warms the cache, and is not of the workload
+    before: bool = False  # whether the tasks began before time 0
 
 
-def _tasks_of_arrivals(chunks: Iterator[np.ndarray], sessions: Sessions, streams: Streams) -> Iterator[_Begun]:
-    """One task an arrival."""
-    rows_made = 0
+def _tasks_of_arrivals(
+    chunks: Iterator[np.ndarray], sessions: Sessions, streams: Streams, before: Iterator[_Begun], token_s: float
+) -> Iterator[_Begun]:  # fmt: skip
+    """One task an arrival, and those that began `before`, whose next requests come up to the end of each."""
+    rows_made, known_s = 0, 0.0
     for start_s in chain(chunks, [np.zeros(0)]):
+        until_s = float(start_s[-1]) if len(start_s) else np.inf
+        while known_s < until_s < np.inf:
+            if (earlier := next(before, None)) is None:
+                break
+            known_s, parent = earlier.until_s, earlier.tasks.parent + rows_made
+            yield earlier._replace(tasks=earlier.tasks._replace(parent=parent), until_s=-np.inf)
+            rows_made += len(earlier.at_s)
         tasks = sessions.tasks(len(start_s), streams)
-        at_s = earliest_s(tasks, start_s)
-        yield _Begun(tasks._replace(parent=tasks.parent + rows_made), at_s, start_s[-1] if len(start_s) else np.inf)
+        at_s = earliest_s(tasks, np.repeat(start_s, tasks.sizes), token_s * tasks.output_tokens)
+        yield _Begun(tasks._replace(parent=tasks.parent + rows_made), at_s, until_s)
         rows_made += len(at_s)
+
+
+def _before(
+    sessions: Sessions, streams: Streams, rate_rps: float, rng: np.random.Generator, token_s: float
+) -> Iterator[_Begun]:  # fmt: skip
+    """Tasks under way at time 0, window after window of their next requests."""
+    count = max(MIDDLES, int(POOL / sessions.mean_requests))
+    end_s, longer = 0.0, rate_rps > 0
+    while longer:
+        pool = sessions.tasks(count, streams)
+        task = np.repeat(np.arange(count), pool.sizes)
+        at_s = earliest_s(pool, np.zeros(len(task)), ANSWER_TOKEN_S * pool.output_tokens)
+        window_s = end_s, (end_s := end_s + count / rate_rps)
+        chosen, next_s, longer = next_requests(at_s, task, rate_rps, window_s, rng)
+        tasks, since_s = _rest_of(
+            pool, at_s, starts_of(pool.sizes)[task[chosen]], pool.sizes[task[chosen]], at_s[chosen]
+        )
+        start_s = np.repeat(next_s, tasks.sizes) + since_s
+        begun_s = earliest_s(tasks, start_s, token_s * tasks.output_tokens)
+        yield _Begun(tasks, begun_s, end_s if longer else np.inf, before=True)
+
+
+def _rest_of(
+    pool: Tasks, at_s: np.ndarray, begin: np.ndarray, sizes: np.ndarray, from_s: np.ndarray
+) -> tuple[Tasks, np.ndarray]:  # fmt: skip
+    """What comes at `from_s` (K,) or later of tasks of the pool, with `sizes` rows from row `begin` on, and how much
+    later; a request waits for those that remain of what it waited for.
+    """
+    row, task = np.repeat(begin, sizes) + places(sizes), np.repeat(np.arange(len(sizes)), sizes)
+    since_s = at_s[row] - from_s[task]
+    remains = since_s >= 0
+    number = np.append(0, np.cumsum(remains))  # of the rows that remain before each
+    waits, parent = pool.parents[row] > 0, pool.parent[row] + np.arange(len(row)) - row
+    first, last = (number[np.where(waits, edge, 0)][remains] for edge in (parent, parent + pool.parents[row]))
+    columns = (column[row[remains]] for column in pool[1:])
+    tasks = Tasks(np.bincount(task[remains], minlength=len(sizes)), *columns)._replace(
+        parent=first, parents=last - first
+    )
+    return tasks._replace(delay_s=np.where(last > first, tasks.delay_s, 0.0)), since_s[remains]
 
 
 def _tasks_of_users(
@@ -375,7 +445,7 @@ def _tasks_of_users(
         elif closed.steady:
             warm = np.zeros(len(tasks.turn), bool)
         first, size = starts_of(tasks.sizes), len(tasks.turn)
-        at_s = earliest_s(tasks, np.zeros(len(first)))  # after the start of the task
+        at_s = earliest_s(tasks, np.zeros(size))  # after the start of the task
         lasts_s, least_s = np.maximum.reduceat(at_s, first), (closed.least_cycle_s * tasks.sizes).tolist()
         waited = np.zeros(size + 1, np.int64)
         np.add.at(waited, tasks.parent[has := tasks.parents > 0], 1)
@@ -403,7 +473,7 @@ def _from_the_middle(tasks: Tasks, users: int, rng: np.random.Generator) -> tupl
     The request before that moment comes first, with one token of answer, and warms the cache: (M,) which those are.
     """
     first, row = starts_of(tasks.sizes), np.arange(len(tasks.turn))
-    at_s = earliest_s(tasks, np.zeros(len(first)))
+    at_s = earliest_s(tasks, np.zeros(len(row)))
     if not at_s.any():  # without thinking, by the number of requests
         at_s = (row - np.repeat(first, tasks.sizes)).astype(float)
     lasts_s = np.maximum.reduceat(at_s, first)
@@ -428,22 +498,22 @@ def _from_the_middle(tasks: Tasks, users: int, rng: np.random.Generator) -> tupl
 
 
 def _in_order(
-    begun: Iterator[_Begun], prefixes: Prefixes | None, prefixes_rng: np.random.Generator
+    begun: Iterator[_Begun], prefixes: Prefixes | None, prefixes_rngs: list[np.random.Generator]
 ) -> Iterator[Columns]:
-    """The requests of all tasks in order of their earliest times."""
-    line, count = Timeline(), 0
+    """The requests of all tasks in order of their earliest times; those that began before 0 count apart."""
+    line, counts = Timeline(), [0, MOST_TASKS // 2]
     for part in begun:
-        rows, sizes = part.tasks._asdict(), part.tasks.sizes
+        rows, sizes, count = part.tasks._asdict(), part.tasks.sizes, counts[part.before]
         del rows["sizes"]
         rows |= {"at_s": part.at_s, "task": np.repeat(np.arange(count, count + len(sizes)), sizes)}
         if part.warm is not None:
             rows["warm"] = part.warm
         if prefixes is not None:
-            drawn = _prefixed(prefixes, prefixes_rng, len(sizes))
+            drawn = _prefixed(prefixes, prefixes_rngs[part.before], len(sizes))
             rows |= {name: np.repeat(values, sizes) for name, values in drawn.items()}
-        count += len(sizes)
-        if count > MOST_TASKS:
-            raise ValueError(f"more than {MOST_TASKS:,} sessions in one class of traffic")
+        counts[part.before] += len(sizes)
+        if max(counts[0], counts[1] - MOST_TASKS // 2) > MOST_TASKS // 2:
+            raise ValueError(f"more than {MOST_TASKS // 2:,} sessions in one class of traffic")
         yield line.add(rows, part.until_s)
 
 

@@ -56,8 +56,8 @@ over runs of --horizon that begin idle. The interval is the 95% confidence inter
     without=("duration", "fail-under", "rate", "percentiles"),
     requests={"help": "Requests of a trial on a wall clock. Default: by --budget; of a trace, all. Not for simulated "
               "searches: see --horizon and --max-requests."},
-    warmup={"help": "Warm-up to discard. Default: simulated, none, or until sessions have filled the system; else "
-            "mser5 (detected). Or 30s, 200 (requests; not for simulated traffic)."},
+    warmup={"help": "Warm-up to discard. Default: simulated, none, or until sessions under way have sent a request; "
+            "else mser5 (detected). Or 30s, 200 (requests; not for simulated traffic)."},
     goal={"metavar": "SHARES", "check": text,
           "help": "Shares of requests that must meet the SLO: 90% (default), 90%,99%."},
 )  # fmt: skip

@@ -257,6 +257,8 @@ def _from_workload(
 ) -> int:
     from harness.data.schedule import Schedule
     from workloads import catalog
+    from workloads.blend import Blend
+    from workloads.mixed import Mixed
     from workloads.trace_tools.write import block_tokens, trace_table
 
     loaded = catalog.load(source, rate_rps=rate, **limits, **parts)  # as `bench run` does
@@ -265,7 +267,8 @@ def _from_workload(
             f"'{source}' with arrivals {loaded.arrivals_text}: in a closed loop the answers decide when requests come, "
             "so there is no trace to draw; take other --arrivals, such as poisson."
         )
-    schedule = Schedule.draw(loaded.workload, **limits)
+    workload = loaded.workload.as_recorded() if isinstance(loaded.workload, Mixed | Blend) else loaded.workload
+    schedule = Schedule.draw(workload, **limits)
     facts = {
         "made_by": f"bench trace generate {source}", "arrivals": loaded.arrivals_text, "lengths": loaded.lengths_text,
         "seed": limits["seed"], "schedule_sha256": schedule.sha256,

@@ -23,7 +23,7 @@ from harness.runner.virtual import tables
 from harness.spec import parse, seconds
 
 FILLED = 0.99
-"""Of the sessions that are under way in the steady state, those that have to be there before a run counts."""
+"""Of the sessions that are under way at first, those that must have sent a request before a run counts."""
 DRAWN = 5_000
 """Requests of sessions that tell how long sessions last."""
 
@@ -109,25 +109,24 @@ class Filling:
     sessions: pa.Table | None = None
 
     def seconds(self, each_s: float) -> float:
-        """Seconds after which an endless stream of the sessions has 99% of its mean number under way, where each
-        request takes `each_s`.
+        """Seconds after which 99% of the sessions that are under way at first have sent a request, so that what a cache
+        can hold of them has been computed, where each request takes `each_s`.
 
-        Of sessions that begin at a constant rate and last D, the share E[min(D, t)] / E[D] is under way at t.
+        Of gaps of length D between requests, met at random, the share E[min(D, t)] / E[D] is over by t.
         """
         if self.sessions is None:
             return self.least_s
-        begun_s: dict[int, float] = {}
         ended_s: dict[int, float] = {}  # by request
         last_s: dict[int, float] = {}
+        gaps: list[float] = []
         for id_, session, due_s, delay_s, after in zip(*self.sessions.to_pydict().values(), strict=True):
             due_s = max([due_s, *(ended_s[parent] + delay_s for parent in after)])
-            begun_s.setdefault(session, due_s)
-            ended_s[id_] = due_s + each_s
-            last_s[session] = max(last_s.get(session, 0.0), ended_s[id_])
-        lasts_s = np.sort([last_s[session] - first_s for session, first_s in begun_s.items()])
-        longer = np.arange(len(lasts_s) - 1, -1, -1)
-        under_way = np.cumsum(lasts_s) + longer * lasts_s
-        return max(self.least_s, float(lasts_s[np.searchsorted(under_way, FILLED * under_way[-1])]))
+            gaps.append(max(due_s - last_s.get(session, due_s), 0.0))
+            last_s[session], ended_s[id_] = max(last_s.get(session, due_s), due_s), due_s + each_s
+        gaps_s = np.sort(gaps)
+        longer = np.arange(len(gaps_s) - 1, -1, -1)
+        over = np.cumsum(gaps_s) + longer * gaps_s
+        return max(self.least_s, float(gaps_s[np.searchsorted(over, FILLED * over[-1])]))
 
 
 def filling(spec: RunSpec, least_s: float = 0.0) -> Filling:

@@ -48,7 +48,10 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     info = run.info.change(summary=summary, stages=by_stage, **_remote(run, seen, objective))
     run = dataclasses.replace(run, info=info)
     law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
-    sent = Fidelity() if run.schedule is None else fidelity.fidelity(run.schedule, run.requests, law)
+    recorded = bool(info.workload.recorded)
+    sent = Fidelity()
+    if run.schedule is not None:
+        sent = fidelity.fidelity(run.schedule, run.requests, law, recorded=recorded)
     lengths = work_done.measured(run)
     ending = (
         None

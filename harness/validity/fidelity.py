@@ -1,6 +1,7 @@
 """Whether the client sent what it promised: rate, burstiness at three time scales, gap law, lateness.
 
-Only requests that wait for no answer count as arrivals: follow-ups come when answers come, and are only counted.
+Only requests that wait for no answer count as arrivals: follow-ups come when answers come, and are only counted, and
+so are those of sessions that were under way at first.
 Burstiness is computed twice: of the schedule as drawn, and of the sending, which is what the system under test saw.
 The gap law is tested on the schedule alone; what the client adds to the gaps is lateness.
 """
@@ -49,9 +50,9 @@ SHORT_Z = 2.0
 """Standard errors by which the requests of sessions may be fewer than their mean without a word."""
 
 
-def fidelity(schedule: pa.Table, requests: pa.Table, law: Law) -> Fidelity:
-    """How the sending agreed with the schedule and the schedule with its law."""
-    first = by_itself(schedule)
+def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool = False) -> Fidelity:
+    """How the sending agreed with the schedule and the schedule with its law; `recorded` says that it is of a trace."""
+    first = by_itself(schedule, recorded=recorded)
     planned_s = np.sort(number(schedule, "scheduled_s")[first])
     sent_s, lateness_s = _sent(number(schedule, "id")[first], requests)
     tick_s = arrivals.tick_s(planned_s)
@@ -112,10 +113,10 @@ def warnings(found: Fidelity) -> Iterator[RunWarning]:
 
 
 def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
-    """Where sessions that begin in a run end after it, so that the run never has the rate of their requests.
+    """Where sessions go on after the end of a run, so that the run does not have the rate of their requests.
 
-    A run begins without sessions under way. What they lack at its end is counted as far as it was scheduled, and is
-    otherwise what the sessions that began fall short of their mean number of requests, beyond its chance.
+    What they lack at its end is counted as far as it was scheduled, and is otherwise (sessions of a trace begin with
+    none under way) what those that began fall short of their mean number of requests, beyond its chance.
     """
     after, everything = found.follow_ups, found.all
     if after is None or after.closed or everything is None or not everything.rps or not rate_rps:
@@ -132,12 +133,18 @@ def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
         yield RunWarning("sessions-cut", f"{what}: sessions that had begun go on after the end", remedy)
 
 
-def by_itself(schedule: pa.Table) -> np.ndarray:
-    """(rows,) whether a request waits for no answer; old schedules have no follow-ups."""
+def by_itself(schedule: pa.Table, *, recorded: bool = False) -> np.ndarray:
+    """(rows,) whether a request waits for no answer; old schedules have no follow-ups.
+
+    Unless times are `recorded`, later turns of sessions that were under way at time 0 wait for answers before it.
+    """
     if "after" not in schedule.column_names:
         return np.ones(schedule.num_rows, bool)
     lengths = [chunk.value_lengths().fill_null(0).to_numpy() for chunk in schedule["after"].chunks]
-    return np.asarray(np.concatenate([np.zeros(0, np.int32), *lengths]) == 0)
+    alone = np.concatenate([np.zeros(0, np.int32), *lengths]) == 0
+    if not (recorded or _of_users(schedule)):
+        alone &= number(schedule, "turn") == 0
+    return np.asarray(alone)
 
 
 def _sent(ids: Floats, requests: pa.Table) -> tuple[Floats, Floats]:

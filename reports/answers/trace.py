@@ -19,7 +19,7 @@ Info = Mapping[str, Any]
 _WIDTHS = {60: "1 min", 300: "5 min", 600: "10 min", 1200: "20 min", 3600: "1 h", 21600: "6 h", 86400: "1 d"}
 _MEAN = ("mean", "p50", "p90", "p99", "max")
 NOTHING = "There is nothing to draw: neither arrivals nor lengths were given."
-_WAITS = "follow-ups come as if answers took no time; replay with --turns answered, and they wait for theirs"
+_WAITS = "follow-ups come as if answers took 10 ms a token; replay with --turns answered, and they wait for theirs"
 
 
 def document(info: Info) -> Document:

@@ -358,7 +358,8 @@ class TestFitAndGenerate:
         table = trace_table(chunk)
 
         assert [None, 0, None, 1] == table["parent"].to_pylist()
-        assert ["at_s", "prompt_tokens", "output_tokens", "session", "turn", "parent"] == table.column_names
+        names = ["at_s", "prompt_tokens", "output_tokens", "session", "turn", "parent", "delay_s", "api_s"]
+        assert names == table.column_names
 
 
 @pytest.mark.usefixtures("plain", "mooncake")

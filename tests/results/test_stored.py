@@ -29,7 +29,7 @@ Change = Callable[[dict[str, Any]], Any]
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of sessions, so that some requests wait for an answer."""
     out = tmp_path_factory.mktemp("stored") / "sound"
-    harness.run(out=out, sessions="fixed:turns=2,think=1s", **OPTIONS)
+    harness.run(out=out, sessions="fixed:turns=2,think=1s", seed=1, **OPTIONS)
     return out
 
 

@@ -327,3 +327,12 @@ def test_prompts_of_a_session_that_names_no_blocks_begin_with_those_before():
     assert not set(ids[3]) & set(ids[2])  # shorter: its history was dropped
     assert not set(ids[2]) & set(ids[4])
     assert _whole.with_blocks(few) is few
+
+
+def test_a_draw_has_its_rate_from_the_first_minute_on_with_sessions_under_way(model):
+    """Sessions would begin as fast as requests come, and their turns later come on top of them."""
+    drawn = [_whole_draw.drawn(model, duration_s=3600.0, rate_rps=1.0, seed=seed) for seed in range(8)]
+    halves = np.array([np.histogram(one.at_s, 2, (0, 3600))[0] for one in drawn])
+
+    assert [1800, 1800] == pytest.approx(halves.mean(axis=0).tolist(), rel=0.05)
+    assert all(abs(rows.sum() / 3600 - 1) < 0.05 for rows in halves)

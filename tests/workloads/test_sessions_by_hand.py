@@ -131,4 +131,4 @@ def test_a_stage_is_as_early_as_the_last_of_those_it_waits_for() -> None:
     tasks = Compound("2/1", tool_s=1.0).tasks(2, streams([(1, 1)] * 6))
     later = tasks._replace(delay_s=np.array([0, 0, 1.0, 0, 0, 1.0]))
 
-    assert [5, 5, 6, 7, 7, 8] == earliest_s(later, np.array([5.0, 7.0])).tolist()
+    assert [5, 5, 6, 7, 7, 8] == earliest_s(later, np.repeat([5.0, 7.0], 3)).tolist()

@@ -52,12 +52,14 @@ def checked(model: Model, rate_rps: float | None, requests: int | None, duration
 
 
 def arrivals(
-    model: Model, rng: np.random.Generator, rate_rps: float | None = None
+    model: Model, rng: np.random.Generator, rate_rps: float | None = None, over_s: float | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Endless blocks of (times in seconds, number of the service); a rate is shared out as in the trace."""
+    """Endless blocks of (times in seconds, number of the service); a rate is shared out as in the trace, and is that
+    over the first `over_s` (None: in the long run).
+    """
     scale = 1.0 if rate_rps is None else rate_rps / model.rate_rps
     streams = [
-        service.process.times(stream_rng, service.process.rate_rps * scale)
+        service.process.times(stream_rng, service.process.rate_rps * scale, over_s)
         for service, stream_rng in zip(model.services, rng.spawn(len(model.services)), strict=True)
     ]
     return merged(streams)

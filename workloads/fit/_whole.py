@@ -188,7 +188,7 @@ def _limits(longest: Ints, first: Ints, compacted: Ints) -> list[float]:
     tokens = np.unique(longest[events])
     stays, shares = 1.0, []
     for limit in tokens:
-        at_risk = ((first < limit) & (longest >= limit)).sum()
+        at_risk = ((first <= limit) & (longest >= limit)).sum()
         shares.append(stays * (events & (longest == limit)).sum() / at_risk)
         stays -= shares[-1]
     return _laws.law(np.append(tokens, longest.max()), np.append(shares, stays + 1e-12), digits=0)

@@ -7,7 +7,7 @@ is the law of thinning and superposition, not that of time compression.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count, repeat
+from itertools import chain, count, repeat
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -48,10 +48,16 @@ class Cox:
             steps.append(_rate.HOUR_S / PER_HOUR)
         return min(steps, default=1 / self.rate_rps)
 
-    def times(self, rng: np.random.Generator, rate_rps: float | None = None) -> Iterator[np.ndarray]:
-        """Endless blocks of arrival times (s), never falling; equal rngs have the same ups and downs at any rate."""
+    def times(
+        self, rng: np.random.Generator, rate_rps: float | None = None, over_s: float | None = None
+    ) -> Iterator[np.ndarray]:  # fmt: skip
+        """Endless blocks of arrival times (s), never falling; equal rngs have the same ups and downs at any rate.
+
+        With `over_s` the rate is `rate_rps` in the mean over that time, as over an excerpt that is scaled to a rate.
+        """
         rates_rng, gaps_rng = rng.spawn(2)
-        rates = self._rates(rates_rng, self.rate_rps if rate_rps is None else rate_rps)
+        rate_rps = self.rate_rps if rate_rps is None else rate_rps
+        rates = _held(self._rates(rates_rng, rate_rps), rate_rps, self.step_s, over_s)
         return _along(self.step_s, rates, self.gap_shape, gaps_rng)
 
     def _rates(self, rng: np.random.Generator, rate_rps: float) -> Iterator[np.ndarray]:
@@ -95,11 +101,14 @@ class RateTracking:
         """Seconds after which the rate starts again."""
         return self.window_s * len(self.factors)
 
-    def times(self, rng: np.random.Generator, rate_rps: float | None = None) -> Iterator[np.ndarray]:
-        """Endless blocks of arrival times (s), never falling."""
+    def times(
+        self, rng: np.random.Generator, rate_rps: float | None = None, over_s: float | None = None
+    ) -> Iterator[np.ndarray]:  # fmt: skip
+        """Endless blocks of arrival times (s), never falling; `over_s` as in `Cox`."""
         _, gaps_rng = rng.spawn(2)
         factors = np.array(self.factors) / np.mean(self.factors)
-        rates = repeat((self.rate_rps if rate_rps is None else rate_rps) * factors)
+        rate_rps = self.rate_rps if rate_rps is None else rate_rps
+        rates = _held(repeat(rate_rps * factors), rate_rps, self.window_s, over_s)
         return _along(self.window_s, rates, self.gap_shape, gaps_rng)
 
     def as_json(self) -> dict[str, Any]:
@@ -124,6 +133,20 @@ def from_json(values: Mapping[str, Any]) -> Process:
         factors = tuple(map(float, values["factors"]))
         return RateTracking(float(values["rate_rps"]), float(values["gap_shape"]), float(values["window_s"]), factors)
     raise ValueError(f"kind must be parametric or rate-following, got '{values['kind']}'.")
+
+
+def _held(
+    rates: Iterator[np.ndarray], mean_rps: float, step_s: float, over_s: float | None
+) -> Iterator[np.ndarray]:  # fmt: skip
+    """The rates, each for a step, scaled to their mean over the first `over_s`; as they are where they are 0 there."""
+    if over_s is None:
+        return rates
+    steps, path = over_s / step_s, next(rates)
+    while len(path) < steps:
+        path = np.concatenate((path, next(rates)))
+    integral = float(np.interp(steps, np.arange(len(path) + 1), np.append(0.0, np.cumsum(path))))
+    scale = mean_rps * steps / integral if integral else 1.0
+    return (scale * block for block in chain([path], rates))
 
 
 def _along(step_s: float, rates: Iterable[np.ndarray], shape: float, rng: np.random.Generator) -> Iterator[np.ndarray]:

@@ -2,7 +2,7 @@
 
 A file has its name only when it is complete: until then it is called FILE.part.
 
-A drawn schedule as a trace: what would have been recorded had every answer come at once.
+A drawn schedule as a trace: what would have been recorded had answers of sessions taken their nominal time.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.data import files
 from harness.data.records import listed, places
@@ -22,6 +23,7 @@ from harness.data.schedule import links
 from harness.errors import UsageError, no_such
 from workloads import replay, traces
 from workloads.content.tokens import mix
+from workloads.under_way import ANSWER_TOKEN_S
 
 VERSION = "1"
 """Version of the columns of a trace file, in the metadata of Parquet."""
@@ -167,6 +169,7 @@ def trace_table(schedule: pa.Table) -> pa.Table:
         columns["prefix_ids"] = _prefix_blocks(schedule, block_tokens(schedule))
     if schedule["session"].null_count < len(schedule):
         columns |= {"session": schedule["session"], "turn": schedule["turn"], "parent": _parents(schedule)}
+        columns |= {"delay_s": schedule["delay_s"], "api_s": pc.multiply(schedule["output_tokens"], ANSWER_TOKEN_S)}
     if schedule["tag"].null_count < len(schedule):
         columns["tag"] = schedule["tag"]
     return pa.table(columns)
