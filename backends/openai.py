@@ -87,8 +87,9 @@ class OpenAI:
     `tokenizer` is a file that counts answers after the run where the server reports no tokens and has no tokenizer.
     `metrics` are the server's Prometheus metrics: auto (where it is known to keep them), none, or their URL.
     `prompt` is sent as text or as token ids (completions only; auto: ids where the server takes them). `affinity` names
-    each request's session in a header, for routers. `header` ('Name: value') and `extra_body` (a JSON object) go with
-    every request; commas are safe in --header and --extra-body. `output_lengths`: exact makes a run with shorter
+    each request's session in a header, for routers. `header` ('Name: value'; {tag}, {priority} or {slo_e2e_s} in it are
+    those of each request) and `extra_body` (a JSON object) go with every request; commas are safe in --header and
+    --extra-body. `output_lengths`: exact makes a run with shorter
     answers than requested not valid (default where the server takes ignore_eos, or a field that does the same); server
     lets answers end where the server likes, and does not send ignore_eos. `proxy` is an http proxy's URL; `ca`
     (authorities to trust) and `client_cert` (with its key) are PEM files; `insecure` trusts any server. `probe` is what

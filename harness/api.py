@@ -135,6 +135,12 @@ class Request:
     extra: Extra | None = None
 
     @property
+    def slo_e2e_s(self) -> float | None:
+        """When its whole answer is due, after the request; None where nothing tells."""
+        slo = None if self.extra is None else self.extra.slo
+        return slo.e2e_s if isinstance(slo, DeadlineSlo) else None
+
+    @property
     def model(self) -> str | None:
         """The model or adapter that it asks for; None for the one that is served."""
         return None if self.extra is None else self.extra.model
@@ -258,6 +264,7 @@ class RequestRecord:
     slo_task_s: float | None = None
     exchange: Exchange | None = None
     unseen_tokens: int | None = None
+    slo_e2e_s: float | None = None
 
     @property
     def ttft_s(self) -> float | None:

@@ -81,6 +81,9 @@ def load(
     names = trace.table.column_names
     if timing not in (None, Recorded()) and "parent" not in names and "session" not in names:
         raise UsageError(f"--turns {turns} needs conversations, and '{path}' names none; leave it out.")
+    if arrivals is None and trace.facts.get("stamps") == traces.NO_STAMPS:
+        what = "has no column of stamps that is known: give --arrivals, such as poisson --rate 4, or name the column"
+        raise UsageError(f"Trace '{path}' {what} (--reader at=NAME,prompt=...,output=...).")
     own_clocks = traces.clock(trace.facts) == "session"
     if traces.clock(trace.facts) == "answers":
         timing = timing or ThinkOnly()
@@ -284,7 +287,7 @@ class Replay:
     def _chunk(self, part: pa.Table, start: int, links: session_times.Links | None) -> pa.Table:
         lengths = {name: part[name] for name in ("prompt_tokens", "output_tokens")}
         copied = {name: part[name] for name in ("prefix_ids", "session", "tag") if name in part.column_names}
-        optional: dict[str, Any] = {}
+        optional: dict[str, Any] = {**trace_rows.brought(part)}
         if "prefix_ids" in copied:
             optional["prefix_block_tokens"] = np.full(len(part), self.trace.block_tokens)
         if "turn" in part.column_names:

@@ -21,12 +21,13 @@ from harness.spec import build, parse
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import Run, Space, first_ids
 from workloads.session_times import ApiScaled, SessionTimes, ThinkOnly, Turns, times_of
-from workloads.trace_rows import above, alike, conversations, extras, with_small_ids
+from workloads.trace_rows import above, alike, brought, conversations, extras, with_small_ids
 from workloads.traces import Trace
 
 CHUNK = 4096
 """Rows of a chunk of the schedule; a row may name ten thousand blocks."""
-_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens"})
+_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens", "slo_ttft_s",
+                   "slo_tpot_s", "slo_e2e_s", "slo_task_s", "priority"})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +210,7 @@ class SessionReplay:
         row, copy, warm = placed.row[part], placed.copy[part], placed.warm[part]
         rows = table.select([n for n in table.column_names if n in _USED]).take(pa.array(row))
         after = placed.after[part]
-        optional: dict[str, Any] = {"after": ragged(after, "q", SCHEDULE.field("after").type)}
+        optional: dict[str, Any] = {"after": ragged(after, "q", SCHEDULE.field("after").type), **brought(rows)}
         if "session" in table.column_names:
             optional["session"] = sessions * copy + units[row]
         if "turn" in table.column_names:

@@ -84,24 +84,36 @@ def mapped(values: pa.ChunkedArray, change: Callable[[np.ndarray], np.ndarray]) 
     return pa.array(change(np.asarray(values.fill_null(0))), pa.int64(), mask=~valid)
 
 
+def brought(table: pa.Table) -> dict[str, pa.ChunkedArray]:
+    """The bounds and priorities of single requests, as the schedule has them; when a whole answer is due is `extra`."""
+    names = ("slo_ttft_s", "slo_tpot_s", "slo_task_s", "priority")
+    return {name: table[name] for name in names if name in table.column_names}
+
+
 def extras(table: pa.Table, tag: pa.Array | pa.ChunkedArray | None) -> pa.Array | None:
-    """(n,) the `extra` of the requests of a schedule: what is offline, and the tokens of images; None for nothing."""
-    extra: dict[str, np.ndarray] = {}
+    """(n,) the `extra` of the requests of a schedule: what is offline, the tokens of images, and when a whole answer
+    is due; None for nothing."""
+    extra: dict[str, np.ndarray | pa.Array] = {}
     if tag is not None and pc.any(offline := pc.equal(tag, OFFLINE)).as_py():
         extra["offline"] = np.asarray(offline.fill_null(False))
     if "image_tokens" in table.column_names:
         extra["image_tokens"] = np.asarray(table["image_tokens"].fill_null(0))
+    if "slo_e2e_s" in table.column_names:
+        due_s, columns = table["slo_e2e_s"].combine_chunks(), [*EXTRA.field("slo").type]
+        values = [due_s if f.name == "e2e_s" else pa.nulls(len(due_s), f.type) for f in columns]
+        extra["slo"] = pa.StructArray.from_arrays(values, fields=columns, mask=due_s.is_null())
     return extra_columns(len(table), extra) if extra else None
 
 
-def extra_columns(rows: int, known: Mapping[str, np.ndarray]) -> pa.Array:
-    """(rows,) an `extra` with these fields, null where all of them are 0 or False."""
+def extra_columns(rows: int, known: Mapping[str, np.ndarray | pa.Array]) -> pa.Array:
+    """(rows,) an `extra` with these fields, null where all of them are null, 0 or False."""
     usual = asdict(Extra())
     arrays = [
         pa.array(known[f.name], f.type) if f.name in known else pa.repeat(pa.scalar(usual[f.name], f.type), rows)
         for f in EXTRA
     ]
-    nothing = ~np.any([values.astype(bool) for values in known.values()], axis=0)
+    filled = [v.is_valid() if isinstance(v, pa.Array) else v.astype(bool) for v in known.values()]
+    nothing = ~np.any([np.asarray(mask) for mask in filled], axis=0)
     return pa.StructArray.from_arrays(arrays, fields=list(EXTRA), mask=pa.array(nothing))
 
 

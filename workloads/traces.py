@@ -25,6 +25,8 @@ __all__ = ["BEFORE", "Blocks", "FallingStamps", "Slice", "Trace", "blocks", "rea
 
 
 WHOLE = Slice()
+NO_STAMPS = "no column of stamps: every request is at 0 s; take arrivals from elsewhere"
+"""What a report says of a plain table without a column of stamps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ class Blocks:
         self._unusable = Unusable(limits.max_unusable, _lines.more("max_unusable"))
         self._clock, self._conversations = Clock(), Conversations(self.block_tokens)
         self._facts: Mapping[str, object] | None = None
-        self._any_text = False
+        self._any_text, self._stamped = False, True
         self._tables = self._read()
         self._first: pa.Table | None = None
 
@@ -118,6 +120,7 @@ class Blocks:
             if self.texts is not None:
                 rows = with_places(rows)
             for block, requests in ordered(rows, sort=self._sort):
+                self._stamped &= requests.stamp is not None
                 self._any_text |= requests.numbers is None or bool((requests.numbers >= 0).any())
                 yield from collector.take(block, followed(requests))
                 if collector.done:
@@ -161,6 +164,7 @@ class Blocks:
             "reader": self._name,
             **self._reader.facts,
             **text_facts(self._reader, self._any_text),
+            **({} if self._stamped else {"stamps": NO_STAMPS}),
             **({"clock": "answers"} if self._conversations.any else {}),
             "rows": rows,
             "requests": seen.kept,
@@ -264,7 +268,7 @@ def _detect(source: Source, *, texts: bool) -> str:
     if best is not None and not (counted and isinstance(kinds[best], TextReader) and not kinds[best].counts):
         return best
     plain = next(n for n, k in kinds.items() if isinstance(k, MappedReader))
-    if _plain.fits(source.columns):
+    if _plain.fits(source.columns, stamped=False):
         return plain
     form = source.form.upper().replace("PARQUET", "Parquet")
     close = {n: k for n, k in kinds.items() if n != plain and {*k.needs} & {*source.columns}}  # all would be too long

@@ -53,6 +53,7 @@ class EndedSequence:
             seq.preemptions, seq.prefill_start_s, seq.prefill_end_s, seq.handoff_start_s, seq.handoff_end_s,
             seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s,
             None if self.status == "rejected" else seq.arrived_s, self.ended_s, request.slo_task_s,
+            slo_e2e_s=request.slo_e2e_s,
         )  # fmt: skip
 
 
@@ -98,6 +99,7 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
         "arrived_s": [None if entry.status == "rejected" else entry.seq.arrived_s for entry in ended],
         "ended_s": [entry.ended_s for entry in ended],
         "slo_task_s": [request.slo_task_s for request in requests],
+        "slo_e2e_s": [request.slo_e2e_s for request in requests],
     }
 
 

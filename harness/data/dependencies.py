@@ -128,4 +128,5 @@ def record_of(
         slo_task_s=request.slo_task_s,
         exchange=ended.exchange,
         unseen_tokens=ended.unseen_tokens,
+        slo_e2e_s=request.slo_e2e_s,
     )

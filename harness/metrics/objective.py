@@ -29,7 +29,7 @@ ShareKey: TypeAlias = Bound | Literal["joint"]
 JOINT: Final = "joint"
 """ShareKey of the share of requests that meet all bounds on single requests."""
 
-BROUGHT = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "task": "slo_task_s"}
+BROUGHT = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "e2e": "slo_e2e_s", "task": "slo_task_s"}
 """Metrics whose bound a request may bring along, and the column that holds it."""
 
 UNTAGGED = "(untagged)"

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
+
 from harness import registry
 from harness.api import Backend, FollowUps, Loaded, Remote, RequestRecord, Simulator, Slo, Source
 from harness.data.dependencies import Releases
@@ -122,7 +124,8 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     if objective.bounds != parse_slo(loaded.slo_text).bounds:
         _check_classes(objective, schedule)
     if spec.fail_under is not None:
-        columns = (schedule.table[name] for name in BROUGHT.values())
+        columns = [schedule.table[name] for name in BROUGHT.values() if name in schedule.table.column_names]
+        columns.append(pc.struct_field(schedule.table["extra"], ["slo", "e2e_s"]))
         if not objective.bounds and all(column.null_count == len(column) for column in columns):
             raise UsageError("--fail-under needs an SLO to judge by; give one, such as --slo ttft=0.25,tpot=0.1.")
     if repeats is not None and schedule.sha256 != repeats:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backends.client.body import Builder, RequestFormat, sound_headers
-from harness.api import Extra, Request
+from harness.api import DeadlineSlo, Extra, Request
 from harness.errors import UsageError
 from workloads.content.tokens import Tokens
 
@@ -125,6 +125,18 @@ def test_turns_of_a_conversation_are_named_only_when_requested() -> None:
     assert "x-session-affinity" not in sent(RequestFormat(), turn)[0]
     assert "session-9" == sent(RequestFormat(affinity=True), turn)[0]["x-session-affinity"]
     assert "x-correlation-id" not in sent(RequestFormat(affinity=True), SHARING[0])[0]
+
+
+def test_a_header_names_what_each_request_is_due_by() -> None:
+    """A gateway with tiers would see one tier for all, or a line of a trace as a header of its own."""
+    due = Extra(slo=DeadlineSlo(2.5))
+    ask = RequestFormat(headers=(("x-tier", "{tag}"), ("x-due", "{slo_e2e_s} s"), ("x-json", '{"tag": 1}')))
+    bounded = sent(ask, Request(1, 0.0, 4, 4, tag="gold\r\nHost: evil", extra=due))[0]
+    plain = sent(ask, Request(2, 0.0, 4, 4))[0]
+
+    assert ["gold%0D%0AHost%3A evil", "2.5 s"] == [bounded[name] for name in ("x-tier", "x-due")]
+    assert '{"tag": 1}' == plain["x-json"] == bounded["x-json"]
+    assert not {"x-tier", "x-due"} & set(plain)
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ BROKEN = {
     ),
     "sessions-without-starts": (
         b'{"session_id": "a", "input_length": 9, "output_length": 1}\n',
-        "no reader knows the columns session_id, input_length, output_length; .*timed-trace needs timestamp",
+        "no column of stamps that is known: give --arrivals",
     ),
     "dialog": (b'[{"conversations": [{"from": "human", "value": "a"}]}]', "holds text, no token counts"),
     "plain-date": (PL + b"2024-05-12 00:00:00,1,1\n12,1,1\n", "line 3, column 'at_s': a stamp such as"),

@@ -7,8 +7,13 @@ from typing import Any
 
 import pytest
 
-from harness.api import Loaded, Request
+from harness.api import Ended, Loaded, Request
+from harness.data.dependencies import record_of
+from harness.data.records import to_table
 from harness.data.schedule import Schedule
+from harness.errors import UsageError
+from harness.metrics import objective
+from harness.metrics.objective import parse_slo
 from workloads.replay import load as load_trace
 
 AZURE = "azure2023/AzureLLMInferenceTrace_conv.csv"
@@ -53,6 +58,34 @@ def test_real_files_have_their_known_rows_span_and_hash(
         assert "not a file" not in facts["known"]
     if span_s:
         assert span_s == pytest.approx(requests(loaded)[-1].scheduled_s, abs=1e-6)
+
+
+def test_bounds_and_priorities_of_requests_are_those_of_the_trace(tmp_path: Path) -> None:
+    """Every request would be judged by one bound, where users of another tier were promised another."""
+    head = "at_s,prompt_tokens,output_tokens,session,tier,priority,ttft_slo_s,deadline_s"
+    path = write(tmp_path, f"{head}\n0,9,2,a,gold,-1,0.5,\n1,9,2,b,,,,3\n2,9,2,b,free,2,,3\n")
+    for options in ({}, {"sessions": "recorded:count=2"}):
+        rows = requests(load_trace(path, **options))
+
+        assert [(0.5, None, -1, "gold"), (None, 3.0, 0, None), (None, 3.0, 2, "free")] == [
+            (row.slo_ttft_s, row.slo_e2e_s, row.priority, row.tag) for row in rows
+        ]
+    records = [record_of(row, Ended(row.id, row.scheduled_s + 9, "ok"), 0.0, [row.scheduled_s + 1]) for row in rows]
+    score = objective.score(to_table(records), parse_slo("ttft=2"))
+
+    assert [False, True, True] == score.met.tolist()
+    late = [record_of(row, Ended(row.id, 9.0, "ok"), 0.0, [row.scheduled_s + 1, row.scheduled_s + 4]) for row in rows]
+    assert [False, False, False] == objective.score(to_table(late), parse_slo("ttft=2")).met.tolist()
+
+
+def test_rows_without_stamps_need_arrivals(tmp_path: Path) -> None:
+    """Offline batches would be refused, or all be sent at once without a word."""
+    path = write(tmp_path, "prompt_tokens,output_tokens\n9,2\n8,3\n")
+
+    with pytest.raises(UsageError, match="no column of stamps that is known: give --arrivals"):
+        load_trace(path)
+    rows = requests(load_trace(path, arrivals="constant", rate_rps=2.0, sessions="recorded:order=file"))
+    assert [(0.0, 9), (0.5, 8)] == [(row.scheduled_s, row.prompt_tokens) for row in rows]
 
 
 def test_turns_of_a_session_are_counted_without_its_failures(tmp_path: Path) -> None:

@@ -148,6 +148,18 @@ def test_a_wrong_file_is_reported_by_name(tmp_path: Path, changes: dict[str, Any
     assert what in str(found.value)
 
 
+def test_an_empty_file_of_a_folder_is_left_out_by_name(tmp_path: Path) -> None:
+    """A session that was never written would keep all others from being replayed."""
+    for name, text in {"a.json": "", "m.json": " \n", "z.json": "[]"}.items():
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match="holds only blank lines"):
+        traces.read(str(tmp_path))
+    facts = traces.read(write(tmp_path, *[conversation(request(0, 64, [1]))] * 7)).facts
+
+    assert (10, 7) == (facts["rows"], facts["requests"])
+    assert {"no row of a trace ('a.json' holds only blank lines and comments)": 3} == facts["dropped"]
+
+
 def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
     """An empty folder would be an empty run."""
     (tmp_path / "note.txt").write_text("nothing", encoding="utf-8")

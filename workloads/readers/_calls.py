@@ -71,12 +71,9 @@ def of_calls(
     def column(name: str, kind: pa.DataType) -> pa.Array:
         return pa.array([getattr(call, name) for call in calls], kind)
 
-    graph = (
-        {"chat": pa.string(), "inside": pa.list_(pa.string())}
-        if by_times
-        else {"parent_row": pa.int64(), "joins": INTS}
-    )
-    told = ("api_s", "agent", "common_tokens") if by_times else ("delay_s", "api_s", "agent", "common_tokens", "cause")
+    graph, more_names = {"parent_row": pa.int64(), "joins": INTS}, ["delay_s", "cause"]
+    if by_times:
+        graph, more_names = {"chat": pa.string(), "inside": pa.list_(pa.string())}, []
     ids = np.concatenate([np.zeros(0, np.int64), *(call.ids for call in calls)]).astype(np.int64)
     return Requests(
         stamp,
@@ -95,7 +92,7 @@ def of_calls(
         expanded=True,
         rows=numbers("row"),
         numbers=numbers("number"),
-        more={name: column(name, MORE[name]) for name in told},
+        more={n: column(n, MORE[n]) for n in MORE if n in (*more_names, "api_s", "agent", "common_tokens")},
         **{name: column(name, kind) for name, kind in graph.items()},
         **more,
     )
@@ -137,15 +134,15 @@ def followed(requests: Requests) -> Requests:
     sessions = [outer.get(top) or top for top in tops]  # that of a sub-agent is a part of its parent's
     agents = requests.more["agent"].to_pylist() if "agent" in requests.more else [None] * len(rows)
     tokens = zip(requests.prompt_tokens.tolist(), requests.output_tokens.tolist(), strict=True)
-    looks = zip(sessions, begins_s, ends_s, tokens, strict=True)
+    outlines = zip(sessions, begins_s, ends_s, tokens, strict=True)
     copies: set[object] = set()
     branches: dict[tuple[Any, Any], dict[Any, None]] = defaultdict(dict)  # spans with calls inside of another
-    for row, look in zip(rows, looks, strict=True):
+    for row, outline in zip(rows, outlines, strict=True):
         if live[row]:
             calls = [row_of[span] for span in paths[row] if span in row_of and live[row_of[span]]]
             nested[row] = any(ends_s[call] >= ends_s[row] - SAME_S for call in calls)
-            twice[row] = row_of[names[row]] != row or (requests.chat is not None and look in copies)
-            copies.add(look)
+            twice[row] = row_of[names[row]] != row or (requests.chat is not None and outline in copies)
+            copies.add(outline)
             if not nested[row] and not twice[row]:
                 for around, span in pairwise((None, *paths[row], names[row])):
                     branches[sessions[row], around][span] = None

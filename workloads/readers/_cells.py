@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, NoReturn, TypeAlias
 
 from msgspec import Meta
@@ -52,6 +53,14 @@ class BadRow(UsageError):
     def __init__(self, message: str, row: int, column: str | None = None, reason: str = "") -> None:
         super().__init__(message)
         self.row, self.column, self.reason = row, column, reason
+
+
+class EmptyFile(BadRow):
+    """A file has no rows; in a folder of traces it counts as one that cannot be used."""
+
+    def __init__(self, file: Path, what: str) -> None:
+        super().__init__(f"Trace '{file}' {what}.", 0, None, f"'{file.name}' {what.partition(';')[0]}")
+        self.file = file
 
 
 def tokens(cell: object, refuse: Fail) -> int:

@@ -87,7 +87,7 @@ class Collector:
             what = f"stamps must not fall, this one is {earlier_s:g} s earlier"
             row = fall if requests.rows is None else int(requests.rows[fall])
             remedy = "'bench trace convert' orders them"
-            if any(map(_cells.is_clock, block.first.get(requests.stamp, ()))):
+            if any(map(_cells.is_clock, block.first.get(requests.stamp or "", ()))):
                 what = f"these are times of day without their date, this one is {earlier_s:g} s earlier"
                 remedy = f"write the date before each, or where they count from the start, {remedy}"
                 block.fail(row, requests.stamp, f"{what}; {remedy}")

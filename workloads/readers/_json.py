@@ -16,7 +16,7 @@ from harness.data.lists import Ints
 from harness.errors import UsageError
 from workloads.readers import _cells, _lines
 from workloads.readers._block import MISSING, Block
-from workloads.readers._cells import BadRow
+from workloads.readers._cells import BadRow, EmptyFile
 from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
@@ -63,7 +63,7 @@ def open_objects(
             break
     if not read:
         what = "is an empty JSON list" if listed else f"holds no JSON object but {_cells.shown(start)}"
-        raise UsageError(f"Trace '{file}' {what}; {_lines.FORMATS}.")
+        raise EmptyFile(file, f"{what}; {_lines.FORMATS}")
     if sample is None:
         raise read[0].bad[0]
     return sample, _blocks(file, columns_of(sample), chain(read, groups))

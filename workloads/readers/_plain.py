@@ -47,7 +47,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
          "usage_details.output"),
     "session": ("session", "session_id", "conversation_id"),
     "turn": ("turn",),
-    "tag": ("tag",),
+    "tag": ("tag", "tier"),
     "prefix_ids": ("prefix_ids", "hash_ids"),
     "parent": ("parent",),
     "joins": ("joins",),
@@ -56,6 +56,11 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "agent": ("agent",),
     "common": ("common_tokens",),
     "cause": ("cause",),
+    "slo_ttft": ("slo_ttft_s", "ttft_slo_s"),
+    "slo_tpot": ("slo_tpot_s", "tpot_slo_s"),
+    "slo_e2e": ("slo_e2e_s", "e2e_slo_s", "deadline_s"),
+    "slo_task": ("slo_task_s",),
+    "priority": ("priority",),
     "images": ("images", "num_images", "image_count"),
     "image": ("image_tokens",),
 }  # fmt: skip
@@ -65,10 +70,10 @@ MAGIC = b"PAR1"
 _DATES = ("date", "day", "datum")
 
 
-def fits(columns: tuple[str, ...]) -> bool:
-    """Whether the usual names of a stamp and of both lengths are there."""
+def fits(columns: tuple[str, ...], *, stamped: bool = True) -> bool:
+    """Whether the usual names of both lengths are there, and that of a stamp."""
     mapping = _by_name(columns)
-    return "prompt" in mapping and "output" in mapping and any(unit in mapping for unit in UNITS)
+    return "prompt" in mapping and "output" in mapping and (not stamped or any(unit in mapping for unit in UNITS))
 
 
 def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[str, str]:
@@ -84,7 +89,7 @@ def resolved(file: Path, columns: tuple[str, ...], given: str | None) -> dict[st
                 f"{nearest(column, columns)}"
             )
     units = [unit for unit in UNITS if unit in mapping]
-    missing = [n for n in ("prompt", "output") if n not in mapping] + ([] if units else ["at"])
+    missing = [name for name in ("prompt", "output") if name not in mapping]
     if missing:
         missing_names = " or ".join(missing)
         what = (
@@ -127,9 +132,9 @@ def _by_name(columns: tuple[str, ...]) -> dict[str, str]:
 def requests(block: Block, given: str | None) -> Requests:
     """The requests of a block of a plain table."""
     mapping = resolved(block.file, block.columns, given)
-    unit = next(u for u in UNITS if u in mapping)
-    stamp, prompt, output = mapping[unit], mapping["prompt"], mapping["output"]
-    times, per_s, dated = _stamps(block, stamp, UNITS[unit])
+    unit = next((u for u in UNITS if u in mapping), "at")
+    stamp, prompt, output = mapping.get(unit), mapping["prompt"], mapping["output"]
+    times, per_s, dated = (None, 1.0, True) if stamp is None else _stamps(block, stamp, UNITS[unit])
     stated = given is not None and unit != "at"
     return replace(
         of_rows(block, stamp, prompt, output, at=times, per_s=per_s, dated=dated, stated=stated),
@@ -163,9 +168,19 @@ def _more(block: Block, mapping: Mapping[str, str]) -> dict[str, pa.Array]:
             more[name] = block.names(column, optional=True)
         elif kind == pa.int64():
             more[name] = pa.array(block.tokens(column), kind)
+        elif kind == pa.int32():
+            more[name] = pa.array(block.each(column, _priority, optional=True, blank=0), kind)
         else:  # how long an answer took need not be known, a think time must be
-            more[name] = pa.array((known_numbers if name == "api_s" else Block.numbers)(block, column), kind)
+            more[name] = pa.array((Block.numbers if name == "delay_s" else known_numbers)(block, column), kind)
     return more
+
+
+def _priority(cell: object, refuse: _cells.Fail) -> int:
+    """A whole number, which may be negative; 0 where there is none."""
+    text = _cells.name_of(cell, refuse) or "0"
+    return (
+        int(text) if re.fullmatch(r"-?\d{1,9}", text) else refuse(f"a whole number expected, got {_cells.shown(cell)}")
+    )
 
 
 def _stamps(block: Block, column: str, per_s: float) -> tuple[Ints | Floats, float, bool]:

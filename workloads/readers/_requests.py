@@ -22,10 +22,15 @@ MORE: Mapping[str, pa.DataType] = {
     "agent": pa.string(),
     "common_tokens": pa.int64(),
     "cause": pa.string(),
+    "slo_ttft_s": pa.float64(),
+    "slo_tpot_s": pa.float64(),
+    "slo_e2e_s": pa.float64(),
+    "slo_task_s": pa.float64(),
+    "priority": pa.int32(),
     "images": pa.int64(),
     "image_tokens": pa.int64(),
 }
-"""Columns that only traces of agents, or of images, have: see `workloads.traces.Trace`."""
+"""Columns that only traces of agents or images, or with bounds of requests, have: see `workloads.traces.Trace`."""
 
 FALLS = "earlier than the row before, so all rows are sorted by time"
 
@@ -39,8 +44,9 @@ def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
 class Requests:
     """Columns of a block, one value a row.
 
-    `at` is in the units of the file, `per_s` of them a second. `drops` are reasons why a row is no request (the first
-    that applies counts), `notes` what is odd about rows that stay. A conversation is given in one of three ways:
+    `at` is in the units of the file, `per_s` of them a second, and 0 where there is no column `stamp`. `drops` are
+    reasons why a row is no request (the first that applies counts), `notes` what is odd about rows that stay. A
+    conversation is given in one of three ways:
     `session` names it; or `chat` and `parent` name each turn and the one before; or, beside `session`, `parent_row` is
     the number of the row of the turn before. `joins` are the numbers of further rows whose answers a row waits for.
     Where the rows of a session tell how long they took and nothing of that, their times tell it; then `chat` may name
@@ -53,7 +59,7 @@ class Requests:
     block begin. `dated` stamps are dates, and the unit of `stated` ones is what the user says: others are doubted.
     """
 
-    stamp: str
+    stamp: str | None
     at: Ints | Floats
     per_s: float
     prompt_tokens: Ints
@@ -174,14 +180,15 @@ class Reader(Protocol):
 
 
 def of_rows(
-    block: Block, stamp: str, prompt: str, output: str, *, at: Ints | Floats | None = None, per_s: float = 1,
+    block: Block, stamp: str | None, prompt: str, output: str, *, at: Ints | Floats | None = None, per_s: float = 1,
     **more: Any,
 ) -> Requests:  # fmt: skip
     """The requests of a table with one a row; a row without prompt or output tokens is reported as dropped.
 
     The stamps are numbers, `per_s` of them a second, unless `at` gives them; `more` are other columns.
     """
-    at = block.numbers(stamp) if at is None else at
+    if at is None:
+        at = np.zeros(block.size) if stamp is None else block.numbers(stamp)
     prompt_tokens, output_tokens = block.tokens(prompt), block.tokens(output)
     drops = empty(prompt, prompt_tokens, output, output_tokens)
     return Requests(stamp, at, per_s, prompt_tokens, output_tokens, drops=drops, **more)

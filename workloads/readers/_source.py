@@ -16,7 +16,7 @@ from typing import IO, Literal, NoReturn
 from harness.errors import UsageError
 from workloads.readers import _csv, _json, _lines, _plain
 from workloads.readers._block import Block
-from workloads.readers._cells import shown_columns
+from workloads.readers._cells import EmptyFile, shown_columns
 
 Form = Literal["csv", "json", "parquet"]
 FORMS: Mapping[str, str] = {"csv": "CSV with a header line", "json": "JSON lines", "parquet": "Parquet"}
@@ -101,15 +101,25 @@ def _open_files(files: Files, block_bytes: int, limits: _lines.Limits) -> Source
 
     def blocks() -> Generator[Block]:
         start = before_bytes = 0
+        empty: list[EmptyFile] = []
+        block: Block | None = None
         for file, hashed, stream in files:
             runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
-            number, text, runs = _first_line(file, runs)
-            if text[0] not in "{[":
-                raise UsageError(f"Trace '{file}', line {number}: in a folder of traces all are JSON.")
-            for block in _json.open_objects(file, text, runs, limits)[1]:
-                yield replace(block.behind(before_bytes), start=start)
-                start += block.size
+            try:
+                number, text, runs = _first_line(file, runs)
+                if text[0] not in "{[":
+                    raise UsageError(f"Trace '{file}', line {number}: in a folder of traces all are JSON.")
+                for block in _json.open_objects(file, text, runs, limits)[1]:
+                    yield replace(block.behind(before_bytes), start=start)
+                    start += block.size
+            except EmptyFile as no_rows:
+                empty.append(no_rows)
             before_bytes += hashed.bytes_read
+        if block is None:
+            raise empty[0]
+        for error in empty:
+            yield replace(block, file=error.file, size=1, bad={0: error}, start=start)
+            start += 1
 
     rows = blocks()
     first = next(rows)
@@ -148,7 +158,7 @@ def _first_line(
                         return named_at, names, chain([rows], runs)
                 return number, text, chain([_lines.Lines(number, data[begin:], at_byte + begin)], runs)
             begin += len(line) + 1
-    raise UsageError(f"Trace '{file}' holds only blank lines and comments; {_lines.FORMATS}.")
+    raise EmptyFile(file, f"holds only blank lines and comments; {_lines.FORMATS}")
 
 
 def _after(runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:

@@ -150,6 +150,9 @@ def parsed(
             if isinstance(part, BadRow):
                 unusable.lost[unusable.reason(part)] += 1
                 continue
+            if part.size == 1 and part.bad:
+                pieces += part.bad.values()
+                continue
             part = replace(part, bad=dict(part.bad or {}), most_tokens=most_tokens)
             if not part.size:
                 continue

@@ -14,7 +14,7 @@ from traceback import format_exc
 from typing import Any, Self
 
 from harness import termination
-from harness.api import Ended, Outcome, Remote, Request, RequestRecord, Step
+from harness.api import DeadlineSlo, Ended, Extra, Outcome, Remote, Request, RequestRecord, Step
 from harness.data.dependencies import Releases, record_of
 from harness.data.schedule import Schedule
 from harness.errors import BenchError, Crashed, UsageError
@@ -106,6 +106,7 @@ class Arrived:
     slo_ttft_s: float | None
     slo_tpot_s: float | None
     slo_task_s: float | None
+    slo_e2e_s: float | None
     answer: Any
 
     @classmethod
@@ -114,7 +115,8 @@ class Arrived:
 
     @property
     def request(self) -> Request:
-        return Request(**{field.name: getattr(self, field.name) for field in fields(self)[:-1]})
+        extra = None if self.slo_e2e_s is None else Extra(slo=DeadlineSlo(self.slo_e2e_s))
+        return Request(**{field.name: getattr(self, field.name) for field in fields(self)[:-2]}, extra=extra)
 
 
 @dataclass(frozen=True, slots=True)
