@@ -30,6 +30,7 @@ from backends.client.body import (  # harness.spec reads the annotations of fiel
 )
 from backends.client.connection import Answer
 from backends.client.counting import Recount, by_server, local
+from backends.client.history import History
 from backends.client.pool import ConnectionPool, Route, Target
 from backends.client.reading import Reader
 from backends.client.secrets import DEFAULT_KEY_ENV, Redaction, load_key, redaction
@@ -150,6 +151,7 @@ class OpenAI:
     _ready: dict[int, bytes] = field(default_factory=dict, init=False, repr=False)
     _pool: ConnectionPool | None = field(default=None, init=False, repr=False)
     _keyless: bool = field(default=False, init=False, repr=False)
+    _history: History | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         check(self)
@@ -167,7 +169,7 @@ class OpenAI:
         state = {name: getattr(self, name) for name in self.__slots__}
         return None, {**state, "_pool": None, "_ready": {}, "_recount": Recount()}  # the form of a class with slots
 
-    async def open(self, content: Content, shared: Path | None = None) -> None:
+    async def open(self, content: Content, shared: Path | None = None, history: str | None = None) -> None:
         """Look up the addresses and ask each server, in a few unmeasured requests, what it can do; see `Remote`."""
         urls, notes = self._urls()
         key, headers = self._key(), _headers(self.header)
@@ -180,6 +182,7 @@ class OpenAI:
         extra = _extra(self.extra_body)
         recorded = isinstance(content, RecordedContent)
         question = self._ask(self.model or target.deployment(urls[0]) or "", headers, extra, recorded=recorded)
+        question = replace(question, token_ids=history == "live" and question.prompt == "ids")
         if recorded:
             try:
                 Builder(question, content, key).fields(Request(0, 0.0, 1, 1))
@@ -196,6 +199,9 @@ class OpenAI:
         ])  # fmt: skip
         notes = [*notes, *([RECORDED] if recorded else []), self._probed()]
         self._builder = Builder(capabilities[-1].ask, content, key)
+        live, text = history == "live", self._builder.ask.prompt == "text"
+        if not recorded and (live or (history == "recorded" and text)):
+            self._history = History(self._builder.ask, content, live)
         self._notes = (*notes, *(note for server in capabilities for note in server.warnings))
 
     async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:
@@ -254,10 +260,13 @@ class OpenAI:
 
     async def _awaited(self, request_id: int, answer: asyncio.Future[Answer]) -> Answer:
         try:
-            return await answer
+            arrived = await answer
         except asyncio.CancelledError:
             self._connections().hang_up(request_id, "cancelled", "the request was cancelled")
             raise
+        if self._history is not None:  # after this turn of the loop, in which an answer that is waited for is read
+            asyncio.get_running_loop().call_soon(self._history.forget, request_id)
+        return arrived
 
     def hang_up(self, request_id: int, status: Status, why: str) -> None:
         """Close the connection of a request under way."""
@@ -266,9 +275,13 @@ class OpenAI:
     def read(self, request: Request, answer: object) -> Iterator[TokenEvent | Ended]:
         """The token events of an answer, then how it ended."""
         assert isinstance(answer, Answer)
-        for event in self._reader.read(answer, request):
+        parsed = self._reader.parse(answer)
+        for event in self._reader.read(answer, request, parsed):
             if isinstance(event, Ended) and event.exchange is not None and event.exchange.counted_by == "events":
-                self._recount.keep(request.id, self._reader.texts(answer))
+                self._recount.keep(request.id, parsed.texts)
+            if isinstance(event, Ended) and event.status == "ok" and self._history is not None:
+                said = "".join(parsed.stream.said).encode(errors="replace").decode()
+                self._history.take(request, said, parsed.stream.ids, parsed.counted)
             yield event
 
     async def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
@@ -321,7 +334,9 @@ class OpenAI:
 
     def sender_facts(self) -> Mapping[str, object]:
         """Facts of a sender: its connections and clocks."""
-        return self._pool.facts() if self._pool is not None else {}
+        history = self._history
+        counts = {} if history is None else {"follow_ups": history.follow_ups, "repeating": history.repeating}
+        return {**(self._pool.facts() if self._pool is not None else {}), **counts}
 
     def steps(self) -> Sequence[Step]:
         """None: a remote endpoint does not report its steps."""
@@ -454,7 +469,9 @@ class OpenAI:
     def _build(self, request: Request) -> bytes:
         if self._builder is None:
             raise BackendError("The openai backend was not opened.")
-        return self._builder.rest(request)
+        if self._history is None or request.session is None:
+            return self._builder.rest(request)
+        return self._builder.rest(request, self._history.prompt(request))
 
     def _connections(self, sender: int = 0) -> ConnectionPool:
         """The connections of this process, made when they are first needed."""

@@ -146,6 +146,17 @@ class Request:
         return None if self.extra is None else self.extra.model
 
 
+def names_answer(blocks: int, block_tokens: int, prompt_tokens: int) -> bool:
+    """Whether so many named blocks go on behind the prompt: its answer fills them, and a follow-up has them."""
+    return blocks * block_tokens - prompt_tokens >= block_tokens
+
+
+def alike(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many items two lists begin with alike."""
+    shorter = min(len(a), len(b))
+    return shorter if a[:shorter] == b[:shorter] else next(i for i in range(shorter) if a[i] != b[i])
+
+
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
     """`tokens` output tokens of a request arrived at `at_s` (one chunk may carry several)."""
@@ -656,10 +667,10 @@ class Remote(Backend, Protocol):
     @property
     def from_environment(self) -> Mapping[str, str]: ...
 
-    async def open(self, content: Content, shared: Path | None = None) -> None:
+    async def open(self, content: Content, shared: Path | None = None, history: str | None = None) -> None:
         """As of every backend. What the server can do is read from the file `shared` where it is known, else put there.
 
-        By it the runs of one command ask a server once.
+        By it the runs of one command ask a server once. Follow-ups repeat what `--history` says.
         """
         ...
 
@@ -992,13 +1003,22 @@ class Metric:
 
 
 class SentPrompt(NamedTuple):
-    """A prompt when it was sent (s): ids of its blocks (blocks,), tokens of a block and of all, whether it counts."""
+    """A prompt when it was sent (s): ids of its blocks and of those its answer fills (blocks,), tokens of a block.
+
+    It has `tokens` tokens, its answer `answer_tokens`; `measured`: whether it counts.
+    """
 
     sent_s: float
     blocks: np.ndarray
     block_tokens: int
     tokens: int
+    answer_tokens: int
     measured: bool
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether blocks that its answer fills are named too, because a follow-up has them."""
+        return names_answer(len(self.blocks), self.block_tokens, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     sessions: Text
     prefixes: Text
     content: Text
+    history: Text
     requests: Number
     duration: Number
     seed: Number

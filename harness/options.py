@@ -120,6 +120,10 @@ class RunSpec:
     content: str | None = option(
         TRAFFIC, "SPEC", check.text, "Prompt content. Default: tokens (random token ids).", source="either"
     )
+    history: str | None = option(
+        TRAFFIC, "WHAT", check.history, "What follow-up turns repeat: the system's own answers (live, default), "
+        "recorded ones (default of --content recorded), or nothing but the lengths (lengths).", source="either",
+    )
     requests: int | None = option(
         LENGTH, "N", check.count, "Number of requests to send. Default: the preset's, or the whole trace.",
         source="either",

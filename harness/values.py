@@ -135,6 +135,13 @@ def calibration_s(value: object, name: str) -> float:
     return 0.0 if value == "off" else time_s(value, name)
 
 
+def history(value: object, name: str) -> str:
+    """What a follow-up repeats of the conversation before it: 'live', 'recorded' or 'lengths'."""
+    if value not in ("live", "recorded", "lengths"):
+        raise UsageError(f"{name} must be live, recorded or lengths, got '{value}'.")
+    return str(value)
+
+
 def warmup(value: object, name: str) -> str:
     """A warm-up cut: 'none', 'mser5', a time ('30s') or a number of requests ('200')."""
     rule = str(value).strip().lower()

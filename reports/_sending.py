@@ -244,6 +244,10 @@ def _client(run: Run) -> Iterator[tuple[str, str]]:
     yield "Finish reason", _counted(run, "finish_reason")
     yield "Tokens counted by", _counted(run, "counted_by")
     yield "Answers", ", ".join(_answers(run))
+    if follow_ups := total(run.info.client.per_sender, "follow_ups"):
+        repeating = total(run.info.client.per_sender, "repeating")
+        whose = "the server's own" if run.info.spec.get("history") == "live" else "a made-up"
+        yield "Histories", f"{repeating:,.0f} of {follow_ups:,.0f} follow-ups repeat {whose} answer"
     if len(_values(run, "address")) > 1:
         yield "Addresses", _counted(run, "address")
 

@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 from urllib.parse import SplitResult, quote, urlsplit
 
 import msgspec
@@ -35,6 +36,15 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SHORTER = "answers may be shorter than requested"
 SPELLING = {"include_usage": "(include_usage|stream_options)"}
 Mode = Literal["off", "short"]
+Piece: TypeAlias = "str | list[int]"
+
+
+class Message(NamedTuple):
+    """What one side said: text or token ids, and how many tokens of the plan it stands for."""
+
+    role: Literal["user", "assistant"]
+    piece: Piece
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +57,7 @@ class RequestFormat:
     `salt` opens every prompt, so that a prefix cache that an earlier run has warmed does not help; None leaves it
     out. `overhead_tokens` is what the server adds to every prompt (template): it is taken off the planned
     text. `affinity` names the session of a request in headers, for routers that keep conversations together.
+    `token_ids` asks for those of the answer, which follow-ups repeat.
     """
 
     model: str = ""
@@ -69,6 +80,7 @@ class RequestFormat:
     salt: str | None = None
     overhead_tokens: int = 0
     affinity: bool = False
+    token_ids: bool = False
 
     @property
     def length(self) -> str:
@@ -111,9 +123,12 @@ class Builder:
         target = f"{parts.scheme}://{host_header(parts)}{path}" if proxy else path
         return f"POST {target} HTTP/1.1\r\nHost: {host_header(parts)}\r\n".encode("ascii")
 
-    def rest(self, request: Request) -> bytes:
-        """The other headers, the empty line and the body. Raises ValueError for a prompt the content cannot make."""
-        body = self.body(request)
+    def rest(self, request: Request, messages: Sequence[Message] | None = None) -> bytes:
+        """The other headers, the empty line and the body, whose prompt are `messages` where they are given.
+
+        Raises ValueError for a prompt that the content cannot make.
+        """
+        body = self.body(request, messages)
         lines = "".join([f"{name}: {value}\r\n" for name, value in self._own(request)])
         return f"{self._lines}{lines}Content-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
@@ -137,16 +152,20 @@ class Builder:
                 pairs.append((name, text))
         return pairs
 
-    def body(self, request: Request) -> bytes:
+    def body(self, request: Request, messages: Sequence[Message] | None = None) -> bytes:
         """The JSON body. Ids are put in by msgspec: 100,000 of them hold others up for 3 ms, with `json` for 10."""
         if self.ask.prompt != "ids":
-            return _json(self.fields(request))
-        ids = msgspec.json.encode(salted_ids(self.content, request, self.ask).tolist())
+            return _json(self.fields(request, messages))
+        if messages is None:
+            listed = salted_ids(self.content, request, self.ask).tolist()
+        else:
+            listed = [*chain.from_iterable(cast("list[int]", message.piece) for message in messages)]
+        ids = msgspec.json.encode(listed)
         return _json(self._around(request, {"prompt": []})).replace(b'"prompt":[]', b'"prompt":%b' % ids, 1)
 
-    def fields(self, request: Request) -> dict[str, object]:
+    def fields(self, request: Request, messages: Sequence[Message] | None = None) -> dict[str, object]:
         """The body as plain data."""
-        return self._around(request, self._prompt(request))
+        return self._around(request, self._prompt(request, messages))
 
     def _around(self, request: Request, prompt: Mapping[str, object]) -> dict[str, object]:
         ask = self.ask
@@ -159,6 +178,8 @@ class Builder:
             if ask.continuous_usage:
                 body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         body[ask.length] = request.output_tokens
+        if ask.token_ids:
+            body["return_token_ids"] = True
         if ask.ignore_eos:
             body["ignore_eos"] = True
         if ask.min_tokens:
@@ -170,13 +191,15 @@ class Builder:
         body |= {name: value for name, value in params.items() if value is not None}
         return _merged(body, ask.extra)
 
-    def _prompt(self, request: Request) -> Mapping[str, object]:
+    def _prompt(self, request: Request, messages: Sequence[Message] | None) -> Mapping[str, object]:
         if self._recorded is not None:
             return _in_form_of(self.ask.api, self._recorded.fields(request))
         if self.ask.prompt == "ids":
             return {"prompt": salted_ids(self.content, request, self.ask).tolist()}
-        text = salted_text(self.content, request, self.ask)
-        return {"messages": [{"role": "user", "content": text}]} if self.ask.api == "chat" else {"prompt": text}
+        said = messages or (Message("user", salted_text(self.content, request, self.ask), 0),)
+        if self.ask.api == "chat":
+            return {"messages": [{"role": message.role, "content": message.piece} for message in said]}
+        return {"prompt": "".join(str(message.piece) for message in said)}
 
 
 def _in_form_of(api: Api, recorded: Mapping[str, object]) -> Mapping[str, object]:
@@ -306,6 +329,7 @@ FIELDS: Mapping[str, OptionalField] = {
             "continuous_usage_stats", "continuous_usage", False,
             "tokens are attributed to events by the length of their text", ("stream", "include_usage"), extension=True,
         ),
+        OptionalField("return_token_ids", "token_ids", False, "follow-ups repeat no ids of answers", extension=True),
         OptionalField("ignore_eos", "ignore_eos", False, _SHORTER, extension=True, instead="min_tokens"),
         OptionalField("min_tokens", "min_tokens", False, _SHORTER, extension=True, instead="generation_config"),
         OptionalField("generation_config", "generation_config", False, _SHORTER, extension=True),

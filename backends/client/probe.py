@@ -235,11 +235,20 @@ class _Prober:
         if optional.instead and not self.ask.ignore_eos:
             self.ask = changed(self.ask, optional.instead, True)
 
+    def _without_ids(self) -> bool:
+        """The server does not return what follow-ups are to repeat as ids; whether prompts are text from now on."""
+        has_text = isinstance(self.content, TextContent)
+        instead = "prompts are sent as text" if has_text else "follow-ups do not repeat them"
+        self.dropped = [dropped for dropped in self.dropped if dropped.field != "return_token_ids"]
+        self.warnings.append(f"the server does not return the token ids of its answers: {instead}")
+        self.ask = replace(self.ask, token_ids=False, prompt="text" if has_text else "ids")
+        return has_text
+
     def _to_text(self) -> bool:
         if not isinstance(self.content, TextContent):
             raise UsageError("The server does not accept token ids, and this content has no text; give --content text.")
         self.dropped.append(Dropped("token ids", _AS_TEXT))
-        self.ask = replace(self.ask, prompt="text")
+        self.ask = replace(self.ask, prompt="text", token_ids=False)
         return True
 
     def _misread(self, response: ProbeResponse) -> bool:
@@ -247,6 +256,9 @@ class _Prober:
         counted = response.prompt_tokens
         if self.ask.prompt == "ids" and counted is not None and counted > PROMPT_TOKENS + 16:
             return self._to_text()  # it read the list as text
+        wanted = self.ask.token_ids or "return_token_ids" in dict(self.dropped)
+        if self.ask.prompt == "ids" and wanted and not response.stream.ids and self._without_ids():
+            return True
         produced = max(response.tokens or 0, 0 if response.tokens else response.events)
         if produced > OUTPUT_TOKENS and self.ask.length == "max_completion_tokens":
             self.ask = replace(self.ask, length_field="max_tokens")

@@ -35,9 +35,11 @@ class Reader:
     stream: bool = True
     redaction: Redaction = field(default_factory=Redaction)
 
-    def read(self, answer: Answer, request: Request) -> Iterator[TokenEvent | Ended]:
+    def read(
+        self, answer: Answer, request: Request, parsed: ParsedAnswer | None = None
+    ) -> Iterator[TokenEvent | Ended]:  # fmt: skip
         """The token events, then how the request ended. Works on any part of an answer."""
-        parsed = self._parse(answer)
+        parsed = parsed or self.parse(answer)
         counted = counting.count(parsed.stream, request.output_tokens)
         reads = parsed.reads_at([parsed.stream.end[i] for i in counted.which])
         stamps_s = [*accumulate([answer.stamp_s[read] for read in reads], max)]  # times of tokens never fall
@@ -60,19 +62,15 @@ class Reader:
 
     def started(self, answer: Answer) -> bool:
         """Whether a first token is among the bytes that have come so far."""
-        return bool(counting.count(self._parse(answer).stream).which)
+        return bool(counting.count(self.parse(answer).stream).which)
 
-    def texts(self, answer: Answer) -> list[str]:
-        """The text of each token event of an answer that was counted by events, for a tokenizer after the run."""
-        return [text.encode(errors="replace").decode() for text in self._parse(answer).stream.text if text]
-
-    def _parse(self, answer: Answer) -> _ParsedAnswer:
+    def parse(self, answer: Answer) -> ParsedAnswer:
         """Token events and end of an answer."""
         head = framing.message_of(answer)
         body = b"".join(head.pieces)
         ends = list(accumulate(map(len, head.pieces)))
         if head.status != 200:
-            return _ParsedAnswer(head, framing.Stream(), ends, body=body)
+            return ParsedAnswer(head, framing.Stream(), ends, body=body)
         # What was hung up on is no broken JSON or missing end: how it ended is known already.
         ended = answer.how in ("complete", "closed") and not head.cut and head.fault is None
         kind = head.headers.get("content-type", "")
@@ -84,7 +82,7 @@ class Reader:
         else:
             stream = framing.Stream()
         stream.fault = None if stream.fault is None else self.redaction.foreign(stream.fault, ERROR_CHARACTERS)
-        return _ParsedAnswer(head, stream, ends, body=body)
+        return ParsedAnswer(head, stream, ends, body=body)
 
     def _held_back(
         self, answer: Answer, stream: Stream, counted: Counted, event_s: Sequence[float]
@@ -96,7 +94,7 @@ class Reader:
         return held_back(answer.sent_s, event_s, min(sum(counted.token_n), characters // SHORT_TOKEN))
 
     def _status(
-        self, answer: Answer, parsed: _ParsedAnswer, request: Request, counted: Counted
+        self, answer: Answer, parsed: ParsedAnswer, request: Request, counted: Counted
     ) -> tuple[Status, str | None]:
         """Source: the table of statuses in the guide on endpoints."""
         events = len(counted.which)
@@ -121,13 +119,26 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class _ParsedAnswer:
-    """`ends[i]` is where in the body piece i of the message ends."""
+class ParsedAnswer:
+    """An answer as far as it has come; `ends[i]` is where in the body piece i of the message ends."""
 
     head: Message
     stream: Stream
     ends: list[int]
     body: bytes
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each token event of an answer that was counted by events, for a tokenizer after the run."""
+        return [text.encode(errors="replace").decode() for text in self.stream.text if text]
+
+    @property
+    def counted(self) -> tuple[int, int] | None:
+        """Tokens of the prompt and of the answer without its reasoning, by the server's count."""
+        usage = self.stream.usage
+        if usage.prompt is None or usage.completion is None:
+            return None
+        return usage.prompt, max(0, usage.completion - (usage.reasoning or 0))
 
     def read_at(self, end: int) -> int:
         """The read that brought the byte before place `end` of the body."""
@@ -181,9 +192,7 @@ def _end_of_stream(stream: Stream, request: Request, events: int, unseen: int) -
     return "ok", None
 
 
-def _exchange(
-    answer: Answer, parsed: _ParsedAnswer, counted: Counted, shared: int, held: tuple[int, float]
-) -> Exchange:
+def _exchange(answer: Answer, parsed: ParsedAnswer, counted: Counted, shared: int, held: tuple[int, float]) -> Exchange:
     """The row of the wire. Timings are those of llama.cpp (`timings`) and of vLLM (`metrics`, with include_metrics)."""
     stream = parsed.stream
     lags = list(map(operator.sub, answer.read_s, answer.stamp_s))

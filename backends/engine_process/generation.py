@@ -21,7 +21,7 @@ from backends.executors.paced import Pace, Paced
 from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.replica import Replica
 from backends.simulator.real_time import Turn
-from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step
+from harness.api import Ended, Executor, Piece, Prompts, Request, Status, Step, alike, names_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,7 @@ class Answers:
     ) -> None:
         self.token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
         self._params: dict[int, GenerationParams] = {}
+        self._said: dict[int, list[tuple[Request, np.ndarray]]] = {}  # by session: answers that follow-ups repeat
         self._prompts = prompts
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
@@ -109,9 +110,20 @@ class Answers:
             if self._prompts is None:
                 raise ValueError(f"request {request.id} came without a prompt")
             ids[: request.prompt_tokens] = self._prompts(request, self._vocab_size)
+            self._repeat(request, ids)
         if self._pacer is not None:
             ids[request.prompt_tokens :] = made_up(self._pacer, request, params)
         self.token_ids[request.id] = ids
+
+    def _repeat(self, request: Request, ids: np.ndarray) -> None:
+        """Put the answers that came before in its session into the prompt, as far as its blocks are the same."""
+        for before, answer in self._said.get(request.session, ()) if request.session is not None else ():
+            same = alike(before.prefix_ids, request.prefix_ids)
+            begin, end = before.prompt_tokens, before.prompt_tokens + len(answer)
+            if same < len(before.prefix_ids):
+                end = min(end, same * before.prefix_block_tokens)
+            end = min(end, request.prompt_tokens)
+            ids[begin:end] = answer[: max(0, end - begin)]
 
     def plan(self, replica: Replica, batch: Batch) -> PlannedStep:
         """The step of a batch for an executor that computes."""
@@ -199,6 +211,11 @@ class Answers:
         return replica.stop(Oracle.request(seq).id, now_s) is not None
 
     def end(self, seq: Sequence, replica: int, now_s: float, status: Status, error: str | None = None) -> Ended:
+        request = Oracle.request(seq)
+        goes_on = names_answer(len(request.prefix_ids), request.prefix_block_tokens, request.prompt_tokens)
+        if status == "ok" and request.session is not None and goes_on and self._pacer is None:
+            answer = self.token_ids[request.id][request.prompt_tokens :]
+            self._said.setdefault(request.session, []).append((request, answer.astype(np.int32)))
         self.forget(Oracle.request(seq).id)
         return Ended(
             Oracle.request(seq).id, now_s, status, error, cached_tokens=seq.cached_tokens, replica=replica,

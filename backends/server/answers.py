@@ -175,12 +175,13 @@ class AnswerLog:
 class CompleteAnswer:
     """A non-streamed answer: sent when it is complete."""
 
-    __slots__ = ("_outcome", "_texts", "_words", "done", "made")
+    __slots__ = ("_outcome", "_texts", "_words", "done", "ids", "made")
 
     def __init__(self, outcome: AnswerLog, tokenizer: Tokenizer, done: asyncio.Future[None]) -> None:
         self._outcome = outcome
         self._words = tokenizer.stream()
         self._texts: list[str] = []
+        self.ids: list[int] = []
         self.done = done
         self.made = 0
 
@@ -196,6 +197,7 @@ class CompleteAnswer:
         outcome = self._outcome
         self.made += len(token_ids)
         self._texts.append(self._words.add(token_ids))
+        self.ids += token_ids
         outcome.metrics.generation_tokens += len(token_ids)
         if token_ids:
             outcome.record_write(self.made, due_s, at_s)
@@ -247,23 +249,24 @@ class StreamedAnswer:
         self.made += len(token_ids)
         outcome.metrics.generation_tokens += len(token_ids)
         text = self._words.add(token_ids)
+        ids = token_ids if outcome.ask.token_ids else None
         if end is None:
-            if text or outcome.ask.usage_on_every_chunk:
-                self._write(self._event(text).encode())
+            if text or ids or outcome.ask.usage_on_every_chunk:
+                self._write(self._event(text, ids).encode())
                 outcome.record_write(self.made, due_s, time.monotonic())
             return
-        self._last(text + self._words.rest(), end, error)
+        self._last(text + self._words.rest(), ids, end, error)
         if token_ids:
             outcome.record_write(self.made, due_s, time.monotonic())
         self.done.set_result(None)
 
-    def _last(self, text: str, end: EndReason, error: str) -> None:
+    def _last(self, text: str, ids: Sequence[int] | None, end: EndReason, error: str) -> None:
         """The last token, how the answer ended, its usage, and the end of the stream."""
         outcome = self._outcome
         outcome.record.output_tokens = self.made
         outcome.record.finish_reason = end
         outcome.record.error = error or None
-        events = self._event(text) if text or outcome.ask.usage_on_every_chunk else self._role()
+        events = self._event(text, ids) if text or ids or outcome.ask.usage_on_every_chunk else self._role()
         if end == "error":
             events += error_event(fields.body(500, error or "The backend failed."))
         else:
@@ -274,9 +277,9 @@ class StreamedAnswer:
         # In one write: an end of its own would be a second segment, which leaves later than the last token.
         self._write((events + DONE).encode(), LAST_CHUNK)
 
-    def _event(self, text: str) -> str:
+    def _event(self, text: str, ids: Sequence[int] | None) -> str:
         """The chunk of a step, after the role where it is the first."""
-        chunk = self._chunks.text(text, self._so_far())
+        chunk = self._chunks.text(text, self._so_far(), ids)
         return chunk if self._started else self._role() + chunk
 
     def _role(self) -> str:
@@ -384,9 +387,10 @@ class Chunks:
         self._after = ("}" if self._chat else "") + ',"logprobs":null,"finish_reason":null}]'
         self._usage_before = f',"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":'
 
-    def text(self, text: str, made: int | None = None) -> str:
-        """A piece of the answer; with `made` also the usage so far."""
-        return f"{self._before}{quote(text)}{self._after}{self._usage(made)}}}\n\n"
+    def text(self, text: str, made: int | None = None, ids: Sequence[int] | None = None) -> str:
+        """A piece of the answer, with its token ids where they are given; with `made` also the usage so far."""
+        after = self._after if ids is None else self._after.replace("}]", f',"token_ids":{[*ids]}}}]')
+        return f"{self._before}{quote(text)}{after}{self._usage(made)}}}\n\n"
 
     def role(self, with_usage: bool = False) -> str:
         """The first chunk of a chat, with zero usage if `with_usage`; a completion has none."""
@@ -421,10 +425,11 @@ def frame(payload: bytes) -> bytes:
 
 
 def whole(
-    api: Api, answer_id: str, created: int, model: str, text: str, reason: str, usage: Usage
+    api: Api, answer_id: str, created: int, model: str, text: str, reason: str, usage: Usage, ids: Sequence[int] | None
 ) -> Mapping[str, object]:
-    """The answer to a request that does not stream."""
+    """The answer to a request that does not stream, with its token `ids` where they are given."""
     choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": reason}
+    choice |= {} if ids is None else {"token_ids": ids}
     if api == "chat":
         choice["message"] = {"role": "assistant", "content": text}
     else:

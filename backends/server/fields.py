@@ -52,6 +52,7 @@ class GenerationRequest:
     stream: bool
     usage: bool
     usage_on_every_chunk: bool
+    token_ids: bool = False
 
 
 def parse(body: bytes) -> dict[str, object]:
@@ -88,6 +89,7 @@ def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_
         stream,
         stream and (continuous or _flag(options, "include_usage")),
         stream and continuous,
+        _flag(fields, "return_token_ids"),
     )
 
 

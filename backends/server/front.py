@@ -239,8 +239,10 @@ class Front:
         if record.finish_reason == "error":
             raise Refused(500, record.error or "The backend failed.")
         usage = answers.Usage(record.prompt_tokens, record.output_tokens, record.cached_tokens)
+        ids = answer.ids if outcome.ask.token_ids else None
+        reason = record.finish_reason or ""
         content = answers.whole(
-            outcome.ask.api, record.id, int(time.time()), self.names[0], answer.text, record.finish_reason or "", usage
+            outcome.ask.api, record.id, int(time.time()), self.names[0], answer.text, reason, usage, ids
         )
         text = json.dumps(content, ensure_ascii=False)
         headers = self._headers({"Content-Type": "application/json"}, record)

@@ -280,8 +280,11 @@ def of_folder(folder: Path) -> Tokenizer | None:
 
 
 def plain(messages: Sequence[Mapping[str, object]]) -> str:
-    """A conversation without a template: a line `role: text` each, and the start of the answer."""
-    lines = [f"{message.get('role', 'user')}: {message.get('content') or ''}\n" for message in messages]
+    """A conversation without a template: a line `role: text` each, and the start of the answer.
+
+    One space stands before a text, so that an answer, which brings its own, stands in the next turn as it was made.
+    """
+    lines = [f"{m.get('role', 'user')}: {str(m.get('content') or '').removeprefix(' ')}\n" for m in messages]
     return "".join(lines) + "assistant:"
 
 

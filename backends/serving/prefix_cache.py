@@ -15,6 +15,7 @@ from typing import cast
 
 from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.blocks import Blocks
+from harness.api import names_answer
 
 CHAINS = 4
 """How many times as many keys as blocks are remembered of sessions, which may return after their blocks are gone."""
@@ -104,7 +105,8 @@ def chain(request: VisibleRequest, size: int, output_tokens: int = 0, before: Li
     """
     block_tokens, ids = request.prefix_block_tokens, request.prefix_ids
     id_tokens = block_tokens * len(ids)
-    named_tokens = request.prompt_tokens + (output_tokens if id_tokens - request.prompt_tokens >= block_tokens else 0)
+    goes_on = names_answer(len(ids), block_tokens, request.prompt_tokens)
+    named_tokens = request.prompt_tokens + (output_tokens if goes_on else 0)
     model = 0 if request.model is None else int.from_bytes(request.model.encode())  # its adapter makes KV another
     return linked(ids, block_tokens, min(named_tokens, id_tokens) // size, size, model, before)
 

@@ -188,6 +188,8 @@ class Sender(Part, frozen=True, kw_only=True):
     open_files: _Optional = UNSET
     open_files_limit: _Optional = UNSET
     other_load_cores: _Optional = UNSET
+    follow_ups: _Optional = UNSET
+    repeating: _Optional = UNSET
 
 
 class Client(Part, frozen=True, kw_only=True):

@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.api import Request, Workload
-from harness.data.records import SCHEDULE, compact, extra_of
+from harness.data.records import SCHEDULE, compact, extra_of, listed, places
 from harness.errors import NothingDue, UsageError
 
 ENDLESS = 10_000_000
 """A workload that passes this many requests without being cut is taken for endless."""
+PAIRS = 65_536
+"""Requests and their follow-ups whose blocks are compared at a time."""
 _SCHEDULED = SCHEDULE.get_field_index("scheduled_s")
 
 
@@ -34,9 +36,17 @@ class Schedule:
 
     @classmethod
     def draw(
-        cls, workload: Workload, *, seed: int, requests: int | None = None, duration_s: float | None = None
+        cls,
+        workload: Workload,
+        *,
+        seed: int,
+        requests: int | None = None,
+        duration_s: float | None = None,
+        live: bool = False,
     ) -> Schedule:
         """The first `requests` requests due before `duration_s`, from one generator seeded with `seed`.
+
+        Where answers are `live`, what a follow-up repeats is the answer itself (see `with_answers`).
 
         A task with a deadline (`slo_task_s`) that has begun among them is there as a whole: half a task has no latency,
         and would keep any deadline. Equal arguments give equal schedules. Raises UsageError for a limit that lets
@@ -74,6 +84,7 @@ class Schedule:
         chunks[:], part, chunk = [pa.concat_tables(chunks)], None, None  # so that long prompts are in memory once
         table = compact(chunks.pop())
         _check_contract(table)
+        table = with_answers(table) if live else table
         return cls(table, digest(table))
 
     @classmethod
@@ -184,6 +195,38 @@ def _check_links(table: pa.Table) -> None:
         raise UsageError(
             f"Request {ids[child[bad[0]]]} comes after a request that does not stand above it in the schedule."
         )
+
+
+def with_answers(table: pa.Table) -> pa.Table:
+    """The schedule in which a request names the blocks of its answer too, where a follow-up has them in its prompt.
+
+    That is one of its session whose prompt is as long as prompt and answer together, and begins with all whole blocks
+    of the prompt: its ids up to the end of the answer are then those of the request.
+    """
+    child, parent = links(table)
+    session, count = table["session"].to_numpy(), len(table)
+    prompt, output, each = (table[n].to_numpy() for n in ("prompt_tokens", "output_tokens", "prefix_block_tokens"))
+    whole, full = prompt + output, prompt // each  # (N,) tokens that a follow-up may repeat; whole blocks of the prompt
+    lists = table["prefix_ids"].combine_chunks()
+    if not len(child) or not len(lists.values):
+        return table
+    counts, starts, ids = lists.value_lengths().to_numpy(), lists.offsets.to_numpy()[:-1], lists.values.to_numpy()
+    pairs = np.flatnonzero(
+        (session[child] == session[parent]) & (each[child] == each[parent]) & (prompt[child] >= whole[parent])
+        & (counts[child] * each[child] >= whole[parent]) & (counts[parent] >= full[parent])
+    )  # fmt: skip
+    source = np.arange(count)  # (N,) the row whose ids a row takes
+    for part in np.array_split(pairs[::-1], len(pairs) // PAIRS + 1):  # the first of several follow-ups last: it stays
+        a, b, n = parent[part], child[part], full[parent[part]]
+        place, pair = places(n), np.repeat(np.arange(len(part)), n)
+        other = ids[starts[a][pair] + place] != ids[starts[b][pair] + place]
+        goes_on = np.bincount(pair[other], minlength=len(part)) == 0
+        source[a[goes_on]] = b[goes_on]
+    named = np.maximum(-(-whole // each), -(-prompt // each) + 1)  # one more than the prompt's: see `names_answer`
+    counts = np.where(source == np.arange(count), counts, np.minimum(named, counts[source]))
+    taken = ids[np.repeat(starts[source], counts) + places(counts)]
+    column = table.schema.get_field_index("prefix_ids")
+    return table.set_column(column, SCHEDULE.field("prefix_ids"), listed(counts, taken, lists.type))
 
 
 def has_extra(table: pa.Table) -> bool:

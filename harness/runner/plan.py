@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from harness import registry
-from harness.api import Backend, FollowUps, Loaded, Remote, RequestRecord, Simulator, Slo, Source
+from harness.api import Backend, FollowUps, Loaded, RecordedContent, Remote, RequestRecord, Simulator, Slo, Source
 from harness.data.dependencies import Releases
 from harness.data.run_json import Workload
 from harness.data.schedule import Schedule
@@ -120,7 +120,15 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     objective = _measurable(spec, loaded, backend)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
     _check_size(spec, loaded)
-    schedule = Schedule.draw(loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration)
+    recorded = remote is not None and isinstance(loaded.content, RecordedContent)
+    if recorded and spec.history not in (None, "recorded"):
+        raise UsageError(
+            f"--history {spec.history} does not go with --content recorded: its prompts are sent as they are."
+        )
+    spec = replace(spec, history=spec.history or ("recorded" if recorded else "live"))
+    schedule = Schedule.draw(
+        loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration, live=spec.history == "live"
+    )
     if objective.bounds != parse_slo(loaded.slo_text).bounds:
         _check_classes(objective, schedule)
     if spec.fail_under is not None:

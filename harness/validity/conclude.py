@@ -92,7 +92,7 @@ def _tables(measured: Run, run: Run) -> RunTables:
         if run.schedule is None or not len(run.schedule["prefix_ids"].combine_chunks().values):
             return
         sent_s, numbers = number(run.requests, "sent_s"), run.requests["request_id"].to_numpy()
-        tokens = run.requests["prompt_tokens"].to_numpy()
+        tokens, answers = (run.requests[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
         counted = np.isin(numbers, measured.requests["request_id"].to_numpy())
         prefix_ids, sizes = run.schedule["prefix_ids"].combine_chunks(), run.schedule["prefix_block_tokens"].to_numpy()
         starts, ids = prefix_ids.offsets.to_numpy(), prefix_ids.values.to_numpy()
@@ -100,7 +100,8 @@ def _tables(measured: Run, run: Run) -> RunTables:
             if np.isfinite(sent_s[row]):
                 index = numbers[row]
                 blocks = ids[starts[index] : starts[index + 1]]
-                yield SentPrompt(float(sent_s[row]), blocks, int(sizes[index]), int(tokens[row]), bool(counted[row]))
+                lengths = int(sizes[index]), int(tokens[row]), int(answers[row])
+                yield SentPrompt(float(sent_s[row]), blocks, *lengths, bool(counted[row]))
 
     return RunTables(measured.requests, steps, measured.http, since_s, _step_w(backend), prompts)
 

@@ -39,6 +39,7 @@ class Server:
     usage: str | None = "own"
     uncounted: int = 0
     takes_ids: bool = True
+    gives_ids: bool = False
     vocabulary: int = 100_000
     obeys: str = "max_completion_tokens max_tokens"
     ends_early: bool = False
@@ -125,7 +126,8 @@ class Server:
                 await asyncio.sleep(self.role_s / 2)
         for i in range(tokens):
             every = {"usage": {**usage, "completion_tokens": i + 1}} if self.usage == "every" else {}
-            await response.write(_event({"choices": [{"text": "x"}], **every}))
+            ids = {"token_ids": [7]} if self.gives_ids else {}
+            await response.write(_event({"choices": [{"text": "x", **ids}], **every}))
         at_finish = {"usage": usage} if self.usage in ("finish", "every") else {}
         await response.write(_event({"choices": [{"text": "", "finish_reason": "length"}], **at_finish}))
         if self.usage == "own" and options.get("include_usage") and len(self.bodies) != self.uncounted:
@@ -652,3 +654,18 @@ def test_what_was_found_is_shared_without_secrets(probed: Callable, tmp_path: Pa
 
 def _fields(ask: RequestFormat) -> dict[str, object]:
     return {name: getattr(ask, name) for name in ("api", "headers", "extra", "salt", "seed")}
+
+
+def test_follow_ups_are_text_where_the_server_returns_no_ids(probed: Callable) -> None:
+    """Follow-ups would repeat ids that the server never made, and its cache find nothing of its answers."""
+    for server in (Server(), Server(refuse=("return_token_ids",))):
+        found = probed(server, api="completions", token_ids=True)
+
+        assert ("text", False) == (found.ask.prompt, found.ask.token_ids)
+        assert any("does not return the token ids of its answers" in warning for warning in found.warnings)
+    kept = probed(Server(gives_ids=True), api="completions", token_ids=True)
+    bare = probed(Server(), Ids(), api="completions", token_ids=True)
+
+    assert ("ids", True, ()) == (kept.ask.prompt, kept.ask.token_ids, kept.warnings)
+    assert ("ids", False) == (bare.ask.prompt, bare.ask.token_ids)
+    assert any("follow-ups do not repeat them" in warning for warning in bare.warnings)

@@ -169,7 +169,7 @@ def test_reading_half_an_answer_tells_whether_a_token_has_come() -> None:
 
 def test_the_texts_of_the_token_events_can_be_had() -> None:
     """A tokenizer after the run would count something else than the answer."""
-    assert ["a", "b\n"] == Reader().texts(answer(chunk("a"), chunk(""), chunk("b\n"), chunk("", "stop") + DONE))
+    assert ["a", "b\n"] == Reader().parse(answer(chunk("a"), chunk(""), chunk("b\n"), chunk("", "stop") + DONE)).texts
 
 
 JSON = st.recursive(

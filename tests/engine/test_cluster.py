@@ -11,7 +11,12 @@ import pytest
 
 from backends.engine import Engine
 from harness.api import Ended, Request
+from harness.data.schedule import Schedule
+from workloads.arrivals import builtin as arrivals
 from workloads.content.tokens import Tokens
+from workloads.lengths import builtin as lengths
+from workloads.mixed import Mixed
+from workloads.sessions import builtin as sessions
 
 
 def run(engine: Engine, use):
@@ -110,3 +115,26 @@ def test_executors_end_with_the_engine(wait_for):
 
     assert 3 == len(left)
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in left))
+
+
+@pytest.mark.parametrize("router", ["round-robin", "prefix-aware"])
+def test_follow_ups_repeat_the_tokens_that_were_sampled_and_the_cache_changes_no_text(router):
+    """Blocks that an answer filled would be found by prompts of other tokens, and give their text to them."""
+    conversations = sessions.Fixed(turns=4, think_s=0.0, block_tokens=8)
+    workload = Mixed(arrivals.Constant(5.0), lengths.Fixed(12, 9), conversations)
+    planned = list(Schedule.draw(workload, seed=3, requests=12, live=True))
+
+    async def use(engine):
+        for turn in range(4):
+            ended = await asyncio.gather(*(answer(engine, request) for request in planned if request.turn == turn))
+            found.extend(events[-1].cached_tokens for events in ended)
+
+    fields = {"policy": "sarathi:budget=64,max_seqs=16", "dtype": "float64", "replicas": 2, "router": router}
+    found: list[int] = []
+    _, expected = run(Engine(**fields), use)
+    assert not any(found)
+    found.clear()
+    _, answered = run(Engine(**fields, prefix_cache="on", kv="paged:4"), use)
+
+    assert expected == answered
+    assert sum(found) > (router == "prefix-aware") * sum(r.prompt_tokens - 12 - 4 for r in planned if r.turn)

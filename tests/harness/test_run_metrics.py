@@ -85,7 +85,7 @@ def test_no_slo_bounds_a_run():
 
 def prompts(*rows):
     """Prompts at these times, of these blocks of four tokens; the last value tells whether they are measured."""
-    found = [SentPrompt(at_s, np.array(blocks), 4, 4 * len(blocks) + 1, measured) for at_s, blocks, measured in rows]
+    found = [SentPrompt(at_s, np.array(blocks), 4, 4 * len(blocks) + 1, 3, measured) for at_s, blocks, measured in rows]
     return replace(tables([1.0] * len(rows)), prompts=lambda: iter(found))
 
 
@@ -95,6 +95,19 @@ def test_what_came_before_counts_prompts_of_the_warm_up_and_stops_at_the_first_n
 
     assert [pytest.approx((2 + 1) * 4 / 26)] == value("cache_best", run)
     assert [] == value("cache_best", tables())
+
+
+def test_what_came_before_counts_answers_to_the_last_token_where_a_follow_up_has_them():
+    """Twice the prefill that a chat needs would look like all that a cache could save."""
+    found = [
+        SentPrompt(0.0, np.array([1, 2, 3, 4]), 4, 6, 7, True),
+        SentPrompt(1.0, np.array([1, 2, 3, 4]), 4, 15, 2, True),
+    ]
+    run = replace(tables([1.0] * 2), prompts=lambda: iter(found))
+
+    assert [13 / 21] == value("cache_best", run)
+    assert [6 / 21] == value("cache_prompts", run)
+    assert [] == value("cache_prompts", prompts((0.0, [1, 2], True), (1.0, [1, 2], True)))
 
 
 def test_the_working_set_is_of_whole_windows():
@@ -107,7 +120,7 @@ def test_the_working_set_is_of_whole_windows():
 
 def test_blocks_count_with_the_tokens_that_they_have():
     """Where classes of traffic have blocks of other sizes, all would count as large as the largest."""
-    found = [SentPrompt(float(at), np.array(ids), size, 100, True) for at, ids, size in
+    found = [SentPrompt(float(at), np.array(ids), size, 100, 3, True) for at, ids, size in
              ((0, [1, 2], 4), (1, [1, 2], 4), (2, [7], 64), (3, [7], 64))]  # fmt: skip
     run = replace(tables([1.0] * 4), prompts=lambda: iter(found))
 

@@ -213,6 +213,28 @@ def test_files_that_are_no_schedule_get_one_sentence(tmp_path):
             Schedule.load(tmp_path / name)
 
 
+def test_a_request_names_the_blocks_of_its_answer_where_a_follow_up_has_them():
+    """A simulator would forget what an engine keeps, and compute up to twice the prompts of a chat."""
+    first = Request(0, 0.0, 20, 20, prefix_ids=(1, 2), prefix_block_tokens=16, session=0)
+    table = scheduled_table([
+        first,
+        Request(1, 1.0, 50, 3, (1, 2, 3, 4), 16, session=0, after=(0,)),  # 40 tokens are in blocks 1, 2 and 3
+        Request(2, 1.0, 50, 3, (1, 9, 8, 7), 16, session=0, after=(0,)),  # shares the whole blocks of the prompt, too
+        Request(3, 2.0, 39, 3, (1, 2, 3), 16, session=0, after=(1,)),  # too short for what was before
+        Request(4, 2.0, 99, 3, (5, 6), 16, session=1),
+        Request(5, 3.0, 120, 3, tuple(range(30, 40)), 16, session=1, after=(4,)),  # shares nothing
+        Request(6, 3.0, 60, 3, (1, 2, 3, 4), 16, session=2, after=(1,)),  # of another session
+        Request(7, 4.0, 10, 2, (51,), 16, session=3),
+        Request(8, 5.0, 30, 2, (51, 52), 16, session=3, after=(7,)),  # the answer ends in the block of the prompt
+    ])  # fmt: skip
+    named = [tuple(ids) for ids in module.with_answers(table)["prefix_ids"].to_pylist()]
+
+    expected = [(1, 2, 3), (1, 2, 3, 4), (1, 9, 8, 7), (1, 2, 3), (5, 6), tuple(range(30, 40)), (1, 2, 3, 4), (51, 52)]
+
+    assert [*expected, (51, 52)] == named
+    assert table.schema == module.with_answers(table).schema
+
+
 def test_the_repr_shows_what_it_is(traffic):
     """A failing test or a debugger would show an address."""
     assert repr(Schedule.draw(traffic(), seed=0, requests=10)).startswith("<Schedule 10 requests in ")

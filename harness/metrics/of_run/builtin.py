@@ -62,18 +62,29 @@ def cache_found(run: RunTables) -> Floats:
     return np.empty(0) if share is None else np.array([share])
 
 
-def cache_best(run: RunTables) -> Floats:
-    """(1,): of the prompts that are measured; those of the warm-up came before."""
-    seen: set[int] = set()
+def cache_best(run: RunTables, *, answers: bool = True) -> Floats:
+    """(1,): of the prompts that are measured; those of the warm-up came before. With the `answers` or without them."""
+    full: set[int] = set()  # blocks that came before
+    begun: dict[int, int] = {}  # tokens at the head of others that did
     hit_tokens = tokens = 0
     for prompt in run.prompts():
-        blocks = prompt.blocks.tolist()
-        hits = sum(1 for _ in takewhile(seen.__contains__, blocks))
+        size, blocks = prompt.block_tokens, prompt.blocks.tolist()
+        hits = sum(1 for _ in takewhile(full.__contains__, blocks))
         if prompt.measured:
-            hit_tokens += min(hits * prompt.block_tokens, prompt.tokens)
+            head = begun.get(blocks[hits], 0) if hits < len(blocks) else 0
+            hit_tokens += min(hits * size + head, prompt.tokens)
             tokens += prompt.tokens
-        seen.update(blocks[hits:])
+        whole, rest = divmod(prompt.tokens + (prompt.answer_tokens if answers and prompt.goes_on else 0), size)
+        full.update(blocks[hits:whole])
+        for block in blocks[whole : whole + 1]:
+            begun[block] = max(begun.get(block, 0), rest)
     return np.array([hit_tokens / tokens]) if tokens else np.empty(0)
+
+
+def cache_prompts(run: RunTables) -> Floats:
+    """(1,), as `cache_best`; none where no answer is part of a later prompt."""
+    goes_on = any(prompt.goes_on for prompt in run.prompts())
+    return cache_best(run, answers=False) if goes_on else np.empty(0)
 
 
 def working_set(run: RunTables) -> Floats:
@@ -174,11 +185,23 @@ ROWS: tuple[RunMetric, ...] = (
 
         Source: the theoretical hit rate of Mooncake (FAST 2025, section 3) and of the corpora of agents.
 
-        Leading blocks of each prompt that a request sent earlier had, times the tokens of a block, over prompt tokens.
+        Leading tokens of each prompt that a request sent earlier had, or its answer, over prompt tokens. Blocks are
+        those that the workload names; of one that a prompt or an answer leaves in part that part counts.
         """,
     ),
     RunMetric(
-        name="working_set", title="working set", unit="tokens", place=4, of=working_set,
+        name="cache_prompts", title="prompt tokens in earlier prompts", unit="share", better="higher", place=4,
+        of=cache_prompts,
+        about="""
+        How much of the prompts a cache with room for everything would have found if answers were not kept (share).
+
+        Source: as `cache_best`; the difference is what follow-ups repeat of the answers of the system.
+
+        Leading tokens of each prompt that the prompt of a request sent earlier had, over prompt tokens.
+        """,
+    ),
+    RunMetric(
+        name="working_set", title="working set", unit="tokens", place=5, of=working_set,
         about="""
         How many different tokens the prompts of five minutes have (tokens, per window).
 
@@ -189,7 +212,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="new_prompt_tps", title="new prompt tokens/s", unit="tokens/s", better="higher", place=5,
+        name="new_prompt_tps", title="new prompt tokens/s", unit="tokens/s", better="higher", place=6,
         of=partial(_prompt_tps, cached=False),
         about="""
         How many tokens of prompts the server computes (tokens per second).
@@ -201,7 +224,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="cached_prompt_tps", title="cached prompt tokens/s", unit="tokens/s", better="higher", place=6,
+        name="cached_prompt_tps", title="cached prompt tokens/s", unit="tokens/s", better="higher", place=7,
         of=partial(_prompt_tps, cached=True),
         about="""
         How many tokens of prompts the server finds in its cache (tokens per second).
@@ -212,7 +235,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="slow_decile", title="slowest decile (tokens/s per user)", unit="tokens/s", better="higher", place=7,
+        name="slow_decile", title="slowest decile (tokens/s per user)", unit="tokens/s", better="higher", place=8,
         of=slow_decile,
         about="""
         Tokens per second that nine tenths of the requests of sessions reach (tokens per second).
@@ -223,7 +246,7 @@ ROWS: tuple[RunMetric, ...] = (
         """,
     ),
     RunMetric(
-        name="session_time", title="session time", unit="s", place=8, of=session_time,
+        name="session_time", title="session time", unit="s", place=9, of=session_time,
         about="""
         How long whole sessions take, thinking included (seconds per session).
 
