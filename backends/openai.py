@@ -280,8 +280,8 @@ class OpenAI:
             if isinstance(event, Ended) and event.exchange is not None and event.exchange.counted_by == "events":
                 self._recount.keep(request.id, parsed.texts)
             if isinstance(event, Ended) and event.status == "ok" and self._history is not None:
-                said = "".join(parsed.stream.said).encode(errors="replace").decode()
-                self._history.take(request, said, parsed.stream.ids, parsed.counted)
+                text = "".join(parsed.stream.answer).encode(errors="replace").decode()
+                self._history.take(request, text, parsed.stream.ids, parsed.counted)
             yield event
 
     async def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:

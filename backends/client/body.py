@@ -40,7 +40,7 @@ Piece: TypeAlias = "str | list[int]"
 
 
 class Message(NamedTuple):
-    """What one side said: text or token ids, and how many tokens of the plan it stands for."""
+    """What one side writes: text or token ids, and how many tokens of the plan it stands for."""
 
     role: Literal["user", "assistant"]
     piece: Piece
@@ -196,10 +196,10 @@ class Builder:
             return _in_form_of(self.ask.api, self._recorded.fields(request))
         if self.ask.prompt == "ids":
             return {"prompt": salted_ids(self.content, request, self.ask).tolist()}
-        said = messages or (Message("user", salted_text(self.content, request, self.ask), 0),)
+        conversation = messages or (Message("user", salted_text(self.content, request, self.ask), 0),)
         if self.ask.api == "chat":
-            return {"messages": [{"role": message.role, "content": message.piece} for message in said]}
-        return {"prompt": "".join(str(message.piece) for message in said)}
+            return {"messages": [{"role": message.role, "content": message.piece} for message in conversation]}
+        return {"prompt": "".join(str(message.piece) for message in conversation)}
 
 
 def _in_form_of(api: Api, recorded: Mapping[str, object]) -> Mapping[str, object]:

@@ -388,7 +388,7 @@ class Stream:
     `unknown` are the strings in fields that no known server has: path, place in the body, string; `unknown_text` are
     the paths of those that turned out to be text. `events` counts all events, `first_event` and `first_answer` are
     places in the body, `finish_at` is the item with the finish reason, None if it came in an event of its own.
-    `said` are the texts of the answer itself, `ids` its token ids where the server gives them (`token_ids` of vLLM).
+    `answer` are the texts of the answer itself, `ids` its token ids where the server gives them (`token_ids` of vLLM).
     `other_api` is the error where the events are those of an API that is not read.
     """
 
@@ -410,7 +410,7 @@ class Stream:
     first_answer: int | None = None
     other_api: str | None = None
     unknown_text: tuple[str, ...] = ()
-    said: list[str] = field(default_factory=list)
+    answer: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
 
     @property
@@ -537,7 +537,7 @@ def _say(stream: Stream, choice: Json, used: Usage | None, end: int) -> None:
     elif not text and stream.begun and not (stream.finish_reason or choice.get("finish_reason")):
         stream.silent += 1
     if words.text:
-        stream.said.append(words.text)
+        stream.answer.append(words.text)
         stream.first_answer = end if stream.first_answer is None else stream.first_answer
     if isinstance(ids := choice.get("token_ids"), list):
         stream.ids += [i for i in ids if type(i) is int]

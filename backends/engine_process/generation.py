@@ -86,7 +86,7 @@ class Answers:
     ) -> None:
         self.token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
         self._params: dict[int, GenerationParams] = {}
-        self._said: dict[int, list[tuple[Request, np.ndarray]]] = {}  # by session: answers that follow-ups repeat
+        self._answered: dict[int, list[tuple[Request, np.ndarray]]] = {}  # by session: answers that follow-ups repeat
         self._prompts = prompts
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
@@ -117,7 +117,7 @@ class Answers:
 
     def _repeat(self, request: Request, ids: np.ndarray) -> None:
         """Put the answers that came before in its session into the prompt, as far as its blocks are the same."""
-        for before, answer in self._said.get(request.session, ()) if request.session is not None else ():
+        for before, answer in self._answered.get(request.session, ()) if request.session is not None else ():
             same = alike(before.prefix_ids, request.prefix_ids)
             begin, end = before.prompt_tokens, before.prompt_tokens + len(answer)
             if same < len(before.prefix_ids):
@@ -215,7 +215,7 @@ class Answers:
         goes_on = names_answer(len(request.prefix_ids), request.prefix_block_tokens, request.prompt_tokens)
         if status == "ok" and request.session is not None and goes_on and self._pacer is None:
             answer = self.token_ids[request.id][request.prompt_tokens :]
-            self._said.setdefault(request.session, []).append((request, answer.astype(np.int32)))
+            self._answered.setdefault(request.session, []).append((request, answer.astype(np.int32)))
         self.forget(Oracle.request(seq).id)
         return Ended(
             Oracle.request(seq).id, now_s, status, error, cached_tokens=seq.cached_tokens, replica=replica,

@@ -49,7 +49,7 @@ def theoretical(rows: list[dict[str, object]]) -> list[int]:
     found = []
     for row in rows:
         prompt = int(str(row["prompt_tokens"]))
-        ids = tuple(row["prefix_ids"])[: prompt // 64]  # type: ignore[arg-type]  # a list
+        ids: tuple[int, ...] = tuple(row["prefix_ids"])[: prompt // 64]  # type: ignore[arg-type]  # a list
         # a block of the engine lies in one block of the trace; the rest of a prompt is its own
         names = [(ids[: end // 64 + 1], end) for end in range(BLOCK - 1, 64 * len(ids), BLOCK)]
         count = 0
@@ -90,7 +90,8 @@ def test_what_is_found_in_the_cache_of_a_server_is_what_the_trace_has(
     backend = f"openai:url={url},api=completions,prompt=ids"
     assert 0 == main([
         "run", "--trace", str(corpus), "--arrivals", "closed:users=2,think=0", "--content", "tokens",
-        "--backend", backend, "--history", history, "--requests", "27", "--calibrate", "off", "--quiet", "--out", str(out),
+        "--backend", backend, "--history", history, "--requests", "27", "--calibrate", "off", "--quiet",
+        "--out", str(out),
     ])  # fmt: skip
     capsys.readouterr()
     schedule = {row["id"]: row for row in pq.read_table(out / "schedule.parquet").to_pylist()}

@@ -188,3 +188,17 @@ async def test_other_routes_and_methods_get_openais_errors(play: Play) -> None:
         status, headers, text = await stage.get(CHAT)
         assert (405, "POST") == (status, headers["Allow"])
         assert json.loads(text)["error"]["message"].startswith(f"GET {CHAT}")
+
+
+async def test_token_ids_come_with_their_text_where_they_are_wanted(play: Play) -> None:
+    """A follow-up could not repeat an answer as it was made."""
+    async with play() as stage:
+        fields = {"prompt": [1, 2], "max_tokens": 3, "return_token_ids": True}
+        chunks: list[Any] = await stage.stream(TEXT, fields)
+        _, _, whole = await stage.post(TEXT, fields)
+        plain: list[Any] = await stage.stream(TEXT, {"prompt": [1, 2], "max_tokens": 3})
+
+        ids = [i for chunk in chunks[:-1] for i in chunk["choices"][0].get("token_ids", ())]
+        assert 3 == len(ids)
+        assert ids == json.loads(whole)["choices"][0]["token_ids"]
+        assert not any("token_ids" in chunk["choices"][0] for chunk in plain[:-1])
