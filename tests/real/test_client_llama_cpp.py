@@ -10,7 +10,9 @@ import pytest
 
 from backends.openai import OpenAI
 from harness.api import Request
+from harness.cli import main
 from harness.data.folder import load
+from harness.experiments import imports
 from harness.registry import make
 
 KINDS = pytest.mark.parametrize("kind", ["ascii", "bytes"])
@@ -228,3 +230,23 @@ def test_a_whole_run_keeps_what_the_server_counted(llama_cpp, tmp_path):
     assert {"usage"} == set(run.http["counted_by"].to_pylist())
     assert "llama.cpp" == run.info.server.kind
     assert texts["output tokens"].within
+
+
+@APIS
+@pytest.mark.parametrize("turns", [2, 5, 8])
+def test_a_follow_up_finds_what_it_repeats_in_the_cache_of_the_server(llama_cpp, tmp_path, api, turns):
+    """If this failed, a chat would be sent as no client sends it, and the server compute what it had computed."""
+    backend = f"openai:url={llama_cpp('ascii')}/v1,model=tiny-ascii,api={api},temperature=0"
+    assert 0 == main([
+        "run", "--backend", backend, "--workload", "fixed:prompt=40,output=24", "--arrivals", "closed:users=1,think=0",
+        "--sessions", f"fixed:turns={turns},think_s=0", "--requests", str(4 * turns), "--calibrate", "off", "--no-html",
+        "--quiet", "--out", str(tmp_path / "run"),
+    ])  # fmt: skip
+    [run] = imports.open(tmp_path / "run")
+    table = run.requests.sort_by("request_id").to_pylist()
+
+    for before, row in pairwise(table):
+        if row["turn"]:
+            repeated = before["prompt_tokens_server"] + before["output_tokens"]
+            # its last token was never computed; where texts meet, they may be cut into other tokens
+            assert repeated - 64 <= row["cached_tokens"] < repeated
