@@ -201,7 +201,8 @@ class OpenAI:
         self._builder = Builder(capabilities[-1].ask, content, key)
         live, text = history == "live", self._builder.ask.prompt == "text"
         if not recorded and (live or (history == "recorded" and text)):
-            self._history = History(self._builder.ask, content, live)
+            turn_tokens = capabilities[-1].turn_tokens
+            self._history = History(self._builder.ask, content, live, turn_tokens or 0.0, turn_tokens is None)
         self._notes = (*notes, *(note for server in capabilities for note in server.warnings))
 
     async def connect(self, sender: int, rate_rps: float, output_tokens: float) -> None:

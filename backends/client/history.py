@@ -32,14 +32,15 @@ class History:
     """The conversations of one sender, whose answers are those of the server (`live`) or made up (`recorded`).
 
     Where a request shares nothing with any before it in its session, its prompt is one message. `turn_tokens` is what
-    the server counts for a further turn beyond its words (template), learned as answers come; `follow_ups` counts
-    requests that come after others, `repeating` those of them that repeat an answer.
+    the server counts for a further turn beyond its words (template); where no probe knows it, it `learns` it from the
+    counts of answers. `follow_ups` counts requests that come after others, `repeating` those that repeat an answer.
     """
 
     ask: RequestFormat
     content: Content
     live: bool
     turn_tokens: float = 0.0
+    learns: bool = True
     follow_ups: int = 0
     repeating: int = 0
     _learned: int = 0
@@ -73,7 +74,7 @@ class History:
             return
         tokens = request.prompt_tokens + request.output_tokens
         if counted is not None:
-            if len(messages) > 1:
+            if len(messages) > 1 and self.learns:
                 self._learned += 1
                 self.turn_tokens += (counted[0] - request.prompt_tokens) / self._learned
             tokens = counted[0] + (counted[1] if self.live else request.output_tokens)
@@ -116,4 +117,5 @@ class History:
             ids: list[int] = self.content.token_ids(alone, self.ask.vocab_size or SMALL_VOCABULARY).tolist()
             return ids
         assert isinstance(self.content, TextContent)
-        return ("" if self.ask.api == "chat" else " ") + self.content.text(alone)
+        text = self.content.text(alone, (0,))  # the first word is that of the probe, which measures `turn_tokens`
+        return text if self.ask.api == "chat" or text.startswith(" ") else f" {text}"

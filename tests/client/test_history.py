@@ -11,7 +11,7 @@ from backends.client import history
 from backends.client.body import Builder, RequestFormat
 from backends.client.history import History
 from harness.api import Request
-from workloads.content.calibrated import Calibrated
+from workloads.content.text import Text
 from workloads.content.tokens import Tokens
 
 CHAT, COMPLETION = RequestFormat(), RequestFormat(api="completions", prompt="ids", vocab_size=1000)
@@ -29,11 +29,11 @@ def turns(count: int, *, block: int = 16, new: int = 30, out: int = 20) -> list[
 
 def test_a_chat_is_the_messages_before_the_answer_of_the_server_and_one_more() -> None:
     """The server would find nothing of its own answers, and compute prompts that no client sends."""
-    past = History(CHAT, Calibrated(), True)
+    past = History(CHAT, Text(), True)
     before: tuple[Any, ...] = ()
     for request in turns(8):
         messages = past.prompt(request)
-        body = Builder(CHAT, Calibrated()).fields(request, messages)["messages"]
+        body = Builder(CHAT, Text()).fields(request, messages)["messages"]
 
         assert before == messages[: len(before)]
         assert ["user", "assistant"] * request.turn + ["user"] == [message["role"] for message in body]  # type: ignore[attr-defined]
@@ -59,7 +59,7 @@ def test_ids_of_a_follow_up_are_those_of_prompt_and_answer_and_new_ones() -> Non
 
 def test_a_further_message_makes_up_for_answers_of_other_lengths_and_for_the_template() -> None:
     """A server that ends its answers early would get ever shorter prompts than the trace has."""
-    past, errors, server = History(CHAT, Calibrated(), True), [], 0
+    past, errors, server = History(CHAT, Text(), True), [], 0
     for request in turns(8):
         messages = past.prompt(request)
         words = sum(len(str(message.piece).split()) for message in messages[-1:])
@@ -74,7 +74,7 @@ def test_a_further_message_makes_up_for_answers_of_other_lengths_and_for_the_tem
 
 def test_what_shares_nothing_begins_anew() -> None:
     """A sub-agent would get the conversation of another, and a prompt of a shortened history more than it has."""
-    past = History(CHAT, Calibrated(), True)
+    past = History(CHAT, Text(), True)
     first, second = turns(2)
     past.prompt(first)
     past.take(first, "an answer", [], None)
@@ -87,7 +87,7 @@ def test_what_shares_nothing_begins_anew() -> None:
 
 def test_branches_of_one_answer_repeat_it_each() -> None:
     """Parallel calls of an agent go on from the same messages."""
-    past = History(CHAT, Calibrated(), True)
+    past = History(CHAT, Text(), True)
     first, second, _ = turns(3)
     branch = Request(5, 0.0, second.prompt_tokens + 9, 5, (*first.prefix_ids, 90), 16, session=3, turn=1, after=(0,))
     past.prompt(first)
@@ -100,7 +100,7 @@ def test_branches_of_one_answer_repeat_it_each() -> None:
 
 
 def test_made_up_answers_stand_where_recorded_ones_are_wanted() -> None:
-    past = History(CHAT, Calibrated(), False)
+    past = History(CHAT, Text(), False)
     first, second = turns(2)
     past.prompt(first)
     past.take(first, "by the server", [], (first.prompt_tokens, 3))
@@ -114,7 +114,7 @@ def test_made_up_answers_stand_where_recorded_ones_are_wanted() -> None:
 def test_memory_of_conversations_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that are over would stay for ever."""
     monkeypatch.setattr(history, "MOST_TOKENS", 1000)
-    past = History(CHAT, Calibrated(), True)
+    past = History(CHAT, Text(), True)
     for session in range(200):
         request = Request(session, 0.0, 50, 10, session=session)
         past.prompt(request)
