@@ -46,6 +46,7 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
     table.write_text("a,b\n1,2\n", encoding="utf-8")
     arguments = {
         "command": [name],
+        "content": ["run", "--content", name],
         "condition": ["capacity", "--backend", "sim", "--conditions", name],
         "option": ["run", name],
         "option of bench compare": ["compare", run, run, name, "file"],
