@@ -54,7 +54,8 @@ class Requests:
     `turn` is the recorded turn, from 0, where there is one. `more` holds the columns of `MORE` that the format knows.
     `expanded` says that a row of the file holds several requests; `rows` are then the rows of the block that they are
     of, and `numbers` the messages of each prompt, where the format holds text. Where `adds` is True, the prompt is what
-    a turn adds to its session, and without a stamp (NaN) it comes its delay after the turn before. `lasts` says that
+    a turn adds to its session, and without a stamp (NaN) it comes its delay after the turn before. `shares` are the
+    leading tokens that a prompt has in common with the one before in its session. `lasts` says that
     stamps and row numbers count from the start of the block, and after how long, in units of `at`, those of the next
     block begin. `dated` stamps are dates, and the unit of `stated` ones is what the user says: others are doubted.
     """
@@ -77,6 +78,7 @@ class Requests:
     rows: Ints | None = None
     numbers: Ints | None = None
     adds: Mask | None = None
+    shares: Ints | None = None
     joins: pa.ListArray | None = None
     inside: pa.ListArray | None = None
     more: Mapping[str, pa.Array] = field(default_factory=dict)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import count, islice
 from typing import NamedTuple
 
 import numpy as np
@@ -111,6 +112,8 @@ class Conversations:
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
         self._last: dict[str | int, Turn] = {}
+        self._names: dict[str, list[int]] = {}  # of the blocks of the last prompt of each session
+        self._new_ids = count(LOCAL)
 
     @property
     def any(self) -> bool:
@@ -119,6 +122,8 @@ class Conversations:
 
     def take(self, block: Block, requests: Requests) -> Requests:
         """The requests with whole prompts; those of a session share their blocks. One without a start is left out."""
+        if requests.session is not None and requests.shares is not None:
+            return self._with_names(requests, requests.session.to_pylist(), requests.shares.tolist())
         if requests.session is None or requests.adds is None:
             return requests
         times, prompt, size = requests.at.tolist(), requests.prompt_tokens.tolist(), self._block_tokens
@@ -153,6 +158,16 @@ class Conversations:
             prefix_ids=pa.array(ids, pa.list_(pa.int64())),
             more={**requests.more, "delay_s": pa.array(delay_s, pa.float64())},
         )
+
+    def _with_names(self, requests: Requests, sessions: list[str | None], shares: list[int]) -> Requests:
+        """The requests with names of their whole blocks: those that are shared with the prompt before, and new ones."""
+        names = []
+        for session, shared, tokens in zip(sessions, shares, requests.prompt_tokens.tolist(), strict=True):
+            whole = tokens // self._block_tokens
+            kept = self._names.get(session or "", [])[: min(shared // self._block_tokens, whole)]
+            names.append([*kept, *islice(self._new_ids, whole - len(kept))])
+            self._names[session or ""] = names[-1] if session else []
+        return replace(requests, prefix_ids=pa.array(names, pa.list_(pa.int64())), shares=None)
 
 
 def _nullable(values: Ints) -> pa.Array:
