@@ -243,7 +243,8 @@ class RequestRecord:
     event held one. `output_tokens` is the number produced, the other one the number requested; `unseen_tokens` of those
     produced were never streamed, such as hidden reasoning;
     `arrived_s` is when the scheduler of the system saw the request, where the backend knows it; `ended_s` is when the
-    request ended, where that was not its last token.
+    request ended, where that was not its last token. `cap_wait_s` is how long it waited because the run allows no
+    more requests in flight; None where it did not.
     """
 
     request_id: int
@@ -276,6 +277,7 @@ class RequestRecord:
     exchange: Exchange | None = None
     unseen_tokens: int | None = None
     slo_e2e_s: float | None = None
+    cap_wait_s: float | None = None
 
     @property
     def ttft_s(self) -> float | None:

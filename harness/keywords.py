@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     scale: Text
     jitter: Text
     turns: Text
+    max_in_flight: Number
     arrivals: Text
     lengths: Text
     sessions: Text

@@ -102,6 +102,10 @@ class RunSpec:
         "Mean rate in requests per second. Default: that of the arrivals if they define one, else the preset's.",
         source="workload",
     )
+    max_in_flight: int | None = option(
+        TRAFFIC, "N", check.count, "Requests in flight at most. One more waits for a place, and the wait counts into "
+        "its TTFT and E2E.",
+    )
     arrivals: str | None = option(
         TRAFFIC, "SPEC", check.text, "Arrival process: poisson, gamma:cv=2, constant, ...; with --trace that of its "
         "sessions, such as closed:users=16.", source="workload",
@@ -349,6 +353,8 @@ def _check_together(spec: RunSpec) -> None:
             raise UsageError(f"--{name} does not go with --trace, which brings its own; {instead}.")
     if spec.start is not None and spec.stop is not None and spec.stop <= spec.start:
         raise UsageError(f"--stop must lie after --start, got {spec.stop:g} s and {spec.start:g} s.")
+    if spec.max_in_flight is not None and spec.senders not in (None, "1", "auto"):
+        raise UsageError("--max-in-flight is kept by one sender, which sees all requests; leave --senders out.")
     args = parse(spec.backend).args
     for part in spec.parts():
         if part in args:

@@ -20,6 +20,7 @@ from harness.metrics import stages as by_stage
 from harness.metrics.objective import Score, Seen, restored_slo, score
 from harness.metrics.stages import (
     APART,
+    CAP_WAIT,
     DECODE,
     DIVIDED,
     HANDOFF,
@@ -43,8 +44,9 @@ EMPTY = "No request was recorded, so there is nothing to draw; run it longer or 
 AGGREGATES = "The file holds aggregates and no single requests, so there is nothing to draw; the verdict says more."
 S = TypeVar("S", bound="Remembering")
 NAMES = {
-    LATENESS: "client lateness", QUEUE: "queue", QUEUE_PREFILL: "queue and prefill", PREFILL: "prefill",
-    HANDOFF: "hand-off", STALL: "stall", DECODE: "decode", PREEMPTED: "preempted", UNKNOWN: "unknown (no stamps)",
+    CAP_WAIT: "wait for --max-in-flight", LATENESS: "client lateness", QUEUE: "queue",
+    QUEUE_PREFILL: "queue and prefill", PREFILL: "prefill", HANDOFF: "hand-off", STALL: "stall", DECODE: "decode",
+    PREEMPTED: "preempted", UNKNOWN: "unknown (no stamps)",
 }  # fmt: skip
 STALLED = (
     "Stall is the time after the first token in which the request waits to decode or its replica works on prompts "
@@ -280,7 +282,7 @@ def stages(run: Run) -> run_json.Stages:
 
 def note(keys: tuple[str, ...]) -> str:
     """Where these phases are from."""
-    return {APART: STALLED, DIVIDED: BY_SERVER}.get(keys, UNSTAMPED)
+    return {APART: STALLED, DIVIDED: BY_SERVER}.get(tuple(key for key in keys if key != CAP_WAIT), UNSTAMPED)
 
 
 def missed(run: Run) -> str:

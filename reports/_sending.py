@@ -353,6 +353,16 @@ def prompts(run: Run) -> str:
     return f"off by {middle} of the planned tokens at the median, p99 {worst}"
 
 
+def in_flight(run: Run) -> str:
+    """How many requests waited because the run allows no more in flight, and how long; empty where it allows any."""
+    most = run.info.spec.get("max-in-flight")
+    waited_s = column(run.requests, "cap_wait_s")
+    if most is None or not len(waited_s):
+        return "" if most is None else f"at most {clean(most)}, for which no request waited"
+    which = f"{len(waited_s):,} of {_format.count(run.requests.num_rows, 'request')}"
+    return f"at most {clean(most)}, for which {which} waited, {_format.seconds(quantile(waited_s, 0.5))} at the median"
+
+
 def _values(run: Run, name: str) -> list[tuple[str, int]]:
     if run.http is None:
         return []

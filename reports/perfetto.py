@@ -53,7 +53,7 @@ MOST_STEPS = 100_000
 _COLUMNS = (
     "request_id", "session", "turn", "tag", "scheduled_s", "sent_s", "arrived_s", "ended_s", "prefill_start_s",
     "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s", "prompt_tokens", "cached_tokens",
-    "output_tokens", "status", "error", "replica", "preemptions",
+    "output_tokens", "status", "error", "replica", "preemptions", "cap_wait_s",
 )  # fmt: skip
 
 _GAUGES = (("running", "requests", "running", 1.0), ("waiting", "requests", "waiting", 1.0),
@@ -241,7 +241,10 @@ def _sendings(shown: Shown) -> Iterator[Event]:
     sent_us = [_us(row["sent_s"]) for row in sent]
     for row, ts, after in zip(sent, sent_us, [*sent_us, float("inf")][1:], strict=True):
         track = {"pid": CLIENT, "tid": 1, "ts": ts}
-        args = {"request": row["request_id"], "late (ms)": _ms(row["sent_s"], row["scheduled_s"])}
+        args = {
+            "request": row["request_id"],
+            "late (ms)": _ms(row["sent_s"], row["scheduled_s"] + (row["cap_wait_s"] or 0.0)),
+        }
         yield {"ph": "X", "name": "send", "cat": "sending", "dur": min(_INSTANT_US, after - ts), "args": args, **track}
         if row.get("prefill_start_s") is not None:
             yield {"ph": "s", **_arrow(row), **track}

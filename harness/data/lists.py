@@ -43,6 +43,11 @@ def number(table: pa.Table, name: str) -> Floats:
     return np.asarray(table[name].to_numpy(), np.float64)
 
 
+def lateness(table: pa.Table) -> Floats:
+    """(requests,) seconds from the scheduled time to sending, without the wait for --max-in-flight; NaN if not sent."""
+    return number(table, "sent_s") - number(table, "scheduled_s") - np.nan_to_num(number(table, "cap_wait_s"))
+
+
 def streamed_tokens(table: pa.Table) -> Floats:
     """(requests,) output tokens without those that the server counted and never streamed."""
     output, unseen = number(table, "output_tokens"), table["unseen_tokens"]

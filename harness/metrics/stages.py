@@ -1,7 +1,7 @@
 """Where the time of each request went: client lateness, queue, prefill, hand-off, stall, decode, from the stage stamps.
 
 The stages of DistServe (OSDI 2024, figure 10) with two more: lateness is separate from the queue, and stall from
-decode. They add up to E2E.
+decode. They add up to E2E. Of a run with --max-in-flight the wait for a place comes first.
 
 Which stage made each request miss the SLO, by one rule that gives every miss one cause: a request that failed has its
 status as its cause. Of any other the bound that is broken worst decides. Where the work that the bound spans (prefill
@@ -29,6 +29,8 @@ QueueShares: TypeAlias = Callable[[Run], Floats | None]
 """Returns (requests,) the share of the queue in the time from sending to the first token; None where nothing tells."""
 
 LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE = "lateness", "queue", "prefill", "handoff", "stall", "decode"
+CAP_WAIT = "cap_wait"
+"""Before all others, where the run allows no more than so many requests in flight and some waited for a place."""
 QUEUE_PREFILL = "queue_prefill"
 """All between sending and the first token, where the backend does not tell queue and prefill apart."""
 PREEMPTED = "preempted"
@@ -123,6 +125,7 @@ def _in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tupl
     """Some requests after the others, one piece or more, so that the times of a large run take little memory."""
     answered = seen.ok if (unknown := seen.unknown("ttft")) is None else seen.ok & ~unknown
     first_s, last_s = seen.values("ttft"), seen.values("e2e")  # both from the scheduled time
+    capped = run.requests["cap_wait_s"].null_count < run.requests.num_rows
     begun, done = (np.isfinite(number(run.requests, name)) for name in ("prefill_start_s", "prefill_end_s"))
     stamped = bool(np.any(begun & done & answered))
     shares = None if stamped else queue_shares(run)
@@ -132,7 +135,13 @@ def _in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tupl
         rows = slice(start, min(start + _ROWS, run.requests.num_rows))
         ends_s = (np.where(answered[rows], value_s[rows], np.nan) for value_s in (first_s, last_s))
         part = _Rows(run.requests[rows], *ends_s)
-        yield rows, Stages(keys, _apart(part, prompt_steps) if stamped else _together(part, shares, rows))
+        seconds = _apart(part, prompt_steps) if stamped else _together(part, shares, rows)
+        if capped:
+            wait_s = np.nan_to_num(number(part.table, "cap_wait_s"))
+            seconds[0] -= wait_s  # is no lateness
+            yield rows, Stages((CAP_WAIT, *keys), np.concatenate([wait_s[None], seconds]))
+        else:
+            yield rows, Stages(keys, seconds)
 
 
 class _Rows(NamedTuple):

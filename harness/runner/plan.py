@@ -7,17 +7,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.compute as pc
 
 from harness import registry
 from harness.api import Backend, FollowUps, Loaded, RecordedContent, Remote, RequestRecord, Simulator, Slo, Source
 from harness.data.dependencies import Releases
 from harness.data.run_json import Workload
-from harness.data.schedule import Schedule
+from harness.data.schedule import Schedule, links
 from harness.errors import NotValid, UsageError
 from harness.metrics.measure import metrics
 from harness.metrics.objective import BROUGHT, parse_slo
 from harness.options import RunSpec
+from harness.runner.virtual import Capped
 from harness.spec import convert, parse
 from harness.stats.arrivals import Law
 
@@ -129,6 +131,14 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     schedule = Schedule.draw(
         loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration, live=spec.history == "live"
     )
+    if spec.max_in_flight is not None and isinstance(backend, Simulator):
+        _, parents = links(schedule.table)
+        if len(np.unique(parents)) < len(parents):
+            raise UsageError(
+                "--max-in-flight does not go with calls in parallel on a simulator, which could not order them as a "
+                "client does; use a server or the engine, or sessions of one call at a time."
+            )
+        backend = Capped(backend, spec.max_in_flight)
     if objective.bounds != parse_slo(loaded.slo_text).bounds:
         _check_classes(objective, schedule)
     if spec.fail_under is not None:

@@ -395,8 +395,9 @@ async def _serve(start: _Start, live: Live) -> Outcome:
         recorder = Recorder(start.folder(), live.seen)
         follow_ups = planned.follow_ups(recorder.add)
         driver = WallDriver(
-            StreamingTransport(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s
-        )
+            StreamingTransport(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s,
+            planned.spec.max_in_flight,
+        )  # fmt: skip
         try:
             with quiet_process(), _signals(driver.interrupt, live):
                 start.folder().update(startup_s=process_age_s())

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gc
+import math
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
 
 from harness.api import ActionLog, End, FollowUps, Outcome, Request, RequestRecord, Simulator, TableSimulator
+from harness.data.dependencies import ended_s
 from harness.errors import BackendError
 
 if TYPE_CHECKING:
@@ -81,6 +84,67 @@ def drive_virtual(
     _write_steps(rows, simulator)
     rows.flush()
     return Outcome(ended, counted.count, counted.remaining(), max(0, counted.count - live.finished), error)
+
+
+class Capped:
+    """A simulator that has no more than `most` requests in flight: one more arrives when another has ended.
+
+    They leave in the order of their times, as under the wall clock; records have the times at which they were due, and
+    how long they waited. An end may bring about one request at most: a place that it frees is given away at once, to
+    the first that will be due.
+    """
+
+    def __init__(self, simulator: Simulator, most: int) -> None:
+        self._simulator = simulator
+        self._most = most
+
+    def __repr__(self) -> str:
+        return f"<Capped {self._simulator!r} at {self._most} in flight>"
+
+    def __getattr__(self, name: str) -> Any:
+        """What else the simulator can do."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._simulator, name)
+
+    def simulate(self, requests: Iterable[Request], follow_ups: FollowUps | None = None) -> Iterator[RequestRecord]:
+        """See `Simulator`."""
+        planned, later = iter(requests), list[tuple[float, int, Request]]()
+        due_s: dict[int, float] = {}  # of those that were held
+        head, places = next(planned, None), self._most
+
+        def leaving(now_s: float) -> Iterator[Request]:
+            nonlocal head, places
+            while places and (head is not None or later):
+                if head is None or (later and later[0][:2] < (head.scheduled_s, head.id)):
+                    request = heappop(later)[2]
+                else:
+                    request, head = head, next(planned, None)
+                places -= 1
+                if request.scheduled_s < now_s:
+                    due_s[request.id] = request.scheduled_s
+                    request = replace(request, scheduled_s=now_s)
+                yield request
+
+        def freed(record: RequestRecord) -> list[Request]:
+            nonlocal places
+            places += 1
+            for request in () if follow_ups is None else follow_ups(record):
+                heappush(later, (request.scheduled_s, request.id, request))
+            return list(leaving(ended_s(record)))
+
+        for record in self._simulator.simulate(leaving(-math.inf), freed):
+            if (scheduled_s := due_s.pop(record.request_id, None)) is not None:
+                record.cap_wait_s, record.scheduled_s = record.scheduled_s - scheduled_s, scheduled_s
+            yield record
+
+    def tables(
+        self, requests: Iterable[Request], follow_ups: FollowUps | None = None, rows: int = 4096
+    ) -> Iterator[pa.Table]:
+        """See `TableSimulator`."""
+        from harness.data.records import in_tables, to_table  # heavy: pyarrow
+
+        return in_tables(self.simulate(requests, follow_ups), rows, to_table)
 
 
 @dataclass(slots=True)

@@ -1,6 +1,7 @@
 """The open loop under the wall clock: a request leaves at its time, whether or not others were answered."""
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
@@ -91,7 +92,8 @@ class WallDriver:
     """One run under the wall clock; `interrupt` once stops the sending, twice or `at_once` ends the run.
 
     After the last departure it waits `drain_s` at most: a request unanswered then is recorded as `timeout`,
-    or as `cancelled` when the run was interrupted.
+    or as `cancelled` when the run was interrupted. With `most` requests in flight those that are due wait, in the order
+    of their times.
     """
 
     def __init__(
@@ -102,7 +104,12 @@ class WallDriver:
         recorder: RecordSink,
         live: ProgressListener,
         drain_s: float,
+        most: int | None = None,
     ) -> None:
+        self._most = most
+        self._freed_s = -math.inf  # when a request ended and others could have been waiting for its place
+        self.cap_wait_s: dict[int, float] = {}
+        """How long requests waited for a place, by id, of those that did and have not ended."""
         self._line = line
         self._schedule = iter(schedule)
         self._ahead: deque[Request] = deque()  # taken from the schedule and made ready
@@ -181,16 +188,25 @@ class WallDriver:
             self._depart()
             if not self._heap:
                 return
-            idle = self._heap[0][0] - self._now_s() > self._pause_s
+            idle = self._next_s - self._now_s() > self._pause_s
             if idle and (self._prepare_next() or self._prepare_one()):
                 await asyncio.sleep(0)
             else:
-                await self._nap(self._heap[0][0])
+                await self._nap(self._next_s)
+
+    @property
+    def _full(self) -> bool:
+        return self._most is not None and len(self._tasks) >= self._most
+
+    @property
+    def _next_s(self) -> float:
+        """When the next request leaves; where all places are taken, an end of another wakes the sending before."""
+        return self._now_s() + TICK_S if self._full else self._heap[0][0]
 
     def _depart(self) -> None:
         """Launch what is due, at most `BURST` requests at once: answers must be read too."""
         launched = 0
-        while self._heap and not self._stopping and launched < BURST and self._heap[0][0] <= self._now_s():
+        while self._heap and not self._stopping and launched < BURST and self._next_s <= self._now_s():
             _, _, request, planned = heappop(self._heap)
             if planned:
                 self._pull()
@@ -205,7 +221,7 @@ class WallDriver:
         assert self._alarm is not None
         self._depart()
         if self._heap and not self._stopping:
-            self._alarm.set(self._epoch_s + self._heap[0][0])
+            self._alarm.set(self._epoch_s + self._next_s)
         self._turn()
 
     def _pull(self) -> None:
@@ -266,7 +282,9 @@ class WallDriver:
         except Exception as error:  # noqa: BLE001  # a bug in the transport must end the run
             self._broke(error)
             return
-        self._live.departed(sent_s - request.scheduled_s)
+        if request.scheduled_s < self._freed_s:
+            self.cap_wait_s[request.id] = self._freed_s - request.scheduled_s
+        self._live.departed(sent_s - max(request.scheduled_s, self._freed_s))
         task = asyncio.create_task(self._follow(going))
         self._tasks[task] = request
         task.add_done_callback(self._finished)
@@ -282,7 +300,11 @@ class WallDriver:
         try:
             record = await going
         finally:
+            full = self._full
             del self._tasks[cast("asyncio.Task[None]", asyncio.current_task())]
+        if full:
+            self._freed_s = self._now_s()
+            self._turn()
         self._live.finished += 1
         if record is not None:
             self._record(record)
@@ -290,6 +312,7 @@ class WallDriver:
             self._fail(self._line.failure)
 
     def _record(self, record: RequestRecord) -> None:
+        record.cap_wait_s = self.cap_wait_s.pop(record.request_id, None)
         self._recorder.add(record)
         if self._follow_ups is None or self._stopping:
             return

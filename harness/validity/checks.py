@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from harness.api import ENDED_WELL, RunWarning, Status
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import lateness, number
 from harness.data.records import since
 from harness.data.run_json import Check, Cut, Fidelity, OutputLengths, RunInfo
 from harness.metrics.measure import ended_well, succeeded
@@ -102,7 +102,7 @@ def judge(
     less = less_traffic(recorded, closed)
     late_s = np.zeros(0)
     if clock == "wall":
-        late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
+        late_s = lateness(requests)
         late_s = late_s[~np.isnan(late_s)]
     measured_table = since(requests, cut.since_s)
     measured = int(succeeded(measured_table).sum())
@@ -162,7 +162,8 @@ def _unanswered(requests: pa.Table, ok: int, cut: Cut) -> Rule:
 
 def from_sent(requests: pa.Table) -> pa.Table:
     """The requests with their latencies counted from when each was sent: what they would be with a client in time."""
-    due, sent = requests["scheduled_s"], requests["sent_s"]
+    due = requests["scheduled_s"]
+    sent = pc.subtract(requests["sent_s"], pc.fill_null(requests["cap_wait_s"], 0.0))
     return requests.set_column(
         requests.column_names.index("scheduled_s"), requests.schema.field("scheduled_s"),
         pc.max_element_wise(due, sent).cast(due.type),  # of one that was never sent, when it was due

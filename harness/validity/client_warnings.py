@@ -15,7 +15,7 @@ from msgspec import UnsetType
 
 from harness.api import Bound, RunWarning, Slo
 from harness.data.folder import Run
-from harness.data.lists import number, streamed_tokens
+from harness.data.lists import lateness, number, streamed_tokens
 from harness.data.run_json import Described, Fidelity, RunInfo
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.objective import score
@@ -133,8 +133,7 @@ def reasons(run: Run, objective: Slo) -> Iterator[RunWarning]:
 
 def _late_s(requests: pa.Table) -> Floats:
     """(requests,) lateness; a request that never left is not late."""
-    late_s = number(requests, "sent_s") - number(requests, "scheduled_s")
-    return np.nan_to_num(late_s, nan=0.0)
+    return np.nan_to_num(lateness(requests), nan=0.0)
 
 
 def _sending(run: Run, objective: Slo, fidelity: Fidelity, remedy: str) -> Iterator[Rule]:
@@ -148,7 +147,8 @@ def _sending(run: Run, objective: Slo, fidelity: Fidelity, remedy: str) -> Itera
              "late-for-bound",
              f"lateness p99 is {ms(p99_s)}, {p99_s / tightest.limit:.0%} of the bound {tightest}, which counts from "
              "the time a request was due", remedy),
-        Rule(complete and (sent or 0.0) < LEAST_RATE * drawn, "achieved-rate",
+        Rule(complete and (sent or 0.0) < LEAST_RATE * drawn and run.info.spec.get("max-in-flight") is None,
+             "achieved-rate",
              f"{digits(sent or 0.0, 4)} req/s left of {digits(drawn, 4)} in the schedule ({ratio(sent, drawn):.1%})",
              remedy),
     ])  # fmt: skip

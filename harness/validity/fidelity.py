@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.api import RunWarning
-from harness.data.lists import number
+from harness.data.lists import lateness, number
 from harness.data.run_json import AllSent, Burstiness, Fidelity, FollowUps
 from harness.data.schedule import links
 from harness.metrics.quantiles import quantiles
@@ -150,9 +150,9 @@ def by_itself(schedule: pa.Table, *, recorded: bool = False) -> np.ndarray:
 def _sent(ids: Floats, requests: pa.Table) -> tuple[Floats, Floats]:
     """Sorted sending times of the requests with these ids that left, and how late each was, in no order."""
     among = np.isin(number(requests, "request_id"), ids)
-    sent_s, due_s = number(requests, "sent_s"), number(requests, "scheduled_s")
+    sent_s = number(requests, "sent_s")
     sent = among & ~np.isnan(sent_s)
-    return np.sort(sent_s[sent]), (sent_s - due_s)[sent]
+    return np.sort(sent_s[sent]), lateness(requests)[sent]
 
 
 def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> FollowUps | None:

@@ -96,6 +96,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     if not result.overloaded and (_data.has_steps(run) or not SHOWN_WITHOUT_STEPS.isdisjoint(info.summary.run_metrics)):
         yield "Variation", ", ".join(_variation(info))
     yield "Requests", _rows.counts(info)
+    yield "In flight", _sending.in_flight(run)
     if is_remote(run):
         yield "Misses", _data.missed(_data.measured(run))
         yield "Prompts", _sending.prompts(run)

@@ -7,7 +7,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import lateness, number
 from harness.metrics.measure import missing
 from harness.metrics.quantiles import quantile
 from harness.metrics.stages import joint
@@ -321,7 +321,7 @@ def arrivals(run: Run) -> go.Figure | str:
         _rate(drawn, *declared, "declared", Look(style.GREY, "dash"))
     _over_time(drawn, ["requests per second", "lateness (ms)"])
     sent = number(run.requests, "sent_s")
-    late_s = sent - number(run.requests, "scheduled_s")
+    late_s = lateness(run.requests)
     was_sent = np.isfinite(late_s)
     order = np.flatnonzero(was_sent)[np.argsort(sent[was_sent], kind="stable")]
     points = _lateness(drawn, sent[order], late_s[order] * 1000.0)

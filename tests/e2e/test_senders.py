@@ -236,7 +236,7 @@ async def test_answers_that_a_dead_sender_had_not_handed_over_are_reported(tmp_p
     taken = Taken(99)
     senders = Senders(OpenAI(), tmp_path, 1, None, 5.0, taken, Live(total=9), begun=lambda _: None)
     reader = asyncio.StreamReader()
-    answers = [Arrived.of(Request(i, 0.0, 5, 4), Answer(how="failed", why="no")) for i in range(2)]
+    answers = [Arrived.of(Request(i, 0.0, 5, 4), None, Answer(how="failed", why="no")) for i in range(2)]
     for message in (Progress(5, 5), *answers):
         reader.feed_data(data_frame(message))
     reader.feed_eof()

@@ -15,6 +15,7 @@ from harness.data.lists import (
     first,
     gap_lists,
     last,
+    lateness,
     lists,
     number,
     ratio,
@@ -74,11 +75,6 @@ def scheduling_delay(table: pa.Table) -> Floats:
     return number(table, "prefill_start_s") - number(table, "scheduled_s")
 
 
-def lateness(table: pa.Table) -> Floats:
-    """From the scheduled time to sending."""
-    return number(table, "sent_s") - number(table, "scheduled_s")
-
-
 def task(table: pa.Table) -> Floats:
     """From the first scheduled time of a session to its last token: the same for each of its requests."""
     session = number(table, "session")
@@ -102,7 +98,7 @@ ROWS: tuple[Metric, ...] = (
     Metric(
         name="ttft", place=0, title="TTFT", of=ttft,
         headline=True, in_summary=True, one_token=True, needs_token_times=True, decided_by="prefill", floor="ttft",
-        phases=("lateness", "queue", "queue_prefill", "prefill"), compared=("mean", "p50", "p99"),
+        phases=("cap_wait", "lateness", "queue", "queue_prefill", "prefill"), compared=("mean", "p50", "p99"),
         terms=(("TTFT", "time to first token: first token minus the scheduled time of the request (s)"),),
         about="""
         Time to first token, counted from the scheduled time (seconds per request).
@@ -210,7 +206,7 @@ ROWS: tuple[Metric, ...] = (
     ),
     Metric(
         name="scheduling_delay", place=7, of=scheduling_delay,
-        in_summary=False, phases=("lateness", "queue"), compared=(),
+        in_summary=False, phases=("cap_wait", "lateness", "queue"), compared=(),
         about="""
         How long a request waited before its prompt was first worked on (seconds per request).
 
@@ -228,7 +224,7 @@ ROWS: tuple[Metric, ...] = (
 
         Source: the schedule delay of open-loop load generators (Tene, "How NOT to measure latency", wrk2).
 
-        `sent_s` minus `scheduled_s`; NaN for a request that never left.
+        `sent_s` minus `scheduled_s`, less `cap_wait_s`; NaN for a request that never left.
         """,
     ),
     Metric(

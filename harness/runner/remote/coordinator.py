@@ -71,6 +71,8 @@ class Senders:
     live: ProgressListener
     begun: Callable[[float], None]
     hosts: Sequence[str] = ()
+    max_in_flight: int | None = None
+    """Of all requests together; one sender keeps it."""
     facts: list[dict[str, Any]] = field(default_factory=list, init=False)
     """What each sender reported of itself at the end, and what is known of its host."""
     _children: list[_Child] = field(default_factory=list, init=False)
@@ -91,7 +93,10 @@ class Senders:
         for child in self._children:
             await greet(child.line, self._name(child))
             schedule = os.fspath(self.path) if child.where is None else self.path.read_bytes()
-            child.line.send(sender.Job(self.backend, schedule, child.index, self.count, self.duration_s, self.drain_s))
+            child.line.send(
+                sender.Job(self.backend, schedule, child.index, self.count, self.duration_s, self.drain_s,
+                           self.max_in_flight)
+            )  # fmt: skip
         await self._all_ready()
         self._send(sender.Connect())
         await self._all_ready()
@@ -185,7 +190,9 @@ class Senders:
             child.last_message_s = time.monotonic()
             if isinstance(message, sender.Arrived):
                 child.taken += 1
-                self._take(read(self.backend, message.request, answer))
+                record = read(self.backend, message.request, answer)
+                record.cap_wait_s = message.cap_wait_s
+                self._take(record)
             elif isinstance(message, sender.Known):
                 self._take(message.record)
             elif isinstance(message, sender.Progress):

@@ -104,7 +104,7 @@ class RemoteRun:
         path = folder.path / "schedule.parquet"
         senders = Senders(
             self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow,
-            hosts=hosts(spec.senders),
+            hosts=hosts(spec.senders), max_in_flight=spec.max_in_flight,
         )  # fmt: skip
         policy = None
         self.live.waits_for = f"{self._count()} sender{'s' if self._count() > 1 else ''} to build requests and connect"
@@ -138,6 +138,8 @@ class RemoteRun:
         return [f"warning: {what} and will be refused; {remedy}"]
 
     def _count(self) -> int:
+        if self.plan.spec.max_in_flight is not None:
+            return 1
         return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule.table))
 
     async def _measure_client(self, folder: RunFolder) -> None:

@@ -49,6 +49,7 @@ class Job:
     count: int
     duration_s: float | None
     drain_s: float
+    max_in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,16 +108,18 @@ class Arrived:
     slo_tpot_s: float | None
     slo_task_s: float | None
     slo_e2e_s: float | None
+    cap_wait_s: float | None
     answer: Any
 
     @classmethod
-    def of(cls, request: Request, answer: object) -> Self:
-        return cls(*(getattr(request, field.name) for field in fields(cls)[:-1]), answer)  # type: ignore[call-arg]  # of all its fields
+    def of(cls, request: Request, cap_wait_s: float | None, answer: object) -> Self:
+        of_request = (getattr(request, field.name) for field in fields(cls)[:-2])
+        return cls(*of_request, cap_wait_s, answer)  # type: ignore[call-arg]  # of all its fields
 
     @property
     def request(self) -> Request:
         extra = None if self.slo_e2e_s is None else Extra(slo=DeadlineSlo(self.slo_e2e_s))
-        return Request(**{field.name: getattr(self, field.name) for field in fields(self)[:-2]}, extra=extra)
+        return Request(**{field.name: getattr(self, field.name) for field in fields(self)[:-3]}, extra=extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +189,8 @@ class Outgoing:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
         self.error: Exception | None = None
+        self.cap_wait_s: dict[int, float] = {}
+        """That of the driver."""
 
     def add(self, record: RequestRecord) -> None:
         """Nothing to do: the answer was passed on, and is read and recorded there like all others."""
@@ -199,7 +204,8 @@ class Outgoing:
 
     def pass_on(self, request: Request, answer: object) -> None:
         """An answer to be read there."""
-        if not self._outbox.send(Arrived.of(request, answer), MOST_BYTES):
+        arrived = Arrived.of(request, self.cap_wait_s.pop(request.id, None), answer)
+        if not self._outbox.send(arrived, MOST_BYTES):
             why = f"the answer is larger than {MOST_BYTES >> 20} MiB, the most that a sender passes on"
             ended = Ended(request.id, request.scheduled_s, "error", error=why)
             self.drop(record_of(request, ended, request.scheduled_s))
@@ -250,7 +256,8 @@ def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progre
     follow_ups = Releases(ours, outgoing.drop, job.duration_s) if ours.has_follow_ups else None
     waited = frozenset(int(i) for i in ours.table["after"].combine_chunks().flatten()) if follow_ups else frozenset()
     line = DeferredTransport(job.backend, waited, outgoing.pass_on)
-    driver = WallDriver(line, ours.planned(), follow_ups, outgoing, progress, job.drain_s)
+    driver = WallDriver(line, ours.planned(), follow_ups, outgoing, progress, job.drain_s, job.max_in_flight)
+    outgoing.cap_wait_s = driver.cap_wait_s
     driver.prepare()
     return driver, progress
 
