@@ -66,7 +66,6 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "argument of longbench": ["run", "--backend", "sim", "--lengths", f"longbench:{name}=x"],
         "argument of fitted": ["run", "--backend", "sim", "--lengths", f"fitted:model.json,{name}=x"],
         "lengths": ["run", "--backend", "sim", "--lengths", name],
-        "content": ["run", "--backend", "sim", "--content", name],
         "sessions": ["run", "--backend", "sim", "--sessions", name],
         "placement algorithm": ["place", "--algorithm", name],
         "arrivals": ["run", "--backend", "sim", "--arrivals", name],
