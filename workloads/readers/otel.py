@@ -19,7 +19,7 @@ _SESSION = ("gen_ai.conversation.id", "session.id", "exgentic.session.id")
 _CACHED = ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read")
 _AGENT = ("gen_ai.agent.name", "gen_ai.agent.id", "agent.name")
 """Attributes by their names now, before, and elsewhere."""
-_KINDS = ("openinference.span.kind", "traceloop.span.kind", "gen_ai.operation.name")
+_KINDS = ("gen_ai.operation.name", "openinference.span.kind", "traceloop.span.kind", "span_kind")
 _AGENTS = frozenset(("agent", "invoke_agent", "create_agent"))
 _NO_CALLS = _AGENTS | frozenset(
     ("chain", "workflow", "invoke_workflow", "task", "tool", "execute_tool", "retriever", "reranker", "embedding",
@@ -29,7 +29,15 @@ _NO_CALLS = _AGENTS | frozenset(
 _TIMES = (("startTimeUnixNano", "start_time"), ("endTimeUnixNano", "end_time"))
 _NAMES = {"trace": ("traceId", "trace_id"), "span": ("spanId", "span_id"),
           "parent": ("parentSpanId", "parent_span_id", "parent_id")}  # fmt: skip
-_FIELDS = ("resourceSpans", "spans", "context", "attributes", "events", *sum((*_TIMES, *_NAMES.values()), ()))
+_FIELDS = (
+    "resourceSpans",
+    "spans",
+    "context",
+    "span_kind",
+    "attributes",
+    "events",
+    *sum((*_TIMES, *_NAMES.values()), ()),
+)
 """Fields of a row: a whole export, the spans of a trace, or a span."""
 _ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
 _NO_CALL = "a span of something else than a model call"
@@ -94,7 +102,7 @@ class Otel(_texts.Counting):
             if (call.prompt < 0 and len(prompt)) or (call.output < 0 and len(answer)):
                 self.needed(block, "otel")
             if call.prompt < 0 and not prompt:
-                call.dropped = call.dropped or _NOTHING
+                call.dropped = call.dropped or (_NOTHING if call.tag else _NO_CALL)
             if not prompt:
                 call.number = -1
             call.prompt = len(prompt) if call.prompt < 0 else call.prompt
@@ -177,7 +185,7 @@ def _call(span: Mapping[str, Any], known: Mapping[str, Any], row: int, number: i
     start_ns, end_ns = (whole(*_first(fields, names)) for names in _TIMES)
     trace, name, parent = (_first(fields, _NAMES[of])[1] for of in ("trace", "span", "parent"))
     tokens = [-1 if (pair := _first(known, names))[1] is None else whole(*pair) for names in (INPUT, OUTPUT)]
-    kinds = {str(known[kind]).lower() for kind in _KINDS if kind in known}
+    kinds = [str(given[kind]).lower() for given in (known, span) for kind in _KINDS if given.get(kind)]
     session = _first(known, _SESSION)[1] or trace
     cached = _first(known, _CACHED)[1] not in (None, 0, "0")
     return Call(
@@ -186,13 +194,13 @@ def _call(span: Mapping[str, Any], known: Mapping[str, Any], row: int, number: i
         tokens[0],
         tokens[1],
         session if isinstance(session, str) else None,
-        known.get("gen_ai.operation.name"),
-        agent=str(_first(known, _AGENT)[1] or name) if kinds & _AGENTS else None,
+        kinds[0] if kinds else None,
+        agent=str(_first(known, _AGENT)[1] or name) if _AGENTS.intersection(kinds) else None,
         chat=name,
         inside=(parent,) if isinstance(parent, str) else (),
         row=row,
         number=number,
-        dropped=_NO_CALL if kinds & _NO_CALLS else None,
+        dropped=_NO_CALL if _NO_CALLS.intersection(kinds) else None,
         notes=["some tokens came from a cache; which, is not recorded"] if cached else [],
     )
 
