@@ -1,6 +1,7 @@
 """Traces of agents by other tools: Dynamo's request traces, and the rounds of TraceLab."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,35 @@ def test_a_round_begins_with_its_last_input(tmp_path: Path) -> None:
     assert first == second[:3]
     assert 1 == len(set(third) & set(second))
     assert not set(other) & set(first)
+
+
+ODD = (None, True, -1, 1e300, "", "x", "[", '{"a": 1}', [], {}, [None], {"a": 1}, 10**30, "\ud800", "2026-01-01")
+
+
+def test_damaged_files_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    """A traceback would follow one odd value of a log."""
+    at = {"start_time": "2026-01-01T00:00:00Z", "end_time": "2026-01-01T00:00:02Z"}
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "parts": [{"type": "tool_call", "id": "1"}]}]
+    counts = {"llm.token_count.prompt": 3, "llm.token_count.completion": 4, "session.id": "s"}
+    event = {"name": "gen_ai.choice", "attributes": [{"key": "message", "value": {"stringValue": "{}"}}]}
+    attributes = {**counts, "gen_ai.input.messages": messages}
+    one = {"context": {"span_id": "a", "trace_id": "t"}, "attributes": attributes, **at}
+    whole = [
+        {"spans": [{**one, "events": [event]}, {**one, "parent_id": "a"}]},
+        ended("1", 0, 1000, "a", "b", 5),
+        {"session_id": "a", "provider": "p", "input_tokens_total": 9, "prefix_tokens": 0, "output_tokens": 9,
+         "timing_events": [{"event_type": "text", "timestamp": at["end_time"]}]},
+    ]  # fmt: skip
+    rng, read = random.Random(0), 0  # no secret
+    for _ in range(200):
+        row = json.loads(json.dumps(rng.choice(whole)))
+        place = row
+        while rng.random() < 0.8:
+            values = place.values() if isinstance(place, dict) else place
+            place = rng.choice([value for value in values if value and isinstance(value, dict | list)] or [place])
+        place[rng.choice(list(place)) if isinstance(place, dict) else 0] = rng.choice(ODD)
+        try:
+            read += len(traces.read(write(tmp_path, [row])))
+        except UsageError:
+            continue
+    assert read > 25

@@ -110,9 +110,10 @@ def text_of(cell: object, refuse: _cells.Fail) -> str:
         if isinstance(content, list):  # parts of several kinds: those that are text
             content = "".join(p["text"] for p in content if isinstance(p, dict) and isinstance(p.get("text"), str))
         calls = fields.get("tool_calls")
-        if not isinstance(role, str) or not isinstance(content, str | None) or _cells.half_characters(content or ""):
+        part = f"{role}: {content or ''}{'' if calls is None else calls}"
+        if not isinstance(role, str) or not isinstance(content, str | None) or _cells.half_characters(part):
             refuse(f"a text, or messages with role and content expected, got {_cells.shown(message)}")
-        parts.append(f"{role}: {content or ''}{'' if calls is None else calls}")
+        parts.append(part)
     return "\n\n".join(parts)
 
 

@@ -51,7 +51,9 @@ class Dynamo(Checked):
         if kind != "request_end":
             return Call(end_ms, 0.0, 0, 0, row=row, dropped=_OTHER)
         fields, agent = (given if isinstance(given, dict) else {} for given in (request, context))
-        replay = fields.get("replay") or {"input_length": fields.get("input_tokens")}
+        replay = fields.get("replay", {"input_length": fields.get("input_tokens")})
+        if not isinstance(replay, dict):
+            refuse(f"replay must be an object, got {_cells.shown(replay)}")
         ids, size = replay.get("input_sequence_hashes", []), replay.get("trace_block_size", self.block_tokens)
         if size != self.block_tokens or not (isinstance(ids, list) and set(map(type, ids)) <= {int}):
             refuse(f"a list of hashes of blocks of {self.block_tokens} tokens expected (--reader dynamo:block={size})")
@@ -65,7 +67,7 @@ class Dynamo(Checked):
             session,
             ids=[name % LOCAL for name in ids],
             agent=session if parent else None,
-            chat=fields.get("request_id"),
+            chat=_cells.name_of(fields.get("request_id"), refuse),
             inside=(parent, session) if parent and session else (),
             row=row,
         )

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from workloads.readers import _cells, _texts
 from workloads.readers._block import MISSING, Block
@@ -27,17 +27,9 @@ _NO_CALLS = _AGENTS | frozenset(
 )  # fmt: skip
 """Kinds of spans that hold the counts of the calls inside of them, or none."""
 _TIMES = (("startTimeUnixNano", "start_time"), ("endTimeUnixNano", "end_time"))
-_NAMES = {"trace": ("traceId", "trace_id"), "span": ("spanId", "span_id"),
-          "parent": ("parentSpanId", "parent_span_id", "parent_id")}  # fmt: skip
-_FIELDS = (
-    "resourceSpans",
-    "spans",
-    "context",
-    "span_kind",
-    "attributes",
-    "events",
-    *sum((*_TIMES, *_NAMES.values()), ()),
-)
+_NAMES = (("traceId", "trace_id"), ("spanId", "span_id"), ("parentSpanId", "parent_span_id", "parent_id"))
+_FIELDS = ("resourceSpans", "spans", "context", "span_kind", "attributes", "events",
+           *sum((*_TIMES, *_NAMES), ()))  # fmt: skip
 """Fields of a row: a whole export, the spans of a trace, or a span."""
 _ROLES = {f"gen_ai.{role}.message": role for role in ("system", "user", "assistant", "tool")}
 _NO_CALL = "a span of something else than a model call"
@@ -133,34 +125,36 @@ def _objects(value: object, name: str, refuse: _cells.Fail) -> list[dict[str, An
 
 def _attributes(span: Mapping[str, Any], refuse: _cells.Fail) -> dict[str, Any]:
     """The attributes of a span, and those of its events, in which messages may stand, too."""
+    messages: list[dict[str, Any]] = []
     known: dict[str, Any] = {}
     for event in _objects(span.get("events") or [], "events", refuse):
         values = _pairs(event.get("attributes") or {}, refuse)
         known.update(values)
-        if (name := event.get("name")) in _ROLES:
-            known.setdefault("gen_ai.input.messages", []).append({"role": _ROLES[name], **values})
+        name = str(event.get("name"))
+        if name in _ROLES:
+            messages.append({"role": _ROLES[name], **values})
         elif name == "gen_ai.choice":
             known["gen_ai.output.messages"] = [values]
-    return known | _pairs(span.get("attributes") or {}, refuse)
+    of_events = {"gen_ai.input.messages": messages} if messages else {}
+    return {**of_events, **known, **_pairs(span.get("attributes") or {}, refuse)}
 
 
 def _pairs(attributes: Any, refuse: _cells.Fail) -> dict[str, Any]:
-    attributes = _decoded(attributes)
-    if isinstance(attributes, dict):
-        return attributes
-    pairs = _objects(attributes, "attributes", refuse)
-    return {str(pair.get("key")): _value(pair.get("value")) for pair in pairs}
+    given = _decoded(attributes)
+    if isinstance(given, dict):
+        return given
+    return {str(pair.get("key")): _value(pair.get("value")) for pair in _objects(given, "attributes", refuse)}
 
 
 def _value(value: Any) -> Any:
     """A value without the name of its type, which OTLP writes around it."""
-    kind, plain = next(iter(value.items()), ("", None)) if isinstance(value, dict) else ("", None)
-    values = plain.get("values", []) if isinstance(plain, dict) else []
-    if kind == "arrayValue":
-        return [_value(element) for element in values]
-    if kind == "kvlistValue":
-        return {pair.get("key"): _value(pair.get("value")) for pair in values}
-    return plain
+    plain = next(iter(value.values()), None) if isinstance(value, dict) else None
+    values = plain.get("values") if isinstance(plain, dict) else None
+    if not isinstance(values, list):
+        return plain
+    if all(isinstance(entry, dict) and "key" in entry for entry in values):
+        return {str(entry["key"]): _value(entry.get("value")) for entry in values}
+    return [_value(entry) for entry in values]
 
 
 def _first(known: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any]:
@@ -171,33 +165,41 @@ def _first(known: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any]:
 def _call(span: Mapping[str, Any], known: Mapping[str, Any], row: int, number: int, refuse: _cells.Fail) -> Call:
     """A span as a call; tokens that its attributes do not tell are -1."""
 
-    def whole(name: str, value: Any) -> int:
-        def say(message: str) -> Any:
+    def naming(name: str) -> _cells.Fail:
+        def fail(message: str) -> NoReturn:
             refuse(f"{name}: {message}")
 
+        return fail
+
+    def at_ns(name: str, value: Any) -> int:
         if isinstance(value, str) and _cells.may_be_timestamp(value):
-            return _cells.stamp_ns(value, say)[0]
-        exact = isinstance(value, int) or (isinstance(value, str) and value.isdigit() and len(value) < 20)
-        return int(value) if exact and int(value) >= 0 else int(_cells.number(value, say))
+            return _cells.stamp_ns(value, naming(name))[0]
+        exact = type(value) is int or (isinstance(value, str) and value.isdecimal())
+        since_1970_ns = int(value) if exact else int(_cells.number(value, naming(name)))
+        if not 0 <= since_1970_ns < 1 << 63:
+            naming(name)(f"64-bit nanoseconds expected, got {_cells.shown(value)}")
+        return since_1970_ns
 
     context = span.get("context")
-    fields = {**span, **(context if isinstance(context, dict) else {})}
-    start_ns, end_ns = (whole(*_first(fields, names)) for names in _TIMES)
-    trace, name, parent = (_first(fields, _NAMES[of])[1] for of in ("trace", "span", "parent"))
-    tokens = [-1 if (pair := _first(known, names))[1] is None else whole(*pair) for names in (INPUT, OUTPUT)]
-    kinds = [str(given[kind]).lower() for given in (known, span) for kind in _KINDS if given.get(kind)]
-    session = _first(known, _SESSION)[1] or trace
+    fields = {**known, **span, **(context if isinstance(context, dict) else {})}
+    start_ns, end_ns = (at_ns(*_first(fields, names)) for names in _TIMES)
+    trace, span_name, parent, session, agent = (
+        _name(_first(fields, names)[1]) for names in (*_NAMES, _SESSION, _AGENT)
+    )
+    counts = [_first(known, names) for names in (INPUT, OUTPUT)]
+    prompt, output = (-1 if count is None else _cells.tokens(count, naming(name)) for name, count in counts)
+    kinds = [kind.lower() for field in _KINDS if (kind := _name(fields.get(field)))]
     cached = _first(known, _CACHED)[1] not in (None, 0, "0")
     return Call(
         start_ns,
         max(0, end_ns - start_ns) / SECOND_NS,
-        tokens[0],
-        tokens[1],
-        session if isinstance(session, str) else None,
+        prompt,
+        output,
+        session or trace,
         kinds[0] if kinds else None,
-        agent=str(_first(known, _AGENT)[1] or name) if _AGENTS.intersection(kinds) else None,
-        chat=name,
-        inside=(parent,) if isinstance(parent, str) else (),
+        agent=agent or span_name if _AGENTS.intersection(kinds) else None,
+        chat=span_name,
+        inside=(parent,) if parent else (),
         row=row,
         number=number,
         dropped=_NO_CALL if _NO_CALLS.intersection(kinds) else None,
@@ -229,19 +231,13 @@ def _body(known: Mapping[str, Any]) -> dict[str, object]:
     }
     tools = _decoded(known.get("gen_ai.tool.definitions")) or _numbered(known, "llm.request.functions")
     tools = tools or [_decoded(tool.get("json_schema")) for tool in _numbered(known, "llm.tools")]
-    if isinstance(tools, list) and tools:
-        functions = [tool for tool in tools if isinstance(tool, dict)]
-        body["tools"] = [
-            tool
-            if "function" in tool
-            else {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
-            for tool in functions
-        ]
+    functions = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    if functions:
+        body["tools"] = [f if "function" in f else {"type": "function", "function": {**f}} for f in functions]
     parameters = _decoded(known.get("llm.invocation_parameters"))
     sampling = {name: known.get(f"gen_ai.request.{name}") for name in _SAMPLING}
     sampling["stop"] = known.get("gen_ai.request.stop_sequences")
-    given = {**(parameters if isinstance(parameters, dict) else {}), **_texts.passed(sampling)}
-    return {**_texts.passed(given), **body}
+    return {**_texts.passed(parameters if isinstance(parameters, dict) else {}), **_texts.passed(sampling), **body}
 
 
 def _listed(known: Mapping[str, Any], role: str, *names: str) -> Iterator[dict[str, Any]]:
@@ -304,6 +300,11 @@ def _decoded(value: Any) -> Any:
         return json.loads(value) if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") else value
     except (ValueError, RecursionError):
         return value
+
+
+def _name(value: Any) -> str | None:
+    """A value as a name; None where there is none."""
+    return None if value in (None, "") else _text(value).encode(errors="replace").decode()
 
 
 def _text(value: Any) -> str:

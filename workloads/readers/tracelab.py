@@ -57,5 +57,11 @@ def _call(
     start_ns = max(inputs_ns, default=stamps_ns[0])
     lasts_s = (max(stamps_ns) - start_ns) / _cells.SECOND_NS
     return Call(
-        start_ns, lasts_s, _cells.tokens(prompt, refuse), _cells.tokens(output, refuse), session, provider, row=row
+        start_ns,
+        lasts_s,
+        _cells.tokens(prompt, refuse),
+        _cells.tokens(output, refuse),
+        _cells.name_of(session, refuse),
+        _cells.name_of(provider, refuse),
+        row=row,
     )
