@@ -531,7 +531,7 @@ def test_gaps_that_vary_too_little_are_in_the_verdict(calls):
     verdict = " ".join(quality["verdict"])
 
     assert quality["gap_cv"]["high"] < quality["gap_cv"]["trace"] / 1.42
-    assert "DIFFERS from that of the trace" in verdict
+    assert "The CV of gaps DIFFERS FROM the trace" in verdict
     assert "--mode rate-following may fit better" in verdict
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from harness.errors import UsageError
-from workloads import trace_rows
 from workloads.fit import _cox, _rate
 from workloads.fit._cox import DispersionCurve
 from workloads.fit._rate import LARGEST_SHAPE, SMALLEST_SHAPE, Stamps, gap_shape
@@ -74,7 +74,7 @@ def _groups(trace: Trace, work: Work) -> list[tuple[str | None, np.ndarray]]:
 
 
 def _service(tag: str | None, trace: Trace, rows: np.ndarray, work: Work) -> Service:
-    table = trace_rows.rows_of(trace, rows).table if len(rows) < len(trace) else trace.table
+    table = trace.table.select(["at_s", "prompt_tokens", "output_tokens"]).take(pa.array(rows))
     at_s = np.asarray(table["at_s"], np.float64)
     if at_s[-1] <= at_s[0]:
         raise UsageError(f"{_named(tag)}all {len(at_s)} requests come at once: there is no rate to fit.")

@@ -17,7 +17,7 @@ chapter 4 (V, and its limit for long times). E[V(L)] takes L as lognormal with i
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,12 @@ from workloads.arrivals._services import Component
 
 GOOD = 0.5  # root mean square of log2 of the dispersion curve: within a factor 1.4 on average
 CLOSE_KS = 0.1
-CLOSE_REUSE = 0.03
+SAME_KS, ONE_IN_100 = 0.05, 1.63
+"""KS distance from which laws differ, beyond what samples of one law are apart: of n and m independent values in one
+case of a hundred 1.63 sqrt(1/n + 1/m) (Smirnov, Annals of Mathematical Statistics 19, 1948)."""
+SAME_REUSE = 0.03
+"""Of blocks that repeat an earlier one, and of the hits in each of five caches."""
 _HARDLY_LOGNORMAL = "The rate of this trace is hardly lognormal: --mode rate-following may fit better."
-_KS = (("turns", "turns"), ("pauses", "pause"), ("prompts", "prompt"), ("outputs", "output"))
 _MEMORY = 6  # mean gaps, and as many times 1 / shape, after which V has reached its limit for long times
 _POINTS = 160  # of the table of V
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(9)
@@ -36,55 +39,105 @@ _UNIT_NODES, _UNIT_WEIGHTS = np.polynomial.legendre.leggauss(24)
 _PARTS = 12  # of the integral over lags, geometric, so that short and long memories are both met
 
 
+class Agreement(NamedTuple):
+    """What was compared, how far the model is `off`, from which `limit` on they differ, and both in words."""
+
+    name: str
+    off: float
+    limit: float
+    text: str
+
+    def sentence(self) -> str:
+        """The verdict, with its numbers."""
+        return f"{self.name} {'agrees with' if self.off <= self.limit else 'DIFFERS FROM'} the trace: {self.text}."
+
+
 def sentences(facts: Mapping[str, Any]) -> list[str]:
-    """What the numbers of `Quality.facts()` say, the dispersion curve first."""
-    return [
-        text
-        for text in (
-            _curve(facts),
-            _gaps(facts),
-            _HARDLY_LOGNORMAL if facts["mode"] == "parametric" and misfit(facts) > 0 else "",
-            _memory(facts),
-            _rate(facts),
-            _lengths(facts),
-            *([_reuse(facts)] if facts["sessions"] is None else _sessions(facts["sessions"])),
+    """What the numbers of `Quality.facts()` say: each verdict with its threshold, and what has none."""
+    misfits = facts["mode"] == "parametric" and misfit(facts) > 0
+    parts = [
+        *(check.sentence() for check in checks(facts)), _unknown(facts), _HARDLY_LOGNORMAL if misfits else "",
+        _memory(facts), _rate(facts),
+    ]  # fmt: skip
+    return [text for text in parts if text]
+
+
+def checks(facts: Mapping[str, Any]) -> list[Agreement]:
+    """The verdicts that the facts allow, the dispersion curve first."""
+    drawn = []
+    rms, usual, widths = facts["curve_distance_all"], facts["curve_distance"]["model"], facts["widths_s"]
+    if rms["model"] is not None:
+        band = f", {_factor(usual)} up to 120 s" if usual is not None and widths[-1] > 120 else ""
+        text = (
+            f"in bins of {widths[0]:g} to {widths[-1]:g} s dispersion is off by a factor of {_factor(rms['model'])} "
+            f"(limit {_factor(GOOD)}; root mean square over widths, median of {facts['seeds']} draws{band}); Poisson "
+            f"arrivals by {_factor(rms['poisson'])}, gamma gaps by {_factor(rms['gamma'])}"
         )
-        if text
-    ]
+        drawn.append(Agreement("Burstiness", rms["model"], GOOD, text))
+    ks, cv = facts["gaps_ks"], facts["gap_cv"]
+    if ks["model"] is not None:
+        text = (
+            f"{_number(cv['trace'])} / {_number(cv['median'])} (limit: within 90 % of the draws, {_number(cv['low'])} "
+            f"to {_number(cv['high'])}, or a factor of {_factor(GOOD)}); KS distance {ks['model']:.3f}, of Poisson "
+            f"arrivals {_number(ks['poisson'], 3)}, which says little about bursts"
+        )
+        drawn.append(Agreement("The CV of gaps", _cv_off(facts), GOOD, text))
+    lengths = facts["lengths"]
+    for side, name in (("prompt", "The length of prompts"), ("output", "The length of outputs")):
+        off, (recorded, mean) = lengths[f"{side}_ks"], lengths[f"mean_{side}_tokens"]
+        limit = SAME_KS + ONE_IN_100 * math.sqrt(1 / lengths["rows"] + 1 / lengths["drawn"])
+        text = f"KS distance {off:.3f} (limit {limit:.3f}), mean {recorded:.4g} / {mean:.4g} tokens"
+        drawn.append(Agreement(name, off, limit, text))
+    if facts["sessions"] is not None:
+        return drawn + _of_sessions(facts["sessions"])
+    reuse = facts["prefix_reuse"]
+    if reuse["trace"]:
+        drawn.append(_reused(reuse, ""))
+    return drawn
 
 
-def _curve(facts: Mapping[str, Any]) -> str:
-    rms = facts["curve_distance_all"]
-    if rms["model"] is None:
-        return "The trace is too short to tell its burstiness: fewer than 10 bins of the narrowest width."
-    widths = facts["widths_s"]
-    word = "agrees with" if rms["model"] <= GOOD else "DIFFERS FROM"
-    usual = facts["curve_distance"]
-    band = f", {_factor(usual['model'])} up to 120 s" if usual["model"] is not None and widths[-1] > 120 else ""
-    toys = f"Poisson arrivals by {_factor(rms['poisson'])}, gamma gaps by {_factor(rms['gamma'])}"
-    return (
-        f"Burstiness {word} the trace: in bins of {widths[0]:g} to {widths[-1]:g} s the dispersion is off by a factor "
-        f"of {_factor(rms['model'])} (root mean square over widths, median of {facts['seeds']} draws{band}); {toys}; "
-        f"up to {_factor(GOOD)} is good."
+def _of_sessions(found: Mapping[str, Any]) -> list[Agreement]:
+    drawn = []
+    for key, limit in found["ks_limit"].items():
+        off, middle = found["ks"][key], " / ".join(f"{value:.4g}" for value in found["middle"][key])
+        text = f"KS distance {off:.3f} (limit {limit:.3f}; median of {found['draws']} draws), p50 {middle}"
+        drawn.append(Agreement(f"The law of {key.removesuffix('s')}s of whole sessions", off, limit, text))
+    if (off := found["curve_distance"]) is not None:
+        text = f"dispersion off by a factor of {_factor(off)} (limit {_factor(GOOD)})"
+        drawn.append(Agreement("Burstiness of whole sessions", off, GOOD, text))
+    lru = found["lru"]
+    off = max(abs(recorded - other) for recorded, other in zip(lru["trace"], lru["model"], strict=True))
+    caches = ", ".join(
+        f"{f'{tokens / 1e6:.3g}M' if tokens >= 1e6 else f'{tokens / 1e3:.3g}k'} {recorded:.1%} / {other:.1%}"
+        for tokens, recorded, other in zip(lru["tokens"], lru["trace"], lru["model"], strict=True)
     )
+    users = f" with {found['users']} sessions at once" if found["users"] else ""
+    hits = (
+        f"; hits of an LRU cache{users}, trace / model, by its tokens: {caches} (off by at most {100 * off:.1f} points"
+    )
+    return [*drawn, _reused(found["reuse"], f"{hits}, limit {100 * SAME_REUSE:g})", off)]
+
+
+def _reused(reuse: Mapping[str, float], hits: str, off: float = 0.0) -> Agreement:
+    shares = f"{reuse['trace']:.1%} of its prompt blocks repeat an earlier one, of those drawn {reuse['model']:.1%}"
+    off = max(off, abs(reuse["trace"] - reuse["model"]))
+    return Agreement("Prefix reuse", off, SAME_REUSE, f"{shares} (limit {100 * SAME_REUSE:g} points){hits}")
+
+
+def _unknown(facts: Mapping[str, Any]) -> str:
+    """What cannot be compared."""
+    texts = []
+    if facts["curve_distance_all"]["model"] is None:
+        texts.append("The trace is too short to tell its burstiness: fewer than 10 bins of the narrowest width.")
+    if facts["gaps_ks"]["model"] is None:
+        grain = _number(facts["grain_s"])
+        texts.append(f"The gap distribution is not identifiable: timestamps lie on a grid of {grain} s.")
+    return " ".join(texts)
 
 
 def _factor(log2: float | None) -> str:
     """A distance in log2 as the factor that it is: 0.5 is '1.41'."""
     return "unknown" if log2 is None else f"{2.0**log2:.3g}" if log2 < 9 else "more than 500"
-
-
-def _gaps(facts: Mapping[str, Any]) -> str:
-    ks = facts["gaps_ks"]
-    if ks["model"] is None:
-        return f"The gap distribution is not identifiable: timestamps lie on a grid of {_number(facts['grain_s'])} s."
-    cv = facts["gap_cv"]
-    word = "DIFFERS from" if _cv_off(facts) > GOOD else "agrees with"
-    return (
-        f"Gaps: KS distance {ks['model']:.3f} (Poisson arrivals {_number(ks['poisson'], 3)}; gaps alone say "
-        f"little about bursts); their CV {_number(cv['median'])} (in 90 % of the draws {_number(cv['low'])} to "
-        f"{_number(cv['high'])}) {word} that of the trace, {_number(cv['trace'])}."
-    )
 
 
 def _cv_off(facts: Mapping[str, Any]) -> float:
@@ -113,52 +166,15 @@ def _memory(facts: Mapping[str, Any]) -> str:
 
 
 def _rate(facts: Mapping[str, Any]) -> str:
-    drawn = facts["rate_rps_drawn"]
+    drawn, lengths = facts["rate_rps_drawn"], facts["lengths"]
+    spearman = f"{_number(lengths['spearman_trace'])} / {_number(lengths['spearman_model'])}"
+    ranks = f"Rank correlation of lengths, trace / model: {spearman}."
     if drawn["low"] is None:
-        return ""
+        return ranks
     return (
         f"Mean rate of a draw as long as the trace: {drawn['low']:.3g} to {drawn['high']:.3g} req/s in 90 % of the "
-        f"draws; of the trace: {facts['rate_rps']:.3g}."
+        f"draws; of the trace: {facts['rate_rps']:.3g}. {ranks}"
     )
-
-
-def _lengths(facts: Mapping[str, Any]) -> str:
-    lengths = facts["lengths"]
-    return (
-        f"Lengths: KS distance prompt {lengths['prompt_ks']:.3f}, output {lengths['output_ks']:.3f}; rank correlation, "
-        f"trace / model: {_number(lengths['spearman_trace'])} / {_number(lengths['spearman_model'])}."
-    )
-
-
-def _reuse(facts: Mapping[str, Any]) -> str:
-    reuse = facts["prefix_reuse"]
-    if not reuse["trace"]:
-        return ""
-    return (
-        f"Prefix reuse DIFFERS FROM the trace: {reuse['trace']:.1%} of its prompt blocks repeat an earlier one, of "
-        f"those drawn {reuse['model']:.0%}."
-    )
-
-
-def _sessions(found: Mapping[str, Any]) -> list[str]:
-    ks, reuse, lru = found["ks"], found["reuse"], found["lru"]
-    word = "agrees with" if abs(reuse["trace"] - reuse["model"]) <= CLOSE_REUSE else "DIFFERS FROM"
-    off = max(abs(traced - other) for traced, other in zip(lru["trace"], lru["model"], strict=True))
-    caches = ", ".join(
-        f"{f'{tokens / 1e6:.3g}M' if tokens >= 1e6 else f'{tokens / 1e3:.3g}k'} {recorded:.1%} / {drawn:.1%}"
-        for tokens, recorded, drawn in zip(lru["tokens"], lru["trace"], lru["model"], strict=True)
-    )
-    burst = ""
-    if (off_by := found["curve_distance"]) is not None:
-        burst = f"; dispersion off by a factor of {_factor(off_by)} (good: up to {_factor(GOOD)})"
-    users = f" with {found['users']} sessions at once" if found["users"] else ""
-    laws = ", ".join(f"{name} {ks[key]:.3f}" for name, key in _KS)
-    summary = f"Whole sessions (median of {found['draws']} draws): KS distance {laws}{burst}."
-    hits = (
-        f"hits of an LRU cache{users}, trace / model, by its tokens: {caches} (off by at most {100 * off:.1f} points)"
-    )
-    shares = f"{reuse['trace']:.1%} of its prompt blocks repeat an earlier one, of those drawn {reuse['model']:.1%}"
-    return [summary, f"Prefix reuse {word} the trace: {shares}; {hits}."]
 
 
 def _number(value: float | None, digits: int = 2) -> str:

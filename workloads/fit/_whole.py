@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from harness.data.lists import Floats, Ints, Mask
 from harness.data.records import listed, places
@@ -50,9 +51,9 @@ COMMON_SHARE = 0.01
 COMMON_LEAST = 10
 
 
-def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
-    """Plain data of the sessions; None where they are too few. `end_s` is when the trace ends, None where sessions have
-    clocks of their own: sessions that may have gone on after it count for what was seen of them.
+def measure(found: Chains | None, end_s: float | None) -> dict[str, Any] | None:
+    """Plain data of the sessions; None where they are too few, or unknown. `end_s` is when the trace ends, None where
+    sessions have clocks of their own: sessions that may have gone on after it count for what was seen of them.
 
     Laws are lists of quantiles. `turns`; `first_tokens` of first prompts, by turns; `growth` tokens from a prompt to
     the next one that keeps it, by its turn, and the rank correlation with the answer between; `limit_tokens` above
@@ -63,6 +64,8 @@ def measure(found: Chains, end_s: float | None) -> dict[str, Any] | None:
     next; `answer_s` by output tokens; `common_tokens`; `roots` that sessions share; `effects` of sessions and their
     `correlation`.
     """
+    if found is None:
+        return None
     prompt, output = (found.column(f"{side}_tokens").astype(np.int64) for side in ("prompt", "output"))
     begins, session, turn = found.begins, found.session, found.turn
     sizes = np.bincount(session)
@@ -354,20 +357,20 @@ def with_blocks(trace: Trace) -> Trace:
     return replace(trace, table=trace.table.append_column("prefix_ids", ids), block_tokens=size)
 
 
-def chains_of(trace: Trace) -> Chains | None:
-    """The sessions of a trace; None where no prompt names blocks."""
+def chains_of(trace: Trace, *, prompts: bool = True) -> Chains | None:
+    """The sessions of a trace; None where no prompt names blocks. Without `prompts` sessions that the trace names have
+    no blocks, which are by far most of the memory.
+    """
     table = trace.table
     if "prefix_ids" not in table.column_names:
         return None
-    lists = table["prefix_ids"].combine_chunks()
-    blocks = np.asarray(lists.flatten().dictionary_encode().indices)  # numbers from 0, in order of first use
-    if not len(blocks):
-        return None
-    ids = np.split(blocks, np.cumsum(lists.value_lengths().fill_null(0))[:-1])
     rows = np.arange(len(table))
     if "agent" in table.column_names:
         rows = np.flatnonzero(~np.asarray(table["agent"].is_valid()))
     explicit = "session" in table.column_names and table["session"].null_count < len(table)
+    ids = _numbered(table["prefix_ids"]) if prompts or not explicit else [np.zeros(0, np.int32)] * len(table)
+    if not ids:
+        return None
     if explicit:
         session = conversations(table)[0][rows]
         _, first, session = np.unique(session, return_index=True, return_inverse=True)
@@ -379,9 +382,17 @@ def chains_of(trace: Trace) -> Chains | None:
     order = np.argsort(session, kind="stable")
     rows, session = rows[order], session[order]
     begins = np.append(True, session[1:] != session[:-1])
-    prompts = [ids[row] for row in rows]
-    shared = [0 if new else alike(prompts[i], prompts[i - 1]) for i, new in enumerate(begins)]
-    return Chains(trace.table, trace.block_tokens, rows, begins, np.array(shared), common[order], prompts, not explicit)
+    named = [ids[row] for row in rows]
+    shared = [0 if new else alike(named[i], named[i - 1]) for i, new in enumerate(begins)]
+    return Chains(trace.table, trace.block_tokens, rows, begins, np.array(shared), common[order], named, not explicit)
+
+
+def _numbered(lists: pa.ChunkedArray) -> list[np.ndarray]:
+    """The blocks of each prompt as numbers from 0, in order of first use; nothing where none has any."""
+    codes = pc.list_flatten(lists).dictionary_encode()
+    blocks = np.concatenate([np.zeros(0, np.int32), *(np.asarray(part.indices) for part in codes.chunks)])
+    counts = np.asarray(pc.list_value_length(lists).fill_null(0))
+    return np.split(blocks, np.cumsum(counts)[:-1]) if len(blocks) else []
 
 
 def _common(prompts: list[np.ndarray]) -> np.ndarray:

@@ -181,7 +181,8 @@ class Drawing:
 
     def _new(self, blocks: int) -> np.ndarray:
         self.made += blocks
-        return np.arange(self.made - blocks, self.made)
+        kind = np.int32 if self.made < 1 << 31 else np.int64  # prompts of long sessions name very many blocks
+        return np.arange(self.made - blocks, self.made, dtype=kind)
 
 
 def turns_at(figures: Mapping[str, Any], ranks: np.ndarray) -> np.ndarray:
@@ -198,8 +199,11 @@ def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
     place[order] = np.arange(len(order))
     turn = places(sizes)
     before = np.append(0, place[:-1])
-    ids = [part for session in drawn for part in session.ids]
-    ids = [ids[i] for i in order.tolist()]
+    parts = [part for session in drawn for part in session.ids]
+    counts = np.array([len(parts[i]) for i in order.tolist()])
+    ids = np.empty(counts.sum(), np.int64)
+    for i, end, count in zip(order.tolist(), np.cumsum(counts).tolist(), counts.tolist(), strict=True):
+        ids[end - count : end] = parts[i]
 
     def column(name: str) -> np.ndarray:
         return np.asarray(np.concatenate([getattr(session, name) for session in drawn])[order])
@@ -208,7 +212,7 @@ def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
         "at_s": at_s[order],
         "prompt_tokens": column("prompt_tokens"),
         "output_tokens": column("output_tokens"),
-        "prefix_ids": listed(np.array([len(part) for part in ids]), np.concatenate(ids)),
+        "prefix_ids": listed(counts, ids),
         "session": np.repeat(np.arange(len(drawn)), sizes)[order],
         "turn": pa.array(turn[order], pa.int32()),
         "parent": pa.array(before[order], pa.int64(), mask=turn[order] == 0),

@@ -62,8 +62,8 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
     if "prefix_ids" in trace.table.column_names:
         blocks = pc.list_flatten(trace.table["prefix_ids"])  # of all prompts; the share that repeats an earlier one
         source["prefix_reuse"] = 1 - pc.count_distinct(blocks).as_py() / len(blocks) if len(blocks) else 0.0
-    chains, own_clocks = _whole.chains_of(_whole.with_blocks(trace)), traces.clock(trace.facts) == "session"
-    sessions = None if chains is None else _whole.measure(chains, None if own_clocks else float(trace.at_s[-1]))
+    ends_s = None if traces.clock(trace.facts) == "session" else float(trace.at_s[-1])
+    sessions = _whole.measure(_whole.chains_of(_whole.with_blocks(trace)), ends_s)
     source |= {} if sessions is None else {"whole_left_out": _left_out(trace, sessions)}
     work.notes += [*dropped(source), *_few_sessions(trace)] if sessions is None else left_out(source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}

@@ -59,10 +59,10 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> dict[str, Any]:
     `window_cv`: {`width_s`, `trace`, `median`, `low`, `high`, `poisson`, `gamma`} (median over windows) or None,
     `rate_rps_drawn`: {`low`, `median`, `high`},
     `lengths`: {`prompt_ks`, `output_ks`, `spearman_trace`, `spearman_model`, `mean_prompt_tokens` [trace, model],
-    `mean_output_tokens` [trace, model]},
+    `mean_output_tokens` [trace, model], `rows`, `drawn` pairs},
     `prefix_reuse`: {`trace` [share of prompt blocks that repeat an earlier one, None without blocks], `model`} of
     single requests, `sessions`: those of whole sessions (`_whole_quality.measure`), None where the model has none,
-    `verdict`: [sentences].
+    `verdict`: [sentences], `checks`: [{`name`, `off`, `limit`, `text`}].
     """
     stamps = Stamps.of(np.asarray(trace.at_s, np.float64), transforms.grain_s(trace.at_s))
     statistics = Statistics.of_trace(stamps)
@@ -96,7 +96,8 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> dict[str, Any]:
             model, trace, statistics.widths_s, min(seeds, _whole_quality.MOST_DRAWS)
         )
     plain: dict[str, Any] = _plain(facts)
-    return plain | {"verdict": _verdict.sentences(plain)}
+    checks = [check._asdict() for check in _verdict.checks(plain)]
+    return plain | {"verdict": _verdict.sentences(plain), "checks": checks}
 
 
 def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -> dict[str, Any]:
@@ -157,6 +158,8 @@ def _compared_lengths(model: Model, trace: Trace) -> dict[str, Any]:
         "spearman_model": ranks[1],
         "mean_prompt_tokens": [recorded[0].mean(), drawn[0].mean()],
         "mean_output_tokens": [recorded[1].mean(), drawn[1].mean()],
+        "rows": len(recorded[0]),
+        "drawn": len(drawn[0]),
     }
 
 
