@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,15 +21,12 @@ from workloads.fit import _draw, _laws
 from workloads.fit._whole import COMPACTS, CONTINUES, EDITS, FROM_REQUESTS, RESTARTS, SESSION
 from workloads.prefixes import MOST_BLOCKS
 from workloads.traces import Trace
-from workloads.under_way import next_requests
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model
 
 MOST_TURNS = 1_000_000
-_STARTS, _SESSIONS, _UNDER_WAY = 10, 11, 12  # of the seed's children, beside those that other draws take
-POOL_SESSIONS, POOL_ROWS = 256, 4096
-"""At least, of which those under way at first are chosen."""
+_STARTS, _SESSIONS = 10, 11  # of the seed's children, beside those that other draws of the same seed take
 _STEPS = np.linspace(0, 1, 1001)
 
 
@@ -241,10 +238,11 @@ def drawn(
     """The first so many `sessions`, `requests` or seconds, whatever ends first; a `rate_rps` is that of requests.
 
     Requests come at the rate and with the bursts of the model: a session begins with an arrival of the model, unless a
-    turn of an earlier one, or of one that was under way at first (`workloads.under_way`), has taken its place. Of so
-    many sessions the last ones are cut when the last one begins, as in a recorded trace. `whole` ones are not cut, and
-    none is under way. Sessions with clocks of their own follow one another. Raises UsageError for a rate that they do
-    not have, and where nothing is drawn.
+    turn of an earlier one has taken its place; so at first more begin, which stand for those under way, as they do
+    where a trace begins. Over a draw of up to two hours the rate is that of its mean, as over an excerpt scaled to it.
+    Of so many sessions the last ones are cut when the last one begins, as in a recorded trace; `whole` ones are not.
+    Sessions with clocks of their own follow one another. Raises UsageError for a rate that they do not have, and where
+    nothing is drawn.
     """
     assert model.whole is not None
     own_clocks = model.whole["own_clocks"]
@@ -254,79 +252,43 @@ def drawn(
             "the rate out."
         )
     rng, begins = (np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(k,))) for k in (_SESSIONS, _STARTS))
-    stream = Drawing(model.whole, rng)
-    fresh, arrivals = stream.sessions(), None
-    waiting: list[tuple[float, Session]] = []
+    stream = Drawing(model.whole, rng).sessions()
+    arrivals = None
     if not own_clocks:
         rate_rps = rate_rps or model.whole["rate_rps"]
-        each = float(np.mean(turns_at(model.whole, _STEPS)))
-        most = min(requests or np.inf, sessions * each if sessions else np.inf, rate_rps * (duration_s or np.inf))
-        end_s = most / rate_rps
-        times = _draw.arrivals(model, begins, rate_rps, end_s if end_s <= LONGEST_S and not whole else None)
+        end_s = min(duration_s or np.inf, requests / rate_rps if requests else np.inf)
+        times = _draw.arrivals(model, begins, rate_rps, end_s if end_s <= LONGEST_S else None)
         arrivals = (at_s for block, _ in times for at_s in block.tolist())
-        waiting = [] if whole else _under_way(stream, rate_rps, end_s, seed)
     begun: list[Session] = []
     starts_s: list[float] = []
     turns: list[float] = []  # times of later turns that are not due yet, a heap
-    new = due = replaced = 0  # sessions, turns that are due, and those of these that have taken the place of an arrival
+    due = replaced = 0  # turns that are due, and those of them that have taken the place of an arrival
     next_s = 0.0
     while sessions is None or len(begun) < sessions:
         at_s = next_s if arrivals is None else next(arrivals)
-        while waiting and waiting[-1][0] <= at_s:
-            first_s, session = waiting.pop()
-            begun.append(session)
-            starts_s.append(first_s)
-            for later_s in (session.at_s + first_s).tolist():
-                heapq.heappush(turns, later_s)
         while turns and turns[0] <= at_s:
             heapq.heappop(turns)
             due += 1
-        if (duration_s is not None and at_s >= duration_s) or (requests is not None and due + new >= requests):
+        if (duration_s is not None and at_s >= duration_s) or (requests is not None and len(begun) + due >= requests):
             break
         # The model's arrivals are those of requests: a turn that is due takes the place of one, which would have
         # begun a session, so that turns and first requests together have its rate and its bursts.
         if arrivals is not None and replaced < due:
             replaced += 1
             continue
-        new += 1
-        begun.append(next(fresh))
+        begun.append(next(stream))
         starts_s.append(at_s)
         next_s = at_s + begun[-1].lasts_s
         for later_s in (begun[-1].at_s[1:] + at_s).tolist():
             heapq.heappush(turns, later_s)
     if not begun:
         raise UsageError("No session begins in that time; give a longer duration or a higher rate.")
-    rows = table(begun[:sessions], starts_s[:sessions])
-    ends_s = [] if whole or own_clocks or sessions is None or len(begun) < sessions else [starts_s[sessions - 1]]
+    rows = table(begun, starts_s)
+    ends_s = [] if whole or own_clocks or len(begun) != sessions else [starts_s[-1]]
     ends_s += [] if duration_s is None else [float(np.nextafter(duration_s, 0.0))]
     if ends_s:
         rows = rows.slice(0, int(np.searchsorted(rows["at_s"], min(ends_s), side="right")))
     return _trace(model, rows.slice(0, requests), seed)
-
-
-def _under_way(stream: Drawing, rate_rps: float, end_s: float, seed: int) -> list[tuple[float, Session]]:
-    """When the rest of each session under way at first begins, up to a time, and that rest; the last one first.
-
-    They are chosen of a pool; a session that is chosen twice has blocks of its own each time.
-    """
-    rng, choice = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_UNDER_WAY,))).spawn(2)
-    source = Drawing(stream.figures, rng)
-    named, rows, draws = source.made, 0, source.sessions()
-    pool: list[Session] = []
-    while len(pool) < POOL_SESSIONS or rows < POOL_ROWS:
-        pool.append(next(draws))
-        rows += len(pool[-1].at_s)
-    sizes = np.array([len(session.at_s) for session in pool])
-    at_s, owner, turn = np.concatenate([s.at_s for s in pool]), np.repeat(np.arange(len(pool)), sizes), places(sizes)
-    chosen, next_s, _ = next_requests(at_s, owner, rate_rps * len(pool) / rows, (0.0, end_s), choice)
-    rests = []
-    for row, first_s in zip(chosen[order := np.argsort(-next_s)].tolist(), next_s[order].tolist(), strict=True):
-        session, rest = pool[owner[row]], slice(turn[row], None)
-        ids = [np.where(part < named, part, part + stream.made - named) for part in session.ids[rest]]
-        stream.made += source.made - named
-        columns = {n: getattr(session, n)[rest] for n in ("prompt_tokens", "output_tokens", "delay_s", "api_s")}
-        rests.append((first_s, replace(session, at_s=session.at_s[rest] - at_s[row], ids=ids, **columns)))
-    return rests
 
 
 def _trace(model: Model, rows: pa.Table, seed: int) -> Trace:
