@@ -8,7 +8,7 @@ import pytest
 
 from harness.errors import UsageError
 from workloads import replay, trace_rows, traces
-from workloads.fit import _laws, _whole, _whole_draw, _whole_quality, command
+from workloads.fit import _laws, _verdict, _whole, _whole_draw, _whole_quality, command
 from workloads.fit._whole_quality import Reuse
 from workloads.fit.model import Model
 from workloads.trace_tools.cache import Lru
@@ -163,6 +163,19 @@ def test_a_draw_reuses_and_hits_like_its_trace(named):
     assert found["lru"]["trace"] == pytest.approx(found["lru"]["model"], abs=0.08)
     assert found["ks"]["turns"] < 0.08 and found["ks"]["prompt"] < 0.12
     assert "Prefix reuse agrees with the trace" in model.text()
+
+    far = {"lru": {**found["lru"], "model": [share + 0.031 for share in found["lru"]["trace"]]}, "ks": {"output": 0.3}}
+    text = " ".join(
+        _verdict.sentences({**model.quality, "sessions": {**found, **far, "ks": {**found["ks"], **far["ks"]}}})
+    )
+    limit = found["ks_limit"]["output"]
+    assert 0.05 <= limit < 0.15
+    assert "Prefix reuse DIFFERS FROM the trace" in text and "(off by at most 3.1 points, limit 3)" in text
+    assert f"The law of outputs of whole sessions DIFFERS FROM the trace: KS distance 0.300 (limit {limit:.3f}" in text
+    assert {check["name"] for check in model.quality["checks"]} >= {
+        "Prefix reuse",
+        "The law of pauses of whole sessions",
+    }
 
 
 def test_a_draw_names_each_block_of_each_prompt_and_follows_the_turn_before():

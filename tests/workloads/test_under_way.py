@@ -26,7 +26,7 @@ FAR = 4.0  # standard errors
     ids=lambda law: type(law).__name__,
 )  # fmt: skip
 def test_requests_come_at_the_rate_from_the_first_minute_on(sessions):
-    """Users would get a fraction of the rate that they wanted for, and less of it the longer sessions last."""
+    """Users would get a fraction of the rate that they wanted, and less of it the longer sessions last."""
     workload = Mixed(Poisson(RATE_RPS / sessions.mean_requests), FixedLengths(10, 100), sessions).as_recorded()
     drawn = [Schedule.draw(workload, seed=seed, duration_s=SPAN_S).table["scheduled_s"] for seed in range(SEEDS)]
     minutes = np.array([np.bincount((at_s.to_numpy() / 60).astype(int), minlength=10) for at_s in drawn])
