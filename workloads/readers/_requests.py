@@ -108,7 +108,7 @@ class Requests:
         return pa.table(columns | {n: c for n in ("session", "tag") if (c := getattr(self, n)) is not None})
 
     def head(self, size: int) -> Requests:
-        return self._each(lambda column: column[:size])
+        return _joined([self], lambda columns: columns[0][:size])
 
     def behind(self, rows: int, at: float) -> Requests:
         """The requests with stamps and row numbers as they are behind so many rows, which end at `at`."""
@@ -118,21 +118,7 @@ class Requests:
 
     def take(self, order: Ints) -> Requests:
         """The rows in another order."""
-        return self._each(
-            lambda column: column.take(pa.array(order)) if isinstance(column, pa.Array) else column[order]
-        )
-
-    def _each(self, change: Any) -> Requests:
-        changed: dict[str, Any] = {}
-        for name in (f.name for f in fields(self)):
-            value = getattr(self, name)
-            if name in ("drops", "notes"):
-                changed[name] = tuple((text, change(mask)) for text, mask in value)
-            elif name == "more":
-                changed[name] = {column: change(values) for column, values in value.items()}
-            else:
-                changed[name] = value if value is None or isinstance(value, str | float | int) else change(value)
-        return Requests(**changed)
+        return _joined([self], lambda columns: columns[0].take(order))
 
 
 @runtime_checkable
@@ -230,27 +216,26 @@ def ordered(rows: Iterator[tuple[Block, Requests]], *, sort: bool) -> Iterator[t
     yield replace(blocks[0], size=size, identity=identity, where=lambda _: "sorted"), requests
 
 
-def _joined(parts: list[Requests]) -> Requests:
+def _concatenated(columns: list[Any]) -> Any:
+    return pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
+
+
+def _joined(parts: list[Requests], change: Callable[[list[Any]], Any] = _concatenated) -> Requests:
+    """What `change` makes of each column of several tables, of which each has some of the marks."""
     values: dict[str, Any] = {}
     for name in (f.name for f in fields(Requests)):
         columns = [getattr(p, name) for p in parts]
         if columns[0] is None or isinstance(columns[0], str | float | int):
             values[name] = columns[0]
         elif name in ("drops", "notes"):
-            values[name] = _marked(columns, [len(p) for p in parts])
+            marks = [(dict(column), np.zeros(len(p), bool)) for column, p in zip(columns, parts, strict=True)]
+            texts = dict.fromkeys(text for mark, _ in marks for text in mark)
+            values[name] = tuple((text, change([mark.get(text, none) for mark, none in marks])) for text in texts)
         elif name == "more":
-            values[name] = {column: pa.concat_arrays([c[column] for c in columns]) for column in columns[0]}
+            values[name] = {column: change([c[column] for c in columns]) for column in columns[0]}
         else:
-            values[name] = pa.concat_arrays(columns) if isinstance(columns[0], pa.Array) else np.concatenate(columns)
+            values[name] = change(columns)
     return Requests(**values)
-
-
-def _marked(parts: list[Marked], sizes: list[int]) -> Marked:
-    """Marks of several tables, each of which has some of the texts."""
-    texts = list(dict.fromkeys(text for part in parts for text, _ in part))
-    empty = [np.zeros(size, bool) for size in sizes]
-    masks = [[dict(part).get(text, none) for part, none in zip(parts, empty, strict=True)] for text in texts]
-    return tuple((text, np.concatenate(mask)) for text, mask in zip(texts, masks, strict=True))
 
 
 def _moved(parents: pa.Array, order: np.ndarray[Any, np.dtype[np.int64]]) -> pa.Array:
