@@ -261,9 +261,10 @@ def test_calls_inside_of_calls_and_copies_are_named(tmp_path: Path) -> None:
     tokens = (100, 20)
     spans = [span(0, 4, "a", tokens, spanId="1"), span(1, 2, "a", tokens, spanId="2", parentSpanId="1"),
              span(0, 4, "a", tokens, spanId="3"), span(5, 2, "a", tokens, spanId="4", parentSpanId="1")]  # fmt: skip
+    spans.append({**span(6, 1, "b", tokens, spanId="1"), "traceId": "u"})  # numbered anew in each trace
     trace = traces.read(write(tmp_path, spans))
 
-    assert [None, 0] == trace.table["parent"].to_pylist()
+    assert [None, 0, None] == trace.table["parent"].to_pylist()
     assert {"a call inside of another call, which is counted": 1, "a call that the file holds twice": 1} == (
         trace.facts["dropped"]
     )

@@ -198,8 +198,8 @@ def _call(span: Mapping[str, Any], known: Mapping[str, Any], row: int, number: i
         session or trace,
         kinds[0] if kinds else None,
         agent=agent or span_name if _AGENTS.intersection(kinds) else None,
-        chat=span_name,
-        inside=(parent,) if parent else (),
+        chat=f"{trace} {span_name}" if span_name else None,  # some name the spans of each trace anew
+        inside=(f"{trace} {parent}",) if parent else (),
         row=row,
         number=number,
         dropped=_NO_CALL if _NO_CALLS.intersection(kinds) else None,
