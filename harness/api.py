@@ -514,8 +514,8 @@ class LearningContent(TextContent, Protocol):
         """Make texts of these words from now on."""
         ...
 
-    def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:
-        """A text that `text` made for `prompt_tokens` tokens has `prompt_tokens_server` by the server's count."""
+    def observe(self, text: str, prompt_tokens_server: int) -> None:
+        """A text that `text` made has `prompt_tokens_server` tokens by the server's count."""
         ...
 
 

@@ -60,6 +60,7 @@ class Options(TypedDict, total=False):
     calibrate: Number
     slo: Text
     warmup: Text
+    scenario: Text
     percentiles: Text
     fail_under: Number
     max_failed: Number

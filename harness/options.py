@@ -200,6 +200,10 @@ class RunSpec:
     goal: float = option(
         OBJECTIVES, "SHARE", check.share, "Share of requests that must meet the SLO. Default: 0.9.", default=0.9
     )
+    scenario: str | None = option(
+        OBJECTIVES, "NAME", check.text, "Warn of whatever differs from this configuration (bench list configs), which "
+        "--config agentx-mvp sets.", setting=False,
+    )
     percentiles: str | None = option(
         OBJECTIVES, "LIST", check.percentiles, "Percentiles of latencies in run.json and its reports. Default: "
         "50,90,99.", setting=False, commas=True,
@@ -303,11 +307,14 @@ def _with_arguments(backend: str, more: Mapping[str, object]) -> str:
 def _overlay(values: dict[str, object], more: dict[str, object]) -> None:
     """Put `more` over `values`: a new workload drops an old trace, a new backend the parts of the old one.
 
+    A file of options for traces that names none keeps them for the one that is given.
+
     Of one backend arguments and parts stay unless they are given anew; the simulator and the paced engine count as one.
     A server never gets the arguments of another: they may hold a key.
     """
     for chosen, other in (("workload", "trace"), ("trace", "workload")):
-        if more.get(chosen) is not None and more.get(other) is None:
+        of_traces = chosen == "trace" and other not in values and any(OPTIONS[n].source == "trace" for n in values)
+        if more.get(chosen) is not None and more.get(other) is None and not of_traces:
             for name in (other, *(name for name, entry in OPTIONS.items() if entry.source == other)):
                 values.pop(name, None)
     old = values.get("backend")

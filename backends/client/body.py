@@ -356,10 +356,9 @@ class Sent(NamedTuple):
 
 
 class Lesson(NamedTuple):
-    """A text for so many `planned` tokens, and how many the server counted."""
+    """A text, and how many tokens the server counted."""
 
     text: str
-    planned: int
     counted: int
 
 

@@ -349,7 +349,7 @@ class _Prober:
         elif isinstance(self.content, RecordedContent):
             return
         elif self.ask.prompt == "text" and isinstance(self.content, LearningContent) and self.content.words is None:
-            lesson = Lesson(salted_text(self.content, request, self.ask), request.prompt_tokens, counted)
+            lesson = Lesson(salted_text(self.content, request, self.ask), counted)
             if not await self._exact(self.content):
                 await self._hint(self.content, lesson)
         else:
@@ -428,10 +428,10 @@ class _Prober:
         """
         longest, warned = LONG, len(self.warnings)
         if self.max_model_len is not None:  # a text of this language may have several times the tokens
-            longest = min(LONG, int(self.max_model_len / 2 * min(1.0, lesson.planned / lesson.counted)))
+            longest = min(LONG, int(self.max_model_len / 2 * min(1.0, PROMPT_TOKENS / lesson.counted)))
         text = salted_text(content, _of_length(longest), self.ask)
         if (counted := await self._count(longest)) is not None:
-            self.lessons = [Lesson(text, longest, counted), lesson]
+            self.lessons = [Lesson(text, counted), lesson]
             for each in self.lessons:
                 content.observe(*each)
         elif len(self.warnings) == warned:

@@ -33,10 +33,14 @@ def about(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """A configuration read from disk; `schedule_sha256` when it is the run.json of an earlier run."""
+    """A configuration read from disk; `schedule_sha256` when it is the run.json of an earlier run.
+
+    `differs` are sentences on what bench does otherwise than the experiment, whatever the options.
+    """
 
     given: Given
     schedule_sha256: str | None = None
+    differs: tuple[str, ...] = ()
 
 
 def read(path: str) -> ConfigFile:
@@ -61,7 +65,8 @@ def read(path: str) -> ConfigFile:
         values = untrusted.parse_toml(text, f"'{path}'")
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"'{path}' is not TOML: {str(error).rstrip('.')}.") from None
-    return ConfigFile(Given(_flat(values, str(path)), str(path)))
+    differs = tuple(map(str, values.pop("differs", ())))
+    return ConfigFile(Given(_flat(values, str(path)), str(path)), differs=differs)
 
 
 def _named(name: str) -> str:

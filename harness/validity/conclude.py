@@ -20,7 +20,7 @@ from harness.metrics.resources import limits_w, sides_of
 from harness.metrics.summary import of_run, percentiles_of, served, summarize
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
-from harness.validity import client_warnings, fidelity, server_metrics, steady_state, work_done
+from harness.validity import client_warnings, fidelity, scenario, server_metrics, steady_state, work_done
 from harness.validity.checks import FAILED, checks, judge, late_steps
 from harness.validity.physics import rechecked
 from harness.validity.remote import is_remote, resolution
@@ -181,6 +181,7 @@ def _judged(
     warnings = [
         *run_warnings(run, objective, outcome),
         *(client_warnings.warnings(run, objective, sent) if remote else []),
+        *scenario.warnings(run.info.spec, run.info.backend),
         *fidelity.warnings(sent),
         *fidelity.short_of(sent, None if workload.recorded else workload.rate_rps),
         *work_done.warnings(lengths),

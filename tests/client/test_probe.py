@@ -171,8 +171,8 @@ class Learner(Words):
     def text(self, request: Request, opening: Sequence[int] = ()) -> str:  # noqa: ARG002  # of the protocol
         return "w " * max(1, round(request.prompt_tokens / (1.0 if self.words else self.a_word)))
 
-    def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:  # noqa: ARG002  # of the protocol
-        self.a_word *= prompt_tokens_server / prompt_tokens
+    def observe(self, text: str, prompt_tokens_server: int) -> None:
+        self.a_word = prompt_tokens_server / len(text.split())
 
 
 @pytest.fixture
@@ -339,7 +339,7 @@ def test_a_content_that_learns_is_taught(probed: Callable) -> None:
     content = Learner()
     found = probed(Server(a_word=2.0), content, api="chat")
 
-    assert [2.0, 2.0] == [round(lesson.counted / lesson.planned, 1) for lesson in found.lessons]
+    assert [2.0, 2.0] == [round(lesson.counted / len(lesson.text.split()), 1) for lesson in found.lessons]
 
 
 @pytest.mark.parametrize("form", ["prompt", "content"])

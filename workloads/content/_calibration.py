@@ -1,14 +1,10 @@
 """How many tokens a text has for a server that only counts: learned from its counts."""
 
-from collections import deque
-
 import numpy as np
 
 LEVEL, APART, OVERHEAD_TOKENS = 1.0, 0.5, 100.0
 """What is thought possible before anything is seen, as standard deviations: how far the mean tokens of a word lie from
 the first guess, how far a word lies from that mean, and what a server adds around a text (template, special tokens)."""
-
-RECENT = 100  # observations that the stated error is taken over
 
 
 class Calibration:
@@ -18,7 +14,7 @@ class Calibration:
     Bishop, Pattern Recognition and Machine Learning (2006), section 3.3.
     """
 
-    __slots__ = ("_spread", "_weights", "errors", "observed")
+    __slots__ = ("_spread", "_weights", "observed")
 
     def __init__(self, words: int, tokens_per_word: float) -> None:
         self._weights = np.full(words + 1, tokens_per_word)  # the last one is the overhead
@@ -27,7 +23,6 @@ class Calibration:
         self._spread[-1], self._spread[:, -1] = 0.0, 0.0
         self._spread[-1, -1] = OVERHEAD_TOKENS**2
         self.observed = 0
-        self.errors: deque[float] = deque(maxlen=RECENT)  # (counted - planned) / planned
 
     def __repr__(self) -> str:
         return (
@@ -49,8 +44,8 @@ class Calibration:
         reached = self.overhead_tokens + np.cumsum(self._weights[stream])
         return int(np.abs(reached - tokens).argmin()) + 1
 
-    def learn(self, stream: np.ndarray, planned: int, counted: int) -> None:
-        """A text of the words `stream` was to have `planned` tokens; the server counted `counted`."""
+    def learn(self, stream: np.ndarray, counted: int) -> None:
+        """The server counted `counted` tokens in a text of the words `stream`."""
         seen = np.bincount(stream, minlength=len(self._weights)).astype(float)
         seen[-1] = 1.0
         doubt = self._spread @ seen
@@ -58,4 +53,3 @@ class Calibration:
         self._weights += doubt * ((counted - seen @ self._weights) / trust)
         self._spread -= np.outer(doubt, doubt) / trust
         self.observed += 1
-        self.errors.append((counted - planned) / planned)

@@ -128,8 +128,8 @@ class Text:
 
     @property
     def facts(self) -> dict[str, object]:
-        """Facts for reports; errors are relative to the planned tokens, over the last 100 counts, None before any."""
-        fitted, errors = self.calibration, self.calibration.errors
+        """Facts for reports."""
+        fitted = self.calibration
         if self.vocabulary is not None and self.words is not None:
             exact = f"text of {len(self.words.words)} words that are one token each"
             special = len(self.vocabulary.opening) + len(self.vocabulary.closing)
@@ -143,8 +143,6 @@ class Text:
             "observed": fitted.observed,
             "tokens_per_word": fitted.tokens_per_word,
             "overhead_tokens": fitted.overhead_tokens,
-            "error_mean": sum(errors) / len(errors) if errors else None,
-            "error_mean_absolute": sum(map(abs, errors)) / len(errors) if errors else None,
             **busted(self.bust),
         }
 
@@ -173,11 +171,10 @@ class Text:
         """See `LearningContent`."""
         object.__setattr__(self, "words", words)
 
-    def observe(self, text: str, prompt_tokens: int, prompt_tokens_server: int) -> None:
-        """Learn that a text for `prompt_tokens` tokens has `prompt_tokens_server` by the server's count."""
+    def observe(self, text: str, prompt_tokens_server: int) -> None:
+        """Learn that a text has `prompt_tokens_server` tokens by the server's count."""
         if self.words is None:
-            places = np.array([_PLACES[word] for word in text.split()])
-            self.calibration.learn(places, prompt_tokens, prompt_tokens_server)
+            self.calibration.learn(np.array([_PLACES[word] for word in text.split()]), prompt_tokens_server)
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
         """(T,) int64, T = request.prompt_tokens: what the tokenizer makes of `text`; without one those of `tokens`.
