@@ -127,7 +127,7 @@ REMOVED = {
         "by '--trace FILE --reader prompts:tokenizer=...'"
         for name in ("path", "tokenizer")
     },
-    ("content", "calibrated"): "'--content text' does so where the server has no tokenizer to ask",
+    ("content", "calibrated"): "'--content text' does so where the server has no tokenizer to ask, without arguments",
     ("arrivals", "burstgpt-published"): "'--arrivals gamma:cv=1.414' has gaps of the same law",
     (
         "lengths",

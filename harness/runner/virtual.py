@@ -98,12 +98,9 @@ class Capped:
         self._simulator = simulator
         self._most = most
 
-    def __repr__(self) -> str:
-        return f"<Capped {self._simulator!r} at {self._most} in flight>"
-
     def __getattr__(self, name: str) -> Any:
         """What else the simulator can do."""
-        if name.startswith("_"):
+        if name.startswith("_") or name == "tables":  # those are of requests that were due when they arrived
             raise AttributeError(name)
         return getattr(self._simulator, name)
 
@@ -137,14 +134,6 @@ class Capped:
             if (scheduled_s := due_s.pop(record.request_id, None)) is not None:
                 record.cap_wait_s, record.scheduled_s = record.scheduled_s - scheduled_s, scheduled_s
             yield record
-
-    def tables(
-        self, requests: Iterable[Request], follow_ups: FollowUps | None = None, rows: int = 4096
-    ) -> Iterator[pa.Table]:
-        """See `TableSimulator`."""
-        from harness.data.records import in_tables, to_table  # heavy: pyarrow
-
-        return in_tables(self.simulate(requests, follow_ups), rows, to_table)
 
 
 @dataclass(slots=True)

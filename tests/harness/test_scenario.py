@@ -1,4 +1,4 @@
-"""A scenario whose rules a run is to follow, and what is said of a run that does not."""
+"""A scenario whose rules a run is to follow, and the warning about a run that does not."""
 
 from dataclasses import replace
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from harness.api import Request
 from workloads.content._words import WORDS
@@ -86,18 +84,6 @@ def test_prefix_words_do_not_move_while_lengths_are_learned() -> None:
 
     assert before.split()[:shared] == after.split()[:shared]
     assert before.split()[shared : shared + 20] != after.split()[shared : shared + 20]
-
-
-@settings(deadline=None)
-@given(st.integers(1, 3000), st.floats(0.2, 5), st.integers(1, 600))
-def test_before_any_answer_the_first_guess_is_kept(tokens: int, tokens_per_word: float, block: int) -> None:
-    """If this failed, `tokens_per_word` would not be what a user sets."""
-    words = Text(tokens_per_word=tokens_per_word).text(
-        Request(1, 0.0, tokens, 1, prefix_ids=(1,), prefix_block_tokens=block)
-    )
-    expected = min(max(1, round(tokens / tokens_per_word)), 2 * tokens + 1)
-
-    assert abs(expected - len(words.split())) <= 1
 
 
 def test_busting_makes_every_beginning_its_own() -> None:

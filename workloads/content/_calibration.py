@@ -16,9 +16,9 @@ class Calibration:
 
     __slots__ = ("_spread", "_weights", "observed")
 
-    def __init__(self, words: int, tokens_per_word: float) -> None:
-        self._weights = np.full(words + 1, tokens_per_word)  # the last one is the overhead
-        self._weights[-1] = 0.0
+    def __init__(self, words: int) -> None:
+        self._weights = np.ones(words + 1)
+        self._weights[-1] = 0.0  # the overhead
         self._spread = np.full((words + 1, words + 1), LEVEL**2) + APART**2 * np.eye(words + 1)
         self._spread[-1], self._spread[:, -1] = 0.0, 0.0
         self._spread[-1, -1] = OVERHEAD_TOKENS**2

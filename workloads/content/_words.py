@@ -8,7 +8,7 @@ kind the rows are the evidence.
 
 import random
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import chain, product
 from string import ascii_lowercase
 
@@ -91,7 +91,7 @@ def _apart(ids: dict[str, int], form: ExactWords) -> Generator[str, Sequence[int
         for tried, word in enumerate(words[done:], done):
             if row and len(row) + 2 * (len(words) - tried) > ROW_WORDS:
                 break
-            row += [word, *_beside(word, words[tried:])]
+            row += [word, *chain.from_iterable((other, word) for other in words[tried:])]
         else:
             tried = len(words)
         tokens = yield form.of(row)
@@ -105,7 +105,3 @@ def _apart(ids: dict[str, int], form: ExactWords) -> Generator[str, Sequence[int
         done -= words.index(worst) < done
         words.remove(worst)
     return words
-
-
-def _beside(word: str, others: Sequence[str]) -> Iterator[str]:
-    return chain.from_iterable((other, word) for other in others)

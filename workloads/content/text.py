@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.api import ExactWords, Request
-from harness.bounds import Positive, check
 from harness.errors import UsageError
 from workloads.content._calibration import Calibration
 from workloads.content._words import FEWEST_WORDS, PARTS, WORDS, search
@@ -100,10 +99,9 @@ class Text:
     without them. A closing special token ends the sharing of a prompt that is all prefix one token early.
 
     Without it the words are tried out by `/tokenize` of the server, before the run; what a template and special tokens
-    add is measured and taken off. Where the server has no `/tokenize`, a word counts for `tokens_per_word` tokens at
-    first, and the tokens of each word and what the server adds are learned from what it counts (usage); a block of a
-    prefix then has block tokens / `tokens_per_word` words, so that sharing does not move meanwhile. The simulator and
-    the engine take the ids of `tokens`.
+    add is measured and taken off. Where the server has no `/tokenize`, a word counts for one token at first, as these
+    words do for all large vocabularies, and the tokens of each word and what the server adds are learned from what it
+    counts (usage); a block of a prefix keeps its words meanwhile. The simulator and the engine take ids of `tokens`.
 
     Which word stands where is drawn from `seed`, as in `tokens`; with `bust` no prompt begins like another. Source: the
     vocabulary of the tokenizer, whose SHA-256 is in `facts`; least squares, see `Calibration`.
@@ -113,14 +111,12 @@ class Text:
     special: bool = True
     bust: bool = False
     seed: int = 0
-    tokens_per_word: Positive = 1.0
     words: ExactWords | None = field(init=False, repr=False, default=None)
     vocabulary: Vocabulary | None = field(init=False, repr=False, compare=False, default=None)
     calibration: Calibration = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        check(self)
-        object.__setattr__(self, "calibration", Calibration(len(WORDS), self.tokens_per_word))
+        object.__setattr__(self, "calibration", Calibration(len(WORDS)))
         if self.tokenizer is not None:
             words, vocabulary = load(self.tokenizer, special=self.special)
             object.__setattr__(self, "words", words)
@@ -152,10 +148,8 @@ class Text:
         if self.words is not None:
             numbers = self._chosen(request, len(form.words))
         else:
-            block = max(1, round(request.prefix_block_tokens / self.tokens_per_word))
-            count = 2 * request.prompt_tokens + 1  # a word has at least half a token
-            planned = replace(request, prompt_tokens=count, prefix_block_tokens=block)
-            numbers = Tokens(self.seed, self.bust).token_ids(planned, len(WORDS))
+            longer = replace(request, prompt_tokens=2 * request.prompt_tokens + 1)  # a word has at least half a token
+            numbers = Tokens(self.seed, self.bust).token_ids(longer, len(WORDS))
         first = np.array([number % len(form.words) for number in opening[: len(numbers)]], np.int64)
         numbers[: len(first)] = first
         if self.words is None:
