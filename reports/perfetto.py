@@ -40,9 +40,6 @@ REQUEST, MISSED = "request", "request, missed its SLO"
 
 CATEGORY = "request"
 
-_INSTANT_US = 1.0
-"""How wide a sending is drawn: an instant cannot begin an arrow. Never up to the next one."""
-
 _LASTING = ("migrate", "requeue", "abort", "replicate", "hold")
 """Kinds of what a router did that are drawn from begin to end; others are instants."""
 
@@ -53,7 +50,7 @@ MOST_STEPS = 100_000
 _COLUMNS = (
     "request_id", "session", "turn", "tag", "scheduled_s", "sent_s", "arrived_s", "ended_s", "prefill_start_s",
     "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s", "prompt_tokens", "cached_tokens",
-    "output_tokens", "status", "error", "replica", "preemptions", "cap_wait_s",
+    "output_tokens", "status", "error", "replica", "preemptions",
 )  # fmt: skip
 
 _GAUGES = (("running", "requests", "running", 1.0), ("waiting", "requests", "waiting", 1.0),
@@ -129,7 +126,6 @@ def _names(shown: Shown) -> Iterator[Event]:
     yield _name(CLIENT, 1, "process_name", "client: requests")
     yield _name(CLIENT, 1, "process_labels", shown.note.replace(",", ""), "labels")
     yield _name(CLIENT, 1, "process_sort_index", 0, "sort_index")
-    yield _name(CLIENT, 1, "thread_name", "sending")
     backend = shown.run.info.backend
     labels = ", ".join(clean(backend[key], 60) for key in ("model", "hardware", "policy") if backend.get(key))
     for replica in _replicas(shown):
@@ -159,7 +155,7 @@ def _name(pid: int, tid: int, kind: str, value: object, key: str = "name") -> Ev
 
 
 def _events(shown: Shown) -> Iterator[Event]:
-    """Every request with its sending, every step with its arrows and counters, and what the router did."""
+    """Every request, every step with its counters, and what the router did."""
     for row in shown.rows:
         common = {"cat": CATEGORY, "id2": {"local": f"0x{int(row['request_id']) + 1:x}"}, "pid": CLIENT, "tid": 1}
         begin, end, name = row["scheduled_s"], _over(row), MISSED if row["met"] is False else REQUEST
@@ -168,12 +164,10 @@ def _events(shown: Shown) -> Iterator[Event]:
             yield {"ph": "b", "ts": _us(start), "name": phase, **common}
             yield {"ph": "e", "ts": _us(stop), "name": phase, **common}
         yield {"ph": "e", "ts": _us(end), "name": name, **common}
-    yield from _sendings(shown)
-    steps = {replica: _of(shown, replica) for replica in _replicas(shown)}
-    for replica, columns in steps.items():
+    for replica in _replicas(shown):
+        columns = _of(shown, replica)
         yield from _slices(replica, columns)
         yield from _counters(replica, columns, shown.run.info.backend.get("kv_blocks"))
-    yield from _arrows(shown, steps)
     if shown.steps is None:
         yield from _gauges(shown)
     if _cluster.shown(shown.run):
@@ -233,26 +227,6 @@ def _of_request(row: Row) -> Event:
 
 def _ms(end_s: float | None, start_s: float) -> float | None:
     return None if end_s is None else round((end_s - start_s) * 1e3, 6)
-
-
-def _sendings(shown: Shown) -> Iterator[Event]:
-    """A slice as narrow as can be seen for each sending, from which the arrow to its batches begins."""
-    sent = sorted((row for row in shown.rows if row["sent_s"] is not None), key=lambda row: row["sent_s"])
-    sent_us = [_us(row["sent_s"]) for row in sent]
-    for row, ts, after in zip(sent, sent_us, [*sent_us, float("inf")][1:], strict=True):
-        track = {"pid": CLIENT, "tid": 1, "ts": ts}
-        args = {
-            "request": row["request_id"],
-            "late (ms)": _ms(row["sent_s"], row["scheduled_s"] + (row["cap_wait_s"] or 0.0)),
-        }
-        yield {"ph": "X", "name": "send", "cat": "sending", "dur": min(_INSTANT_US, after - ts), "args": args, **track}
-        if row.get("prefill_start_s") is not None:
-            yield {"ph": "s", **_arrow(row), **track}
-
-
-def _arrow(row: Row) -> Event:
-    """What makes the ends of an arrow belong together."""
-    return {"name": "request", "cat": "flow", "id": int(row["request_id"]) + 1}
 
 
 def _replicas(shown: Shown) -> list[int]:
@@ -315,34 +289,6 @@ def _changes(where: Event, name: str, at_s: np.ndarray, values: Mapping[str, np.
     for i in np.flatnonzero(new).tolist():
         args = {key: column[i].item() for key, column in values.items()}
         yield {**where, "name": name, "ts": _us(float(at_s[i])), "args": args}
-
-
-def _arrows(shown: Shown, steps: Mapping[int, Columns]) -> Iterator[Event]:
-    """From the sending of each request to the batch that began its prefill, and to the one that gave its last token."""
-    replicas = {replica: (columns, _lanes(columns)) for replica, columns in steps.items()}
-    for row in shown.rows:
-        start = row.get("prefill_start_s")
-        served_by = row.get("replica")
-        ids = [served_by] if served_by in replicas else list(replicas)
-        if row["sent_s"] is None or start is None:
-            continue
-        first = next((step for r in ids if (step := _step(r, *replicas[r], start, ends=False))), None)
-        last = next(
-            (step for r in ids if row["last_s"] and (step := _step(r, *replicas[r], row["last_s"], ends=True))), None
-        )
-        ends = [step for step in (first, last) if step is not None]
-        for step in ends[:1] if len(ends) == 2 and ends[0] != ends[1] else []:
-            yield {"ph": "t", **_arrow(row), **step}
-        for step in ends[-1:]:
-            yield {"ph": "f", "bp": "e", **_arrow(row), **step}
-
-
-def _step(replica: int, steps: Columns, lanes: np.ndarray, time_s: float, *, ends: bool) -> Event | None:
-    """Where the step is that began at a time, or held it, or that ended then; None where it is not shown."""
-    index = int(np.searchsorted(steps["start_s"], time_s, "left" if ends else "right")) - 1
-    if index < 0 or time_s > steps["end_s"][index]:
-        return None
-    return {"pid": FIRST_REPLICA + replica, "tid": int(lanes[index]) + 1, "ts": _us(float(steps["start_s"][index]))}
 
 
 def _gauges(shown: Shown) -> Iterator[Event]:

@@ -93,22 +93,6 @@ def test_arguments_of_a_request_is_what_the_table_holds(simulated: Run) -> None:
         assert (row["preemptions"], row["replica"]) == (event["args"]["preemptions"], event["args"]["replica"])
 
 
-def test_arrows_lead_from_the_sending_to_the_batches(simulated: Run) -> None:
-    """An arrow would end in the air, or at the batch of another request."""
-    events = trace(simulated)["traceEvents"]
-    held = {(e["pid"], e["tid"], e["ts"]): (place, e) for place, e in enumerate(events) if e["ph"] == "X"}
-    ends = [(place, e, *held[e["pid"], e["tid"], e["ts"]]) for place, e in enumerate(events) if e["ph"] in "stf"]
-    rows = {row["request_id"] + 1: row for row in simulated.requests.to_pylist()}
-    starts = [(event, step) for _, event, _, step in ends if event["ph"] == "t"]
-
-    assert 120 == len(of(events, "s"))
-    assert all(after > before for after, _, before, _ in ends)
-    assert {"send"} == {step["name"] for _, event, _, step in ends if event["ph"] == "s"}
-    assert all(step["args"]["prefill_tokens"] > 0 for _, step in starts)
-    assert all(rows[event["id"]]["replica"] + 10 == step["pid"] for event, step in starts)
-    assert {"e"} == {event["bp"] for event in of(events, "f")}
-
-
 def test_batches_of_a_track_do_not_overlap(simulated: Run) -> None:
     """Viewers only draw slices of a thread that nest, so a step would disappear."""
     steps = simulated.steps
@@ -181,7 +165,6 @@ def test_a_backend_without_stages_shows_what_is_known(make_run: MakeRun) -> None
     assert {"late", "to first token", "decode"} == {one[1] for one in slices(events) if one[4] == 1}
     assert {"<b>odd", None} == {event["args"].get("class") for event in begun}
     assert {"connection refused", None} == {event["args"].get("error") for event in begun}
-    assert [] == of(events, "s")
 
 
 @pytest.mark.parametrize("slo", ["", "p99:ttft=0.3"])
@@ -199,17 +182,6 @@ def test_a_remote_run_shows_what_its_server_reported(remote_run: MakeRun) -> Non
 
     assert {"requests", "KV memory"} >= {event["name"] for event in counted}
     assert counted
-
-
-def test_requests_that_were_never_sent_are_drawn_without_a_sending(make_run: MakeRun) -> None:
-    """A run whose requests were all dropped would have no timeline at all."""
-    run = make_run(5)
-    place = run.requests.schema.get_field_index("sent_s")
-    nothing = pa.nulls(5, pa.float64())
-    events = trace(dataclasses.replace(run, requests=run.requests.set_column(place, "sent_s", nothing)))["traceEvents"]
-
-    assert 5 == len([e for e in events if e["ph"] == "b" and e["name"].startswith("request")])
-    assert not [e for e in events if e["name"] == "send"]
 
 
 def test_without_times_there_is_no_timeline(make_run: MakeRun) -> None:
