@@ -1,6 +1,6 @@
 """Finds plug-ins by name: a file, a class or a row is one plug-in, found because it is there.
 
-`arrivals/weibull.py` is `weibull`, because it holds the class whose lower-cased name is the file name without
+`arrivals/closed.py` is `closed`, because it holds the class whose lower-cased name is the file name without
 underscores. A file that starts with `_` is not a member. Where plug-ins of a kind are short, `builtin.py` in its folder
 holds several: each public class (`ReserveMax` is `reserve-max`), and each row of the tuple `ROWS`, a dataclass with
 `name` and `about`. Where they are data, each key of `KIND.toml` is one, and `_rows.py` beside it makes the class.

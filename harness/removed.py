@@ -139,7 +139,7 @@ REMOVED = {
     "'--arrivals trace:FILE' has their times",
     ("lengths", "servegen"): "'bench trace generate servegen:FOLDER -o FILE' writes the requests of the clients, and "
     "'bench trace fit FILE' their lengths for '--lengths fitted:MODEL'",
-    ("argument of weibull", "cv"): "give the shape: 2.1 has cv 0.5, 0.7 has 1.46, 0.54 has 2, 0.4 has 3.1",
+    ("arrivals", "weibull"): "'gamma:cv=1.46' has gaps as heavy as those of shape 0.7; clients of ServeGen keep theirs",
     ("sessions", "fitted"): "'--trace MODEL' draws whole sessions of a model",
     ("argument of fitted", "of"): "'--trace MODEL' draws whole sessions of a model",
     ("arrivals", "simdistserve"): "'--arrivals poisson' has the same gaps of other draws",

@@ -20,7 +20,6 @@ TRACE = "Timestamp,Request tokens,Response tokens\n" + "".join(f"{3 * i},7,9\n" 
 OTHER_SPECS = {
     "gamma": "gamma:rate=3,cv=1.7",
     "poisson": "poisson:0.7",
-    "weibull": "weibull:rate=2,shape=2.1",
     "mmpp": "mmpp:rate=3,levels=1/4/0,dwells=500ms/1s/2s,cv=0.5",
     "ramp": "ramp:from=5,to=2,over=1min,rate=3",
     "steps": "steps:levels=1/0/3,every=5s,rate=2",

@@ -87,7 +87,7 @@ def test_a_least_share_is_of_independent_requests(record):
 
 @pytest.mark.parametrize(
     ("arrivals", "bursts"),
-    [("poisson", False), ("gamma:cv=0.5", False), ("gamma:cv=2", True), ("weibull:shape=0.6", True),
+    [("poisson", False), ("gamma:cv=0.5", False), ("gamma:cv=2", True),
      ("mmpp:levels=1/0,dwells=10s/100s", True), ("spike:factor=0,at=10s,for=100s,every=110s", True),
      ("burstgpt", True)],
 )  # fmt: skip

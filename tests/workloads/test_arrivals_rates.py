@@ -10,7 +10,7 @@ from scipy import stats
 
 from harness.api import GapLaw
 from harness.registry import make
-from harness.stats.arrivals import autocorrelation, counts, dispersion, gap_cv, window_cvs
+from harness.stats.arrivals import autocorrelation, counts, dispersion, window_cvs
 
 
 def times(spec: str, count: int, seed: int = 1) -> np.ndarray:
@@ -182,19 +182,3 @@ def test_weekends_and_the_first_day_are_where_the_calendar_says() -> None:
     assert 0.25 == pytest.approx(night / evening)
     assert evening == pytest.approx(rate_at(week, monday_s))
     assert 6 == pytest.approx(week.operational_time(np.array([7 * 86400.0]))[0] / (7 * 86400))
-
-
-@pytest.mark.parametrize(
-    ("spec", "cv"), [("weibull:4,shape=0.7", 1.4624), ("weibull:4,shape=0.54", 2.004), ("weibull:4,shape=2.1", 0.5)]
-)
-def test_weibull_gaps_have_the_requested_law_and_spread(spec: str, cv: float) -> None:
-    """If this failed, a heavy tail would be requested and an ordinary one be sent."""
-    member, at_s = make("arrivals", spec), times(spec, 200_001)
-    gaps = np.diff(at_s)
-
-    assert cv == pytest.approx(gap_cv(at_s), rel=0.03)
-    assert 0.25 == pytest.approx(gaps.mean(), rel=4 * cv / math.sqrt(len(gaps)))
-    assert stats.kstest(gaps[:20_000], member.gap_cdf).pvalue > 0.01
-    np.testing.assert_allclose(
-        stats.weibull_min(member.shape, scale=member.scale_s).cdf([0.01, 0.2, 3]), member.gap_cdf([0.01, 0.2, 3])
-    )

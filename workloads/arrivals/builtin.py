@@ -15,8 +15,6 @@ from harness.spec import seconds
 from workloads.arrivals._operational import AtRate, GapCv, Piece, gamma_cdf, gamma_gaps, times_along, times_from
 from workloads.arrivals._path import AlongPath, Path, along, flat, levels, rest_of
 
-SMALLEST_SHAPE, LARGEST_SHAPE = 0.15, 1000.0
-"""Of Weibull gaps; outside, the sums of float64 gaps lose the law."""
 CHORDS = 288  # straight lines of 5 min for a day's sinusoid: off by at most 0.006% of its amplitude, the mean is exact
 WEEK = (1, 1, 1, 1, 1, 0, 0)  # Monday first; 0 is weekend
 
@@ -87,38 +85,6 @@ class Gamma(AtRate):
 
     def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
         return gamma_cdf(np.asarray(gaps_s) * self.rate_rps, self.cv)
-
-
-@dataclass(frozen=True, slots=True)
-class Weibull(AtRate):
-    """Weibull arrivals: independent gaps, with a tail heavier than exponential for shape < 1 and lighter for shape > 1.
-
-    A renewal process of `rate_rps` requests per second with Weibull gaps of `shape`.
-
-    P(gap <= x) = 1 - exp(-(x / scale_s)**shape) with scale_s = 1 / (rate_rps Gamma(1 + 1/shape)) seconds; the
-    coefficient of variation is sqrt(Gamma(1 + 2/shape) / Gamma(1 + 1/shape)**2 - 1), so shape 1 is Poisson, 0.7
-    (the default) has cv 1.46, 0.54 has 2, 0.4 has 3.1. Gaps are neither clipped nor repeated. Like `gamma` it bends the
-    gap law only. Source: ServeGen (NSDI 2026), which finds Weibull gaps for some of its workloads.
-    """
-
-    rate_rps: Positive = 1.0
-    shape: Annotated[float, Meta(ge=SMALLEST_SHAPE, le=LARGEST_SHAPE)] = 0.7
-
-    def __post_init__(self) -> None:
-        check(self)
-
-    @property
-    def scale_s(self) -> float:
-        """Scale of the law of the gaps, seconds."""
-        return 1 / (self.rate_rps * math.gamma(1 + 1 / self.shape))
-
-    def times(self, rng: np.random.Generator) -> Iterator[float]:
-        """Endless arrival times in seconds; the first gap comes before the first arrival."""
-        scale_s = self.scale_s
-        return times_from(lambda n: scale_s * rng.weibull(self.shape, n))
-
-    def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
-        return np.asarray(-np.expm1(-((np.maximum(gaps_s, 0) / self.scale_s) ** self.shape)))
 
 
 @dataclass(frozen=True, slots=True)

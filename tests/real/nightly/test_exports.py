@@ -61,7 +61,7 @@ def source(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     given = {
         "open": {"rate": "3", "sessions": "fixed:turns=2,think=1s", "warmup": "20", "requests": "120"},
         "closed": {"arrivals": "closed:users=3,think=0s", "requests": "30"},
-        "trace": {"arrivals": "weibull", "rate": "2", "requests": "30"},
+        "trace": {"arrivals": "gamma:cv=2", "rate": "2", "requests": "30"},
     }
     if request.param == "failed":
         return GOLDEN / "vllm-detailed.json"
