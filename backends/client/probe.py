@@ -5,10 +5,12 @@ prompts are text it finds words of one token by the server's `/tokenize`, and me
 a server without one it learns from a second request.
 """
 
+import asyncio
 import re
 import ssl as ssl_module
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from backends.client import counting, shapes
@@ -376,16 +378,17 @@ class _Prober:
 
     async def _search(self, content: LearningContent) -> tuple[ExactWords | None, int]:
         """Words of one token each, and how many texts the server's tokenizer got; None without any."""
-        begun_s, calls, questions = time.monotonic(), 0, content.search()
-        try:
-            ask, text = await counting.tokenizer(self.control, self.ask.model), next(questions)
-            while ask is not None and calls < SEARCH_CALLS and time.monotonic() - begun_s < SEARCH_S:
-                calls += 1
-                text = questions.send(counting.token_ids(await ask(text, "tokens of words")) or ())
-        except BackendError:
-            pass
-        except StopIteration as end:
-            return end.value, calls
+        calls, questions = 0, content.search()
+        with suppress(BackendError, TimeoutError):
+            async with asyncio.timeout(SEARCH_S):
+                ask, text = await counting.tokenizer(self.control, self.ask.model), next(questions)
+                while ask is not None and calls < SEARCH_CALLS:
+                    calls += 1
+                    tokens = counting.token_ids(await ask(text, "tokens of words")) or ()
+                    try:
+                        text = questions.send(tokens)
+                    except StopIteration as end:
+                        return end.value, calls
         return None, calls
 
     async def _turn(self, content: LearningContent) -> int | None:

@@ -50,7 +50,7 @@ class Server:
     failing: Mapping[int, int] = field(default_factory=dict)
     entry: Mapping[str, object] = field(default_factory=dict)
     tokenizer: str | None = None
-    questions: int = 0
+    mute: bool = False
     bodies: list[dict] = field(default_factory=list)
     headers: list[Mapping[str, str]] = field(default_factory=list)
 
@@ -75,7 +75,8 @@ class Server:
 
     async def tokenize(self, request: web.Request) -> web.StreamResponse:
         """In the one form that it takes, by another tokenizer where `a_word` is not 1."""
-        self.questions += 1
+        if self.mute:
+            await asyncio.sleep(60)
         text = (await request.json()).get(self.tokenizer, "")
         return web.json_response({"tokens": [7] * len(text.split())} if self.tokenizer else {}, status=200)
 
@@ -354,6 +355,15 @@ def test_prompts_are_exact_by_the_tokenizer_of_the_server(form: str, probed: Cal
     assert ExactWords("", " ", ("w",)) == content.words == again.words
     assert (13, 13, 18, ()) == (found.overhead_tokens, found.ask.overhead_tokens, found.turn_tokens, found.lessons)
     assert re.match(r"lengths: exact by the server's /tokenize \(1 calls, .* s\)", found.warnings[-1])
+
+
+def test_a_tokenizer_that_never_answers_is_given_up(probed: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run would begin ten minutes late, as long as an answer may take."""
+    monkeypatch.setattr("backends.client.probe.SEARCH_S", 0.05)
+    content = Learner()
+    found = probed(Server(tokenizer="prompt", mute=True), content, api="chat")
+
+    assert (None, None, 2) == (content.words, found.words, len(found.lessons))
 
 
 @pytest.mark.parametrize("a_word", [2.0, 1.01])
