@@ -148,8 +148,13 @@ def requests(block: Block, given: str | None) -> Requests:
     )
 
 
-def known_numbers(block: Block, column: str) -> list[float | None]:
+def known_numbers(block: Block, column: str) -> list[float | None] | pa.Array:
     """Numbers, None where there is none."""
+    cells = block.cells(column)
+    if isinstance(cells, pa.Array) and pa.types.is_floating(cells.type):
+        usable = pc.all(pc.and_(pc.is_finite(cells), pc.greater_equal(cells, 0)))
+        if usable.as_py() is not False:
+            return cells.cast(pa.float64())
 
     def number(cell: object, refuse: _cells.Fail) -> float | None:
         return None if cell is None or cell == "" else _cells.number(cell, refuse)
@@ -169,18 +174,24 @@ def _more(block: Block, mapping: Mapping[str, str]) -> dict[str, pa.Array]:
         elif kind == pa.int64():
             more[name] = pa.array(block.tokens(column), kind)
         elif kind == pa.int32():
-            more[name] = pa.array(block.each(column, _priority, optional=True, blank=0), kind)
+            more[name] = _priorities(block, column)
         else:  # how long an answer took need not be known, a think time must be
             more[name] = pa.array((Block.numbers if name == "delay_s" else known_numbers)(block, column), kind)
     return more
 
 
-def _priority(cell: object, refuse: _cells.Fail) -> int:
-    """A whole number, which may be negative; 0 where there is none."""
-    text = _cells.name_of(cell, refuse) or "0"
-    return (
-        int(text) if re.fullmatch(r"-?\d{1,9}", text) else refuse(f"a whole number expected, got {_cells.shown(cell)}")
-    )
+def _priorities(block: Block, column: str) -> pa.Array:
+    """Whole numbers, which may be negative; 0 where there is none."""
+    cells = block.cells(column)
+    if isinstance(cells, pa.Array) and pa.types.is_integer(cells.type):
+        return cells.fill_null(0).cast(pa.int32())
+
+    def number(cell: object, refuse: _cells.Fail) -> int:
+        text = _cells.name_of(cell, refuse) or "0"
+        what = f"a whole number expected, got {_cells.shown(cell)}"
+        return int(text) if re.fullmatch(r"-?\d{1,9}", text) else refuse(what)
+
+    return pa.array(block.each(column, number, optional=True, blank=0), pa.int32())
 
 
 def _stamps(block: Block, column: str, per_s: float) -> tuple[Ints | Floats, float, bool]:

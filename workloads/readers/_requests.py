@@ -195,7 +195,8 @@ def ordered(rows: Iterator[tuple[Block, Requests]], *, sort: bool) -> Iterator[t
     if not (sort or first[1].by_times):
         yield from chain([first], rows)
         return
-    pairs = [first, *rows]
+    pairs = [(light(block, requests), requests) for block, requests in chain([first], rows)]
+    del first
     joined = _joined([requests for _, requests in pairs])
     falls = np.diff(joined.at, prepend=joined.at[:1]) < 0
     if falls.any():
@@ -214,6 +215,15 @@ def ordered(rows: Iterator[tuple[Block, Requests]], *, sort: bool) -> Iterator[t
 
     size = sum(b.size for b in blocks)
     yield replace(blocks[0], size=size, identity=identity, where=lambda _: "sorted"), requests
+
+
+def light(block: Block, requests: Requests) -> Block:
+    """A block that is read: where several requests are of a row, nothing that holds text need stay."""
+    return replace(block, cells=_gone, identity=requests.values, places=None) if requests.expanded else block
+
+
+def _gone(column: str) -> Any:
+    raise AssertionError(f"the cells of {column} are read already")
 
 
 def _concatenated(columns: list[Any]) -> Any:

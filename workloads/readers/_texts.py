@@ -24,7 +24,7 @@ from harness.errors import UsageError
 from workloads.content.text import open_tokenizer
 from workloads.readers import _cells
 from workloads.readers._block import Block
-from workloads.readers._requests import Reader, Requests, TextReader
+from workloads.readers._requests import Reader, Requests, TextReader, light
 
 BYTES = "bytes"
 BYTES_PER_TOKEN = 4
@@ -318,8 +318,4 @@ def with_places(rows: Iterator[tuple[Block, Requests]]) -> Iterator[tuple[Block,
             more[NUMBER] = pa.array(requests.numbers)
             drops = (*drops, ("no text is recorded", requests.numbers < 0))
         placed = replace(requests, more=more, expanded=True, drops=drops)
-        yield replace(block, cells=_gone, identity=placed.values, places=None), placed
-
-
-def _gone(column: str) -> Any:
-    raise AssertionError(f"the cells of {column} are read already")
+        yield light(block, placed), placed
