@@ -160,9 +160,7 @@ def _memory(facts: Mapping[str, Any]) -> str:
         f"{width:g} s {_number(recorded)} / {_number(median)}"
         for width, recorded, median in zip(acf["widths_s"], acf["trace"], acf["median"], strict=True)
     ]
-    cv = facts["window_cv"]
-    inside = f" CV inside {cv['width_s']:g} s: {_number(cv['trace'])} / {_number(cv['median'])}." if cv else ""
-    return f"Lag-1 autocorrelation of counts, trace / model: {', '.join(parts)}.{inside}" if parts else inside.strip()
+    return f"Lag-1 autocorrelation of counts, trace / model: {', '.join(parts)}." if parts else ""
 
 
 def _rate(facts: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ its turns and its first prompt (a Gaussian copula).
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from harness.data.lists import Floats, Ints, Mask
 from harness.data.records import listed, places
 from workloads.fit import _laws
+from workloads.session_times import links_of
 from workloads.trace_rows import alike, conversations, rows_of
 
 if TYPE_CHECKING:
@@ -61,8 +62,8 @@ def measure(found: Chains | None, end_s: float | None) -> dict[str, Any] | None:
     prompts that edit or restart the one before, by its tokens, of second prompts, and after a restart; `lost_blocks`
     of edits, `kept_blocks` of restarts and the share that keeps as many as the restart before; `size` beside the
     prompt before of edits, restarts and compactions; `output` tokens; `pause` s by what causes it, with what comes
-    next; `answer_s` by output tokens; `common_tokens`; `roots` that sessions share; `effects` of sessions and their
-    `correlation`.
+    next; `answer_s` by output tokens; `common_tokens`; `roots` that sessions share; `agents` (`_agents`); `effects`
+    of sessions and their `correlation`.
     """
     if found is None:
         return None
@@ -86,13 +87,15 @@ def measure(found: Chains | None, end_s: float | None) -> dict[str, Any] | None:
     # what was seen counts for what was not: the longer a gap, the fewer turns came early enough before the end
     weight = 1 / (1 - np.searchsorted(np.sort(left_s), gap_s) / len(left_s))
     pause_s, pause_is = pauses(found)
+    agents = None if found.side is None else _agents(found, found.side)
+    requests = len(found) + (0 if agents is None else agents["chains"]["requests"])
     pause, pause_scores = _pauses(found, on, pause_s, weight)
     return {
         "sessions": len(sizes),
-        "requests": len(found),
+        "requests": requests,
         "found_by": "prefix tree" if found.found else "trace",
         "own_clocks": end_s is None,
-        "rate_rps": None if not end_s else round(len(found) / end_s, 6),
+        "rate_rps": None if not end_s else round(requests / end_s, 6),
         "block_tokens": found.block_tokens,
         "last_block_named": bool((found.blocks > filled).mean() > 0.5),
         "turns": _turns(turn, on, gap_s, weight, left_s),
@@ -112,7 +115,40 @@ def measure(found: Chains | None, end_s: float | None) -> dict[str, Any] | None:
         if "common_tokens" in found.table.column_names
         else None,
         "roots": _roots(found),
+        "agents": agents,
         **_effects(found, on[kind == CONTINUES], prompt, output, (pause_scores, session[on])),
+    }
+
+
+def _agents(found: Chains, side: Side) -> dict[str, Any] | None:
+    """Figures of branches: their `chains` as of sessions, the chance that a session has any, by its turns (`sessions`),
+    the share of its `turns` after which some begin beside the first, how many at once (`each`), how long after the
+    answer (`begin_s`), the share of the prompt before that they keep, and the share for which the next turn waits; None
+    where they are too few.
+    """
+    chains = measure(side.chains, None)
+    if chains is None:
+        return None
+    heads, begins_s = np.flatnonzero(side.chains.begins), side.chains.column("at_s")[side.chains.begins]
+    ended_s = found.column("at_s")[side.after]
+    if "api_s" in found.table.column_names:
+        ended_s = ended_s + np.nan_to_num(found.column("api_s")[side.after])
+    turns, each = np.unique(side.after, return_counts=True)
+    sizes = np.bincount(found.session)
+    sessions = np.unique(found.session[turns])
+    before, firsts = (of.prompts for of in (found, side.chains))
+    kept = [
+        alike(firsts[head], before[i]) / max(len(before[i]), 1)
+        for head, i in zip(heads.tolist(), side.after.tolist(), strict=True)
+    ]
+    return {
+        "chains": chains,
+        "sessions": len(sessions) / len(found),
+        "turns": (len(turns) - len(sessions)) / max(int(sizes[sessions].sum()) - len(sessions), 1),
+        "each": _laws.law(each),
+        "begin_s": _laws.law(np.maximum(begins_s - ended_s, 0.0)),
+        "kept": _laws.law(np.array(kept)),
+        "joined": round(float(side.joined.mean()), 4),
     }
 
 
@@ -292,9 +328,19 @@ def _roots(found: Chains) -> list[dict[str, Any]]:
     return roots
 
 
+class Side(NamedTuple):
+    """Branches of sessions, of sub-agents say: the `chains` of their requests, after which request of the sessions each
+    begins, and whether a later one of these waits for its last answer.
+    """
+
+    chains: Chains
+    after: Ints
+    joined: Mask
+
+
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Requests of whole sessions (N,), session after session, in order of time in each; sub-agents are left out.
+    """Requests of whole sessions (N,), session after session, in order of time in each; branches are apart, in `side`.
 
     `rows` are those of `table`, `begins` where a session starts, `kept` the leading blocks that the prompt before
     begins with (0 at a start), `common` those that sessions share. `found` tells sessions that the prefix tree
@@ -309,6 +355,7 @@ class Chains:
     common: np.ndarray
     prompts: list[np.ndarray]
     found: bool
+    side: Side | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -364,27 +411,70 @@ def chains_of(trace: Trace, *, prompts: bool = True) -> Chains | None:
     table = trace.table
     if "prefix_ids" not in table.column_names:
         return None
-    rows = np.arange(len(table))
-    if "agent" in table.column_names:
-        rows = np.flatnonzero(~np.asarray(table["agent"].is_valid()))
     explicit = "session" in table.column_names and table["session"].null_count < len(table)
     ids = _numbered(table["prefix_ids"]) if prompts or not explicit else [np.zeros(0, np.int32)] * len(table)
     if not ids:
         return None
-    if explicit:
-        session = conversations(table)[0][rows]
-        _, first, session = np.unique(session, return_index=True, return_inverse=True)
+    if not explicit:
+        common = _common(ids)
+        return _chained(trace, ids, np.arange(len(ids)), _linked(ids, common), common, found=True)
+    first, after, joined = branches(table)
+    rows, inner = (np.flatnonzero(among) for among in (after[first] < 0, after[first] >= 0))
+    main = _chained(trace, ids, rows, conversations(table)[0][rows], None, found=False)
+    if not len(inner) or not prompts:
+        return main
+    side = _chained(trace, ids, inner, first[inner], None, found=False)
+    place = np.zeros(len(table), np.int64)
+    place[main.rows] = np.arange(len(main))
+    heads = side.rows[side.begins]
+    return replace(main, side=Side(side, place[after[heads]], joined[heads]))
+
+
+def _chained(
+    trace: Trace, ids: list[np.ndarray], rows: Ints, session: Ints, common: Ints | None, *, found: bool
+) -> Chains:  # fmt: skip
+    """Rows in order of time as chains, one for each session; `common` is by default what first prompts have."""
+    _, first, session = np.unique(session, return_index=True, return_inverse=True)
+    if common is None:
         common = _common([ids[row] for row in rows[first]])[session]
-    else:
-        row_blocks = [ids[row] for row in rows]
-        common = _common(row_blocks)
-        session = _linked(row_blocks, common)
     order = np.argsort(session, kind="stable")
     rows, session = rows[order], session[order]
     begins = np.append(True, session[1:] != session[:-1])
     named = [ids[row] for row in rows]
     shared = [0 if new else alike(named[i], named[i - 1]) for i, new in enumerate(begins)]
-    return Chains(trace.table, trace.block_tokens, rows, begins, np.array(shared), common[order], named, not explicit)
+    return Chains(trace.table, trace.block_tokens, rows, begins, np.array(shared), common[order], named, found)
+
+
+def branches(table: pa.Table) -> tuple[Ints, Ints, Mask]:
+    """(N,) the first row of the chain of each row; the row of the main chain after which the branch that begins with a
+    row does, -1 for others; and whether the main chain waits for its last answer.
+
+    A row goes on with a chain of its agent whose end it waits for, the main chain before others, or with the last one
+    where it waits for nothing. A branch of a branch counts as one of where that began.
+    """
+    names, rows = table.column_names, len(table)
+    after, joined = np.full(rows, -1), np.zeros(rows, bool)
+    if "parent" not in names and "agent" not in names:
+        return np.zeros(rows, np.int64), after, joined
+    agent = table["agent"].to_pylist() if "agent" in names else [None] * rows
+    first, last = list(range(rows)), list(range(rows))  # row of a chain, by its first one
+    latest, links, sessions = dict[tuple[int, str | None], int](), links_of(table), conversations(table)[0].tolist()
+    # the main chain begins with the first request of no agent, or of any
+    main = {sessions[row]: row for row in sorted(range(rows - 1, -1, -1), key=lambda row: agent[row] is None)}
+    for row, session in enumerate(sessions):
+        root = main[session]
+        waits = sorted(links.of(row).tolist(), key=lambda i: first[i])
+        ends = [first[i] for i in waits if last[first[i]] == i]
+        same = [begin for begin in ends if agent[begin] == agent[row]]
+        if same or (not waits and (session, agent[row]) in latest):
+            first[row] = same[0] if same else latest[session, agent[row]]
+        elif row != root:
+            before = first[waits[0]] if waits else root
+            after[row] = after[before] if before != root else waits[0] if waits else last[root]
+        last[first[row]], latest[session, agent[row]] = row, first[row]
+        if first[row] == root:
+            joined[[begin for begin in ends if begin != root]] = True
+    return np.array(first), after, joined
 
 
 def _numbered(lists: pa.ChunkedArray) -> list[np.ndarray]:

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 from scipy.special import ndtr
 
-from harness.data.records import listed, places
+from harness.data.records import listed, places, ragged
 from harness.errors import UsageError
 from workloads.arrivals._exact import LONGEST_S
 from workloads.fit import _draw, _laws
 from workloads.fit._whole import COMPACTS, CONTINUES, EDITS, FROM_REQUESTS, RESTARTS, SESSION
 from workloads.prefixes import MOST_BLOCKS
+from workloads.trace_rows import alike
 from workloads.traces import Trace
 
 if TYPE_CHECKING:
@@ -32,7 +33,11 @@ _STEPS = np.linspace(0, 1, 1001)
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Columns (n,) of the requests of a session; times count from its start, `ids` are the blocks of each prompt."""
+    """Columns (n,) of the requests of a session in order of time, which counts from its start.
+
+    `ids` are the blocks of each prompt, `agent` numbers the branches from 1 (0: none), `after` is what each request
+    waits for, the one whose answer it follows first.
+    """
 
     at_s: np.ndarray
     prompt_tokens: np.ndarray
@@ -41,11 +46,13 @@ class Session:
     api_s: np.ndarray
     common_tokens: int
     ids: Sequence[np.ndarray]
+    agent: np.ndarray
+    after: Sequence[Sequence[int]]
 
     @property
     def lasts_s(self) -> float:
         """Seconds from its first request to its last answer."""
-        return float(self.at_s[-1] + self.api_s[-1])
+        return float((self.at_s + self.api_s).max())
 
 
 @dataclass(slots=True)
@@ -57,7 +64,8 @@ class Drawing:
 
     figures: Mapping[str, Any]
     rng: np.random.Generator
-    made: int = 0  # blocks
+    made: list[int] = field(default_factory=lambda: [0])  # blocks, those of branches included
+    inner: Drawing | None = field(init=False, repr=False)  # of branches, which leave the sessions of a seed as they are
     roots: list[np.ndarray] = field(default_factory=list)
     root_shares: np.ndarray = field(init=False, repr=False)  # (roots,) cumulated
     factor: np.ndarray = field(init=False, repr=False)  # (5, 5) of the correlation, times its transpose
@@ -77,6 +85,8 @@ class Drawing:
             same = self.roots[root["like"]][: root["same"]] if self.roots else np.zeros(0, np.int64)
             self.roots.append(np.concatenate([same, self._new(root["blocks"] - len(same))]))
         self.root_shares = np.cumsum([root["share"] for root in figures["roots"]])
+        agents = figures.get("agents")  # not in models of before
+        self.inner = None if agents is None else Drawing(agents["chains"], self.rng.spawn(1)[0], self.made)
 
     def sessions(self) -> Iterator[Session]:
         while True:
@@ -103,7 +113,46 @@ class Drawing:
         prompt, ids = self._prompts(first, ranks["growth"])
         at_s = np.cumsum(pause_s) + np.append(0.0, np.cumsum(api_s)[:-1])
         common = 0 if figures["common_tokens"] is None else int(_laws.at(figures["common_tokens"], rng.random()))
-        return Session(at_s, prompt, output, pause_s, api_s, min(common, first), ids)
+        after = [[i - 1] if i else [] for i in range(turns)]
+        agent = np.zeros(turns, np.int64)
+        session = Session(at_s, prompt, output, pause_s, api_s, min(common, first), ids, agent, after)
+        return session if self.inner is None or turns == 1 else self._branched(session, self.inner, figures["agents"])
+
+    def _branched(self, main: Session, inner: Drawing, agents: Mapping[str, Any]) -> Session:
+        """The session with branches after some of its turns, if it has any; for some of them the next turn waits."""
+        rng, rows, parts = inner.rng, len(main.at_s), [main]
+        if rng.random() >= agents["sessions"] * rows:
+            return main
+        begins = rng.random(rows - 1) < agents["turns"]
+        begins[rng.integers(rows - 1)] = True
+        at_s, after = main.at_s.copy(), [list(waits) for waits in main.after]
+        for turn in np.flatnonzero(begins).tolist():
+            ended_s = latest_s = float(at_s[turn] + main.api_s[turn])
+            waits = rng.random() < agents["joined"]
+            for _ in range(max(round(float(_laws.at(agents["each"], rng.random()))), 1)):
+                branch = next(inner.sessions())
+                begin_s, kept = (float(_laws.at(agents[name], rng.random())) for name in ("begin_s", "kept"))
+                held = main.ids[turn][: round(kept * len(main.ids[turn]))]
+                same = [min(alike(part, branch.ids[0]), len(held)) for part in branch.ids]
+                ids = [np.concatenate([held[:n], part[n:]]) for n, part in zip(same, branch.ids, strict=True)]
+                delay_s, agent = np.append(begin_s, branch.delay_s[1:]), np.full(len(branch.at_s), len(parts))
+                parts.append(
+                    replace(branch, at_s=ended_s + begin_s + branch.at_s, delay_s=delay_s, ids=ids, agent=agent)
+                )
+                after += [[rows + i - 1] if i else [turn] for i in range(len(agent))]
+                rows += len(agent)
+                if waits:
+                    after[turn + 1].append(rows - 1)
+                    latest_s = max(latest_s, ended_s + begin_s + branch.lasts_s)
+            at_s[turn + 1 :] += latest_s - ended_s
+        parts[0] = replace(main, at_s=at_s)
+        order = np.argsort(np.concatenate([part.at_s for part in parts]), kind="stable")
+        place = np.argsort(order)
+        names = ("at_s", "prompt_tokens", "output_tokens", "delay_s", "api_s", "agent")
+        columns: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts])[order] for name in names}
+        ids = [ids for part in parts for ids in part.ids]
+        waits_for = [place[after[i]].tolist() for i in order.tolist()]
+        return replace(main, ids=[ids[i] for i in order.tolist()], after=waits_for, **columns)
 
     def _tokens(self, tokens: float) -> int:
         """Tokens of a prompt, which is no longer than the longest of the trace."""
@@ -177,9 +226,9 @@ class Drawing:
         return np.concatenate([root, self._new(named - len(root))])
 
     def _new(self, blocks: int) -> np.ndarray:
-        self.made += blocks
-        kind = np.int32 if self.made < 1 << 31 else np.int64  # prompts of long sessions name very many blocks
-        return np.arange(self.made - blocks, self.made, dtype=kind)
+        self.made[0] += blocks
+        kind = np.int32 if self.made[0] < 1 << 31 else np.int64  # prompts of long sessions name very many blocks
+        return np.arange(self.made[0] - blocks, self.made[0], dtype=kind)
 
 
 def turns_at(figures: Mapping[str, Any], ranks: np.ndarray) -> np.ndarray:
@@ -195,7 +244,10 @@ def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     turn = places(sizes)
-    before = np.append(0, place[:-1])
+    begins = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    after = [waits for session in drawn for waits in session.after]
+    waits_for = [place[np.array(after[i], np.int64) + begins[i]] for i in order.tolist()]
+    agent = np.concatenate([session.agent for session in drawn])[order]
     parts = [part for session in drawn for part in session.ids]
     counts = np.array([len(parts[i]) for i in order.tolist()])
     ids = np.empty(counts.sum(), np.int64)
@@ -205,18 +257,22 @@ def table(drawn: Sequence[Session], starts_s: Sequence[float]) -> pa.Table:
     def column(name: str) -> np.ndarray:
         return np.asarray(np.concatenate([getattr(session, name) for session in drawn])[order])
 
-    return pa.table({
+    rows = pa.table({
         "at_s": at_s[order],
         "prompt_tokens": column("prompt_tokens"),
         "output_tokens": column("output_tokens"),
         "prefix_ids": listed(counts, ids),
         "session": np.repeat(np.arange(len(drawn)), sizes)[order],
         "turn": pa.array(turn[order], pa.int32()),
-        "parent": pa.array(before[order], pa.int64(), mask=turn[order] == 0),
+        "parent": pa.array([int(waits[0]) if len(waits) else None for waits in waits_for], pa.int64()),
         "delay_s": column("delay_s"),
         "api_s": column("api_s"),
         "common_tokens": np.repeat([session.common_tokens for session in drawn], sizes)[order],
     })  # fmt: skip
+    if not agent.any():
+        return rows
+    rows = rows.append_column("joins", ragged([waits[1:] for waits in waits_for], "q", pa.list_(pa.int64())))
+    return rows.append_column("agent", pa.array([f"branch_{number}" if number else None for number in agent.tolist()]))
 
 
 def check(figures: Mapping[str, Any]) -> None:

@@ -75,7 +75,7 @@ def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:
     """What the trace has and whole sessions do not have, in sentences."""
     notes, missing = [], len(trace) - whole["requests"]
     if missing:
-        who = "sub-agents" if "agent" in trace.table.column_names else "requests of no session"
+        who = "too few sub-agents" if "agent" in trace.table.column_names else "too few branches, or of no session,"
         notes.append(f"{who} are left out of whole sessions: {missing:,} requests, {missing / len(trace):.1%}.")
     if "prefix_ids" not in trace.table.column_names:
         notes.append("prompts of a session are taken to begin with all of the one before, as the trace does not tell.")

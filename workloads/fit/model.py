@@ -156,8 +156,10 @@ def _whole_text(whole: Mapping[str, Any]) -> str:
         f"{part['share']:.0%} {part['cause']} (p50 {_laws.at(part['law'], 0.5):.3g} s)"
         for part in whole["pause"]["causes"]
     )
+    agents = whole.get("agents")  # not in models of before
+    branches = "" if agents is None else f", {agents['chains']['sessions']:,} branches"
     return (
-        f"{whole['sessions']:,} sessions {by}, {whole['requests'] / whole['sessions']:.3g} turns on average; "
+        f"{whole['sessions']:,} sessions {by}{branches}, {whole['requests'] / whole['sessions']:.3g} turns on average; "
         f"prompts share blocks of {whole['block_tokens']} tokens; pauses {whole['pause_is']}: {causes}"
     )
 

@@ -33,7 +33,6 @@ LONG_S = (300.0, 1200.0, 3600.0, 21_600.0, 86_400.0)
 ACF_S = (1.0, 10.0, 60.0, 3600.0)
 MOST_BINS, MOST_PER_ROW = 10_000_000, 100  # of a longer or emptier trace the narrowest widths are left out
 MOST_GAPS = 200_000  # compared; the distance of so many is known to 0.003
-WINDOWS_S = (300.0, 1200.0, 3600.0)  # the first one in which at least three windows have 10 gaps is taken
 
 MOST_ROWS = 6_000_000  # drawn for all seeds together; a longer trace is held against fewer seeds
 MOST_TOY_ROWS = 2_000_000  # the same for a toy, whose draws are all alike
@@ -54,9 +53,7 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> dict[str, Any]:
     120 s, or a tenth of the span), `curve_distance_all` the same over all widths,
     `gap_cv`: {`trace`, `median`, `low`, `high`, `poisson`, `gamma`} (of all gaps; None on a coarse grid),
     `gaps_ks`: {`model`, `poisson`, `gamma`} (median over seeds; None where stamps sit on a coarse grid),
-    `gap_cdf`: {`gaps_s` [..], `trace` [..], `model` [..] of one seed} or None,
     `acf`: {`widths_s` [..], `trace` [lag-1 of counts], `median`, `low`, `high`, `poisson`, `gamma`},
-    `window_cv`: {`width_s`, `trace`, `median`, `low`, `high`, `poisson`, `gamma`} (median over windows) or None,
     `rate_rps_drawn`: {`low`, `median`, `high`},
     `lengths`: {`prompt_ks`, `output_ks`, `spearman_trace`, `spearman_model`, `mean_prompt_tokens` [trace, model],
     `mean_output_tokens` [trace, model], `rows`, `drawn` pairs},
@@ -85,7 +82,6 @@ def measure(model: Model, trace: Trace, seeds: int = 20) -> dict[str, Any]:
         "seeds": seeds,
         "grain_s": stamps.grain_s,
         **_compared(statistics, statistics.measure(stamps.at_s), rows),
-        "gap_cdf": _gap_cdf(statistics, draws["model"], stamps.span_s),
         "lengths": _compared_lengths(model, trace),
         # single requests share no prefix
         "prefix_reuse": {"trace": model.source.get("prefix_reuse"), "model": 0.0},
@@ -105,7 +101,7 @@ def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -
     band = {"low": _quantile(rows["model"], 0.05), "high": _quantile(rows["model"], 0.95)}
     toys = {"poisson": middle["poisson"], "gamma": middle["gamma"]}
     series = {"trace": own, "median": middle["model"], **band, **toys}
-    curve, acf = slice(0, len(statistics.widths_s)), slice(len(statistics.widths_s), -4)
+    curve, acf = slice(0, len(statistics.widths_s)), slice(len(statistics.widths_s), -3)
     compared = [w <= USUAL_S for w in statistics.widths_s]
     distances = {name: arrivals.curve_distance(values[curve], own[curve]) for name, values in middle.items()}
     usual = {name: arrivals.curve_distance(x[curve][compared], own[curve][compared]) for name, x in middle.items()}
@@ -114,11 +110,9 @@ def _compared(statistics: Statistics, own: Floats, rows: Mapping[str, Floats]) -
         "dispersion": {name: row[curve] for name, row in series.items()},
         "curve_distance": usual,
         "curve_distance_all": distances,
-        "gap_cv": {name: row[-4] for name, row in series.items()},
+        "gap_cv": {name: row[-3] for name, row in series.items()},
         "gaps_ks": {name: values[-2] for name, values in middle.items()},
         "acf": {"widths_s": statistics.acf_s, **{name: row[acf] for name, row in series.items()}},
-        "window_cv": statistics.window_s
-        and {"width_s": statistics.window_s, **{name: row[-3] for name, row in series.items()}},
         "rate_rps_drawn": {name: series[name][-1] for name in ("low", "median", "high")},
     }
 
@@ -129,19 +123,6 @@ def _quantile(rows: Floats, share: float) -> Floats:
     measured = np.isfinite(rows).any(axis=0)
     quantiles[measured] = np.nanquantile(rows[:, measured], share, axis=0)
     return quantiles
-
-
-def _gap_cdf(statistics: Statistics, draw: Draw, span_s: float) -> dict[str, Any] | None:
-    if statistics.gaps_s is None:
-        return None
-    seed = np.random.default_rng(0)
-    drawn = sorted_gaps(until(draw(seed), span_s))
-    points_s = np.unique(np.quantile(statistics.gaps_s, np.linspace(0.005, 0.995, 100)))
-    return {
-        "gaps_s": points_s,
-        "trace": np.searchsorted(statistics.gaps_s, points_s, side="right") / len(statistics.gaps_s),
-        "model": np.searchsorted(drawn, points_s, side="right") / max(len(drawn), 1),
-    }
 
 
 def _compared_lengths(model: Model, trace: Trace) -> dict[str, Any]:
@@ -191,7 +172,6 @@ class Statistics:
 
     widths_s: tuple[float, ...]
     acf_s: tuple[float, ...]
-    window_s: float | None
     gaps_s: Floats | None  # sorted, of the trace; None where their distribution is not identifiable
 
     @classmethod
@@ -202,24 +182,21 @@ class Statistics:
         widths = _within((*arrivals.WIDTHS_S, *LONG_S), grain_s, least_s, span_s / arrivals.MIN_BINS)
         acf = _within(ACF_S, grain_s, least_s, span_s / (arrivals.MIN_BINS + 1))
         exact = stamps.gaps_known
-        windows = (w for w in WINDOWS_S if exact and w > least_s and len(arrivals.window_cvs(stamps.spread_s, w)) >= 3)
         gaps_s = sorted_gaps(stamps.spread_s) if exact else None
-        return cls(widths, acf, next(windows, None), gaps_s)
+        return cls(widths, acf, gaps_s)
 
     def measure(self, at_s: Floats) -> Floats:
-        """Dispersion at each width, lag-1 autocorrelation at each, CV of gaps, CV in windows, KS of gaps, rate."""
+        """Dispersion at each width, lag-1 autocorrelation at each, CV of gaps, KS of gaps, rate."""
         values = [_nan(arrivals.dispersion(at_s, width_s)) for width_s in self.widths_s]
         values += [_nan(arrivals.autocorrelation(arrivals.counts(at_s, width_s))) for width_s in self.acf_s]
         values.append(_nan(arrivals.gap_cv(at_s)) if self.gaps_s is not None else math.nan)
-        cvs = arrivals.window_cvs(at_s, self.window_s) if self.window_s is not None else np.zeros(0)
-        values.append(float(np.median(cvs)) if len(cvs) else math.nan)
         values.append(arrivals.distance(sorted_gaps(at_s), self.gaps_s) if self.gaps_s is not None else math.nan)
         return np.array([*values, (len(at_s) - 1) / (at_s[-1] - at_s[0])])
 
     def drawn(self, draw: Draw, span_s: float, seeds: int) -> Floats:
         """(seeds, statistics) of draws of `span_s`; those that bring fewer than 3 arrivals count as unknown."""
         draws = (until(draw(np.random.default_rng(seed)), span_s) for seed in range(seeds))
-        empty = np.full(len(self.widths_s) + len(self.acf_s) + 4, math.nan)
+        empty = np.full(len(self.widths_s) + len(self.acf_s) + 3, math.nan)
         return np.array([self.measure(at_s) if len(at_s) > 2 else empty for at_s in draws])
 
 
