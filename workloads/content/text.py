@@ -1,7 +1,7 @@
 """Text with an exact number of tokens, for servers that take text.
 
 It is made of words that are one token each beside one another (see `_words`), under the tokenizer of a file or that of
-the server. Where neither is to be had, its length is corrected by what the server counts (see `_calibration`).
+the server. Where neither is to be had, its length is corrected by what the server counts.
 """
 
 import hashlib
@@ -15,7 +15,6 @@ import numpy as np
 
 from harness.api import ExactWords, Request
 from harness.errors import UsageError
-from workloads.content._calibration import Calibration
 from workloads.content._words import FEWEST_WORDS, PARTS, WORDS, search
 from workloads.content.tokens import Tokens, busted
 
@@ -24,7 +23,8 @@ _WORD = re.compile(
     "(?:Ġ|▁|##)?([a-z]{1,16})"
 )  # marks of a leading space (byte-level, SentencePiece), of a continuation
 _PLAIN = ExactWords("", " ", WORDS)
-_PLACES = {word: i for i, word in enumerate(WORDS)}
+LEAST_WORD = 0.5
+"""Tokens that a word has at least."""
 
 
 class Vocabulary(NamedTuple):
@@ -104,7 +104,7 @@ class Text:
     counts (usage); a block of a prefix keeps its words meanwhile. The simulator and the engine take ids of `tokens`.
 
     Which word stands where is drawn from `seed`, as in `tokens`; with `bust` no prompt begins like another. Source: the
-    vocabulary of the tokenizer, whose SHA-256 is in `facts`; least squares, see `Calibration`.
+    vocabulary of the tokenizer, whose SHA-256 is in `facts`; least squares for what is learned.
     """
 
     tokenizer: str | None = None
@@ -113,10 +113,9 @@ class Text:
     seed: int = 0
     words: ExactWords | None = field(init=False, repr=False, default=None)
     vocabulary: Vocabulary | None = field(init=False, repr=False, compare=False, default=None)
-    calibration: Calibration = field(init=False, repr=False, compare=False)
+    counts: list[tuple[int, int]] = field(init=False, repr=False, compare=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "calibration", Calibration(len(WORDS)))
         if self.tokenizer is not None:
             words, vocabulary = load(self.tokenizer, special=self.special)
             object.__setattr__(self, "words", words)
@@ -125,7 +124,6 @@ class Text:
     @property
     def facts(self) -> dict[str, object]:
         """Facts for reports."""
-        fitted = self.calibration
         if self.vocabulary is not None and self.words is not None:
             exact = f"text of {len(self.words.words)} words that are one token each"
             special = len(self.vocabulary.opening) + len(self.vocabulary.closing)
@@ -136,9 +134,8 @@ class Text:
             return {"content": exact, **busted(self.bust)}
         return {
             "content": f"text of {len(WORDS)} English words, calibrated by the server's counts",
-            "observed": fitted.observed,
-            "tokens_per_word": fitted.tokens_per_word,
-            "overhead_tokens": fitted.overhead_tokens,
+            "observed": len(self.counts),
+            **dict(zip(("tokens_per_word", "overhead_tokens"), self._fitted(), strict=True)),
             **busted(self.bust),
         }
 
@@ -148,12 +145,13 @@ class Text:
         if self.words is not None:
             numbers = self._chosen(request, len(form.words))
         else:
-            longer = replace(request, prompt_tokens=2 * request.prompt_tokens + 1)  # a word has at least half a token
+            longer = replace(request, prompt_tokens=2 * request.prompt_tokens + 1)  # see LEAST_WORD
             numbers = Tokens(self.seed, self.bust).token_ids(longer, len(WORDS))
         first = np.array([number % len(form.words) for number in opening[: len(numbers)]], np.int64)
         numbers[: len(first)] = first
         if self.words is None:
-            numbers = numbers[: self.calibration.words_for(numbers, request.prompt_tokens)]
+            a_word, overhead = self._fitted()
+            numbers = numbers[: max(1, round((request.prompt_tokens - overhead) / a_word))]
         return form.of(np.array(form.words, object)[numbers].tolist())
 
     def search(self) -> Generator[str, Sequence[int], ExactWords | None]:
@@ -168,7 +166,14 @@ class Text:
     def observe(self, text: str, prompt_tokens_server: int) -> None:
         """Learn that a text has `prompt_tokens_server` tokens by the server's count."""
         if self.words is None:
-            self.calibration.learn(np.array([_PLACES[word] for word in text.split()]), prompt_tokens_server)
+            self.counts.append((len(text.split()), prompt_tokens_server))
+
+    def _fitted(self) -> tuple[float, float]:
+        """Tokens of a word, and those that the server adds to every text; 1 and 0 before two lengths were counted."""
+        words, tokens = np.array(self.counts or [(0, 0)], float).T
+        spread = words - words.mean()
+        a_word = float(spread @ tokens / (spread @ spread)) if spread.any() else 1.0
+        return max(a_word, LEAST_WORD), float(tokens.mean() - a_word * words.mean()) if spread.any() else 0.0
 
     def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
         """(T,) int64, T = request.prompt_tokens: what the tokenizer makes of `text`; without one those of `tokens`.
