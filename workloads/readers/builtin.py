@@ -63,7 +63,8 @@ class Csv(_Table):
     Any CSV table with a header; `columns` maps our names to its own: 'at_ms=ts,prompt=in,output=out,session=user'.
 
     Stamps are seconds (`at_ms`, `at_us`, `at_ns`: other units) or dates such as 2024-05-12T00:00:00.5Z, counts are
-    tokens. `session`, `turn`, `parent` (row number of the turn before) and `tag` may be there. Source: the user's file.
+    tokens. `session`, `turn`, `parent` (row number of the turn before), `tag`, `priority` and bounds of requests
+    (`deadline_s`, `slo_ttft_s`, ...) may be there; without stamps, `--arrivals` gives them. Source: the user's file.
     """
 
     form: ClassVar[str] = "csv"
