@@ -40,20 +40,29 @@ def plain(burst=0.5):
 
 @pytest.fixture(scope="module")
 def whole():
-    return generated(model(), requests=ROWS, seed=11)
+    """Longer than two hours, over which a rate would be held."""
+    return generated(model(), requests=ROWS, rate_rps=5.0, seed=11)
 
 
-@pytest.mark.parametrize("rows", [1, 1000, 65_536, 65_537, 131_072])
+@pytest.mark.parametrize("rows", [65_536, 65_537, 131_072])
 def test_fewer_requests_are_the_beginning_of_more(whole, rows):
     """The same seed would give other traffic for another length."""
-    assert whole.slice(0, rows).equals(generated(model(), requests=rows, seed=11))
+    assert whole.slice(0, rows).equals(generated(model(), requests=rows, rate_rps=5.0, seed=11))
+
+
+@pytest.mark.parametrize("limit", [{"duration_s": 600.0}, {"requests": 30_000}])
+def test_a_draw_of_minutes_has_the_rate_of_its_model(limit):
+    """The rate would be another one with each seed, as far off as it wanders."""
+    at_s = [generated(model(), seed=seed, **limit)["at_s"].to_numpy() for seed in range(5)]
+
+    assert [50.0] * 5 == pytest.approx([len(times) / times[-1] for times in at_s], rel=0.04)
 
 
 def test_a_duration_cuts_the_same_stream(whole):
     """The end of a run would depend on how its length was given."""
     at_s = whole["at_s"].to_numpy()
     until_s = float(at_s[100_000])
-    short = generated(model(), duration_s=until_s, seed=11)
+    short = generated(model(), duration_s=until_s, rate_rps=5.0, seed=11)
 
     assert 100_000 == len(short)
     assert whole.slice(0, 100_000).equals(short)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from harness.errors import UsageError
+from workloads.arrivals._exact import LONGEST_S
 from workloads.fit.process import merged
 from workloads.lengths import _empirical
 from workloads.lengths._empirical import Empirical
@@ -51,6 +52,12 @@ def checked(model: Model, rate_rps: float | None, requests: int | None, duration
     return DrawLimits(requests, duration_s)
 
 
+def held_s(rate_rps: float, requests: int | None, duration_s: float | None) -> float | None:
+    """The time of a draw over which its mean rate is that of the model; None for longer ones than two hours."""
+    end_s = min(requests / rate_rps if requests else np.inf, duration_s or np.inf)
+    return end_s if end_s <= LONGEST_S else None
+
+
 def arrivals(
     model: Model, rng: np.random.Generator, rate_rps: float | None = None, over_s: float | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -69,7 +76,8 @@ def blocks(model: Model, rate_rps: float | None, limits: DrawLimits, seed: int) 
     """Blocks of 65,536 rows (the last one has fewer), in order of time."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_ARRIVALS,)))
     samplers = [_empirical.sampler(service.lengths) for service in model.services]
-    for number, (at_s, which) in enumerate(_limited(_even(arrivals(model, rng, rate_rps)), limits)):
+    over_s = held_s(rate_rps or model.rate_rps, *limits)
+    for number, (at_s, which) in enumerate(_limited(_even(arrivals(model, rng, rate_rps, over_s)), limits)):
         yield DrawnBlock(at_s, which, *_tokens(samplers, seed, number, which))
 
 

@@ -170,8 +170,8 @@ def _rate(facts: Mapping[str, Any]) -> str:
     if drawn["low"] is None:
         return ranks
     return (
-        f"Mean rate of a draw as long as the trace: {drawn['low']:.3g} to {drawn['high']:.3g} req/s in 90 % of the "
-        f"draws; of the trace: {facts['rate_rps']:.3g}. {ranks}"
+        f"Mean rate of a draw as long as the trace, where it is not held: {drawn['low']:.3g} to {drawn['high']:.3g} "
+        f"req/s in 90 % of the draws; of the trace: {facts['rate_rps']:.3g}. {ranks}"
     )
 
 

@@ -16,7 +16,6 @@ from scipy.special import ndtr
 
 from harness.data.records import listed, places, ragged
 from harness.errors import UsageError
-from workloads.arrivals._exact import LONGEST_S
 from workloads.fit import _draw, _laws
 from workloads.fit._whole import COMPACTS, CONTINUES, EDITS, FROM_REQUESTS, RESTARTS, SESSION
 from workloads.prefixes import MOST_BLOCKS
@@ -312,8 +311,7 @@ def drawn(
     arrivals = None
     if not own_clocks:
         rate_rps = rate_rps or model.whole["rate_rps"]
-        end_s = min(duration_s or np.inf, requests / rate_rps if requests else np.inf)
-        times = _draw.arrivals(model, begins, rate_rps, end_s if end_s <= LONGEST_S else None)
+        times = _draw.arrivals(model, begins, rate_rps, _draw.held_s(rate_rps, requests, duration_s))
         arrivals = (at_s for block, _ in times for at_s in block.tolist())
     begun: list[Session] = []
     starts_s: list[float] = []
