@@ -110,6 +110,10 @@ REMOVED = {
     },
     ("placement algorithm", "mii"): "'--algorithm vllm++ --policy fastgen' places colocated replicas of that policy",
     ("trace reader", "splitwise"): "'--reader csv' reads its columns",
+    **{
+        ("trace reader", name): "'--reader messages' reads such rows"
+        for name in ("chat-log", "openai-batch", "prompts", "text-input")
+    },
     ("trace reader", "applied-compute"): "write a row per turn with session_id, timestamp (in the first row of a "
     "session), input_length (what it adds), output_length and delay for '--reader timed-trace'",
     ("probe", "full"): "the probe of two requests corrects prompt lengths too, and the run reports what error remains",
@@ -124,7 +128,7 @@ REMOVED = {
     ("term or plug-in", "tail_waste"): "steps.parquet of a run has the sequences of every step",
     **{
         ("argument of longbench", name): "write the rows as JSON lines with prompt and output_tokens, and replay them "
-        "by '--trace FILE --reader prompts:tokenizer=...'"
+        "by '--trace FILE --reader messages:tokenizer=...'"
         for name in ("path", "tokenizer")
     },
     ("content", "calibrated"): "'--content text' does so where the server has no tokenizer to ask, without arguments",

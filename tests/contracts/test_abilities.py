@@ -85,7 +85,7 @@ TABLE = [
     ("backends", api.ReusableSimulator, "sim"),
     ("backends", api.Elastic, "sim"),
     ("readers", MappedReader, "csv jsonl parquet"),
-    ("readers", TextReader, "chat-log messages openai-batch otel prompts sharegpt text-input"),
+    ("readers", TextReader, "messages otel sharegpt"),
     ("results", FilesReader, "aiperf inference-perf"),
     ("reports", api.Omits, "llm-d vllm"),
 ]

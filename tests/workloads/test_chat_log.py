@@ -40,7 +40,7 @@ def test_prompts_that_begin_alike_share_blocks(tmp_path: Path, tokenizer: str) -
     file = write(
         tmp_path, row(0, WORDS), row("2500000", longer), row(3_000_000, other, "b"), row(4_000_000, WORDS, "b")
     )
-    trace = traces.read(file, f"chat-log:tokenizer={tokenizer},block_tokens=16")
+    trace = traces.read(file, f"messages:tokenizer={tokenizer},block_tokens=16")
     ids = trace.table["prefix_ids"].to_pylist()
 
     assert [100, 200, 101, 100] == trace.table["prompt_tokens"].to_pylist()
@@ -58,15 +58,15 @@ def test_messages_are_read_as_their_text(tmp_path: Path, tokenizer: str) -> None
         {"role": "assistant", "content": [{"type": "text", "text": "w3"}]},
     ]
     file = write(tmp_path, row(0, messages, answer={"role": "assistant", "content": "w4"}))
-    table = traces.read(file, f"chat-log:tokenizer={tokenizer}").table
+    table = traces.read(file, f"messages:tokenizer={tokenizer}").table
 
-    assert (5, 2) == (table["prompt_tokens"][0].as_py(), table["output_tokens"][0].as_py())
+    assert (5, 1) == (table["prompt_tokens"][0].as_py(), table["output_tokens"][0].as_py())
 
 
 def test_a_log_out_of_order_is_ordered_by_convert(tmp_path: Path, tokenizer: str) -> None:
     """Logs are written as answers end, so their stamps fall."""
     file = write(tmp_path, row(5, WORDS), row(1, "w1 w2"))
-    written.convert(file, target := str(tmp_path / "log.parquet"), reader=f"chat-log:tokenizer={tokenizer}")
+    written.convert(file, target := str(tmp_path / "log.parquet"), reader=f"messages:tokenizer={tokenizer}")
 
     assert [2, 100] == traces.read(target).table["prompt_tokens"].to_pylist()
 
@@ -74,14 +74,14 @@ def test_a_log_out_of_order_is_ordered_by_convert(tmp_path: Path, tokenizer: str
 @pytest.mark.parametrize(
     ("reader", "text", "what"),
     [
-        ("chat-log", "w1", "holds text, no token counts"),
-        ("chat-log:unit=h,tokenizer=", "w1", "unit"),
+        ("messages", "w1", "holds text, no token counts"),
+        ("messages:unit=h,tokenizer=", "w1", "unit"),
         ("", 7, "a text, or messages with role and content expected, got 7"),
         ("", [{"content": "w1"}], "a text, or messages with role and content expected"),
     ],
 )
 def test_wrong_logs_are_reported(tmp_path: Path, tokenizer: str, reader: str, text: object, what: str) -> None:
     """A damaged log would be a traceback."""
-    spec = f"{reader}{tokenizer}" if reader.endswith("=") else reader or f"chat-log:tokenizer={tokenizer}"
+    spec = f"{reader}{tokenizer}" if reader.endswith("=") else reader or f"messages:tokenizer={tokenizer}"
     with pytest.raises(UsageError, match=what):
         traces.read(write(tmp_path, row(0, text)), spec)

@@ -373,27 +373,27 @@ def test_a_stamp_that_cannot_be_read_is_refused_with_those_that_can(tmp_path: Pa
 def test_rows_with_the_text_of_a_prompt_are_read(tmp_path: Path) -> None:
     """AIPerf writes a text in place of a count, and a batch of one prompt is a prompt."""
     rows = "\n".join(f'{{"timestamp": {i}000, "text_input": "abcdefgh", "output_length": 7}}' for i in range(1, 4))
-    trace = read(tmp_path, rows, "t.jsonl", reader="text-input:tokenizer=bytes")
-    batch = read(tmp_path, '{"prompt": ["abcdefgh"], "max_tokens": 7}', "t.jsonl", reader="prompts:tokenizer=bytes")
+    trace = read(tmp_path, rows, "t.jsonl", reader="messages:tokenizer=bytes")
+    batch = read(tmp_path, '{"prompt": ["abcdefgh"], "max_tokens": 7}', "t.jsonl", reader="messages:tokenizer=bytes")
 
     assert [0.0, 1.0, 2.0] == trace.at_s.tolist()
     assert [2] * 3 == trace.table["prompt_tokens"].to_pylist() and [7] * 3 == trace.table["output_tokens"].to_pylist()
     assert [(2, 7)] == [tuple(row.values())[1:3] for row in batch.table.to_pylist()]
     turns = f'{rows}\n{{"session_id": "a", "text_input": "abcd", "output_length": 7, "delay": 5}}'
-    kept = read(tmp_path, turns, "t.jsonl", reader="text-input:tokenizer=bytes")
+    kept = read(tmp_path, turns, "t.jsonl", reader="messages:tokenizer=bytes")
     assert 3 == len(kept) and "rows with a delay and no timestamp are not read" in str(kept.facts["oddities"])
     with pytest.raises(UsageError, match="one prompt a row expected, got a batch of 2; write each into a row"):
-        read(tmp_path, '{"prompt": ["a", "b"], "max_tokens": 7}', "t.jsonl", reader="prompts:tokenizer=bytes")
+        read(tmp_path, '{"prompt": ["a", "b"], "max_tokens": 7}', "t.jsonl", reader="messages:tokenizer=bytes")
 
 
 @pytest.mark.parametrize("length", ["", ', "output_tokens": 20', ', "max_tokens": 20'])
 def test_prompts_one_a_line_are_read(tmp_path: Path, length: str) -> None:
     """The most common prompt file was refused."""
     lines = "\n".join(f'{{"prompt": "How far do birds fly, {i}?"{length}}}' for i in range(6))
-    trace = read(tmp_path, lines, "t.jsonl", reader="prompts:tokenizer=bytes,output_tokens=7")
+    trace = read(tmp_path, lines, "t.jsonl", reader="messages:tokenizer=bytes,output_tokens=7")
 
     assert [20 if length else 7] * 6 == trace.table["output_tokens"].to_pylist()
-    with pytest.raises(UsageError, match="--reader prompts:tokenizer=PATH"):
+    with pytest.raises(UsageError, match="--reader messages:tokenizer=PATH"):
         read(tmp_path, lines, "t.jsonl")
 
 

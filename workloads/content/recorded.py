@@ -15,7 +15,7 @@ from workloads.readers._texts import Prompts
 class Recorded:
     """The requests of the rows of `--trace`, read from the file request by request: memory does not grow with the text.
 
-    The trace must hold text: `bench list readers` names chat-log, messages, openai-batch, otel and sharegpt. The body
+    The trace must hold text: `bench list readers` names messages, otel and sharegpt. The body
     of a request has `messages` (or the text of the prompt) and the fields that stand beside it, such as tools,
     response_format, temperature and stop, unchanged; options of the run win. The run decides `model`, streaming, and
     the largest number of tokens, which is that of the recorded answer. Nothing is put before a prompt, so a prefix

@@ -140,7 +140,7 @@ class Chat(NamedTuple):
 
 
 def chat_of(body: Mapping[str, Any], refuse: _cells.Fail, *, answered: bool = True) -> Chat:
-    """The body of a request as it is counted; without messages it is a completion.
+    """The body of a request as it is counted; without messages it is a completion, or an `input` with its `output`.
 
     `answered`: a last message of the assistant is the answer.
     """
@@ -148,7 +148,7 @@ def chat_of(body: Mapping[str, Any], refuse: _cells.Fail, *, answered: bool = Tr
     if isinstance(messages, list) and answered:
         messages, answer = parted(messages)
     elif messages is None:
-        messages = body.get("prompt", body.get("text_input"))
+        messages, answer = body.get("prompt", body.get("text_input", body.get("input"))), body.get("output")
     limits = (body.get(name) for name in ANSWERS)
     limit = next((_cells.tokens(value, refuse) for value in limits if value is not None), 0)
     prompt = tools_of(body.get("tools"), refuse) + text_of(messages, refuse)
@@ -180,48 +180,6 @@ class Counting(Checked):
                 f"({BYTES_PER_TOKEN} bytes a token)."
             )
         return self.encode
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded(Counting):
-    """A reader of requests with their text; prompts that begin alike share their blocks."""
-
-    block_tokens: _cells.BlockTokens = 64
-
-    stamp: ClassVar[str]
-    facts: ClassVar[Mapping[str, str]] = {
-        "tokenizer": "that given to the reader",
-        "stamps": "none: every request is at 0 s; take arrivals from elsewhere",
-        "prefixes": "blocks named by their tokens and all before them",
-    }
-
-    def counted(
-        self, block: Block, name: str, chats: Callable[[Block], Sequence[Chat]], unit: Unit | None, output: int | None,
-        lacks: tuple[str, str] | None = None,
-    ) -> Requests:  # fmt: skip
-        """The requests of a block; answers without a length have `output` tokens. Without `unit` it has no stamps."""
-        encode = self.needed(block, name)
-        parsed = chats(block)
-        prompts = encode([chat.prompt for chat in parsed])
-        answers = np.array([len(ids) for ids in encode([chat.answer for chat in parsed])], np.int64)
-        prompt_tokens = np.array([len(ids) for ids in prompts], np.int64)
-        limits = np.array([chat.limit for chat in parsed], np.int64)
-        output_tokens = np.where(answers > 0, answers, np.where(limits > 0, limits, output or 0))
-        timed = unit is not None and block.has("timestamp")
-        no_prompt, no_output = lacks or (
-            "no prompt",
-            f"no answer and no max_tokens (--reader {name}:output=256 sets one)",
-        )
-        return Requests(
-            "timestamp" if timed else self.stamp,
-            block.numbers("timestamp") if timed else np.zeros(block.size, np.int64),
-            PER_S[unit or "s"],
-            prompt_tokens,
-            output_tokens,
-            drops=((no_prompt, prompt_tokens == 0), (no_output, output_tokens == 0)),
-            session=block.names("session_id", optional=True) if unit and block.has("session_id") else None,
-            prefix_ids=block_names(prompts, self.block_tokens),
-        )
 
 
 def prompt_of(given: Any) -> dict[str, object]:

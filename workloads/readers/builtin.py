@@ -1,22 +1,20 @@
-"""Formats with a request a row: plain tables, traces of services, and records of requests with their text."""
+"""Formats with a request a row, without text: plain tables and traces of services."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness import registry
-from harness.bounds import AtLeastOne, Checked
+from harness.bounds import Checked
 from harness.data.lists import Ints, Mask
-from workloads.readers import _cells, _plain, _texts
-from workloads.readers._block import MISSING, Block
+from workloads.readers import _cells, _plain
+from workloads.readers._block import Block
 from workloads.readers._cells import BlockTokens
 from workloads.readers._requests import Marked, Requests, of_rows
-from workloads.readers._texts import PER_S, Recorded, Unit
+from workloads.readers._texts import PER_S, Unit
 
 IMAGES = "NumImages"
 """A column of Azure's trace of 2025."""
@@ -96,176 +94,6 @@ class Parquet(_Table):
     """
 
     form: ClassVar[str] = "parquet"
-
-
-@dataclass(frozen=True, slots=True)
-class Messages(Recorded):
-    """Requests in the form of OpenAI's chat API (JSON lines with `messages`), with or without their answers.
-
-    One request a line: its `messages`, of which a last one of the assistant is the recorded answer.
-
-    An answer has as many tokens as the recorded one, else `max_completion_tokens` or `max_tokens` of the line, else
-    `output_tokens` of the reader. `timestamp` (in `unit`: s, ms, us) and `session_id` are read where the first line
-    has them; without stamps every request is at 0 s. `tools` are counted as text before the messages. `--content
-    recorded` sends messages, tools and sampling fields as they are. Prompts that begin alike share blocks of
-    `block_tokens` tokens. `tokenizer` is the path of a Hugging Face `tokenizer.json`, or bytes: an estimate of 4 bytes
-    a token. Source of the format: platform.openai.com/docs/api-reference/chat.
-    """
-
-    output_tokens: AtLeastOne | None = None
-    unit: Unit = "s"
-
-    needs: ClassVar[tuple[str, ...]] = ("messages",)
-    stamp: ClassVar[str] = "messages"
-    facts: ClassVar[Mapping[str, str]] = {
-        **Recorded.facts,
-        "stamps": "unit of the reader option, seconds by default; without stamps every request is at 0 s",
-    }
-
-    @staticmethod
-    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:  # noqa: ARG004  # a row is one request
-        """The messages of a row without the answer, and the fields beside them."""
-        return {"messages": _texts.parted(row["messages"])[0], **_texts.passed(row)}
-
-    def requests(self, block: Block) -> Requests:
-        """Every row; one without a prompt, or of which nothing tells how long its answer is, is reported as dropped."""
-        chats = partial(_chats, self.needs[0])
-        return self.counted(block, registry.name_of(self), chats, self.unit, self.output_tokens)
-
-
-def _chats(column: str, block: Block) -> list[_texts.Chat]:
-    """The chats of rows whose prompt is in this column."""
-    names = (column, "tools", *_texts.ANSWERS)
-    chats = []
-    for row, cells in enumerate(zip(*map(block.cells, names), strict=True)):
-        body = {field: cell for field, cell in zip(names, cells, strict=True) if cell is not MISSING}
-        chats.append(_texts.chat_of(body, partial(block.fail, row, column)))
-    return chats
-
-
-@dataclass(frozen=True, slots=True)
-class Prompts(Messages):
-    """Prompts, one a line (JSON lines with `prompt`), as custom data sets of vLLM and others have them.
-
-    One request a line: its `prompt`, a text; perhaps `output_tokens`, `max_tokens`, `timestamp` and `session_id`.
-
-    An answer has as many tokens as the line tells, else `output_tokens` of the reader. `--content recorded` sends the
-    prompt to the completions API. The rest is as in the reader `messages`. Source of the format: docs.vllm.ai, custom
-    data sets of `vllm bench serve`.
-    """
-
-    needs: ClassVar[tuple[str, ...]] = ("prompt",)
-    stamp: ClassVar[str] = "prompt"
-
-    @staticmethod
-    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:  # noqa: ARG004  # a row is one request
-        """The prompt of a row, and the fields beside it."""
-        return {**_texts.prompt_of(row["prompt"]), **_texts.passed(row)}
-
-
-@dataclass(frozen=True, slots=True)
-class TextInput(Prompts):
-    """Rows of AIPerf with the text of their prompts (JSON lines with `text_input`) in place of counts and hashes.
-
-    One request a line: its `text_input`, perhaps `output_length`, `timestamp` (in `unit`, milliseconds) and
-    `session_id`; turns with a `delay` in place of their stamp are left out. The rest is as in the reader `prompts`.
-    Source of the format: ai-dynamo/aiperf, Mooncake's traces.
-    """
-
-    unit: Unit = "ms"
-
-    needs: ClassVar[tuple[str, ...]] = ("text_input",)
-    stamp: ClassVar[str] = "text_input"
-
-    @staticmethod
-    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:
-        """The prompt of a row, and the fields beside it."""
-        return Prompts.body({**row, "prompt": row["text_input"]}, number)
-
-    def requests(self, block: Block) -> Requests:
-        """Every row but turns that come a `delay` after the one before: their prompt is only what they add."""
-        if block.has("timestamp"):
-            for row, (stamp, delay) in enumerate(zip(*map(block.cells, ("timestamp", "delay")), strict=True)):
-                if stamp in (MISSING, None) and delay not in (MISSING, None):
-                    what = "rows with a delay and no timestamp are not read; write input_length, not text_input"
-                    block.leave_out(row, "delay", what)
-        return Prompts.requests(self, block)
-
-
-@dataclass(frozen=True, slots=True)
-class OpenaiBatch(Recorded):
-    """Input files of OpenAI's batch API (JSON lines: custom_id, method, url, body), which vLLM and SGLang read too.
-
-    One request a line, without stamp and without answer: every request is at 0 s.
-
-    An answer has `max_completion_tokens` or `max_tokens` of the body, else `output_tokens` of the reader. `--content
-    recorded` sends the whole body but for what a run decides (model, stream, lengths). Prompts that begin alike share
-    blocks of `block_tokens` tokens; `tools` are counted as text before the messages. `tokenizer` is the path of a
-    Hugging Face `tokenizer.json`, or bytes: an estimate of 4 bytes a token. Source of the format:
-    platform.openai.com/docs/guides/batch.
-    """
-
-    output_tokens: AtLeastOne | None = None
-
-    needs: ClassVar[tuple[str, ...]] = ("custom_id", "method", "url", "body")
-    stamp: ClassVar[str] = "custom_id"
-
-    @staticmethod
-    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:  # noqa: ARG004  # a row is one request
-        """The body of a row without the fields that a run decides."""
-        return {name: value for name, value in row["body"].items() if name not in _texts.DECIDED}
-
-    def requests(self, block: Block) -> Requests:
-        """Every row; one without a prompt, or of which nothing tells how long its answer is, is reported as dropped."""
-        return self.counted(block, "openai-batch", _bodies, None, self.output_tokens)
-
-
-def _bodies(block: Block) -> list[_texts.Chat]:
-    def chat(cell: object, refuse: _cells.Fail) -> _texts.Chat:
-        if not isinstance(cell, dict) or not ("messages" in cell or "prompt" in cell):
-            refuse(f"the body of a chat or a completion expected, got {_cells.shown(cell)}")
-        return _texts.chat_of(cell, refuse, answered=False)
-
-    return block.each("body", chat, blank=_texts.Chat("", "", 0))
-
-
-@dataclass(frozen=True, slots=True)
-class ChatLog(Recorded):
-    """Logs of chats with their text (JSON lines: timestamp, input, output, session_id), as LMCache's agent traces.
-
-    Prompts and answers as text, counted by the given `tokenizer`; prompts that begin alike share their blocks.
-
-    `input` is the whole prompt, a text or a list of messages with role and content (joined without a chat template),
-    `output` the answer. Stamps are in `unit` (us, ms, s). Blocks of `block_tokens` tokens are named by all tokens up to
-    their end, in all sessions alike. A turn follows the one before it of its session. `--content recorded` sends the
-    prompts again, with the fields of the request that stand beside them (tools, response_format, temperature, ...).
-    `tokenizer` is the path of a Hugging Face `tokenizer.json`, or bytes: an estimate of 4 bytes a token. Source of the
-    format: LMCache/lmcache-agent-trace.
-    """
-
-    unit: Unit = "us"
-
-    needs: ClassVar[tuple[str, ...]] = ("timestamp", "input", "output", "session_id")
-    stamp: ClassVar[str] = "timestamp"
-    facts: ClassVar[Mapping[str, str]] = {
-        **Recorded.facts,
-        "stamps": "unit of the reader option, microseconds by default (--reader chat-log:unit=s for seconds)",
-    }
-
-    @staticmethod
-    def body(row: Mapping[str, Any], number: int) -> dict[str, object]:  # noqa: ARG004  # a row is one request
-        """The prompt of a row and the fields beside it."""
-        return {**_texts.prompt_of(row["input"]), **_texts.passed(row)}
-
-    def requests(self, block: Block) -> Requests:
-        """Every row; one without prompt or answer is reported as dropped."""
-        return self.counted(block, "chat-log", _logged, self.unit, None, ("input is 0", "output is 0"))
-
-
-def _logged(block: Block) -> list[_texts.Chat]:
-    tools = block.each("tools", _texts.tools_of, optional=True, blank="")
-    texts = (block.each(name, _texts.text_of, blank="") for name in ("input", "output"))
-    return [_texts.Chat(a + b, answer, 0) for a, b, answer in zip(tools, *texts, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
