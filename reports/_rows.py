@@ -279,8 +279,8 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
 
 def _found(run: Run) -> Iterator[str]:
     """What the prefix cache of a simulator or engine saved, and what came before."""
-    found = [run.info.summary.run_metrics.get(name) for name in ("cache_best", "cache_prompts")]
-    shares = [_format.share(each.mean) for each in found if each is not None and each.mean is not None]
+    described = [run.info.summary.run_metrics.get(name) for name in ("cache_best", "cache_prompts")]
+    shares = [_format.share(metric.mean) for metric in described if metric is not None and metric.mean is not None]
     best = f" ({' came before, '.join(shares)} {'in prompts' if shares[1:] else 'came before'})" if shares else ""
     if run.info.backend.get("prefix_cache") is True:
         cached, prompt = (pc.sum(run.requests.column(name)).as_py() or 0 for name in ("cached_tokens", "prompt_tokens"))

@@ -312,9 +312,9 @@ async def _first(counters: list[Counter], text: str) -> tuple[CountedBy, int] | 
     return None
 
 
-def token_ids(found: object) -> list[int] | None:
+def token_ids(answer: object) -> list[int] | None:
     """The ids in an answer of `/tokenize`; None where it has none."""
-    tokens = found.get("tokens") if isinstance(found, dict) else found
+    tokens = answer.get("tokens") if isinstance(answer, dict) else answer
     if not isinstance(tokens, list) or not all(isinstance(token, int) for token in tokens):
         return None
     return tokens

@@ -78,13 +78,15 @@ class History:
                 self._learned += 1
                 self.turn_tokens += (counted[0] - request.prompt_tokens) / self._learned
             tokens = counted[0] + (counted[1] if self.live else request.output_tokens)
-        whole = (*messages, Message("assistant", piece, request.output_tokens))
+        conversation = (*messages, Message("assistant", piece, request.output_tokens))
         session = self._kept.pop(request.session, [])
-        others = [kept for kept in session if kept.messages != whole[: len(kept.messages)]]  # this one holds the rest
-        self._kept[request.session] = [*others, _Answered(request, whole, tokens)]
-        self._tokens += tokens - sum(kept.tokens for kept in session) + sum(kept.tokens for kept in others)
+        others = [
+            earlier for earlier in session if earlier.messages != conversation[: len(earlier.messages)]
+        ]  # this one holds the rest
+        self._kept[request.session] = [*others, _Answered(request, conversation, tokens)]
+        self._tokens += tokens - sum(earlier.tokens for earlier in session) + sum(earlier.tokens for earlier in others)
         while self._tokens > MOST_TOKENS:
-            self._tokens -= sum(kept.tokens for kept in self._kept.popitem(last=False)[1])
+            self._tokens -= sum(earlier.tokens for earlier in self._kept.popitem(last=False)[1])
 
     def forget(self, request_id: int) -> None:
         """The answer to this request has come, and was taken or is not wanted."""
@@ -97,25 +99,25 @@ class History:
     def _before(self, request: Request) -> tuple[tuple[Message, ...], int]:
         """What a request repeats, up to an answer, and its tokens as the server counts them."""
         best: tuple[tuple[Message, ...], int] = (), 0
-        for kept in self._kept.get(request.session, ()) if request.session is not None else ():
-            before, ids = kept.request, request.prefix_ids
+        for earlier in self._kept.get(request.session, ()) if request.session is not None else ():
+            before, ids = earlier.request, request.prefix_ids
             same = alike(before.prefix_ids, ids)
             common = same * before.prefix_block_tokens
             if same == min(len(before.prefix_ids), len(ids)):  # it goes on, be its last block whole or not
                 common = before.prompt_tokens + before.output_tokens
-            ends = [*accumulate(message.tokens for message in kept.messages)]
+            ends = [*accumulate(message.tokens for message in earlier.messages)]
             count = bisect_right(ends, min(common, request.prompt_tokens - 1))
             count -= count % 2  # questions and answers take turns
-            tokens = kept.tokens if count == len(ends) else ends[count - 1] if count else 0
-            best = max(best, (kept.messages[:count], tokens), key=itemgetter(1))
+            tokens = earlier.tokens if count == len(ends) else ends[count - 1] if count else 0
+            best = max(best, (earlier.messages[:count], tokens), key=itemgetter(1))
         return best
 
     def _further(self, request: Request) -> Piece:
         """Words, or ids, of a request that nothing else has."""
-        alone = replace(request, prefix_ids=())
+        unshared = replace(request, prefix_ids=())
         if self._ids:
-            ids: list[int] = self.content.token_ids(alone, self.ask.vocab_size or SMALL_VOCABULARY).tolist()
+            ids: list[int] = self.content.token_ids(unshared, self.ask.vocab_size or SMALL_VOCABULARY).tolist()
             return ids
         assert isinstance(self.content, TextContent)
-        text = self.content.text(alone, (0,))  # the first word is that of the probe, which measures `turn_tokens`
+        text = self.content.text(unshared, (0,))  # the first word is that of the probe, which measures `turn_tokens`
         return text if self.ask.api == "chat" or text.startswith(" ") else f" {text}"

@@ -258,8 +258,8 @@ class _Prober:
         counted = response.prompt_tokens
         if self.ask.prompt == "ids" and counted is not None and counted > PROMPT_TOKENS + 16:
             return self._to_text()  # it read the list as text
-        wanted = self.ask.token_ids or "return_token_ids" in dict(self.dropped)
-        if self.ask.prompt == "ids" and wanted and not response.stream.ids and self._without_ids():
+        asks_ids = self.ask.token_ids or "return_token_ids" in dict(self.dropped)
+        if self.ask.prompt == "ids" and asks_ids and not response.stream.ids and self._without_ids():
             return True
         produced = max(response.tokens or 0, 0 if response.tokens else response.events)
         if produced > OUTPUT_TOKENS and self.ask.length == "max_completion_tokens":
@@ -435,8 +435,8 @@ class _Prober:
         text = salted_text(content, _of_length(longest), self.ask)
         if (counted := await self._count(longest)) is not None:
             self.lessons = [Lesson(text, counted), lesson]
-            for each in self.lessons:
-                content.observe(*each)
+            for learned in self.lessons:
+                content.observe(*learned)
         elif len(self.warnings) == warned:
             self.warnings.append(_UNVERIFIED)
 

@@ -205,15 +205,15 @@ def with_answers(table: pa.Table) -> pa.Table:
     """
     child, parent = links(table)
     session, count = table["session"].to_numpy(), len(table)
-    prompt, output, each = (table[n].to_numpy() for n in ("prompt_tokens", "output_tokens", "prefix_block_tokens"))
-    whole, full = prompt + output, prompt // each  # (N,) tokens that a follow-up may repeat; whole blocks of the prompt
+    prompt, output, size = (table[n].to_numpy() for n in ("prompt_tokens", "output_tokens", "prefix_block_tokens"))
+    total, full = prompt + output, prompt // size  # (N,) tokens that a follow-up may repeat; whole blocks of the prompt
     lists = table["prefix_ids"].combine_chunks()
     if not len(child) or not len(lists.values):
         return table
     counts, starts, ids = lists.value_lengths().to_numpy(), lists.offsets.to_numpy()[:-1], lists.values.to_numpy()
     pairs = np.flatnonzero(
-        (session[child] == session[parent]) & (each[child] == each[parent]) & (prompt[child] >= whole[parent])
-        & (counts[child] * each[child] >= whole[parent]) & (counts[parent] >= full[parent])
+        (session[child] == session[parent]) & (size[child] == size[parent]) & (prompt[child] >= total[parent])
+        & (counts[child] * size[child] >= total[parent]) & (counts[parent] >= full[parent])
     )  # fmt: skip
     source = np.arange(count)  # (N,) the row whose ids a row takes
     for part in np.array_split(pairs[::-1], len(pairs) // PAIRS + 1):  # the first of several follow-ups last: it stays
@@ -222,11 +222,11 @@ def with_answers(table: pa.Table) -> pa.Table:
         other = ids[starts[a][pair] + place] != ids[starts[b][pair] + place]
         goes_on = np.bincount(pair[other], minlength=len(part)) == 0
         source[a[goes_on]] = b[goes_on]
-    named = np.maximum(-(-whole // each), -(-prompt // each) + 1)  # one more than the prompt's: see `names_answer`
-    counts = np.where(source == np.arange(count), counts, np.minimum(named, counts[source]))
-    taken = ids[np.repeat(starts[source], counts) + places(counts)]
+    most = np.maximum(-(-total // size), -(-prompt // size) + 1)  # one more than the prompt's: see `names_answer`
+    counts = np.where(source == np.arange(count), counts, np.minimum(most, counts[source]))
+    block_ids = ids[np.repeat(starts[source], counts) + places(counts)]
     column = table.schema.get_field_index("prefix_ids")
-    return table.set_column(column, SCHEDULE.field("prefix_ids"), listed(counts, taken, lists.type))
+    return table.set_column(column, SCHEDULE.field("prefix_ids"), listed(counts, block_ids, lists.type))
 
 
 def has_extra(table: pa.Table) -> bool:

@@ -20,16 +20,16 @@ def warnings(spec: Mapping[str, object], backend: Mapping[str, object]) -> Itera
     if name is None:
         return
     config = configs.read(str(name))
-    found = [*_broken(spec, backend, config.given), *config.differs]
+    differences = [*_broken(spec, backend, config.given), *config.differs]
     yield from applying([Rule(
-        found, "scenario", f"This run deviates from {name}: {'; '.join(found)}.",
+        differences, "scenario", f"This run deviates from {name}: {'; '.join(differences)}.",
         f"give no other values than those of '--config {name}' to compare it with results of others",
     )])  # fmt: skip
 
 
-def _broken(spec: Mapping[str, object], backend: Mapping[str, object], given: Given) -> Iterator[str]:
+def _broken(spec: Mapping[str, object], backend: Mapping[str, object], config: Given) -> Iterator[str]:
     """Each rule that the run does not keep."""
-    rules = {option: OPTIONS[option].check(value, option) for option, value in given.values.items()}
+    rules = {option: OPTIONS[option].check(value, option) for option, value in config.values.items()}
     for option, rule in rules.items():
         value = spec.get(option)
         if not _keeps(value, rule, at_least=option == "duration"):
@@ -50,5 +50,5 @@ def _keeps(value: object, rule: object, *, at_least: bool) -> bool:
         return value >= rule
     if not isinstance(value, str) or not isinstance(rule, str):
         return value == rule
-    run, wanted = parse(value), parse(rule)
-    return (run.name, run.first) == (wanted.name, wanted.first) and wanted.args.items() <= run.args.items()
+    run, ruled = parse(value), parse(rule)
+    return (run.name, run.first) == (ruled.name, ruled.first) and ruled.args.items() <= run.args.items()

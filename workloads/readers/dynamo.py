@@ -50,7 +50,7 @@ class Dynamo(Checked):
         end_ms = _cells.number(ended_ms, refuse)
         if kind != "request_end":
             return Call(end_ms, 0.0, 0, 0, row=row, dropped=_OTHER)
-        fields, agent = (given if isinstance(given, dict) else {} for given in (request, context))
+        fields, agent = (part if isinstance(part, dict) else {} for part in (request, context))
         replay = fields.get("replay", {"input_length": fields.get("input_tokens")})
         if not isinstance(replay, dict):
             refuse(f"replay must be an object, got {_cells.shown(replay)}")

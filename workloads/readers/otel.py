@@ -84,9 +84,9 @@ class Otel(_texts.Counting):
             refuse = partial(block.fail, row, names[0])
             fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell is not MISSING}
             for number, span in enumerate(_spans(fields, refuse)):
-                known = _attributes(span, refuse)
-                calls.append(_call(span, known, row, number, refuse))
-                texts.append(("", "", "") if calls[-1].dropped else _counted(known, refuse))
+                attributes = _attributes(span, refuse)
+                calls.append(_call(span, attributes, row, number, refuse))
+                texts.append(("", "", "") if calls[-1].dropped else _counted(attributes, refuse))
         encode = self.encode or _texts.encoder(_texts.BYTES)
         assert encode is not None
         commons, prompts, answers = (encode([text[i] for text in texts]) for i in range(3))
@@ -126,24 +126,24 @@ def _objects(value: object, name: str, refuse: _cells.Fail) -> list[dict[str, An
 def _attributes(span: Mapping[str, Any], refuse: _cells.Fail) -> dict[str, Any]:
     """The attributes of a span, and those of its events, in which messages may stand, too."""
     messages: list[dict[str, Any]] = []
-    known: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for event in _objects(span.get("events") or [], "events", refuse):
         values = _pairs(event.get("attributes") or {}, refuse)
-        known.update(values)
+        attributes.update(values)
         name = str(event.get("name"))
         if name in _ROLES:
             messages.append({"role": _ROLES[name], **values})
         elif name == "gen_ai.choice":
-            known["gen_ai.output.messages"] = [values]
+            attributes["gen_ai.output.messages"] = [values]
     of_events = {"gen_ai.input.messages": messages} if messages else {}
-    return {**of_events, **known, **_pairs(span.get("attributes") or {}, refuse)}
+    return {**of_events, **attributes, **_pairs(span.get("attributes") or {}, refuse)}
 
 
 def _pairs(attributes: Any, refuse: _cells.Fail) -> dict[str, Any]:
-    given = _decoded(attributes)
-    if isinstance(given, dict):
-        return given
-    return {str(pair.get("key")): _value(pair.get("value")) for pair in _objects(given, "attributes", refuse)}
+    decoded = _decoded(attributes)
+    if isinstance(decoded, dict):
+        return decoded
+    return {str(pair.get("key")): _value(pair.get("value")) for pair in _objects(decoded, "attributes", refuse)}
 
 
 def _value(value: Any) -> Any:
@@ -157,12 +157,14 @@ def _value(value: Any) -> Any:
     return [_value(entry) for entry in values]
 
 
-def _first(known: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any]:
+def _first(attributes: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str, Any]:
     """The first of some names that is there, and its value."""
-    return next(((name, known[name]) for name in names if known.get(name) not in (None, "")), (names[0], None))
+    return next(
+        ((name, attributes[name]) for name in names if attributes.get(name) not in (None, "")), (names[0], None)
+    )
 
 
-def _call(span: Mapping[str, Any], known: Mapping[str, Any], row: int, number: int, refuse: _cells.Fail) -> Call:
+def _call(span: Mapping[str, Any], attributes: Mapping[str, Any], row: int, number: int, refuse: _cells.Fail) -> Call:
     """A span as a call; tokens that its attributes do not tell are -1."""
 
     def naming(name: str) -> _cells.Fail:
@@ -181,15 +183,15 @@ def _call(span: Mapping[str, Any], known: Mapping[str, Any], row: int, number: i
         return since_1970_ns
 
     context = span.get("context")
-    fields = {**known, **span, **(context if isinstance(context, dict) else {})}
+    fields = {**attributes, **span, **(context if isinstance(context, dict) else {})}
     start_ns, end_ns = (at_ns(*_first(fields, names)) for names in _TIMES)
     trace, span_name, parent, session, agent = (
         _name(_first(fields, names)[1]) for names in (*_NAMES, _SESSION, _AGENT)
     )
-    counts = [_first(known, names) for names in (INPUT, OUTPUT)]
+    counts = [_first(attributes, names) for names in (INPUT, OUTPUT)]
     prompt, output = (-1 if count is None else _cells.tokens(count, naming(name)) for name, count in counts)
     kinds = [kind.lower() for field in _KINDS if (kind := _name(fields.get(field)))]
-    cached = _first(known, _CACHED)[1] not in (None, 0, "0")
+    cached = _first(attributes, _CACHED)[1] not in (None, 0, "0")
     return Call(
         start_ns,
         max(0, end_ns - start_ns) / SECOND_NS,
@@ -207,9 +209,9 @@ def _call(span: Mapping[str, Any], known: Mapping[str, Any], row: int, number: i
     )
 
 
-def _counted(known: Mapping[str, Any], refuse: _cells.Fail) -> tuple[str, str, str]:
+def _counted(attributes: Mapping[str, Any], refuse: _cells.Fail) -> tuple[str, str, str]:
     """The texts of a call whose tokens are counted: of tools and system prompt, of all of the prompt, of the answer."""
-    body = _body(known)
+    body = _body(attributes)
     messages = body["messages"]
     assert isinstance(messages, list)
     if not messages:
@@ -217,39 +219,39 @@ def _counted(known: Mapping[str, Any], refuse: _cells.Fail) -> tuple[str, str, s
     system = [message for message in messages[:1] if message["role"] in ("system", "developer")]
     whole, common = (_texts.chat_of({**body, "messages": m}, refuse, answered=False).prompt for m in (messages, system))
     names = ("gen_ai.output.messages", "gen_ai.output.text", "llm.output_messages", "gen_ai.completion")
-    answer = [*_listed(known, "assistant", *names)]
+    answer = [*_listed(attributes, "assistant", *names)]
     return common, whole, _texts.text_of(answer, refuse).removeprefix("assistant: ") if answer else ""
 
 
-def _body(known: Mapping[str, Any]) -> dict[str, object]:
+def _body(attributes: Mapping[str, Any]) -> dict[str, object]:
     """Messages, tools and sampling fields in the words of the API."""
     body: dict[str, object] = {
         "messages": [
-            *_messages(known.get("gen_ai.system_instructions") or [], "system"),
-            *_listed(known, "user", "gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt"),
+            *_messages(attributes.get("gen_ai.system_instructions") or [], "system"),
+            *_listed(attributes, "user", "gen_ai.input.messages", "llm.input_messages", "gen_ai.prompt"),
         ]
     }
-    tools = _decoded(known.get("gen_ai.tool.definitions")) or _numbered(known, "llm.request.functions")
-    tools = tools or [_decoded(tool.get("json_schema")) for tool in _numbered(known, "llm.tools")]
+    tools = _decoded(attributes.get("gen_ai.tool.definitions")) or _numbered(attributes, "llm.request.functions")
+    tools = tools or [_decoded(tool.get("json_schema")) for tool in _numbered(attributes, "llm.tools")]
     functions = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     if functions:
         body["tools"] = [f if "function" in f else {"type": "function", "function": {**f}} for f in functions]
-    parameters = _decoded(known.get("llm.invocation_parameters"))
-    sampling = {name: known.get(f"gen_ai.request.{name}") for name in _SAMPLING}
-    sampling["stop"] = known.get("gen_ai.request.stop_sequences")
+    parameters = _decoded(attributes.get("llm.invocation_parameters"))
+    sampling = {name: attributes.get(f"gen_ai.request.{name}") for name in _SAMPLING}
+    sampling["stop"] = attributes.get("gen_ai.request.stop_sequences")
     return {**_texts.passed(parameters if isinstance(parameters, dict) else {}), **_texts.passed(sampling), **body}
 
 
-def _listed(known: Mapping[str, Any], role: str, *names: str) -> Iterator[dict[str, Any]]:
+def _listed(attributes: Mapping[str, Any], role: str, *names: str) -> Iterator[dict[str, Any]]:
     """Messages under one of these names: as a list, or with a number in each name."""
-    listed = next((known[name] for name in names if known.get(name)), None)
-    yield from _messages(listed or next(filter(None, (_numbered(known, name) for name in names)), []), role)
+    listed = next((attributes[name] for name in names if attributes.get(name)), None)
+    yield from _messages(listed or next(filter(None, (_numbered(attributes, name) for name in names)), []), role)
 
 
-def _numbered(known: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
+def _numbered(attributes: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     """Objects from attributes such as `NAME.0.role` and `NAME.0.tool_calls.0.name`, by their numbers."""
     objects: dict[int, dict[str, Any]] = {}
-    for key, value in known.items():
+    for key, value in attributes.items():
         match = _NUMBERED.fullmatch(key.removeprefix(f"{name}.")) if key.startswith(f"{name}.") else None
         if match is None:
             continue
@@ -270,8 +272,8 @@ def _numbered(known: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
 
 def _messages(value: Any, role: str) -> Iterator[dict[str, Any]]:
     """Messages in the words of the API; `role` is that of what has none."""
-    given = _decoded(value)
-    for entry in given if isinstance(given, list) else [given]:
+    entries = _decoded(value)
+    for entry in entries if isinstance(entries, list) else [entries]:
         fields = entry.get("message", entry) if isinstance(entry, dict) else {"content": _text(entry)}
         fields = fields if isinstance(fields, dict) else {"content": _text(fields)}
         parts = fields.get("parts", [fields] if fields.get("type") == "text" else None)

@@ -74,9 +74,9 @@ def cache_best(run: RunTables, *, answers: bool = True) -> Floats:
             head = begun.get(blocks[hits], 0) if hits < len(blocks) else 0
             hit_tokens += min(hits * size + head, prompt.tokens)
             tokens += prompt.tokens
-        whole, rest = divmod(prompt.tokens + (prompt.answer_tokens if answers and prompt.goes_on else 0), size)
-        full.update(blocks[hits:whole])
-        for block in blocks[whole : whole + 1]:
+        filled, rest = divmod(prompt.tokens + (prompt.answer_tokens if answers and prompt.goes_on else 0), size)
+        full.update(blocks[hits:filled])
+        for block in blocks[filled : filled + 1]:
             begun[block] = max(begun.get(block, 0), rest)
     return np.array([hit_tokens / tokens]) if tokens else np.empty(0)
 
