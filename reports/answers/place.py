@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from reports import _format
 from reports._format import clean, percent
 from reports._system import flat, versions
 from reports.answers.agents import RESUME
-from reports.document import Command, Document, Finding, Section, Table, figures_of, notices
+from reports.document import Command, Document, Finding, Section, Table, notices
 
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
@@ -39,7 +38,7 @@ _DEFINITIONS = (
 
 
 def document(info: PlaceAnswer, path: Path | None = None) -> Document:
-    """The report of a placement whose place.json is `info`; with `path` that of a page, with figures."""
+    """The report of a placement whose place.json is `info`; with `path` that of a page, with more rows."""
     query, finished = info.query, info.cost is not None and not info.cost.left
     hardware = " or ".join(clean(name, 40) for name in query.hardware)
     goal = "-" if query.goal is None else percent(query.goal)
@@ -129,13 +128,6 @@ def _cost(spent: PlaceCost, others: str) -> str:
 def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
     if info.best:
         yield Section("best", "Recommendation and alternatives", tuple(_best(info)))
-    if on_page:
-        unit = info.objective.unit
-        title = None if info.objective.name == "gpu" else f"{unit[:1].upper()}{unit[1:]} of each placement"
-        if info.target_rps is not None:
-            title = "Requests within the SLO, by deployment"
-        drawn = figures_of("place", info)
-        yield Section("figures", "Comparison", tuple(replace(entry, title=title or entry.title) for entry in drawn))
     candidates = tuple(_candidates(info, MOST_ROWS_ON_PAGE if on_page else MOST_ROWS)) if info.candidates else ()
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in info.skipped:

@@ -26,11 +26,10 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "study", "compare", "trend", "validate", "place", "agents"]
+Subject = Literal["run", "study", "compare", "trend", "validate", "agents"]
 """What figures are made of: a `harness.data.folder.Run`, a `reports.study.Study` (systems over the rate, from sweeps,
 searches or several runs), a `reports.comparison.Comparison`, a `TrendAnswer` with the runs of each series to draw, one
-comparison of `bench validate --against` (its name, pairs, errors and targets), or the answer of `bench place` or
-`bench agents`."""
+comparison of `bench validate --against` (its name, pairs, errors and targets), or the answer of `bench agents`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,6 @@ FIGURES = (
     Figure("trend", "trend", "series", "Judged metrics, night by night", "history"),
     Figure("real_plane", "validate", "figures", "Simulated against measured", "compare"),
     Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", "search"),
-    Figure("placed", "place", "figures", "Rate per GPU of each placement", "search"),
 )
 
 

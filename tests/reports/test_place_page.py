@@ -5,12 +5,8 @@ from typing import Any
 
 import pytest
 
-from harness.data.codec import of
-from harness.experiments.place.place_json import PlaceAnswer
-from reports import answers, figures
-from reports.document import Figure, rendered, text
-from reports.figures.search import placed
-from tests.reports.test_collisions import collisions
+from reports import answers
+from reports.document import Table, text
 
 NAME = "3 x P(1,1) + 1 x D(1,1)"
 
@@ -64,35 +60,16 @@ def at_rate() -> dict[str, Any]:
 
 def test_a_requested_rate_shows_shares_beside_the_goal(at_rate: dict[str, Any]) -> None:
     """All deployments are run at one rate: their rates per GPU would rank one that misses the goal first."""
-    drawn = placed(of(PlaceAnswer, at_rate))
+    report = answers.document(at_rate, Path("place.json"))
+    (finding,), sections = report.findings, {section.key: section for section in report.sections}
+    (candidates,) = sections["candidates"].blocks
 
-    assert not isinstance(drawn, str)
-    assert {"meets the goal": [92.0], "not decided": [90.0], "misses the goal": [81.0]} == {
-        trace.name: pytest.approx([*trace.x]) for trace in drawn.data
-    }
-    assert pytest.approx([1.0]) == [*drawn.data[0].error_x.array]
-    assert [90.0] == [shape.x0 for shape in drawn.layout.shapes if shape.x0 == shape.x1]
-    (finding,) = answers.document(at_rate).findings
+    assert isinstance(candidates, Table)
+    assert [("2 x (TP=1 PP=1)", "81.0%", "-", "misses"), ("3 x (TP=1 PP=1)", "92.0%", "91.0% to 93.0%", "meets"),
+            ("(TP=8 PP=1)", "90.0%", "88.0% to 92.0%", "not decided")] == [
+        (row[0], *row[-3:]) for row in candidates.rows
+    ]  # fmt: skip
     assert "$10.50 per hour, $0.5000 per million output tokens, 92.0% of requests" in finding.text
-
-
-@pytest.mark.parametrize("kind", ["at_rate", "by_rate"])
-def test_every_row_has_its_name_and_none_is_covered_on_a_phone(
-    kind: str, opened: Any, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    """The legend would take its height from the rows, so that only every second has a name, and the title of an axis
-    would lie on the rows below."""
-    info = request.getfixturevalue(kind)
-    info["candidates"] += [
-        one | {"name": name} for one in info["candidates"] if one["kind"] != "decode" for name in ("(1,4)", "(4,1)")
-    ]
-    rendered.write_answer_page(of(PlaceAnswer, info), tmp_path, lambda _: None)
-    seen = opened(tmp_path / "report.html", width=390)
-
-    assert [] == collisions(seen)
-    names = set(seen.page.locator("[data-figure] .ytick text, [data-figure] .y2tick text").all_text_contents())
-    every = (*info["candidates"], *info["best"])
-    assert {one["name"] for one in every if kind == "at_rate" or one["kind"] in ("colocated", "pair")} == names
 
 
 def test_the_finding_keeps_names_and_units(by_power: dict[str, Any]) -> None:
@@ -138,33 +115,3 @@ def test_what_was_left_out_stands_under_its_reason(by_rate: dict[str, Any]) -> N
         by_rate["skipped"].append({"name": name, "hardware": "a100-80g", "reason": "it does not divide the heads"})
 
     assert "tp 3, tp 7  a100-80g  it does not divide the heads" in text.render(answers.document(by_rate))
-
-
-def test_a_capacity_is_drawn_in_place_of_the_rate_of_short_runs(by_rate: dict[str, Any]) -> None:
-    """A placement would stand there twice, or the recommended one be missing. Where no rate was too high, the highest
-    that was tried would be taken for the limit; halves of pairs, which old answers have, would press all others into a
-    corner."""
-    by_rate["candidates"][2]["at_least"] = True
-    by_rate["best"].append(_one("colocated", "(1,2)", 3.5, 1.0))
-    drawn = placed(of(PlaceAnswer, by_rate))
-
-    assert not isinstance(drawn, str)
-    assert {NAME: [5.0], "P(2,1) D(1,1)": [4.0], "(1,2)": [3.5]} == {
-        name: [value] for trace in drawn.data for name, value in zip(trace.y, trace.x, strict=True)
-    }
-    assert ["P(2,1) D(1,1)"] == [trace.y[0] for trace in drawn.data if trace.marker.symbol[0].endswith("-open")]
-    assert "Hollow: at least this rate" in figures.caption(drawn)
-    assert drawn.layout.xaxis.title.text == "rate per GPU (req/s)"
-
-
-def test_the_figure_shows_the_objective(by_power: dict[str, Any]) -> None:
-    """Requests per kJ would be read as a rate per GPU."""
-    sections = {one.key: one for one in answers.document(by_power, Path("place.json")).sections}
-    (shown,) = sections["figures"].blocks
-    drawn = placed(of(PlaceAnswer, by_power))
-
-    assert not isinstance(drawn, str)
-    assert isinstance(shown, Figure)
-    assert "Requests per kJ of each placement" == shown.title
-    assert "requests per kJ" == drawn.layout.xaxis.title.text
-    assert (12.5, 2.5) == (drawn.data[0].x[0], drawn.data[0].error_x.array[0])
