@@ -170,8 +170,7 @@ def _restarted(
     replayed = session_replay.place(trace, turns, chosen, arrivals, seed, duration_s)
     facts = {**replayed.describe(), "turns": text_of(turns, turns.name)}
     closed, begun_rps = isinstance(arrivals, Closed), None if arrivals is None else arrivals.mean_rate_rps
-    mean = len(replayed) / max(1, replayed.sessions)
-    open_rps = None if begun_rps is None else begun_rps * mean
+    open_rps = None if begun_rps is None else begun_rps * session_replay.mean_requests(trace, chosen, seed)
     name = "trace" if arrivals is None else registry.name_of(arrivals)
     return Loaded(
         name=str(trace.facts["file"]),

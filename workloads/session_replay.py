@@ -23,6 +23,7 @@ from workloads.prefixes import Run, Space, first_ids
 from workloads.session_times import ApiScaled, SessionTimes, ThinkOnly, Turns, times_of
 from workloads.trace_rows import above, alike, brought, conversations, extras, with_small_ids
 from workloads.traces import Trace
+from workloads.under_way import begun_rps, next_requests
 
 CHUNK = 4096
 """Rows of a chunk of the schedule; a row may name ten thousand blocks."""
@@ -112,14 +113,18 @@ class _Placing:
         return number
 
     def place(
-        self, session: int, copy: int, start_s: float, begin: int, behind: np.ndarray, think_s: float
+        self, session: int, copy: int, start_s: float, begin: int, behind: np.ndarray, think_s: float, *,
+        warms: bool = True,
     ) -> tuple[float, np.ndarray]:  # fmt: skip
         """Add a session from its row number `begin` on, `think_s` after the answers of the requests `behind`.
 
-        Returns when its last request comes at the earliest, and the requests that no other one of it waits for.
+        One that begins in the middle `warms` the cache, or just goes on. Returns when its last request comes at the
+        earliest, and the requests that no other one of it waits for.
         """
         line, rows = self.line, self.rows[session]
-        if begin:  # the turn before is sent once more, and warms the cache
+        if begin and not warms:
+            rows = rows[begin:]
+        elif begin:  # the turn before is sent once more, and warms the cache
             before = line.links.of(rows[begin])
             rows = np.concatenate((before[:1] if len(before) else rows[begin - 1 : begin], rows[begin:]))
         id_of = {row: self.made + number for number, row in enumerate(rows.tolist())}
@@ -128,7 +133,7 @@ class _Placing:
         after, led = [], np.zeros(len(rows), bool)
         for number, row in enumerate(rows.tolist()):
             waits = [id_of[i] for i in line.links.of(row).tolist() if i in id_of] if line.waits else []
-            if begin and number and line.waits and not waits:  # what it waited for was before the middle
+            if begin and warms and number and line.waits and not waits:  # what it waited for was before the middle
                 waits, delay_s[number] = [self.made], at_s[number] - start_s
             if not waits:  # it starts with the session
                 waits = behind.tolist()
@@ -139,7 +144,7 @@ class _Placing:
             after.append(np.array(waits, np.int64))
         if begin and line.waits:
             at_s = self._earliest(at_s, delay_s, after)
-        warm = np.arange(len(rows)) < bool(begin)
+        warm = np.arange(len(rows)) < bool(begin and warms)
         self.parts.append(_Placed(rows, np.full(len(rows), copy), at_s, delay_s, after, warm))
         leaves = self.made + np.flatnonzero(~led)
         self.made += len(rows)
@@ -295,6 +300,7 @@ def place(
     """The replay of the sessions of a trace: users of `closed` arrivals each have one session after the other, other
     arrivals start one each, and without any sessions start at their recorded times.
 
+    In a run of `duration_s` arrivals find sessions under way (`workloads.under_way`), of which the rest comes beside.
     Users take the next session that is drawn when they would be free by the record. Steady ones begin at a random
     moment of one, and have sessions for `duration_s` even if answers took none. Raises UsageError for a choice that
     needs users or arrivals.
@@ -334,6 +340,15 @@ def place(
             )
         for (session, copy), start_s in zip(drawn, starts_s, strict=True):
             placing.place(session, copy, start_s, 0, nothing, 0.0)
+        if duration_s is not None:
+            among = np.flatnonzero(np.isin(units, [session for session, _ in drawn]))
+            owner = np.unique(units[among], return_inverse=True)[1]
+            window_s, times_s = (0.0, duration_s), line.recorded_s[among]
+            chosen_rows, next_s, _ = next_requests(times_s, owner, begun_rps(arrivals), window_s, begin_rng)
+            for number, (row, first_s) in enumerate(zip(among[chosen_rows].tolist(), next_s.tolist(), strict=True)):
+                session = int(units[row])
+                begin = int(np.searchsorted(rows[session], row))
+                placing.place(session, chosen.passes + number, first_s, begin, nothing, 0.0, warms=False)
     elif chosen.passes > 1:
         raise UsageError("--sessions: sessions come again only with --arrivals, such as closed:users=N.")
     else:

@@ -213,6 +213,24 @@ def test_steady_users_are_in_the_middle_of_long_sessions_and_never_run_out(agent
     assert len(set(counts)) > 5
 
 
+def test_arrivals_of_a_time_find_sessions_under_way(agents: str) -> None:
+    """A run of minutes would begin without sessions, and have a quarter of its rate."""
+    options = {"arrivals": "poisson", "rate_rps": 0.3 * 8 / 3, "turns": "think-only"}
+    begun, under_way = len(drawn(agents, **options)[1]), []
+    for seed in range(30):
+        loaded, table = drawn(agents, **options, duration_s=200.0, seed=seed)
+        first = {session: row for row, session in reversed([*enumerate(table["session"].to_pylist())])}
+        under_way.append(len(first) - 3)
+        facts: dict[str, Any] = dict(loaded.provenance)
+        turns, after = table["turn"].to_pylist(), table["after"].to_pylist()
+
+        assert all((turns[row] > 0) == (session >= 3) and not after[row] for session, row in first.items())
+        assert "bench warm-up" not in table["tag"].to_pylist()
+        assert begun == 8 == len(table) - facts.get("added", {}).get("when sessions come again", 0)
+        assert pytest.approx(0.8) == loaded.rate_rps
+    assert 0.3 * (135 + 11) / 3 == pytest.approx(np.mean(under_way), rel=0.2)
+
+
 def test_sessions_share_their_common_prefix(agents: str) -> None:
     """Every session would pay for the tools and the system prompt that all have in common."""
     _, table = drawn(agents, sessions="recorded:common=0.5,order=file")
