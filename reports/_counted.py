@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from harness.data.folder import Part, Run
+from harness.data.folder import Run
 from harness.data.lists import Lists, gap_lists, lists, row_max
 from harness.metrics.measure import succeeded
 
@@ -53,30 +53,13 @@ class Gaps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stretches:
-    """Steps of the replicas in stretches of equally many: least, greatest and mean (over time) of each column.
+    """So many `steps` of the replicas in stretches of equally many: least and greatest of each column, and its `total`,
+    the sum over the steps of its value times their seconds.
 
-    `start_s` and `time_s` (stretches,): when each begins, and the time spent in its steps. Of the whole run: `steps`,
-    `busy_s`, and by column `means`, `most`, `fewest`; requests waited during `waiting_share` of the busy time.
-    `parts_s` (stretches,) are the seconds of each part of the steps, all 0 where the latency model does not know them.
+    `start_s` and `time_s` (stretches,): when each begins, and the time spent in its steps; requests waited during
+    `waited_s` of the whole. `parts_s` (stretches,) are the seconds of each part of the steps, all 0 where the latency
+    model does not know them.
     """
-
-    start_s: np.ndarray
-    time_s: np.ndarray
-    least: dict[str, np.ndarray]
-    greatest: dict[str, np.ndarray]
-    mean: dict[str, np.ndarray]
-    steps: int
-    busy_s: float
-    means: dict[str, float]
-    most: dict[str, int]
-    fewest: dict[str, int]
-    waiting_share: float
-    parts_s: dict[str, np.ndarray]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Reduced:
-    """Stretches of steps, as they add up: `total` is the sum of each column times the seconds of its steps."""
 
     steps: int
     start_s: np.ndarray
@@ -87,12 +70,23 @@ class _Reduced:
     total: dict[str, np.ndarray]
     parts_s: dict[str, np.ndarray]
 
+    @property
+    def busy_s(self) -> float:
+        """The time spent in all steps."""
+        return max(float(self.time_s.sum()), 1e-12)
+
+    def mean(self, column: str) -> np.ndarray:
+        """(stretches,) the mean over time: by number, many short steps would outvote the long ones that fill it."""
+        means: np.ndarray = self.total[column] / np.maximum(self.time_s, 1e-12)
+        return means
+
 
 def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
     """All gaps up to `end_s`, when the last token came, and the largest gap of each request (NaN without)."""
     # a hair beyond the end, so that the gap that ends with the last token falls into the last stretch
     edges_s = np.linspace(0.0, max(end_s, 1e-9) * (1 + 1e-9), TIMES + 1)
-    parts: Sequence[Part] = (partial(_pieces, run),) if run.whole is None else run.whole.requests
+    columns = ("token_s", "status")
+    parts = [run.pieces()] if run.whole is None else [part(columns) for part in run.whole.requests]
     with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
         block_counts = pool.map(partial(_gaps_of, width_s=edges_s[1]), parts)
         counts, worst = next(block_counts)
@@ -109,14 +103,10 @@ def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
     return Gaps(edges_s, bins_s, counts[:, low:high]), np.concatenate(largest)
 
 
-def _pieces(run: Run, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    return (piece if columns is None else piece.select(columns) for piece in run.pieces())
-
-
-def _gaps_of(part: Part, width_s: float) -> tuple[np.ndarray, np.ndarray]:
+def _gaps_of(pieces: Iterator[pa.Table], width_s: float) -> tuple[np.ndarray, np.ndarray]:
     bins = _LAST - _FIRST + 1
     counts, worst = np.zeros(TIMES * bins, np.int64), [np.empty(0)]
-    for piece in part(("token_s", "status")):
+    for piece in pieces:
         rows = lists(piece, "token_s")
         gap_rows = gap_lists(rows)
         worst.append(row_max(gap_rows))
@@ -152,7 +142,7 @@ def steps(run: Run, most: int) -> Stretches | None:
         return _merged([reduced for pieces in parts for reduced in pieces], most)
 
 
-def _reduced(steps: pa.Table, rows: int) -> _Reduced:
+def _reduced(steps: pa.Table, rows: int) -> Stretches:
     """Stretches of `rows` steps, in the order of their start."""
     start_s = steps["start_s"].to_numpy()
     # steps of one replica are in order already, and sorting millions of them again would cost more than all the rest
@@ -161,7 +151,7 @@ def _reduced(steps: pa.Table, rows: int) -> _Reduced:
     span_s = steps["end_s"].to_numpy()[order] - start_s
     first = np.arange(0, len(start_s), rows)
     values = {name: steps[name].to_numpy()[order] for name in _STEPS}
-    return _Reduced(
+    return Stretches(
         steps=len(start_s),
         start_s=start_s[first],
         time_s=np.add.reduceat(span_s, first),
@@ -181,35 +171,24 @@ def _seconds(steps: pa.Table, part: str) -> np.ndarray:
     return seconds
 
 
-def _merged(parts: Sequence[_Reduced], most: int) -> Stretches | None:
+def _merged(parts: Sequence[Stretches], most: int) -> Stretches | None:
     """The parts one after the other, neighbours together so that at most `most` are left."""
     if not parts:
         return None
     start_s = np.concatenate([part.start_s for part in parts])
     order = np.argsort(start_s, kind="stable")
     first = np.unique(np.linspace(0, len(order), min(most, len(order)) + 1).astype(np.int64)[:-1])
-    time_s = np.add.reduceat(np.concatenate([part.time_s for part in parts])[order], first)
-    # means weigh steps by their seconds: by number, many short steps would outvote the long ones that fill the time
-    known_s = np.maximum(time_s, 1e-12)
-    busy_s = float(time_s.sum())
 
     def column(of: str, name: str) -> np.ndarray:
         return np.concatenate([getattr(part, of)[name] for part in parts])[order]
 
-    total = {name: np.add.reduceat(column("total", name), first) for name in _STEPS}
-    least = {name: np.minimum.reduceat(column("least", name), first) for name in _STEPS}
-    greatest = {name: np.maximum.reduceat(column("greatest", name), first) for name in _STEPS}
     return Stretches(
-        start_s=start_s[order][first],
-        time_s=time_s,
-        least=least,
-        greatest=greatest,
-        mean={name: values / known_s for name, values in total.items()},
         steps=sum(part.steps for part in parts),
-        busy_s=busy_s,
-        means={name: float(values.sum()) / max(busy_s, 1e-12) for name, values in total.items()},
-        most={name: int(values.max()) for name, values in greatest.items()},
-        fewest={name: int(values.min()) for name, values in least.items()},
+        start_s=start_s[order][first],
+        time_s=np.add.reduceat(np.concatenate([part.time_s for part in parts])[order], first),
+        waited_s=sum(part.waited_s for part in parts),
+        least={name: np.minimum.reduceat(column("least", name), first) for name in _STEPS},
+        greatest={name: np.maximum.reduceat(column("greatest", name), first) for name in _STEPS},
+        total={name: np.add.reduceat(column("total", name), first) for name in _STEPS},
         parts_s={name: np.add.reduceat(column("parts_s", name), first) for name in PARTS},
-        waiting_share=sum(part.waited_s for part in parts) / max(busy_s, 1e-12),
     )

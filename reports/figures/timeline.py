@@ -183,7 +183,7 @@ def _stretches(drawn: go.Figure, panels: Sequence[Panel], found: Stretches) -> l
         names = f"{panel.short}, least", f"{panel.short}, greatest"
         edges = np.minimum(*ends), np.maximum(*ends)
         style.band(drawn, found.start_s, edges, names, panel.color, row=row, hover=_STEP, step="hv")
-        mean = panel.shown(found.mean[panel.column])
+        mean = panel.shown(found.mean(panel.column))
         _steps(drawn, row, found.start_s, mean, f"{panel.short}, mean", panel.color)
     per_stretch = -(-found.steps // len(found.start_s))
     what = f"{len(found.start_s)} stretches of about {per_stretch:,} steps are drawn"
@@ -191,15 +191,16 @@ def _stretches(drawn: go.Figure, panels: Sequence[Panel], found: Stretches) -> l
 
 
 def _timeline_finding(found: Stretches, blocks: int | None, preemptions: int, parts: Mapping[str, np.ndarray]) -> str:
-    fewest = found.fewest[_FREE]
+    fewest = int(found.least[_FREE].min())
     memory = {"fewest free blocks": [f"{fewest:,}"]}
     if blocks is not None:
         memory = {"KV memory": [f"{_format.share(1.0 - fewest / blocks)} in use at most"]}
-    mean = f"{_format.number(found.means['decode_seqs'])} in the mean of the busy time"
+    decoding = float(found.total["decode_seqs"].sum()) / found.busy_s
+    mean = f"{_format.number(decoding)} in the mean of the busy time"
     return style.finding({
         "Steps": [f"{found.steps:,}"],
-        "sequences decoding": [mean, f"{found.most['decode_seqs']:,} at most"],
-        "requests waiting": [f"{_format.share(found.waiting_share)} of the busy time"],
+        "sequences decoding": [mean, f"{found.greatest['decode_seqs'].max():,} at most"],
+        "requests waiting": [f"{_format.share(found.waited_s / found.busy_s)} of the busy time"],
         **memory,
         **({"preemptions": [f"{preemptions:,}"]} if preemptions else {}),
         **({"parts of their time": _shares(parts)} if parts else {}),
