@@ -80,8 +80,7 @@ class GoalCapacity(Part, frozen=True, kw_only=True):
     their memory, or the batch.
 
     `knees` are ln(capacity) by seed, whose mean is ln(capacity): jackknife pseudo-values, or what each run tells.
-    `sides`: of earlier versions, the interval is that between two rates on both sides of the goal. `why` says what
-    ended the search, `needs` what would decide what is open.
+    `why` says what ended the search, `needs` what would decide what is open.
     """
 
     goal: Share
@@ -98,7 +97,6 @@ class GoalCapacity(Part, frozen=True, kw_only=True):
     bounds: list[BoundCapacity] = field(default_factory=list)
     why: Text = None
     needs: Text = None
-    sides: bool = False
     knees: dict[str, Number] = field(default_factory=dict)
     at: RateVerdict | None = None
     horizon: HorizonRuns | None = None

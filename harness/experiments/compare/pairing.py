@@ -23,8 +23,6 @@ from harness.data.storage import write_json
 from harness.errors import NotValid, UsageError
 from harness.experiments import answers, imports
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity
-from harness.experiments.sweep.axes import added_points, point_folder
-from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.options import NO_SETTINGS
 from harness.validity.conclude import completed
 
@@ -99,7 +97,7 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
             Numbers(path, values, search, seed, tokens.get(str(seed)))
             for seed, values in by_seed(path, search, goal).items()
         ]
-    return _printed(path) or _runs(path)
+    return _runs(path)
 
 
 def stored(base: str, head: str, goal: float | None = None, *, any_schedule: bool = False) -> Matched:
@@ -116,25 +114,19 @@ def made(path: Path) -> list[Source]:
     if search is not None:
         tokens = [*(search.output_tokens or {}).values()]
         return [Numbers(path, whole(search), search, None, math.fsum(tokens) / len(tokens) if tokens else None)]
-    return _printed(path) or _runs(path)
+    return _runs(path)
 
 
 def _runs(path: Path) -> list[Source]:
-    """Those of a sweep without the rates that it added near its crossings: the other side adds others."""
-    sweep = answers.of(path) if path.exists() else None
-    added = added_points({"added": sweep.added}) if isinstance(sweep, SweepAnswer) else []
-    folders = {path / point_folder(values) for values in added}
-    return [completed(run) for run in imports.open(path) if run.path.parent not in folders]
+    """The runs at a path, or the numbers that a command printed."""
+    if (values := read(path)) is not None:
+        return [Numbers(path, values)]
+    return [completed(run) for run in imports.open(path)]
 
 
 def _search(path: Path) -> CapacityAnswer | None:
     answer = answers.of(path) if path.exists() else None
     return answer if isinstance(answer, CapacityAnswer) else None
-
-
-def _printed(path: Path) -> list[Source]:
-    values = read(path)
-    return [] if values is None else [Numbers(path, values)]
 
 
 def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool = False) -> Matched:
