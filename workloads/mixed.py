@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from harness.api import WARM_UP, Arrivals, Extra, Lengths
 from harness.data.records import SCHEDULE, listed, places, schedule_chunk
+from harness.errors import UsageError
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import MOST_OWNERS, Prefixes, Run, Space, id_lists
 from workloads.under_way import ANSWER_TOKEN_S, begun_rps, next_requests
@@ -28,6 +29,9 @@ are too rare."""
 
 POOL = 8192
 """Requests of tasks, about, of which those under way at the start of an open loop are chosen, for each window."""
+
+MOST_WAITING = 10_000_000
+"""Requests of sessions under way that are drawn at one time: of more, memory would not do."""
 
 MOST_TASKS = 1 << 30
 """Tasks of one class of traffic, half of them for those under way at first; with the number of the class they fit the
@@ -393,7 +397,8 @@ def _before(
     sessions: Sessions, streams: Streams, rate_rps: float, rng: np.random.Generator, token_s: float
 ) -> Iterator[_Begun]:  # fmt: skip
     """Tasks under way at time 0, window after window of their next requests."""
-    count = max(MIDDLES, int(POOL / sessions.mean_requests))
+    each = sessions.mean_requests
+    count = max(int(POOL / each), min(MIDDLES, 1 + int(MOST_WAITING / 10 / each)))  # few of very long ones
     end_s, longer = 0.0, rate_rps > 0
     while longer:
         pool = sessions.tasks(count, streams)
@@ -401,6 +406,11 @@ def _before(
         at_s = earliest_s(pool, np.zeros(len(task)), ANSWER_TOKEN_S * pool.output_tokens)
         window_s = end_s, (end_s := end_s + count / rate_rps)
         chosen, next_s, longer = next_requests(at_s, task, rate_rps, window_s, rng)
+        if pool.sizes[task[chosen]].sum() > MOST_WAITING:
+            raise UsageError(
+                f"{len(chosen):,} sessions of {each:,.0f} requests are under way at this rate, more than "
+                f"{MOST_WAITING:,} requests; lower --rate, or give --sessions fewer turns or shorter think times."
+            )
         tasks, since_s = _rest_of(
             pool, at_s, starts_of(pool.sizes)[task[chosen]], pool.sizes[task[chosen]], at_s[chosen]
         )

@@ -381,10 +381,12 @@ class Burstiness(Part, frozen=True, kw_only=True):
 
 
 class AllSent(Part, frozen=True, kw_only=True):
-    """Everything that was sent, follow-ups included, with its burstiness."""
+    """Everything that was sent, follow-ups included, with its burstiness; `scatter` is the standard error of its number
+    as a share, for sessions that are independent of one another."""
 
     sent: Count | None = None
     rps: Number | None = None
+    scatter: Number | None = None
     gap_cv: Number | None = None
     dispersion: Curve = field(default_factory=dict)
     autocorrelation: Curve = field(default_factory=dict)

@@ -67,6 +67,7 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool
         all_sent = AllSent(
             sent=len(all_s),
             rps=_rate(all_s),
+            scatter=_scatter(requests),
             gap_cv=spread.gap_cv,
             dispersion=spread.dispersion,
             autocorrelation=spread.autocorrelation,
@@ -116,7 +117,8 @@ def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
     """Where sessions go on after the end of a run, so that the run does not have the rate of their requests.
 
     What they lack at its end is counted as far as it was scheduled, and is otherwise (sessions of a trace begin with
-    none under way) what those that began fall short of their mean number of requests, beyond its chance.
+    none under way) what those that began fall short of their mean number of requests, beyond its chance. A rate that is
+    within two standard errors of the one requested is no word either.
     """
     after, everything = found.follow_ups, found.all
     if after is None or after.closed or everything is None or not everything.rps or not rate_rps:
@@ -127,10 +129,19 @@ def short_of(found: Fidelity, rate_rps: float | None) -> Iterator[RunWarning]:
         share = sent / (found.sent * rate_rps / found.requested_rps)
         # the deviance of a mean of so many exponential values: numbers of turns scatter about as much as their mean
         cut = share < 1 - FAR_SHARE and math.sqrt(2 * found.sent * (share - 1 - math.log(share))) > SHORT_Z
-    if everything.rps < (1 - FAR_SHARE) * rate_rps and cut:
+    if everything.rps < rate_rps * min(1 - FAR_SHARE, 1 - SHORT_Z * (everything.scatter or 0.0)) and cut:
         what = f"{digits(everything.rps)} req/s were sent of {digits(rate_rps)} requested"
         remedy = "run longer (--duration), so that sessions end within the run, or read the rate that was sent"
         yield RunWarning("sessions-cut", f"{what}: sessions that had begun go on after the end", remedy)
+
+
+def _scatter(requests: pa.Table) -> float | None:
+    """Standard error of the number of requests sent, as a share of it: sessions are independent of one another, and so
+    are requests of none (a Poisson cluster process).
+    """
+    session = number(requests, "session")[~np.isnan(number(requests, "sent_s"))]
+    counts = np.unique(session[~np.isnan(session)], return_counts=True)[1].astype(float)
+    return float(np.sqrt((counts**2).sum() + np.isnan(session).sum()) / len(session)) if len(session) else None
 
 
 def by_itself(schedule: pa.Table, *, recorded: bool = False) -> np.ndarray:
