@@ -34,12 +34,12 @@ def test_the_simulator_repeats_a_stored_run_of_the_engine(policy, tmp_path):
 @pytest.mark.parametrize(
     "traffic",
     [
+        ("--workload", "fixed:prompt=64,output=20", "--sessions", "fixed:turns=3,think=100ms", "--rate", "20"),
+        ("--workload", "fixed:prompt=64,output=20", "--sessions", "compound:stages=1/3/1,deadline=30s", "--rate", "20"),
         pytest.param(
-            ("--workload", "fixed:prompt=64,output=20", "--sessions", "fixed:turns=3,think=100ms", "--rate", "20"),
+            ("--workload", "fixed:prompt=64,output=20", "--arrivals", "closed:users=6,think=50ms"),
             marks=pytest.mark.nightly,
         ),
-        ("--workload", "fixed:prompt=64,output=20", "--sessions", "compound:stages=1/3/1,deadline=30s", "--rate", "20"),
-        ("--workload", "fixed:prompt=64,output=20", "--arrivals", "closed:users=6,think=50ms"),
         pytest.param(
             (
                 "--workload",
@@ -57,14 +57,14 @@ def test_the_simulator_repeats_a_stored_run_of_the_engine(policy, tmp_path):
 def test_traffic_of_every_kind_runs_on_the_engine_and_is_repeated_by_the_simulator(traffic, tmp_path):
     """Turns, stages and users would follow other answers on the simulator than on a real system."""
     engine, sim = tmp_path / "engine", tmp_path / "sim"
-    bench("run", *traffic, "--requests", "40", "--out", str(engine), "--quiet", "--no-html")
-    bench("run", "--config", str(engine), "--backend", f"sim:latency=recorded:{engine}", "--out", str(sim), "--quiet",
-          "--no-html")  # fmt: skip
+    bench("run", *traffic, "--requests", "40", "--prefix-cache", "on", "--out", str(engine), "--quiet", "--no-html")
+    bench("run", "--config", str(engine), "--backend", f"sim:latency=recorded:{engine}", "--prefix-cache", "on",
+          "--out", str(sim), "--quiet", "--no-html")  # fmt: skip
     runs = [pq.read_table(run / "requests.parquet").sort_by("request_id") for run in (engine, sim)]
 
     assert 40 <= len(runs[0])
     assert {"ok"} == set(runs[0]["status"].to_pylist())
-    for name in ("request_id", "token_s", "scheduled_s", "sent_s", "session", "turn"):
+    for name in ("request_id", "token_s", "scheduled_s", "sent_s", "session", "turn", "cached_tokens"):
         assert runs[0][name].to_pylist() == runs[1][name].to_pylist(), name
 
 
