@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from harness import registry, spec
 from harness.cli import _terminal
@@ -167,36 +167,6 @@ def place(subject: Subject, form: str, options: ReportOptions) -> Path:
     return out / file if _wants_folder(options.forms, options.out) else out
 
 
-class Subject(Protocol):
-    """What is reported."""
-
-    @property
-    def whole(self) -> bool:
-        """Whether it is the only subject, not one of several runs."""
-        ...
-
-    @property
-    def default(self) -> Sequence[str]:
-        """The forms without --format; text is printed, html written."""
-        ...
-
-    def form(self, name: str, look: Look) -> Content:
-        """Its report in a form."""
-        ...
-
-    def show(self, form: str) -> None:
-        """Print it in a form of text."""
-        ...
-
-    def beside(self, ending: str) -> Path:
-        """Where its file of that ending stands."""
-        ...
-
-    def split(self, form: str) -> Sequence[Subject]:
-        """What has a file of its own in that form."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class OneRun:
     """A run, read where it is needed and not kept."""
@@ -315,6 +285,10 @@ class Several:
             *(replace(answer, whole=False) for answer in self.answers),
             *(replace(run, whole=False) for run in self.runs),
         ]
+
+
+Subject: TypeAlias = OneRun | OneAnswer | Several
+"""What is reported. `whole`: it is the only subject, not one of several; `default`: its forms without --format."""
 
 
 def of(paths: Sequence[str]) -> Subject:

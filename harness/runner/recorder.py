@@ -6,12 +6,12 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from harness.api import ActionEvent, RequestRecord, Step
+from harness.api import RequestRecord, Step
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from harness.data.folder import RunFolder
 
 
 T = TypeVar("T")
@@ -20,37 +20,13 @@ FLUSH_RECORDS = 256
 FLUSH_S = 1.0
 
 
-class Rows(Protocol):
-    """Where rows go: the part of a run folder that a recorder needs."""
-
-    def add_records(self, records: list[RequestRecord]) -> None:
-        """Append finished requests."""
-        ...
-
-    def add_requests(self, table: pa.Table) -> None:
-        """Append rows of finished requests."""
-        ...
-
-    def add_steps(self, steps: Sequence[Step] | pa.Table) -> None:
-        """Append executor steps."""
-        ...
-
-    def add_actions(self, actions: Sequence[ActionEvent]) -> None:
-        """Append what routers did."""
-        ...
-
-    def flush(self) -> None:
-        """Hand everything appended so far to the operating system."""
-        ...
-
-
 class Recorder:
     """Takes rows without ever waiting; writes them each second or every 256 requests.
 
     `seen` is called in the writing thread with every batch of requests that was written.
     """
 
-    def __init__(self, rows: Rows, seen: Callable[[Sequence[RequestRecord]], None] | None = None) -> None:
+    def __init__(self, rows: RunFolder, seen: Callable[[Sequence[RequestRecord]], None] | None = None) -> None:
         self._rows = rows
         self._seen = seen
         self._records: deque[RequestRecord] = deque()

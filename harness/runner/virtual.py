@@ -18,8 +18,8 @@ from harness.errors import BackendError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from harness.data.folder import RunFolder
     from harness.runner.live import Live
-    from harness.runner.recorder import Rows
 
 SWITCH_S = 0.0005
 """How long another thread may hold the interpreter that the sending loop wants (default of Python: 5 ms)."""
@@ -54,7 +54,7 @@ def drive_virtual(
     simulator: Simulator,
     schedule: Iterable[Request],
     follow_ups: FollowUps | None,
-    rows: Rows,
+    rows: RunFolder,
     live: Live,
     stop: Stop,
     dropped: list[RequestRecord] | None = None,
@@ -173,7 +173,7 @@ class _Counted:
         return sum(1 for _ in self._rest)
 
 
-def _write_steps(rows: Rows, simulator: Simulator) -> None:
+def _write_steps(rows: RunFolder, simulator: Simulator) -> None:
     rows.add_steps(simulator.steps_table())
     if isinstance(simulator, ActionLog) and (actions := simulator.actions()):
         rows.add_actions(actions)
@@ -188,7 +188,7 @@ def tables(simulator: Simulator, requests: Iterable[Request], follow_ups: Follow
     return in_tables(simulator.simulate(requests, follow_ups), TABLE_ROWS, to_table)
 
 
-def _write(rows: Rows, live: Live, table: pa.Table | None, dropped: list[RequestRecord]) -> None:
+def _write(rows: RunFolder, live: Live, table: pa.Table | None, dropped: list[RequestRecord]) -> None:
     from harness.data.records import to_table  # heavy: pyarrow
 
     written = [] if table is None else [table]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from harness.api import Elastic, RunWarning, Slo
 from harness.data.folder import new_folder
@@ -49,12 +49,8 @@ CONCLUDE_S = 2.0
 """The last trial is cut so long before the end of the budget, to be concluded in it."""
 
 
-class TrialFactory(Protocol):
-    """Runs trials."""
-
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
-        """Each as soon as it ends."""
-        ...
+TrialFactory: TypeAlias = Callable[[Iterable[Task]], Iterator[Trial]]
+"""Runs trials: gives each as soon as it ends."""
 
 
 @dataclass(slots=True)
