@@ -209,11 +209,6 @@ class Roofline:
                 pair_s, decode_s = (2 * heads * wide * layers * self._flop_s for wide in (widths, decode_widths))
                 yield _Attention(pair_s, decode_s, elements * element_s * layers * self._byte_s, window)
 
-    def gemm_s(self, rows: int, inner: int, columns: int) -> float:
-        """Seconds of (rows x inner) times (inner x columns): the longer of arithmetic and traffic."""
-        plain = self._plain_bytes
-        return self._product_s(rows, inner, columns, 1, _Stored(self._flop_s, plain, plain, plain))
-
     def _product_s(self, rows: float, inner: int, columns: int, matrices: float, of: _Stored) -> float:
         """Seconds of `rows` rows over `matrices` equal matrices, the longer of arithmetic and traffic."""
         moved = (

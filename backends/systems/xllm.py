@@ -73,7 +73,7 @@ class OnlineFirst:
 
     def evict(self, replica: Replica, batch: Batch) -> bool:
         """Preempt the offline request admitted last; False where there is none."""
-        victim = max((seq for seq in replica.holders() if offline(seq)), key=_admitted, default=None)
+        victim = max((seq for seq in replica.holders() if offline(seq)), key=lambda seq: seq.admitted, default=None)
         if victim is not None:
             self.preempt(replica, batch, victim)
         return victim is not None
@@ -98,10 +98,6 @@ def _online_ahead(replica: Replica) -> int:
 def offline(seq: Sequence) -> bool:
     """Whether no one waits for its answer."""
     return seq.request.offline
-
-
-def _admitted(seq: Sequence) -> int:
-    return seq.admitted
 
 
 @dataclass(slots=True)

@@ -149,7 +149,7 @@ class RunFolder:
         """
         path = Path(path)
         _check_usable(path)
-        _make(path)
+        make_folder(path)
         # A kill between these steps must not leave the rows of an earlier run below a new run.json. Once run.json says
         # "running", readers take the rows from the stream, which is emptied next; tables of the earlier run go last.
         requests = Stream(path / "requests.arrows", REQUESTS)  # takes the lock that keeps other writers out
@@ -301,7 +301,7 @@ def check_free(path: Path, *, force: bool) -> None:
 
 def new_folder(path: Path) -> Path:
     """Make a folder of that name, with a number behind it where it exists; safe against other processes."""
-    _make(path.parent)
+    make_folder(path.parent)
     for n in count(1):
         candidate = path if n == 1 else path.with_name(f"{path.name}-{n}")
         try:
@@ -393,7 +393,8 @@ def _check_usable(path: Path) -> None:
         raise UsageError(f"'{path}' holds something that is no run; name an empty folder.") from None
 
 
-def _make(path: Path) -> None:
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it. Raises UsageError where that cannot be."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

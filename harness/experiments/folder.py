@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import untrusted
+from harness.data.folder import make_folder
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
 from harness.options import respelled
@@ -57,13 +58,6 @@ class ExperimentFolder:
             raise UsageError(f"'{self.file}' has schema {schema}, this bench reads up to {SCHEMA}; use a newer one.")
         return stored
 
-    def make(self) -> None:
-        """Make the folder. Raises UsageError where that cannot be."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"'{self.path}' cannot be made: {error.strerror}.") from None
-
     @contextmanager
     def opened(self) -> Iterator[dict[str, Any] | None]:
         """Give what KIND.json holds, and keep other processes out of the folder while the body runs.
@@ -71,7 +65,7 @@ class ExperimentFolder:
         Raises UsageError, having changed nothing, for a folder of anything else, and where another process writes.
         """
         self.read()
-        self.make()
+        make_folder(self.path)
         with locked(self.path, self.noun):
             yield self.read()
 

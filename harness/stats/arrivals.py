@@ -282,11 +282,7 @@ def _course(operational_time: OperationalTime, end_s: float) -> RateCurve | None
     edges = np.linspace(0.0, end_s, STRETCHES + 1)
     rps = np.diff(np.asarray(operational_time(edges), np.float64)) / np.diff(edges)
     steady = bool(np.ptp(rps) <= 1e-6 * rps.max())
-    return None if steady else RateCurve(end_s=end_s, rps=_short(rps))
-
-
-def _short(values: Floats) -> list[float]:
-    return [float(f"{value:.5g}") for value in values]
+    return None if steady else RateCurve(end_s=end_s, rps=[float(f"{value:.5g}") for value in rps])
 
 
 def _dispersion_of_all(times_s: Floats) -> float:

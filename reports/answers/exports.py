@@ -35,9 +35,10 @@ def _rows(info: CompareAnswer) -> Iterator[Row]:
 def _github(row: Row, info: CompareAnswer) -> dict[str, Any]:
     ends = _ends(row)
     half = {} if ends is None else {"range": f"± {(ends[1] - ends[0]) / 2:.3g}"}
-    pairs = count(row.pairs, "pair")
-    extra = f"base {row.base}, verdict {_verdict(row) or 'not gated'}, {pairs}"
-    name = f"{_benchmark(row, info)}: {row.label}"
+    verdict = row.verdict if isinstance(row, GateRow) else "not gated"
+    extra = f"base {row.base}, verdict {verdict}, {count(row.pairs, 'pair')}"
+    point = f", {wording.where(row.point)}" if row.point else ""
+    name = f"{_workload(info)} on {info.head.system.get('backend', 'unknown')}{point}: {row.label}"
     return {"name": name, "unit": row.unit or "1", "value": row.head, **half, "extra": extra}
 
 
@@ -47,15 +48,6 @@ def _ends(row: Row) -> tuple[float, float] | None:
         return None
     ends = [row.base + pct / 100 if row.scale == "difference" else row.base * (1 + pct / 100) for pct in row.bounds_pct]
     return (ends[0], ends[1]) if all(map(math.isfinite, ends)) else None
-
-
-def _verdict(row: Row) -> str | None:
-    return row.verdict if isinstance(row, GateRow) else None
-
-
-def _benchmark(row: Row, info: CompareAnswer) -> str:
-    point = f", {wording.where(row.point)}" if row.point else ""
-    return f"{_workload(info)} on {info.head.system.get('backend', 'unknown')}{point}"
 
 
 def _workload(info: CompareAnswer) -> str:

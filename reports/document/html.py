@@ -94,15 +94,11 @@ def _grid(trace: Any) -> tuple[list[str], list[tuple[str, ...]], str]:
     )
     cells = np.add.reduceat(np.add.reduceat(z, rows[:-1], axis=0), columns[:-1], axis=1)
     down, across = (
-        [f"{low} to {high}" for low, high in pairwise(map(_cell, np.asarray(a)[places]))]
+        [f"{low} to {high}" for low, high in pairwise(map(_format.number, np.asarray(a, np.float64)[places].tolist()))]
         for a, places in ((trace.y, rows), (trace.x, columns))
     )
     filled = [(y, *(f"{n:,.0f}" for n in row)) for y, row in zip(down, cells, strict=True) if np.any(row)]
     return across, filled, f"the {np.count_nonzero(z):,} cells drawn, counts of neighbouring cells added up"
-
-
-def _cell(value: float) -> str:
-    return _format.number(float(value))
 
 
 def _thinned(series: np.ndarray, most: int) -> np.ndarray:

@@ -113,7 +113,7 @@ def gemms(folder: Path) -> list[Comparison]:
         for row in data.itertuples():
             group = few if row.m <= 64 else many if row.m >= 1024 else None
             if group is not None and row.n * row.k >= 1 << 22:
-                group.add("", row.latency, model.gemm_s(row.m, row.k, row.n) * 1e3)
+                group.add("", row.latency, model._product_s(row.m, row.k, row.n, 1, model._parts["linear"]) * 1e3)
         found += [few, many]
     return found
 

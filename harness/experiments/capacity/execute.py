@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
@@ -240,7 +241,7 @@ def run_search(
         tempfile.TemporaryDirectory() as folder,
     ):
         if make is None and setup.planned.virtual:
-            make = SimulatedTrials(processes)
+            make = partial(_simulated, processes)
         elif make is None:
             assert store.path is not None  # folder_of gives one to every search under the wall clock
             make = Runs(store.path, tell, Path(folder, "probe.json"), display)
@@ -262,15 +263,9 @@ def _first(late: Mapping[float, RunWarning]) -> Iterator[RunWarning]:
         yield replace(late[rate_rps], message=f"at {rate_rps:g} req/s {late[rate_rps].message}")
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedTrials:
-    """Makes trials of a simulator, several at a time."""
-
-    processes: pool.Pool
-
-    def __call__(self, tasks: Iterable[Task]) -> Iterator[Trial]:
-        """As they come."""
-        return (tried for _, tried in self.processes.map(simulated, tasks))
+def _simulated(processes: pool.Pool, tasks: Iterable[Task]) -> Iterator[Trial]:
+    """Make trials of a simulator, several at a time; they come as they end."""
+    return (tried for _, tried in processes.map(simulated, tasks))
 
 
 def _search_goal(setup: Setup, place: int, runner: TrialRunner) -> SearchResult:

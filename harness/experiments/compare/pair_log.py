@@ -26,6 +26,7 @@ from msgspec import structs
 
 from harness.data import host
 from harness.data.codec import encode
+from harness.data.folder import make_folder
 from harness.errors import UsageError
 from harness.experiments.compare.compare_json import ComparedPair
 from harness.experiments.folder import ExperimentFolder
@@ -77,7 +78,7 @@ class PairLog:
         log = cls(out, about)
         if (stored := log._folder.read()) is not None:
             log._take(stored)
-        log._folder.make()
+        make_folder(out)
         log._write()
         return log
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from harness.data.codec import Facts, encode, inner
+from harness.data.codec import Facts, encode
 from harness.errors import UsageError
 from harness.experiments.folder import ExperimentFolder
 from harness.experiments.place.answer import stored_options
@@ -60,9 +60,6 @@ class Store:
 
 def _known(folder: ExperimentFolder, before: dict[str, Any], options: Facts) -> dict[str, Any]:
     """The stored answers by key. Raises UsageError where they are those of another placement."""
-    stored, now = before.get("asked"), inner(options, "asked")
-    if isinstance(stored, dict) and "max_requests" in now and "requests" not in now and "max_requests" not in stored:
-        stored["max_requests"] = stored.pop("requests", None)  # as earlier versions stored it
     folder.check_same(before, options, groups={"asked": "", "versions": "the version of "})
     searched = before.get("searched", {})
     try:

@@ -143,12 +143,8 @@ async def measure_hosts(remote: Remote, schedule: bytes, places: Sequence[str], 
 
     floors = await asyncio.gather(*(one(index) for index in range(len(places))))
     sums = {name: sum(floor[name] for floor in floors) for name in ("streams", "rate_rps", "requests", "failed")}
-    worst: dict[str, Any] = {
-        part: {name: max((f[part][name] for f in floors if f[part][name] is not None), default=None) for name in stats}
-        for part, stats in ((part, floors[0][part]) for part in PARTS)
-    }
     late_s = max((floor["server_late_p99_s"] or 0.0 for floor in floors), default=0.0)
-    return {**worst, **sums, "seconds": seconds, "server_late_p99_s": late_s}
+    return {**_worst(*floors), **sums, "seconds": seconds, "server_late_p99_s": late_s}
 
 
 async def serve(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> None:
@@ -171,12 +167,17 @@ def combined(before: Mapping[str, Any], after: Mapping[str, Any]) -> Floor:
 
     One measurement alone is given as both.
     """
-    larger: dict[str, Any] = {
-        part: FloorError(*(_larger(before[part][name], after[part][name]) for name in ("p50_s", "p99_s")))
-        for part in PARTS
-    }
+    larger: dict[str, Any] = {part: FloorError(**values) for part, values in _worst(before, after).items()}
     facts = {name: before[name] for name in ("streams", "rate_rps", "seconds")}
     return Floor(**larger, **facts, before=dict(before), after=None if after is before else dict(after))
+
+
+def _worst(*floors: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Of each figure the largest that is known."""
+    return {
+        part: {name: max((f[part][name] for f in floors if f[part][name] is not None), default=None) for name in stats}
+        for part, stats in ((part, floors[0][part]) for part in PARTS)
+    }
 
 
 def drawn(load: Load, seconds: float, fill_s: float = FILL_S, seed: int = 0) -> Schedule:
@@ -294,8 +295,3 @@ def _quantiles(values: np.ndarray) -> dict[str, float | None]:
     if not len(values):
         return {"p50_s": None, "p99_s": None}
     return dict(zip(("p50_s", "p99_s"), quantiles(values.copy(), (0.5, 0.99)), strict=True))
-
-
-def _larger(one: float | None, other: float | None) -> float | None:
-    values = [value for value in (one, other) if value is not None]
-    return max(values) if values else None
