@@ -246,7 +246,7 @@ def _client(run: Run) -> Iterator[tuple[str, str]]:
     yield "Answers", ", ".join(_answers(run))
     if follow_ups := total(run.info.client.per_sender, "follow_ups"):
         repeating = total(run.info.client.per_sender, "repeating")
-        whose = "the server's own" if run.info.spec.get("history") == "live" else "a made-up"
+        whose = "a made-up" if run.info.spec.get("history") == "recorded" else "the server's own"
         yield "Histories", f"{repeating:,.0f} of {follow_ups:,.0f} follow-ups repeat {whose} answer"
     if len(_values(run, "address")) > 1:
         yield "Addresses", _counted(run, "address")

@@ -45,6 +45,8 @@ class Plan:
     slo: Slo
     backend: Backend | Simulator
     schedule: Schedule
+    history: str = "live"
+    """What follow-ups repeat, as `--history` has it."""
 
     @property
     def virtual(self) -> bool:
@@ -122,14 +124,9 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     objective = _measurable(spec, loaded, backend)
     spec = _with_limits(spec, loaded, virtual=isinstance(backend, Simulator))
     _check_size(spec, loaded)
-    recorded = remote is not None and isinstance(loaded.content, RecordedContent)
-    if recorded and spec.history not in (None, "recorded"):
-        raise UsageError(
-            f"--history {spec.history} does not go with --content recorded: its prompts are sent as they are."
-        )
-    spec = replace(spec, history=spec.history or ("recorded" if recorded else "live"))
+    history = _history(spec, loaded, backend)
     schedule = Schedule.draw(
-        loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration, live=spec.history == "live"
+        loaded.workload, seed=spec.seed, requests=spec.requests, duration_s=spec.duration, live=history == "live"
     )
     if spec.max_in_flight is not None and isinstance(backend, Simulator):
         _, parents = links(schedule.table)
@@ -152,7 +149,17 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
             f"({repeats[:12]}); the trace, the preset or bench itself has changed since."
         )
     filled = _anywhere(replace(spec, slo=str(objective) or None, backend=_spelled(spec.backend, backend)))
-    return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule)
+    return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule, history)
+
+
+def _history(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> str:
+    """What follow-ups repeat. Raises UsageError for recorded prompts, which hold their own history."""
+    recorded = isinstance(backend, Remote) and isinstance(loaded.content, RecordedContent)
+    if recorded and spec.history not in (None, "recorded"):
+        raise UsageError(
+            f"--history {spec.history} does not go with --content recorded: its prompts are sent as they are."
+        )
+    return spec.history or ("recorded" if recorded else "live")
 
 
 def _measurable(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> Slo:

@@ -188,7 +188,7 @@ def test_what_a_host_sends_is_data() -> None:
     """A host that was broken into could run commands on the machine that controls the run."""
     answer = Answer(how="complete", data=[b"x"], read_s=array("d", [1.5]))
     request = Request(1, 0.0, 5, 4, session=3, tag="a", slo_ttft_s=0.5)
-    message = from_sender(data_frame(Arrived.of(request, answer))[4:])
+    message = from_sender(data_frame(Arrived.of(request, None, answer))[4:])
     crash = from_sender(data_frame(Ready(Crashed.of("it broke", "line 1")))[4:])
 
     assert isinstance(message, Arrived) and isinstance(crash, Ready)

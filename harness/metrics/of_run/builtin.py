@@ -97,7 +97,8 @@ def working_set(run: RunTables) -> Floats:
     for _, prompts in windows:
         blocks: dict[int, list[np.ndarray]] = {}  # by their tokens
         for prompt in prompts:
-            blocks.setdefault(prompt.block_tokens, []).append(prompt.blocks)
+            of_prompt = prompt.blocks[: -(-prompt.tokens // prompt.block_tokens)]  # without those of its answer
+            blocks.setdefault(prompt.block_tokens, []).append(of_prompt)
         window_tokens.append(sum(size * float(len(np.unique(np.concatenate(ids)))) for size, ids in blocks.items()))
     return np.array(window_tokens[:-1] or window_tokens)
 

@@ -60,7 +60,7 @@ class RemoteRun:
         """Send everything. Raises UsageError or BackendError where the server cannot be reached or used."""
         content = self.plan.loaded.content
         self.live.waits_for = "the server to say what it can do"
-        history = self.plan.spec.history if self.plan.schedule.has_follow_ups else "lengths"
+        history = self.plan.history if self.plan.schedule.has_follow_ups else "lengths"
         await self.backend.open(content, self.shared, history)
         try:
             notes = self.backend.describe().get("notes")
