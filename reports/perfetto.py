@@ -124,16 +124,11 @@ def _other(run: Run, shown: Shown) -> dict[str, str]:
 def _names(shown: Shown) -> Iterator[Event]:
     """What the tracks of the client, the replicas, their states and the router are called."""
     yield _name(CLIENT, 1, "process_name", "client: requests")
-    yield _name(CLIENT, 1, "process_labels", shown.note.replace(",", ""), "labels")
     yield _name(CLIENT, 1, "process_sort_index", 0, "sort_index")
-    backend = shown.run.info.backend
-    labels = ", ".join(clean(backend[key], 60) for key in ("model", "hardware", "policy") if backend.get(key))
     for replica in _replicas(shown):
         pid = FIRST_REPLICA + replica
         yield _name(pid, 1, "process_name", f"replica {replica}")
         yield _name(pid, 1, "process_sort_index", pid, "sort_index")
-        if labels:
-            yield _name(pid, 1, "process_labels", labels, "labels")
         for lane in range(_lanes(_of(shown, replica)).max(initial=0) + 1):
             yield _name(pid, lane + 1, "thread_name", "batches" if lane == 0 else f"batches, {lane + 1}")
     if shown.steps is None and shown.run.server_metrics is not None:

@@ -25,22 +25,20 @@ class PastFutureAdmission(Checked):
     """Past-Future admission: guesses the rest of every answer from those that ended, and admits what the peak allows.
 
     One fresh guess a step would be repeated until a lucky one admits the request; so the highest peak of several
-    guesses counts, or each sequence keeps its guess until it has outlived it.
+    guesses counts.
 
     The peak must fit all memory but the share `reserve`, in each of `samples` guesses.
 
     A guess is a length among the last `window` answers, longer than what is out already; where there is none it is
-    `max_new_tokens`, the longest answer that can be requested. With `sticky` a sequence is guessed once.
+    `max_new_tokens`, the longest answer that can be requested.
     """
 
     samples: AtLeastOne = 4
     reserve: PartialShare = 0.05
     window: AtLeastOne = 1000
     max_new_tokens: AtLeastOne = 2048
-    sticky: bool = False
     _recent: deque[int] = field(default_factory=deque, init=False, repr=False, compare=False)
     _sorted: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
-    _guessed: dict[Sequence, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def decision_is_stable(self) -> bool:
@@ -60,8 +58,6 @@ class PastFutureAdmission(Checked):
         share = 1 - self.reserve
         if sum([held_tokens(s) for s in running]) > capacity_tokens(replica) * share:
             return False  # whatever is guessed
-        if self.sticky:
-            return peak_fits(replica, self._kept(running, chance), share)
         # tokens still to come are guessed from the answers that were longer
         return all(
             peak_fits(
@@ -78,15 +74,6 @@ class PastFutureAdmission(Checked):
         if not longer:
             return self.max_new_tokens
         return min(self._sorted[first + int(chance() * longer)], self.max_new_tokens)
-
-    def _kept(self, running: list[Sequence], chance: Callable[[], float]) -> list[tuple[int, int]]:
-        """The futures of all under the guess that each keeps until it has outlived it."""
-        previous = self._guessed
-        self._guessed = guessed = {}
-        for seq in running:
-            length = previous.get(seq, 0)
-            guessed[seq] = length if length > seq.emitted else self._length(seq.emitted, chance)
-        return [(held_tokens(s), max(1, length - s.emitted)) for s, length in guessed.items()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,9 +167,8 @@ ALL: tuple[Callable[[], Found], ...] = (
 
 
 @click.command("doctor", short_help="Check this machine and the installation.")
-@click.option("--no-engine", is_flag=True, help="Skip the smoke run of the built-in engine.")
 @formats
-def command(no_engine: bool, form: str) -> int:
+def command(form: str) -> int:
     """Check packages, simulator core, cores, load, timer, arrival timestamps, disk, BLAS and the built-in engine.
 
     Exit code 0 if this machine is ready to run benchmarks, else 3.
@@ -179,8 +178,6 @@ def command(no_engine: bool, form: str) -> int:
     failed = 0
     rows = []
     for check in ALL:
-        if no_engine and check is engine:
-            continue
         finding = check()
         failed += finding.state == "FAIL"
         rows.append(asdict(finding))

@@ -11,7 +11,6 @@ from harness.errors import UsageError
 from harness.experiments.fit.fit_json import FitAnswer
 
 OWN = {
-    "--steps": ("gaps",),
     "--requests": ("backend",),
     "--url": ("users", "most_tokens", "wait"),
     "--latency fit6": ("model", "hardware", "tp"),
@@ -59,17 +58,13 @@ def _users(value: object, name: str) -> tuple[int, ...]:
 @click.option("--hardware", default="a100-80g", show_default=True, metavar="NAME", help="fit6: GPU it ran on.")
 @click.option("--tp", type=COUNT, default=1, show_default=True, metavar="N", help="fit6: number of GPUs.")
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Fix a known constant. Repeatable.")
-@click.option("--holdout", type=float, default=0.2, show_default=True, metavar="SHARE",
-              help="Share of rows held out to score the fit.")  # fmt: skip
-@click.option("--gaps/--no-gaps", default=True, show_default=True,
-              help="Attribute the time between steps of a busy run to the steps.")  # fmt: skip
 @click.option("--seed", type=SEED, default=1, show_default=True, metavar="N", help="Random seed of the held-out rows.")
 @formats
 def command(form: str, **given: Any) -> int:
     """Fit a latency model for the simulator.
 
-    Part of the rows is held out to score the fit. Each constant is reported with its 95 % interval; a constant that the
-    rows cannot identify is an error.
+    A fifth of the rows is held out to score the fit. Each constant is reported with its 95 % interval; a constant that
+    the rows cannot identify is an error.
     """
     from harness.cli import _terminal
 
@@ -80,7 +75,7 @@ def command(form: str, **given: Any) -> int:
 def _answer(
     *, steps: tuple[str, ...], requests: tuple[str, ...], url: str | None, users: tuple[int, ...], most_tokens: int,
     wait: float | None, backend: str, latency: str, out: str | None, model: str, hardware: str, tp: int,
-    fix: tuple[str, ...], holdout: float, gaps: bool, seed: int,
+    fix: tuple[str, ...], seed: int,
 ) -> FitAnswer:  # fmt: skip
     from pathlib import Path
 
@@ -92,7 +87,7 @@ def _answer(
     from harness.runner.remote.run import await_servers
     from harness.spec import parse
 
-    query = FitOptions(latency, System(model, hardware, tp), _fixed(fix), holdout, seed, gaps)
+    query = FitOptions(latency, System(model, hardware, tp), _fixed(fix), seed)
     path = None if out is None else Path(out)
     if path is not None and path.suffix != ".toml":
         raise UsageError(f"--out must name a .toml file, got '{out}'.")

@@ -143,9 +143,9 @@ def test_exit_code_says_whether_a_run_can_begin(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A script that sets up a machine would go on although the engine is broken."""
-    assert 0 == main(["doctor", "--no-engine"])
+    assert 0 == main(["doctor"])
     assert "Next: bench run" in capsys.readouterr().out
 
     _no_package(monkeypatch)
-    assert 3 == main(["doctor", "--no-engine"])
+    assert 3 == main(["doctor"])
     assert "pip install ." in capsys.readouterr().out

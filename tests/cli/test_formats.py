@@ -44,7 +44,7 @@ LINES = [
     "validate --backend sim --against run",
     "list policies",
     "explain tpot",
-    "doctor --no-engine",
+    "doctor",
 ]
 SILENT = {"serve", "sender", "init", "quick"}
 """Commands without a result of their own: a server, one that sends for a run, one that writes a file, and one that

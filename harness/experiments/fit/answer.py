@@ -27,24 +27,25 @@ from harness.experiments.fit.solve import sample, scores, split
 from harness.experiments.fit.steps import Rows, read
 from harness.spec import parse
 
+HOLDOUT = 0.2
+"""The share of the rows that the fit does not see."""
+
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """The options of a fit: `holdout` is the share of rows held out from it."""
+    """The options of a fit."""
 
     latency: str = "mixed"
     system: System = dataclasses.field(default_factory=System)
     fixed: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    holdout: float = 0.2
     seed: int = 1
-    gaps: bool = True
 
 
 def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = None) -> FitAnswer:
     """The answer of a fit to step logs; the model goes to the file `out`."""
     check(options.latency, options.fixed)
-    rows = read(paths, gaps=options.gaps)
-    seen, unseen = split(rows, options.holdout, options.seed)
+    rows = read(paths)
+    seen, unseen = split(rows, HOLDOUT, options.seed)
     fitted = fit(options.latency, sample(seen, options.seed), options.system, options.fixed)
     notes = _notes(paths, seen, unseen, options.seed)
     if options.latency == "fit6":
@@ -59,7 +60,7 @@ def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = Non
 def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: Path | None = None) -> FitAnswer:
     """The answer of a fit to results of requests, through the simulator that `backend` describes."""
     runs = requests.read(paths)
-    masks = requests.split(runs, options.holdout, options.seed)
+    masks = requests.split(runs, HOLDOUT, options.seed)
     simulator = parse(backend)
     constants, spread, memory = fit_with_kv(options.latency, runs, masks, simulator, options.fixed)
     if memory is not None and memory.tokens is not None:
@@ -86,7 +87,7 @@ def from_endpoint(
     fixed = {name: value for name, value in options.fixed.items() if name != "front_end_s"}
     check(options.latency, fixed)
     rows = probing.rows(backend, probe, options.seed, say)
-    seen, unseen = split(rows, options.holdout, options.seed)
+    seen, unseen = split(rows, HOLDOUT, options.seed)
     front_s = options.fixed.get("front_end_s")
     front_s = probing.front_end_s(seen) if front_s is None else front_s
     steps = replace(seen, seconds=np.maximum(seen.seconds - front_s * (seen.tokens > 0), 1e-6))
@@ -138,7 +139,7 @@ def _answer(
         latency=options.latency,
         system=dataclasses.asdict(options.system),
         seed=options.seed,
-        holdout=options.holdout,
+        holdout=HOLDOUT,
         rows=counts.seen + counts.unseen,
         left_out_rows=counts.left_out,
         seen_rows=counts.seen,

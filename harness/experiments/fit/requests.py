@@ -327,8 +327,6 @@ def scores(
 
 def split(runs: Sequence[Measured], share: float, seed: int) -> list[np.ndarray]:
     """What the fit may see of each run: of several runs whole ones are held out, of one run its last requests."""
-    if not 0 < share < 1:
-        raise UsageError(f"--holdout must be a share between 0 and 1, got {share:g}.")
     if len(runs) == 1:
         return [np.arange(len(runs[0])) < round((1 - share) * len(runs[0]))]
     held = np.random.default_rng(seed).permutation(len(runs))[: max(1, round(share * len(runs)))]

@@ -130,8 +130,6 @@ def identify(names: Sequence[str], matrix: np.ndarray) -> None:
 
 def split(rows: Rows, share: float, seed: int) -> tuple[Rows, Rows]:
     """(seen, unseen) rows: a `share` of the blocks of neighbouring rows is held out, drawn with `seed`."""
-    if not 0 < share < 1:
-        raise UsageError(f"--holdout must be a share between 0 and 1, got {share:g}.")
     block = BLOCK if len(rows) >= 10 * BLOCK else 1
     count = -(-len(rows) // block)
     held = np.random.default_rng(seed).permutation(count)[: max(1, round(share * count))]

@@ -83,34 +83,33 @@ def _made(columns: Sequence[np.ndarray], left_out: int = 0) -> Rows:
     return Rows(tokens, seqs, context, pairs, seconds, left_out)
 
 
-def read(paths: Iterable[str | Path], *, gaps: bool = True) -> Rows:
+def read(paths: Iterable[str | Path]) -> Rows:
     """The rows of run folders and of tables (parquet or CSV). Raises UsageError for what holds no steps.
 
-    With `gaps` a step of a run lasts until the next one while sequences run: simulated steps follow at once.
+    A step of a run lasts until the next one while sequences run: simulated steps follow at once.
     """
-    rows = joined(_rows_of(Path(path), gaps) for path in paths)
+    rows = joined(_rows_of(Path(path)) for path in paths)
     if not len(rows):
         raise UsageError("No step can be fitted: every row is empty or takes no time.")
     return rows
 
 
-def _rows_of(path: Path, gaps: bool) -> Rows:
+def _rows_of(path: Path) -> Rows:
     if not path.is_dir():
         return _usable(*_imported(table(path), path))
     from harness.experiments import imports
 
-    return joined(_of_run(run, gaps) for run in imports.open(path))
+    return joined(_of_run(run) for run in imports.open(path))
 
 
-def _of_run(run: Run, gaps: bool) -> Rows:
+def _of_run(run: Run) -> Rows:
     if run.steps is None or not run.steps.num_rows:
         raise UsageError(f"'{run.path}' has no steps table; its backend logs none, or log_steps=false was given.")
     steps = run.steps.sort_by([("replica", "ascending"), ("start_s", "ascending")])
     columns = {name: steps[name].to_numpy() for name in steps.column_names}
     tokens, seqs = columns["prefill_tokens"], columns["decode_seqs"]
     pairs = pairs_of_run(columns, run.requests)
-    seconds = _until_next(columns, run.requests) if gaps else columns["end_s"] - columns["start_s"]
-    return _usable(tokens, seqs, columns["context_tokens"], pairs, seconds)
+    return _usable(tokens, seqs, columns["context_tokens"], pairs, _until_next(columns, run.requests))
 
 
 def _until_next(columns: Mapping[str, np.ndarray], requests: pa.Table) -> np.ndarray:
