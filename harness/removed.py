@@ -33,6 +33,7 @@ REMOVED = {
     ("figure", "slo_plane"): "'bench slo RUN --slo A --slo B' scores the run under each SLO",
     ("figure", "slo_scale_rates"): "'bench slo RUN --scale 0.25:4' scales the SLO of each run",
     ("figure", "cluster"): "'bench report RUN --format perfetto' shows roles, states and migrations of every replica",
+    ("figure", "agents_share"): "the table of trials of 'bench agents' has the share within each bound by agents",
     ("figure", "placed"): "the tables of the page of 'bench place' have each placement with its value and interval",
     ("figure", "gantt"): "'bench report RUN --format perfetto' shows single requests, phase by phase",
     ("figure", "latency_tail"): "'--figure latency_cdf' has the distribution, and the table of the run p99 and maximum",

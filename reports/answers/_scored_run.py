@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
-from harness.experiments.rescore.slo_json import Groups, ScaleScore, ScoredRun, SloAnswer, SloScore
+from harness.experiments.rescore.slo_json import Groups, ScoredRun, SloAnswer, SloScore
 from harness.metrics.measure import headline
 from harness.validity.remote import undecided
 from reports import _format
 from reports._format import clean, number, percent, share
-from reports.document import Block, Figure, Table
+from reports.document import Block, Table
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    pass
 
 TOOLS = 5
 """Columns of other tools side by side."""
@@ -49,17 +48,13 @@ SAME = 5e-5
 """Relative differences between definitions below this are shown as 0."""
 
 
-def of_run(run: ScoredRun, info: SloAnswer, place: int) -> Iterator[Block]:
+def of_run(run: ScoredRun, info: SloAnswer) -> Iterator[Block]:
     """The tables of one run, the first of which names it."""
     yield _measured(run, info)
     if not run.measured:
         return
     yield from (text for name, text in LACKS.items() if name in run.missing)
     yield _scores(run, info)
-    for i, slo in enumerate(run.slos):
-        if slo.scale is not None and slo.scale.factors:
-            title = f"Attainment against the scale of {clean(slo.text, 60)}"
-            yield Figure(f"scale-{place}-{i}", title, partial(_drawn_scale, slo.scale, run.goals))
     reached = [
         (clean(slo.text), name, "at no scale" if at is None else number(at))
         for slo in run.slos if slo.scale is not None
@@ -246,9 +241,3 @@ def _quantity(key: str, value: float | None, row: Sequence[float | None]) -> str
 
 def _relative(value: float | None) -> str:
     return "" if value is None else "0" if value < SAME else f"{value * 100:.2g}%"
-
-
-def _drawn_scale(found: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
-    from reports.figures import scale  # heavy
-
-    return scale.of_answer(found, goals)

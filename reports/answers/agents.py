@@ -13,7 +13,7 @@ from reports import _format, _system
 from reports._format import clean
 from reports._system import flat, versions
 from reports.answers.capacity import of_runs
-from reports.document import Document, Finding, Notice, Section, Table, figures_of, notices
+from reports.document import Document, Finding, Notice, Section, Table, notices
 
 MORE = "A wider --tolerance, or more --max-requests or --budget, with the same --out."
 RESUME = "Rerun the command with the same --out to resume; without --out it starts again."
@@ -35,8 +35,8 @@ _DEFINITIONS = (
 )
 
 
-def document(info: AgentsAnswer, path: Path | None = None) -> Document:
-    """The report of a search for agents; with `path` that of a page, with figures."""
+def document(info: AgentsAnswer, path: Path | None = None) -> Document:  # noqa: ARG001  # it has no figures
+    """The report of a search for agents."""
     finished = info.state == "finished"
     states = [answer.state for answer in info.answers]
     mark = {"running": "NOT FINISHED", "interrupted": "INTERRUPTED"}.get(info.state or "", "")
@@ -47,7 +47,6 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
         system = f"{clean(model, 60)} on {clean(hardware, 60)}"
     else:
         system = _system.system(info.backend, {}) or clean(info.spec.get("backend") or "a server", 120)
-    figures = () if path is None else tuple(figures_of("agents", info))
     return Document(
         title=f"Agents on {system}",
         subtitle=f"Agents replay sessions of {clean(info.workload, 60)}, one after the other",
@@ -62,7 +61,6 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:
         warnings=tuple(_warnings(info)),
         sections=(
             Section("tiers", "Agents at each tier", (_tiers(info),)),
-            *((Section("figures", "Figures", figures),) if figures else ()),
             Section("trials", "Trials", (_trials(info),)),
         ),
         used=(*flat(info.spec), *versions(info.versions)),

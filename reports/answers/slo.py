@@ -139,7 +139,7 @@ def _sections(info: SloAnswer) -> Iterator[Section]:
     detailed = runs if len(runs) <= APART else []
     for place, run in enumerate(detailed):
         title = "Scores" if len(runs) == 1 else clean(run.path, 60)
-        yield Section(f"run-{place}", title, tuple(of_run(run, info, place)))
+        yield Section(f"run-{place}", title, tuple(of_run(run, info)))
     yield from _together(info)
     if not detailed:
         yield Section("runs", "Runs", (*_overview(runs, info), *_left_out(runs)))

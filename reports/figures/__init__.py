@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
-Subject = Literal["run", "study", "compare", "trend", "validate", "agents"]
+Subject = Literal["run", "study", "compare", "trend", "validate"]
 """What figures are made of: a `harness.data.folder.Run`, a `reports.study.Study` (systems over the rate, from sweeps,
 searches or several runs), a `reports.comparison.Comparison`, a `TrendAnswer` with the runs of each series to draw, one
 comparison of `bench validate --against` (its name, pairs, errors and targets), or the answer of `bench agents`."""
@@ -73,7 +73,6 @@ FIGURES = (
     Figure("cdf_difference", "compare", "pairs", "Latency of the requests on both sides", "compare"),
     Figure("trend", "trend", "series", "Judged metrics, night by night", "history"),
     Figure("real_plane", "validate", "figures", "Simulated against measured", "compare"),
-    Figure("agents_share", "agents", "figures", "Requests within each bound, by agents", "search"),
 )
 
 

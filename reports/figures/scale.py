@@ -4,41 +4,19 @@ The curves that DistServe (OSDI 2024, figures 8 and 9) draws from many runs; the
 missed to met is the greatest of its value / bound, so one stored run gives a whole curve exactly.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, cycle
-from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.experiments.rescore.objectives import curve
-from harness.experiments.rescore.slo_json import ScaleScore
 from reports import _data, _format
 from reports._format import in_figure
 from reports.figures import style
 
 UNKNOWN = "The bounds of the SLO are on times that are unknown in this run, so there is no attainment to draw."
-FEW = "A picture needs two scales or more; the table has the requested one."
 _GRID = 241
-
-
-def _curves(
-    factors: np.ndarray, joint: Any, bounds: Mapping[str, Any], goals: Iterable[float], of: str,
-    within: str = style.WITHIN,
-) -> go.Figure:  # fmt: skip
-    """Shares over the scale of all bounds, of each one alone where there are several, and the goals."""
-    drawn = style.new()
-    single = {f"{name} only": shares for name, shares in bounds.items()} if len(bounds) > 1 else {}
-    styles = chain([style.ALL], cycle(style.BOUNDS))
-    for (name, shares), look in zip({"all bounds": joint, **single}.items(), styles, strict=False):
-        percent = np.array(shares, np.float64) * 100
-        # a curve has hundreds of points: a few markers are enough to tell it from the others
-        few = {"maxdisplayed": style.MARKED}
-        style.curve(drawn, factors, percent, in_figure(name), look, style.OF_SCALE, marker=few)
-    style.axes(drawn, style.log_axis(f"SLO scale (1 = the {of})", factors), style.share_axis(within))
-    style.goals(drawn, goals)
-    return drawn
 
 
 def slo_scale(run: Run) -> go.Figure | str:
@@ -60,7 +38,16 @@ def slo_scale(run: Run) -> go.Figure | str:
     scaled = curve(seen, slo, factors.tolist(), scored)
     names = {bound: _data.bound_label(bound.metric, tag=bound.tag) for bound in scaled.bounds}
     single = {names[bound]: shares for bound, shares in scaled.bounds.items()}
-    drawn = _curves(factors, scaled.attainment, single, [slo.goal], "SLO of this run")
+    drawn = style.new()
+    alone = {f"{name} only": shares for name, shares in single.items()} if len(single) > 1 else {}
+    curves = {"all bounds": scaled.attainment, **alone}
+    for (name, shares), look in zip(curves.items(), chain([style.ALL], cycle(style.BOUNDS)), strict=False):
+        # a curve has hundreds of points: a few markers are enough to tell it from the others
+        few = {"maxdisplayed": style.MARKED}
+        percent = np.array(shares, np.float64) * 100
+        style.curve(drawn, factors, percent, in_figure(name), look, style.OF_SCALE, marker=few)
+    style.axes(drawn, style.log_axis("SLO scale (1 = the SLO of this run)", factors), style.share_axis(style.WITHIN))
+    style.level(drawn, slo.goal * 100, f"goal {slo.goal * 100:g}%")
     style.upright(drawn, 1.0, "SLO of this run", 1)
     reached = f"at no scale: {np.sum(~np.isfinite(unscaled.ratio)):,} of {len(unscaled.ratio):,} requests failed"
     if cross is not None:
@@ -71,16 +58,3 @@ def slo_scale(run: Run) -> go.Figure | str:
     met = _format.share(float(np.mean(unscaled.ratio <= 1.0)), slo.goal)
     values = {"Met the SLO of this run": [met], f"{slo.goal * 100:g}% meet it": [reached]}
     return style.done(drawn, style.finding(values))
-
-
-def of_answer(answer: ScaleScore, goals: Sequence[float]) -> go.Figure | str:
-    """Attainment of an objective of `bench slo` at the scales requested."""
-    if len(answer.factors) < 2:
-        return FEW
-    drawn = _curves(
-        np.array(answer.factors), answer.attainment, answer.bounds, goals, "objective", "requests within (%)"
-    )
-    return style.done(drawn, style.finding({
-        f"{goal * 100:g}% within": ["at no scale" if factor is None else f"from scale {_format.number(factor)} on"]
-        for goal, factor in zip(goals, answer.crossings, strict=True)
-    }))  # fmt: skip

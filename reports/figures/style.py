@@ -70,8 +70,6 @@ _FEW = 3
 _EACH = 12
 """Whole numbers up to which each gets a tick."""
 
-_HIGH = 60.0
-"""Percent above which the least share has to be for the axis of shares to begin further up."""
 
 _FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", "size": 13, "color": "#1b1f24"}
 _AXIS = {
@@ -219,13 +217,9 @@ def _even(low: float, high: float) -> list[float]:
     return [round(i * step, 12) for i in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)]
 
 
-def share_axis(title: str, values: Iterable[float] = ()) -> dict[str, Any]:
-    """The axis of shares in percent: from 0, or from nearer where all `values` are high, which the title then says."""
-    least = min((value for value in values if np.isfinite(value)), default=0.0)
-    if least <= _HIGH:
-        return axis(title, range=[-2, 104])
-    start = 10.0 * np.floor((least - 3.0) / 10.0)
-    return axis(f"{title.removesuffix(')')}, from {start:g})", range=[float(start), 100 + 0.04 * (100 - start)])
+def share_axis(title: str) -> dict[str, Any]:
+    """The axis of shares in percent."""
+    return axis(title, range=[-2, 104])
 
 
 def whole(most: int) -> dict[str, Any]:
@@ -319,12 +313,6 @@ def level(figure: go.Figure, y: float, text: str = "", row: int = 1) -> None:
     if text:
         y_pos = float(np.log10(y)) if scale.type == "log" else y  # of which plotly takes the logarithm for notes alone
         label(figure, 0, y_pos, text, row, xref=parts["xref"], yref=data["yref"])
-
-
-def goals(figure: go.Figure, shares: Iterable[float], row: int = 1) -> None:
-    """A level at each goal, on an axis of percent."""
-    for goal in shares:
-        level(figure, goal * 100, f"goal {goal * 100:g}%", row)
 
 
 def upright(

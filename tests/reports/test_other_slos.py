@@ -37,7 +37,7 @@ def test_answers_of_slo_have_a_page(stored: Path, tmp_path: Path, content_of: Ca
     one = pages.page(answer(sources(path), options), tmp_path / "slo.json")
     many = pages.page(answer(sources(stored), RescoreOptions(objectives=(read("ttft=0.3"),))), tmp_path / "slo.json")
 
-    assert ["scale-0-0", "scale-0-1"] == [figure["key"] for figure in content_of(one)["figures"]]
+    assert "every bound times the scale" in one
     assert ["attainment_rate"] == [figure["key"] for figure in content_of(many)["figures"]]
     assert "by prompt" in one
     assert "rate=3.5/seed-1" in many
