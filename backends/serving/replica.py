@@ -589,6 +589,22 @@ class Replica:
         """Put the next `tokens` tokens of an admitted prompt into the batch."""
         batch.prefills.append((seq, tokens))
 
+    def run_chunks(self, batch: Batch, left: int) -> int:
+        """Go on with the prompts that have begun, as far as `left` tokens reach; returns how many are left."""
+        for seq in self.prefilling:
+            tokens = min(seq.need(), left)
+            if tokens:
+                self.run(batch, seq, tokens)
+                left -= tokens
+        return left
+
+    def admit_chunks(self, batch: Batch, left: int, max_seqs: int) -> None:
+        """Begin the prompts that wait, as far as `left` tokens reach, with at most `max_seqs` running sequences."""
+        while left and self.waiting and self.running < max_seqs and self.admissible():
+            tokens = min(self.waiting[0].need(), left)
+            self.admit(batch, tokens)
+            left -= tokens
+
     def decode(self, batch: Batch, rows: int | None = None, keep: int = 0) -> None:
         """Put one token of every decoding sequence into the batch, and drafts up to `rows` tokens in all.
 

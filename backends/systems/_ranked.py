@@ -52,12 +52,7 @@ class Seats:
         preempted = len(batch.preempted)
         if replica.decoding.members:
             replica.decode(batch, self.budget)
-        budget_left = self.budget - batch.decode_seqs
-        for seq in replica.prefilling:
-            tokens = min(seq.need(), budget_left)
-            if tokens:
-                replica.run(batch, seq, tokens)
-                budget_left -= tokens
+        budget_left = replica.run_chunks(batch, self.budget - batch.decode_seqs)
         if len(batch.preempted) > preempted:
             return
         while budget_left and replica.waiting and self._free(replica) and replica.admissible():

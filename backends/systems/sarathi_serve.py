@@ -56,19 +56,9 @@ class ChunkOnlyPolicy(Checked):
         batch.repeats = not batch.preempted and (tried or not (replica.prefilling or replica.waiting))
 
     def _prompts(self, replica: Replica, batch: Batch) -> bool:
-        budget_left = self.budget
-        for seq in replica.prefilling:
-            if budget_left == 0:
-                break
-            tokens = min(seq.need(), budget_left)
-            replica.run(batch, seq, tokens)
-            budget_left -= tokens
-        if batch.prefills:
-            return True
-        while budget_left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
-            tokens = min(replica.waiting[0].need(), budget_left)
-            replica.admit(batch, tokens)
-            budget_left -= tokens
+        left = replica.run_chunks(batch, self.budget)
+        if not batch.prefills:
+            replica.admit_chunks(batch, left, self.max_seqs)
         return bool(batch.prefills)
 
 

@@ -195,10 +195,6 @@ class OneRun:
 
         return rendered.run_path(self.load(), ending)
 
-    def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one run it is always one file
-        """Itself."""
-        return [self]
-
 
 @dataclass(frozen=True, slots=True)
 class OneAnswer:
@@ -235,10 +231,6 @@ class OneAnswer:
 
         return rendered.answer_path(self.path, ending)
 
-    def split(self, form: str) -> Sequence[Subject]:  # noqa: ARG002  # of one answer it is always one file
-        """Itself."""
-        return [self]
-
 
 @dataclass(frozen=True, slots=True)
 class Several:
@@ -260,14 +252,14 @@ class Several:
             home = self.beside("html").parent
             document = reported.together(stored, runs, home)
             return _drawn(document, name, home, look)
-        return _joined(name, [str(part.form(name, look)) for part in self._parts()])
+        return _joined(name, [str(part.form(name, look)) for part in self.parts()])
 
     def show(self, form: str) -> None:
         """Print all, one after the other; of tables the heads once."""
         if form.partition(":")[0] == "csv":
             _terminal.say(str(self.form(form, Look())).rstrip("\n"))
             return
-        for part in self._parts():
+        for part in self.parts():
             part.show(form)
 
     def beside(self, ending: str) -> Path:
@@ -276,11 +268,8 @@ class Several:
 
         return Path(f"{HERE}.{ending}") if self.home is None else rendered.answer_path(self.home, ending)
 
-    def split(self, form: str) -> Sequence[Subject]:
-        """Itself; what a form has no common file for, one by one."""
-        return self._parts() if form.partition(":")[0] in APART else [self]
-
-    def _parts(self) -> list[Subject]:
+    def parts(self) -> list[Subject]:
+        """Each by itself."""
         return [
             *(replace(answer, whole=False) for answer in self.answers),
             *(replace(run, whole=False) for run in self.runs),
@@ -289,6 +278,11 @@ class Several:
 
 Subject: TypeAlias = OneRun | OneAnswer | Several
 """What is reported. `whole`: it is the only subject, not one of several; `default`: its forms without --format."""
+
+
+def split(subject: Subject, form: str) -> list[Subject]:
+    """The subject itself; several for which a form has no common file one by one."""
+    return subject.parts() if isinstance(subject, Several) and form.partition(":")[0] in APART else [subject]
 
 
 def of(paths: Sequence[str]) -> Subject:

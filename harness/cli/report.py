@@ -68,7 +68,7 @@ def command(
     options = _report.report_options(forms, out, show=open, sections=sections, figure=figure)
     subject = _report.of(runs)
     for form in options.forms or subject.default:
-        for part in subject.split(form):
+        for part in _report.split(subject, form):
             if options.prints(form):
                 part.show(form)
                 continue

@@ -95,16 +95,8 @@ class Sglang:
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """The prompt that is begun, then waiting ones, as far as a chunk reaches; without any, all decodes."""
-        left = self.chunk
-        for seq in replica.prefilling:
-            tokens = min(seq.need(), left)
-            if tokens:
-                replica.run(batch, seq, tokens)
-                left -= tokens
-        while left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
-            tokens = min(replica.waiting[0].need(), left)
-            replica.admit(batch, tokens)
-            left -= tokens
+        left = replica.run_chunks(batch, self.chunk)
+        replica.admit_chunks(batch, left, self.max_seqs)
         if not batch.prefills and replica.decoding.members:
             replica.decode(batch)
             batch.repeats = not batch.preempted
@@ -154,10 +146,7 @@ class Sarathi:
                 left -= tokens
         if batch.preempted:
             return
-        while left and replica.waiting and replica.running < self.max_seqs and replica.admissible():
-            tokens = min(replica.waiting[0].need(), left)
-            replica.admit(batch, tokens)
-            left -= tokens
+        replica.admit_chunks(batch, left, self.max_seqs)
         batch.repeats = True
 
     def _below_budget(self, computed: int) -> int:
