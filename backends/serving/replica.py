@@ -605,6 +605,16 @@ class Replica:
             self.admit(batch, tokens)
             left -= tokens
 
+    def admit_whole(self, batch: Batch, most_tokens: int, most: int) -> None:
+        """Begin the prompts that wait, whole: at most `most` of at most `most_tokens` tokens; a longer one alone."""
+        tokens = 0
+        while self.waiting and len(batch.prefills) < most and self.admissible():
+            need = self.waiting[0].need()
+            if tokens and tokens + need > most_tokens:
+                return
+            self.admit(batch, need)
+            tokens += need
+
     def decode(self, batch: Batch, rows: int | None = None, keep: int = 0) -> None:
         """Put one token of every decoding sequence into the batch, and drafts up to `rows` tokens in all.
 

@@ -81,15 +81,8 @@ class DistservePrefillPolicy(Checked):
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Prompts in order of arrival; on a replica that is no prefill replica decodes follow when none waits."""
-        tokens = 0
-        waiting = replica.waiting
-        while waiting and len(batch.prefills) < self.max_seqs and replica.admissible():
-            need = waiting[0].need()
-            if tokens and tokens + need > self.max_batched_tokens:
-                break
-            replica.admit(batch, need)
-            tokens += need
-        if not tokens and replica.decoding.members:
+        replica.admit_whole(batch, self.max_batched_tokens, self.max_seqs)
+        if not batch.prefills and replica.decoding.members:
             replica.decode(batch)
             batch.repeats = not batch.preempted
 

@@ -182,14 +182,7 @@ class VllmV0:
 
     def fill(self, replica: Replica, batch: Batch) -> None:
         """Prompts if any can be admitted, else all decodes."""
-        tokens = 0
-        waiting = replica.waiting
-        while waiting and replica.running < self.max_seqs and replica.admissible():
-            need = waiting[0].need()
-            if tokens and tokens + need > self.max_batched_tokens:
-                break
-            replica.admit(batch, need)
-            tokens += need
-        if not tokens and replica.decoding.members:
+        replica.admit_whole(batch, self.max_batched_tokens, self.max_seqs - replica.running)
+        if not batch.prefills and replica.decoding.members:
             replica.decode(batch)
             batch.repeats = not batch.preempted
