@@ -50,6 +50,11 @@ REMOVED = {
     ("figure", "search_path"): "the report of 'bench capacity' has a table of the trials in their order",
     ("figure", "real_error_rate"): "'--figure real_plane' shows simulated against measured, and the table their error",
     ("figure", "real_curves"): "'--figure real_plane' shows simulated against measured, and the table their error",
+    (
+        "option of bench compare",
+        "--pause",
+    ): "each run begins after the answers of the one before, and --drain waits longer",
+    ("option of bench serve", "--body-timeout"): "a request body may take 60 s to arrive",
     ("option of bench doctor", "--no-engine"): "it takes a second or two with the engine",
     ("option of bench fit", "--holdout"): "a fifth of the rows is held out",
     ("option of bench fit", "--no-gaps"): "the time to the next step of a busy run is part of a step",

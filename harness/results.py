@@ -357,7 +357,6 @@ def compare(
     alpha: float | None = None,
     allow_different: str = "",
     pairs: int | str | None = None,
-    pause: float | str | None = None,
     out: str | Path | None = None,
     wait: float | str | None = None,
     progress: bool | None = None,
@@ -389,8 +388,7 @@ def compare(
         shared = Given(_named({name: value for name, value in given.items() if name != "seed"}))
         wanted: Wanted = None if pairs is None else "auto" if pairs == "auto" else values.count(pairs, "pairs")
         sides = live.backends(str(base), str(head), shared, None, wanted, seed=seed, wait_s=limit_s, say=say)
-        pause_s = 0.0 if pause is None else values.time_s(pause, "pause")
-        return AnswerResult(*live.compare(sides, wanted, out, settings, say, first_seed=seed or 0, pause_s=pause_s))
+        return AnswerResult(*live.compare(sides, wanted, out, settings, say, first_seed=seed or 0))
     paths = str(_stored(base)), str(_stored(head))
     matched = pairing.stored(*paths, settings.goal, any_schedule="schedule" in settings.allowed)
     return AnswerResult(answer.compare(matched, settings, base=paths[0], head=paths[1]))

@@ -337,7 +337,7 @@ class Front:
             async with asyncio.timeout(self.options.body_s):
                 body = await request.read()
         except TimeoutError:
-            message = f"The body did not come within {self.options.body_s:g} s (see --body-timeout)."
+            message = f"The body did not come within {self.options.body_s:g} s."
             raise Refused(408, message, code="request_timeout", headers={"Connection": "close"}) from None
         except web.RequestPayloadError as error:
             text = " ".join(str(error).split())

@@ -41,8 +41,6 @@ class EarlyRejectRouter(Checked):
     tpot_s: Positive = 0.1
     memory: PositiveShare = 0.9
     report_s: float = 0.0
-    wasted_tokens: int = field(default=0, init=False, compare=False)
-    """Of prompts that were computed for nothing."""
     _sent: Sent = field(default_factory=Sent, init=False, repr=False, compare=False)
     _prompts: dict[int, tuple[float, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _ended: tuple[int, float] = field(default=(0, 0.0), init=False, repr=False, compare=False)  # answers, their seconds
@@ -73,7 +71,6 @@ class EarlyRejectRouter(Checked):
             return None
         load, index = self._load(request, decodes)
         if load > 1:
-            self.wasted_tokens += request.prompt_tokens
             return Reject(FULL)
         self._sent.decode(request, index)
         return index

@@ -11,7 +11,6 @@ import click
 from harness import options as run
 from harness.cli._options import (
     SEED,
-    TIME,
     GroupedCommand,
     Value,
     config,
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from harness.options import Given
 
 DECIDING = ("gate", "alpha", "allow_different")
-PAIRED = ("base", "head", "run", "pairs", "seed", "pause", "out", "no_html", "wait")
+PAIRED = ("base", "head", "run", "pairs", "seed", "out", "no_html", "wait")
 RESCORED = ("slo", "goal", "warmup")
 """Options of a run that also decide how stored runs are scored."""
 DECISION, PAIRS = "Decision", "New runs"
@@ -106,7 +105,6 @@ def _pairs(value: object, name: str) -> int | str:
 @option("--pairs", metavar="N", type=Value(_pairs), group=PAIRS,
         help="Number of pairs, or auto: interim analyses after 3, 5, 7 and 10 (default; simulators: 1).")  # fmt: skip
 @option("--seed", metavar="N", type=SEED, group=PAIRS, help="Seed of the first pair; then counting up. Default: 0.")
-@option("--pause", metavar="TIME", type=TIME, group=PAIRS, help="Pause between runs. Default: 0.")
 @option("--out", metavar="DIR", group=PAIRS, help="Folder of the pairs; rerun the command to resume.")
 @option("--no-html", is_flag=True, group=PAIRS, help="Do not write report.html into the folder of the pairs.")
 @wait
@@ -230,6 +228,6 @@ def _made(
                               wait_s=options["wait"], say=say)  # fmt: skip
     info, out = live.compare(
         sides, options["pairs"], options["out"], settings, say,
-        first_seed=options["seed"] or 0, pause_s=options["pause"] or 0.0, names=names,
+        first_seed=options["seed"] or 0, names=names,
     )  # fmt: skip
     return info, None if options["no_html"] else rendered.write_answer_page(info, out, say)

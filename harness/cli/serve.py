@@ -45,13 +45,11 @@ of sent tokens, which limits the accuracy of client comparisons.
               help="Queue limit; further requests are refused with 429. Default: unlimited.")  # fmt: skip
 @click.option("--max-body", type=Value(lambda text, name: int(size_bytes(str(text), name))), metavar="SIZE",
               default="16MiB", show_default=True, help="Maximum size of a request body.")  # fmt: skip
-@click.option("--body-timeout", type=TIME, metavar="TIME", default="60s", show_default=True,
-              help="Time for a request body to arrive.")  # fmt: skip
 @click.option("--fault", "faults", metavar="SPEC", multiple=True, help="Inject a fault (see below). Repeatable.")
 @click.option("--api-key-env", metavar="NAME", help="Require the API key in this environment variable.")
 def command(
     backend: str, host: str, port: int, name: str | None, log: str | None, grace: float, max_queue: int | None,
-    max_body: int, body_timeout: float, faults: tuple[str, ...], api_key_env: str | None,
+    max_body: int, faults: tuple[str, ...], api_key_env: str | None,
 ) -> None:  # fmt: skip
     """Serve an OpenAI-compatible API (chat and completions, with streaming), to test clients against known token times.
 
@@ -75,7 +73,6 @@ def command(
         grace_s=grace,
         max_queue=max_queue,
         max_body_bytes=max_body,
-        body_s=body_timeout,
         faults=faults,
         api_key=key,
     )

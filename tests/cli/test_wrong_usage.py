@@ -53,6 +53,7 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "option of bench slo": ["slo", run, name],
         "option to sweep over": ["sweep", "--backend", "sim", "--over", f"{name}=1"],
         "option of bench doctor": ["doctor", name],
+        "option of bench serve": ["serve", name, "5s"],
         "option of bench fit": ["fit", "--steps", str(table), name, "0.5"],
         "option of bench report": ["report", run, name],
         "option of bench explain": ["explain", "chatbot", name, "page.html"],

@@ -112,7 +112,6 @@ def test_a_simulator_beside_itself_is_equal_to_the_last_bit(bench):
         (["--base", "sim", "--head", "sim", "--pairs", "many"], 2, "--pairs must be 'auto' or a whole number"),
         (["--base", "null", "--head", "null", "--pairs", "2"], 4, "--pairs 2 proves nothing"),
         (["--base", "sim", "--head", "sim", "--seed", "-1"], 2, "--seed must be a whole number"),
-        (["--base", "sim", "--head", "sim", "--pause", "x"], 2, "--pause must be a duration"),
         (["--run", "true"], 2, "--run is given twice"),
         (["--run", "true", "--run", "true", "--rate", "2"], 2, "--rate belongs into the commands"),
         (["--run", "true", "--run", "true", "--base", "sim"], 2, "--run and --base/--head exclude each other"),

@@ -307,7 +307,6 @@ def test_a_prompt_that_is_computed_for_nothing_ends_once_and_frees_its_memory():
 
     assert len(requests) == len(records)
     assert {"ok", "error"} == {r.status for r in records}
-    assert sim.cluster.router.wasted_tokens == sum(r.prompt_tokens for r in records if r.status == "error")
     assert all(r.blocks.free == r.blocks.total for r in sim.cluster.replicas)
 
 

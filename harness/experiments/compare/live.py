@@ -44,7 +44,7 @@ def backends(
 
 def compare(
     sides: tuple[Command, Command], wanted: Wanted, out: str | Path | None, settings: Settings, say: Say, *,
-    first_seed: int = 0, pause_s: float = 0.0, names: tuple[str, str] | None = None,
+    first_seed: int = 0, names: tuple[str, str] | None = None,
 ) -> tuple[CompareAnswer, Path]:  # fmt: skip
     """Make the pairs that are missing in `out`, and return the answer and the folder, which now holds it.
 
@@ -52,9 +52,7 @@ def compare(
     Raises what `harness.experiments.compare.runner.run_pairs` raises.
     """
     folder = new_folder(Path(RUNS) / f"compare-{datetime.now(UTC):%Y%m%dT%H%M%SZ}") if out is None else Path(out)
-    pairs = run_pairs(
-        sides, wanted, folder, _judge(settings), say, first_seed=first_seed, pause_s=pause_s, alpha=settings.alpha
-    )
+    pairs = run_pairs(sides, wanted, folder, _judge(settings), say, first_seed=first_seed, alpha=settings.alpha)
     base, head = _redacted(pairs.folders[0]) if names is None else names
     compared = _answered(pairs.folders, replace(settings, alpha=pairs.alpha))
     info = compared(base=base, head=head, attempts=pairs.attempts, interim=pairs.interim, notes=pairs.notes)

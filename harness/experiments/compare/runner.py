@@ -56,7 +56,6 @@ ATTEMPTS, INVALID = 2, 5
 machine that is busy for a while. Once where nothing is left to chance."""
 _UNUSABLE = ("late", "invalid")
 """States of a run that ended, and may be valid when it is made again."""
-_STEP_S = 0.1
 _GUARD = (
     "import ctypes, os, signal, sys\n"
     "ctypes.CDLL(None).prctl(1, signal.SIGTERM)\n"  # PR_SET_PDEATHSIG of <linux/prctl.h>; it outlives exec
@@ -106,7 +105,6 @@ def run_pairs(
     say: Callable[[str], None],
     *,
     first_seed: int = 0,
-    pause_s: float = 0.0,
     alpha: float = ALPHA,
 ) -> Made:
     """Make the pairs that are still missing in `out`; `say` gets a line for each run.
@@ -119,7 +117,7 @@ def run_pairs(
     log = PairLog.opened(out, sides, first_seed)
     with locked(out, "comparison"), Watched() as watched, tempfile.TemporaryDirectory() as folder:
         shared = Path(folder, "probe.json")
-        pairs = _Pairs(sides, wanted, log, judge, say, watched, shared, first_seed, pause_s, alpha)
+        pairs = _Pairs(sides, wanted, log, judge, say, watched, shared, first_seed, alpha)
         code = pairs.make()
     return _made(log, pairs, code, same=sides[0].words == sides[1].words)
 
@@ -145,7 +143,6 @@ class _Pairs:
     watched: Watched
     shared: Path
     first_seed: int
-    pause_s: float
     alpha: float
 
     def make(self) -> int | None:
@@ -206,8 +203,6 @@ class _Pairs:
         outcomes: dict[int, RunOutcome] = {}
         took_s = [0.0, 0.0]
         for place, side in enumerate(order):
-            if place or self.log.rows:
-                self.watched.pause(self.pause_s)
             if self.watched.interruptions:
                 return None, RunOutcome(folder, "interrupted")
             self._announce(pair, seed, side, place, again=repeated)
@@ -284,7 +279,7 @@ class _Pairs:
             if run.given_up:
                 self._note(
                     f"pair {row.pair}, {SIDES[side]}: {run.given_up:,} requests were given up, and the server may have "
-                    "worked on them during the next run; raise --drain or --pause."
+                    "worked on them during the next run; raise --drain."
                 )
 
     def _note(self, sentence: str) -> None:
@@ -421,12 +416,6 @@ class Watched:
             code = self._process.wait()
             self._process = None
         return code
-
-    def pause(self, seconds: float) -> None:
-        """Wait, unless interrupted."""
-        end_s = time.monotonic() + seconds
-        while not self.interruptions and (left_s := end_s - time.monotonic()) > 0:
-            time.sleep(min(left_s, _STEP_S))
 
     def _interrupted(self, number: int) -> None:
         self.interruptions += 1
