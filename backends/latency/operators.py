@@ -155,7 +155,6 @@ class Operators:
     front_token_s: NotNegative | None = None
     scale: Positive = 1.0
     skew: Annotated[float, Meta(ge=1, description="the tokens of the fullest GPU over the mean")] = 1.0
-    measured_system: str | None = field(default=None, init=False, repr=False, compare=False)
     stored_bits: tuple[float | None, float | None] = field(default=(None, None), init=False, repr=False, compare=False)
     _launched_s: float = field(default=0.0, init=False, repr=False, compare=False)  # of all kernels of a stage
     _tables: dict[str, np.ndarray] = field(init=False, repr=False, compare=False)
@@ -185,7 +184,6 @@ class Operators:
         if self.mixed_decode is None and gpu.nvlink_bytes_per_s is None:
             put(self, "mixed_decode", MIXED_DECODE)
         kernels = measured_kernels(self.data, self.system, gpu, self.expert_kernels)
-        put(self, "measured_system", kernels.system)
         steps = Steps(m, shape, replace(m.formats, **formats), kernels, self.skew)
         put(self, "_tables", steps.grids())
         put(self, "_launched_s", (self.launch_s or 0.0) * steps.launches)

@@ -1,4 +1,4 @@
-"""Whether open loops of sessions have the rate that was asked for, from their first minute on, worst preset first.
+"""Whether open loops of sessions have the rate that was requested, from their first minute on, worst preset first.
 
     python tests/perf/session_rates.py PRESET@RATE... [--seeds 20] [--minutes 20] [--run]
 

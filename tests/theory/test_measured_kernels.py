@@ -156,7 +156,6 @@ def test_the_latency_model_is_the_sum_of_its_grids(folder: Path) -> None:
 
     assert 0.001 + 16e-5 + decode_s == pytest.approx(built.decode_s(16, 16 * 1024))
     assert 0.001 + 1e-5 + 1.5 * prompt_s == pytest.approx(built.step_s([(1024, 0)], 0, 0))
-    assert built.measured_system == "h100_sxm"
 
 
 def test_a_step_with_prompts_takes_at_least_the_launches_of_its_kernels(folder: Path) -> None:
