@@ -23,7 +23,7 @@ SMALLEST = {
     "prompt_lengths": "builtin-4096 --requests 2",
     "random_systems": "--file x --systems 1 --searches 1 --truth 6000",
     "server_lateness": "--streams 5 --tokens 10",
-    "session_intervals": "--cases 1 --runs 2", "session_rates": "slo-mix@2 --seeds 2 --minutes 2",
+    "session_intervals": "--cases 1 --runs 2", "session_rates": "slo-mix@2 --seeds 2 --minutes 4",
     "simulator_speed": "--requests 1000 --repeats 1",
     "sweep_intervals": "--seeds 12", "sweep_ratios": "--cases 1 --requests 50", "trace_reading": "--rows 1000",
     "trend_rule": "--series 5 --flat 5 --length 20",
