@@ -36,7 +36,8 @@ REAL_TIME = re.compile(r"bench (run|compare --base|capacity --config) (?!.*(--(b
 
 def commands(page: Path, most: int | None = None) -> list[str]:
     """Lines that begin with `$ bench` in the console blocks of a page, of the first ones where `most` says so."""
-    blocks = re.findall(r"^```console\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    blocks = re.findall(r"^```console\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     return [line[2:] for block in blocks[:most] for line in block.splitlines() if line.startswith("$ bench")]
 
 
