@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -62,7 +63,8 @@ def written(target: str, requests: int, about: Info) -> Document:
 
 def fitted(lines: Sequence[tuple[str, str]], target: str) -> Document:
     """A model and its quality, and where it is."""
-    draw = f"bench trace generate {quoted(target)} --duration 10min -o drawn.parquet"
+    requests = f"{Path(target).stem}-drawn.parquet"  # of two models in one folder
+    draw = f"bench trace generate {quoted(target)} --duration 10min -o {quoted(requests)}"
     return _report(f"{target}: a model of traffic", lines, next=Command("draw from it", draw))
 
 
