@@ -67,10 +67,12 @@ class History:
     def take(self, request: Request, text: str, ids: list[int], counted: tuple[int, int] | None) -> None:
         """Keep the answer to a request: text or ids, and the tokens of prompt and answer that the server counts."""
         messages = self._sent.get(request.id)
+        if messages is None or request.session is None:
+            return
         piece: Piece = ids if self._ids else text
         if not self.live:
             piece = self._further(replace(request, id=~request.id, prompt_tokens=request.output_tokens))
-        if messages is None or not piece or request.session is None:
+        if not piece:
             return
         tokens = request.prompt_tokens + request.output_tokens
         if counted is not None:
