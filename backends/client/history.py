@@ -67,13 +67,11 @@ class History:
     def take(self, request: Request, text: str, ids: list[int], counted: tuple[int, int] | None) -> None:
         """Keep the answer to a request: text or ids, and the tokens of prompt and answer that the server counts."""
         messages = self._sent.get(request.id)
-        if messages is None or request.session is None:
-            return
         piece: Piece = ids if self._ids else text
+        if messages is None or request.session is None or (self.live and not piece):
+            return
         if not self.live:
             piece = self._further(replace(request, id=~request.id, prompt_tokens=request.output_tokens))
-        if not piece:
-            return
         tokens = request.prompt_tokens + request.output_tokens
         if counted is not None:
             if len(messages) > 1 and self.learns:
