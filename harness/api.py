@@ -151,7 +151,7 @@ def names_answer(blocks: int, block_tokens: int, prompt_tokens: int) -> bool:
     return blocks * block_tokens - prompt_tokens >= block_tokens
 
 
-def alike(a: Sequence[int], b: Sequence[int]) -> int:
+def alike(a: Sequence[object], b: Sequence[object]) -> int:
     """How many items two lists begin with alike."""
     shorter = min(len(a), len(b))
     return shorter if a[:shorter] == b[:shorter] else next(i for i in range(shorter) if a[i] != b[i])

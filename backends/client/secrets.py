@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
-import operator
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import takewhile
 from pathlib import Path
 
+from harness.api import alike
 from harness.errors import UsageError
 
 DEFAULT_KEY_ENV = "OPENAI_API_KEY"
@@ -174,14 +173,9 @@ class _Seed:
         end = 0
         while (begin := text.find(self.text, end)) >= 0:
             end = begin + len(self.text)
-            begin -= _alike(reversed(self.before), text[max(0, begin - len(self.before)) : begin][::-1])
-            end += _alike(self.after, text[end : end + len(self.after)])
+            begin -= alike(self.before[::-1], text[max(0, begin - len(self.before)) : begin][::-1])
+            end += alike(self.after, text[end : end + len(self.after)])
             yield begin, end
-
-
-def _alike(one: Iterable[str], other: Iterable[str]) -> int:
-    """How many characters at the beginning of two texts are equal."""
-    return sum(1 for _ in takewhile(bool, map(operator.eq, one, other)))
 
 
 def _seeds(form: str) -> Iterator[_Seed]:
