@@ -19,10 +19,10 @@ from harness.metrics import measure
 from harness.metrics import stages as by_stage
 from harness.metrics.objective import Score, Seen, restored_slo, score
 from harness.metrics.stages import (
-    APART,
     CAP_WAIT,
     DECODE,
     DIVIDED,
+    FRONT,
     HANDOFF,
     LATENESS,
     PREEMPTED,
@@ -44,10 +44,11 @@ EMPTY = "No request was recorded, so there is nothing to draw; run it longer or 
 AGGREGATES = "The file holds aggregates and no single requests, so there is nothing to draw; the verdict says more."
 S = TypeVar("S", bound="Remembering")
 NAMES = {
-    CAP_WAIT: "wait for --max-in-flight", LATENESS: "client lateness", QUEUE: "queue",
+    CAP_WAIT: "wait for --max-in-flight", LATENESS: "client lateness", FRONT: "front end", QUEUE: "queue",
     QUEUE_PREFILL: "queue and prefill", PREFILL: "prefill", HANDOFF: "hand-off", STALL: "stall", DECODE: "decode",
     PREEMPTED: "preempted", UNKNOWN: "unknown (no stamps)",
 }  # fmt: skip
+FRONTED = "Front end is the time outside steps, before the scheduler and after the step of the first token."
 STALLED = (
     "Stall is the time after the first token in which the request waits to decode or its replica works on prompts "
     "alone."
@@ -282,7 +283,9 @@ def stages(run: Run) -> run_json.Stages:
 
 def note(keys: tuple[str, ...]) -> str:
     """Where these phases are from."""
-    return {APART: STALLED, DIVIDED: BY_SERVER}.get(tuple(key for key in keys if key != CAP_WAIT), UNSTAMPED)
+    if STALL not in keys:
+        return BY_SERVER if PREFILL in keys else UNSTAMPED
+    return f"{STALLED} {FRONTED}" if FRONT in keys else STALLED
 
 
 def missed(run: Run) -> str:

@@ -184,7 +184,11 @@ def _phases(row: Row) -> list[tuple[str, float, float]]:
     if start is None or end is None:
         phases.append(("to first token", sent, first if first is not None else _over(row)))
     else:
-        phases += [("queue", sent, start), ("prefill", start, end)]
+        arrived = sent if row.get("arrived_s") is None else min(max(sent, row["arrived_s"]), start)
+        phases += [("front end", sent, arrived), ("queue", arrived, start), ("prefill", start, end)]
+        if first is not None:  # slices of a request lie one after the other
+            moved = row.get("handoff_start_s")
+            phases.append(("front end", end, first if moved is None else min(first, moved)))
     if row.get("handoff_start_s") is not None and row.get("handoff_end_s") is not None:
         phases.append(("hand-off", row["handoff_start_s"], row["handoff_end_s"]))
     if first is not None and last is not None and last > first:

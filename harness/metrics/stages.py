@@ -1,7 +1,10 @@
-"""Where the time of each request went: client lateness, queue, prefill, hand-off, stall, decode, from the stage stamps.
+"""Where the time of each request went, from the stage stamps: client lateness, front end, queue, prefill, hand-off,
+stall, decode.
 
-The stages of DistServe (OSDI 2024, figure 10) with two more: lateness is separate from the queue, and stall from
-decode. They add up to E2E. Of a run with --max-in-flight the wait for a place comes first.
+The stages of DistServe (OSDI 2024, figure 10) with three more: lateness and the front end are separate from the queue,
+and stall from decode. The front end is what a request takes outside steps: from its sending to the scheduler, and from
+the step of its first token to the stamp of that. They add up to E2E. Of a run with --max-in-flight the wait for a place
+comes first.
 
 Which stage made each request miss the SLO, by one rule that gives every miss one cause: a request that failed has its
 status as its cause. Of any other the bound that is broken worst decides. Where the work that the bound spans (prefill
@@ -31,6 +34,8 @@ QueueShares: TypeAlias = Callable[[Run], Floats | None]
 LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE = "lateness", "queue", "prefill", "handoff", "stall", "decode"
 CAP_WAIT = "cap_wait"
 """Before all others, where the run allows no more than so many requests in flight and some waited for a place."""
+FRONT = "front_s"
+"""Where the backend tells when its scheduler saw a request; elsewhere this time is part of the queue."""
 QUEUE_PREFILL = "queue_prefill"
 """All between sending and the first token, where the backend does not tell queue and prefill apart."""
 PREEMPTED = "preempted"
@@ -38,7 +43,7 @@ UNKNOWN = "unknown"
 """Cause of the requests whose stamps tell no stages."""
 
 DIVIDED = (LATENESS, QUEUE, PREFILL, DECODE)
-APART = (LATENESS, QUEUE, PREFILL, HANDOFF, STALL, DECODE)
+APART = (LATENESS, FRONT, QUEUE, PREFILL, HANDOFF, STALL, DECODE)
 TOGETHER = (LATENESS, QUEUE_PREFILL, DECODE)
 _WORK = (PREFILL, QUEUE_PREFILL, DECODE)
 _ROWS = 65_536
@@ -128,14 +133,16 @@ def _in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tupl
     capped = run.requests["cap_wait_s"].null_count < run.requests.num_rows
     begun, done = (np.isfinite(number(run.requests, name)) for name in ("prefill_start_s", "prefill_end_s"))
     stamped = bool(np.any(begun & done & answered))
+    fronted = bool(np.isfinite(number(run.requests, "arrived_s")).any())
     shares = None if stamped else queue_shares(run)
-    keys = APART if stamped else TOGETHER if shares is None else DIVIDED
+    divided = APART if stamped else TOGETHER if shares is None else DIVIDED
+    keys = tuple(key for key in divided if fronted or key != FRONT)
     prompt_steps = prompts_alone(run) if stamped else {}
     for start in range(0, max(1, run.requests.num_rows), _ROWS):
         rows = slice(start, min(start + _ROWS, run.requests.num_rows))
         ends_s = (np.where(answered[rows], value_s[rows], np.nan) for value_s in (first_s, last_s))
         part = _Rows(run.requests[rows], *ends_s)
-        seconds = _apart(part, prompt_steps) if stamped else _together(part, shares, rows)
+        seconds = _apart(part, prompt_steps, fronted=fronted) if stamped else _together(part, shares, rows)
         if capped:
             wait_s = np.nan_to_num(number(part.table, "cap_wait_s"))
             seconds[0] -= wait_s  # is no lateness
@@ -163,15 +170,22 @@ def _together(part: _Rows, shares: Floats | None, rows: slice) -> Floats:
     return np.stack([sent, *([before] if share is None else [before * share, before * (1.0 - share)]), decode])
 
 
-def _apart(part: _Rows, alone: Mapping[int, tuple[Floats, Floats]]) -> Floats:
+def _apart(part: _Rows, alone: Mapping[int, tuple[Floats, Floats]], *, fronted: bool) -> Floats:
     sent, begun, done, decodes = (
         part.column(f"{n}_s") for n in ("sent", "prefill_start", "prefill_end", "decode_start")
     )
+    arrived = part.column("arrived_s")
+    known = np.isfinite(arrived)
+    arrived = np.where(known, np.clip(arrived, sent, begun), sent)
+    # Every token takes this way to the client, so the server is done so much before the last stamp.
+    answer = np.where(known, np.maximum(part.first - done, 0.0), 0.0)
+    part = part._replace(last=part.last - answer)
     decodes = np.where(np.isfinite(decodes), decodes, part.last)  # a single token: nothing is decoded
     handoff = np.nan_to_num(part.column("handoff_end_s") - part.column("handoff_start_s"))
     inside = np.minimum(_alone(part, decodes, alone), np.maximum(part.last - decodes, 0.0))
     waits = decodes - done - handoff + inside
-    return np.stack([sent, begun - sent, done - begun, handoff, waits, part.last - decodes - inside])
+    front = [arrived - sent + answer] if fronted else []
+    return np.stack([sent, *front, begun - arrived, done - begun, handoff, waits, part.last - decodes - inside])
 
 
 def prompts_alone(run: Run) -> dict[int, tuple[Floats, Floats]]:

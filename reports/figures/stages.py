@@ -12,9 +12,9 @@ import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.metrics.stages import (
-    APART,
     CAP_WAIT,
     DECODE,
+    FRONT,
     HANDOFF,
     LATENESS,
     PREEMPTED,
@@ -42,7 +42,7 @@ NO_MISS = (
     "No request missed the SLO, so there are no causes to tell apart; a higher --rate or a tighter --slo shows them."
 )
 NO_RUN = "No run has ended, so there is no time to tell apart."
-_BEFORE_FIRST = (CAP_WAIT, LATENESS, QUEUE, QUEUE_PREFILL, PREFILL)
+_BEFORE_FIRST = (CAP_WAIT, LATENESS, FRONT, QUEUE, QUEUE_PREFILL, PREFILL)
 _GROUPS = (("fastest half", 0.0, 0.5), ("next 40%", 0.5, 0.9), ("next 9%", 0.9, 0.99), ("slowest 1%", 0.99, 1.0))
 _SIDE_BY_SIDE = 6
 """Rates whose labels stand side by side on a phone."""
@@ -70,6 +70,7 @@ class Phase(NamedTuple):
 PHASES = {
     CAP_WAIT: Phase(NAMES[CAP_WAIT], style.GREY, "x"),
     LATENESS: Phase(NAMES[LATENESS], style.GREY, "."),
+    FRONT: Phase(NAMES[FRONT], style.OCHRE, "-"),
     QUEUE: Phase(NAMES[QUEUE], style.PURPLE, "/"),
     QUEUE_PREFILL: Phase(NAMES[QUEUE_PREFILL], style.VERMILLION, "/"),
     PREFILL: Phase(NAMES[PREFILL], style.VERMILLION, ""),
@@ -169,7 +170,7 @@ def misses(run: Run) -> go.Figure | str:
     values = {f"{total:,} of {run.requests.num_rows:,} requests missed the SLO":
               [f"{cause} {share}" for cause, share in zip(names, shares, strict=True)][:4]}  # fmt: skip
     keys = tuple(stages.times)
-    source = "" if not keys or keys[-len(APART) :] == APART else note(keys)
+    source = "" if not keys or STALL in keys else note(keys)
     return style.done(drawn, style.finding(values), [RULE, source])
 
 

@@ -61,11 +61,12 @@ def staged() -> MakeStaged:
 
 def test_phases_of_a_request_follow_from_its_stamps(staged: MakeStaged) -> None:
     """The time that other requests' prompts took from a decoding request would be called its own work."""
-    one = record(handoff_start_s=1.5, handoff_end_s=1.625)
+    one = record(arrived_s=0.375, prefill_end_s=1.4375, handoff_start_s=1.5, handoff_end_s=1.625)
     run = staged([one], [step(2.0, 2.25), step(2.25, 2.75, decodes=1), step(2.9, 9.0), step(2.0, 3.0, replica=1)])
     found = of(run, _data.seen(run), queue_shares)
 
-    assert dict(zip(APART, (0.25, 0.25, 1.0, 0.125, 0.125 + 0.25 + 0.1, 0.9), strict=True)) == pytest.approx(
+    seconds = (0.25, 0.125 + 0.0625, 0.125, 0.9375, 0.125, 0.1875 + 0.25 + 0.0375, 0.9)
+    assert dict(zip(APART, seconds, strict=True)) == pytest.approx(
         dict(zip(found.keys, found.seconds[:, 0].tolist(), strict=True))
     )
 
@@ -73,7 +74,13 @@ def test_phases_of_a_request_follow_from_its_stamps(staged: MakeStaged) -> None:
 def test_phases_add_up_to_the_latency(staged: MakeStaged) -> None:
     """A breakdown would hide or invent time."""
     rng = np.random.default_rng(0)
-    records = [record(i, (1.5 + np.cumsum(0.3 + rng.exponential(0.2, 1 + i % 7))).tolist()) for i in range(200)]
+    records = [
+        record(
+            i, (1.5 + np.cumsum(0.3 + rng.exponential(0.2, 1 + i % 7))).tolist(), prefill_end_s=1.75,
+            arrived_s=(None, 0.25, 0.375, 0.5)[i % 4], decode_start_s=1.75 if i % 7 else None,
+        )
+        for i in range(200)
+    ]  # fmt: skip
     at = np.cumsum(rng.exponential(0.05, 100))
     run = staged(records, [step(a, b, decodes=i % 2) for i, (a, b) in enumerate(zip(at, at[1:], strict=False))])
     found = of(run, _data.seen(run), queue_shares)
@@ -120,6 +127,7 @@ def test_bars_of_the_stages_fill_the_whole_time(make_run: MakeRun) -> None:
     [
         ("lateness", {"sent_s": 0.9, "prefill_start_s": 0.95}),
         ("queue", {"prefill_start_s": 1.2}),
+        ("front_s", {"arrived_s": 0.95, "prefill_start_s": 1.0}),
         ("prefill", {"prefill_start_s": 0.3}),
         ("stall", {"tokens": (0.75, 3.0, 6.0), "decode_start_s": 4.5}),
         ("handoff", {"tokens": (0.75, 3.0, 6.0), "handoff_start_s": 0.75, "handoff_end_s": 4.5, "decode_start_s": 4.5}),

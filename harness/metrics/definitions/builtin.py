@@ -98,7 +98,8 @@ ROWS: tuple[Metric, ...] = (
     Metric(
         name="ttft", place=0, title="TTFT", of=ttft,
         headline=True, in_summary=True, one_token=True, needs_token_times=True, decided_by="prefill", floor="ttft",
-        phases=("cap_wait", "lateness", "queue", "queue_prefill", "prefill"), compared=("mean", "p50", "p99"),
+        phases=("cap_wait", "lateness", "front_s", "queue", "queue_prefill", "prefill"),
+        compared=("mean", "p50", "p99"),
         terms=(("TTFT", "time to first token: first token minus the scheduled time of the request (s)"),),
         about="""
         Time to first token, counted from the scheduled time (seconds per request).
@@ -206,7 +207,7 @@ ROWS: tuple[Metric, ...] = (
     ),
     Metric(
         name="scheduling_delay", place=7, of=scheduling_delay,
-        in_summary=False, phases=("cap_wait", "lateness", "queue"), compared=(),
+        in_summary=False, phases=("cap_wait", "lateness", "front_s", "queue"), compared=(),
         about="""
         How long a request waited before its prompt was first worked on (seconds per request).
 
@@ -230,7 +231,7 @@ ROWS: tuple[Metric, ...] = (
     Metric(
         name="ttft_sent", place=9, of=ttft_sent,
         in_summary=False, one_token=True, needs_token_times=True, floor="ttft", compared=(),
-        phases=("queue", "queue_prefill", "prefill"),
+        phases=("front_s", "queue", "queue_prefill", "prefill"),
         about="""
         Time to first token, counted from sending (seconds per request).
 
