@@ -6,17 +6,17 @@ The definitions in use, as every report prints them.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from harness.catalog import compared
 from harness.data.codec import encode, inner
 from harness.data.folder import Run
-from harness.data.run_json import Workload
+from harness.data.run_json import StepTimes, Workload
 from harness.errors import UsageError
 from harness.metrics.measure import placed
 from harness.spec import Spec, parse
+from harness.validity.step_times import of_backend
 from reports import _format
 from reports._format import clean
 
@@ -50,20 +50,27 @@ def hardware(backend: Mapping[str, Any], host: Mapping[str, Any]) -> str | None:
     return first(host, "cpu", "processor", "machine")
 
 
-def trust(backend: Mapping[str, Any]) -> str:
-    """'operators: median errors ...': how far the latency model of a simulated or paced system was from measurements.
+def step_times(stored: Sequence[StepTimes], backend: Mapping[str, Any]) -> str:
+    """'operators: near (...)': how far the step times of a simulated or paced system were from measurements, as stored,
+    or else by its facts. Empty where no latency model decides how long steps take."""
+    return "; ".join(dict.fromkeys(map(_off, stored or of_backend(backend))))
 
-    Empty where none decides how long steps take.
-    """
-    model, sides = first(backend, "model"), [backend]
-    sides += [side for role in ("prefill", "decode") if isinstance(side := backend.get(role), dict)]
-    latencies = dict.fromkeys(filter(None, (first(side, "latency") for side in sides)))
-    if model is None or not latencies:
-        return ""
-    gpus = dict.fromkeys(filter(None, (first(side, "hardware") for side in sides)))
-    names = dict.fromkeys(parse(latency).name for latency in latencies)
-    texts = dict.fromkeys(f"{name}: {compared(name, model, gpu)}" for name in names for gpu in gpus)
-    return "; ".join(texts)
+
+def _off(row: StepTimes) -> str:
+    name = clean(row.latency, 40)
+    if row.badge == "yours":
+        return f"{name}: calibrated on your steps; bench validate measures the error"
+    if row.badge == "none":
+        return f"{name}: not compared with measurements on {clean(row.generation or row.hardware, 40)}"
+    pair = f"{clean(row.of_model, 60)} on {clean(row.of_hardware, 40)}"
+    if row.rows:
+        pair += f", {row.rows:,} rows of {clean(row.engine, 40)} in {clean(row.format, 20)}"
+    pairs = (("TPOT off by", row.tpot_error), ("TTFT by", row.ttft_error))
+    off = ", ".join(
+        f"{metric} {f'a factor of {1 + error:.1f}' if error >= 1 else f'{error:.0%}'}"
+        for metric, error in pairs if error is not None
+    )  # fmt: skip
+    return f"{name}: {row.badge} ({pair}): {f'{off}, median' if off else clean(row.figures, 200)}"
 
 
 def _parts(backend: Mapping[str, Any]) -> Iterator[str]:

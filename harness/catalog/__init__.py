@@ -24,8 +24,6 @@ from harness.catalog.memory import (
     adapter_bytes,
     bits_of_kv,
     block_bytes,
-    compared,
-    errors,
     expert_bytes,
     kv_bytes_per_token,
     kv_capacity_blocks,
@@ -34,6 +32,8 @@ from harness.catalog.memory import (
     without_experts,
 )
 from harness.catalog.tables import (
+    comparisons,
+    described,
     facts_of_files,
     format_named,
     formats,
@@ -46,7 +46,8 @@ from harness.catalog.tables import (
 
 __all__ = [
     "SEQS", "Compute", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape",
-    "Window", "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel", "compared", "errors",
-    "expert_bytes", "facts_of_files", "format_named", "formats", "gpus", "hardware", "is_file",
-    "kv_bytes_per_token", "kv_capacity_blocks", "model", "models", "parameters", "weight_bytes", "without_experts",
+    "Window", "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel",
+    "comparisons", "described", "expert_bytes", "facts_of_files", "format_named", "formats", "gpus", "hardware",
+    "is_file", "kv_bytes_per_token", "kv_capacity_blocks", "model", "models", "parameters", "weight_bytes",
+    "without_experts",
 ]  # fmt: skip

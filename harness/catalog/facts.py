@@ -149,6 +149,7 @@ class Hardware:
     A peak or a link between GPUs (`nvlink_bytes_per_s`: NVLink, or Infinity Fabric) is None where the GPU has none.
     `link_gpus` GPUs share that link; with `link_peers` it is a mesh with so many equal links, one to each other GPU.
     `network_bytes_per_s` is one direction of the network per GPU in the maker's node; `power_w` is the maker's limit.
+    `generation` is its architecture, such as Hopper or CDNA3.
     `sources` says where each number comes from.
     """
 
@@ -168,6 +169,7 @@ class Hardware:
     link_peers: int | None = None
     network_bytes_per_s: float | None = None
     power_w: float | None = None
+    generation: str | None = None
 
     def peak_flops(self, dtype_bytes: int) -> float:
         """FLOP/s for operands of `dtype_bytes` (2: bf16, 1: fp8). Raises UsageError if the GPU has none."""

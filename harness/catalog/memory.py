@@ -5,12 +5,10 @@ given, is that of every element instead, `weight_bits` that of the matrices of t
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from harness.catalog.facts import Hardware, Model, Shape
-from harness.catalog.tables import comparisons, format_named, gpus, hardware, model, models
+from harness.catalog.tables import format_named, hardware, model
 from harness.errors import UsageError
 
 RESERVE = 0.01
@@ -83,55 +81,6 @@ def active_parameters(m: Model) -> int:
         return parameters(m)
     idle = (m.experts.routed - m.experts.per_token) * (m.expert_matrix + m.expert_vector // m.experts.routed)
     return parameters(m) - m.routed_layers * idle
-
-
-def errors(latency: str, model_name: str, hardware_name: str) -> Mapping[str, float]:
-    """By metric (ttft, tpot), how far off it was for the pair that `compared` tells of, as a share of what was
-    measured: the largest of several engines and formats."""
-    pair = _nearest(latency, model_name, hardware_name)
-    row = {} if pair is None else _pairs(latency)[pair]
-    return {metric: row[f"{metric}_error"] for metric in ("ttft", "tpot") if f"{metric}_error" in row}
-
-
-def compared(latency: str, model_name: str, hardware_name: str) -> str:
-    """How far the latency model of this name was from measurements, of this model and GPU or else of the nearest pair.
-
-    Near are a GPU of the same maker with similar bandwidth and FLOP/s, and a model with as many active parameters. The
-    GPU weighs more, as kernels are written for it: an error of one GPU stays with another model.
-    """
-    if latency == "file":
-        return "calibrated on your steps; bench validate measures the error"
-    nearest = _nearest(latency, model_name, hardware_name)
-    if nearest is None:
-        return "not compared with measurements"
-    figures = str(_pairs(latency)[nearest]["figures"])
-    if nearest == (model_name, hardware_name):
-        return f"compared with measurements of this model and GPU: {figures}"
-    return f"not compared with measurements of this model and GPU; of {' on '.join(nearest)}: {figures}"
-
-
-def _pairs(latency: str) -> dict[tuple[str, str], Mapping[str, Any]]:
-    return {(name, row["hardware"]): row for row in comparisons(latency) for name in row["models"]}
-
-
-def _nearest(latency: str, model_name: str, hardware_name: str) -> tuple[str, str] | None:
-    """The model and GPU that were compared with measurements and are like these; None where none were."""
-    pairs = _pairs(latency)
-    if (model_name, hardware_name) in pairs:
-        return model_name, hardware_name
-    # a stored answer may name what this catalogue lacks, or a file of another machine
-    if not pairs or model_name not in models() or hardware_name not in gpus():
-        return None
-    active, gpu = active_parameters(model(model_name)), hardware(hardware_name)
-
-    def distance(pair: tuple[str, str]) -> float:
-        other = hardware(pair[1])
-        bandwidths, flops = other.bandwidth_bytes_per_s / gpu.bandwidth_bytes_per_s, other.bf16_flops / gpu.bf16_flops
-        of_another_maker = other.title.split()[0] != gpu.title.split()[0]
-        gpus_apart = abs(math.log(bandwidths)) + abs(math.log(flops)) + 3 * of_another_maker
-        return 4 * gpus_apart + abs(math.log(active_parameters(model(pair[0])) / active))
-
-    return min(pairs, key=distance)
 
 
 def weight_bytes(

@@ -8,6 +8,7 @@ import hashlib
 import os
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -100,8 +101,24 @@ def facts_of_files(model_name: str, hardware_names: tuple[str, ...]) -> dict[str
     return facts
 
 
+def described(backend: Mapping[str, Any], gpu: str) -> tuple[Model | None, Hardware | None]:
+    """The model of a system, and its GPU of this name, by the facts of run.json; None for one that is not known.
+
+    Of files the figures there count: none is read, as another may lie there on this machine.
+    """
+    m: Model | None = None
+    on: Hardware | None = None
+    with suppress(UsageError, KeyError, TypeError):  # figures of another version, or of another tool
+        file = backend.get("model_file")
+        m = _model_named(str(backend["model"]).lower()) if file is None else _convert(file["figures"], Model, _RUN)
+    with suppress(UsageError, KeyError, TypeError):
+        files = backend.get("hardware_files", {})
+        on = _gpu(files[gpu]["figures"], _RUN) if gpu in files else _hardware_named(gpu.lower())
+    return m, on
+
+
 def comparisons(latency: str) -> list[Mapping[str, Any]]:
-    """Rows of compared.toml of the latency model of this name."""
+    """Rows of compared.toml of the latency model of this name: how far it was from measurements, by model and GPU."""
     return [row for row in _table("compared.toml")["compared"] if row["latency"] == latency]
 
 

@@ -1,7 +1,7 @@
 """run.json as a type: attributes inside, JSON at the border (`harness.data.codec`)."""
 
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from msgspec import UNSET, UnsetType, field
 
@@ -309,6 +309,29 @@ class Stages(Part, frozen=True, kw_only=True):
     misses: dict[str, Count] | None = None
 
 
+class StepTimes(Part, frozen=True, kw_only=True):
+    """How far the step times of a latency model on a GPU were from measurements.
+
+    `tpot_error` and `ttft_error` are the medians over `rows` rows of `of_model` on `of_hardware` under `engine`, as
+    shares (a factor of 1.08 is 0.08); `figures` is what a source says that has none of both. `badge`: "measured here",
+    this model and GPU; "near", the same `generation` of GPU and class of model; "other", the same generation alone;
+    "none", nothing of that; "yours", times that the user has measured.
+    """
+
+    latency: str
+    hardware: str
+    generation: Text = None
+    badge: Literal["measured here", "near", "other", "none", "yours"] = "none"
+    of_model: Text = None
+    of_hardware: Text = None
+    engine: Text = None
+    format: Text = None
+    rows: Count = 0
+    tpot_error: Positive | None = None
+    ttft_error: Positive | None = None
+    figures: Text = None
+
+
 class Interval(Part, frozen=True, kw_only=True):
     """An interval of a share."""
 
@@ -523,6 +546,7 @@ class RunInfo(_Begun, frozen=True, kw_only=True, omit_defaults=True):
     warmup: Cut = Cut("none", 0.0, 0)
     summary: Summary = _NO_SUMMARY
     stages: Stages = Stages()
+    step_times: list[StepTimes] = field(default_factory=list)
     within: Within = Within()
     failures: Failures = Failures()
     output_lengths: OutputLengths = OutputLengths()

@@ -20,7 +20,7 @@ from harness.metrics.resources import limits_w, sides_of
 from harness.metrics.summary import of_run, percentiles_of, served, summarize
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
-from harness.validity import client_warnings, fidelity, scenario, server_metrics, steady_state, work_done
+from harness.validity import client_warnings, fidelity, scenario, server_metrics, steady_state, step_times, work_done
 from harness.validity.checks import FAILED, checks, judge, late_steps
 from harness.validity.physics import rechecked
 from harness.validity.remote import is_remote, resolution
@@ -45,7 +45,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     summary = summarize(measured, objective, seen=seen, scored=scored, percentiles=percentiles)
     summary = msgspec.structs.replace(summary, run_metrics=of_run(_tables(part, run)))
     by_stage = stages.summed(part, seen, scored, server_metrics.queue_shares)
-    info = run.info.change(summary=summary, stages=by_stage, **_remote(run, seen, objective))
+    compared = step_times.of_backend(run.info.backend)
+    info = run.info.change(summary=summary, stages=by_stage, step_times=compared, **_remote(run, seen, objective))
     run = dataclasses.replace(run, info=info)
     law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
     recorded = bool(info.workload.recorded)

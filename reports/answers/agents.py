@@ -110,7 +110,7 @@ def _whole(value: int | None) -> str:
 
 def _key_facts(info: AgentsAnswer, system: str) -> Iterator[tuple[str, str]]:
     yield "System", system
-    yield "Step times", _system.trust(info.backend)
+    yield "Step times", _system.step_times((), info.backend)
     if "trace" in info.spec:  # a preset has its think times and contexts in its name
         turns, scale = (info.spec.get(name) for name in ("turns", "scale"))
         yield "Think times", clean(turns, 60)

@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.data.codec import encode, inner
 from harness.experiments.place.place_json import BestUnit, PlaceAnswer, PlaceCost, PlacedUnit
-from reports import _format
+from reports import _format, _system
 from reports._format import clean, percent
 from reports._system import flat, versions
 from reports.answers.agents import RESUME
@@ -53,7 +53,7 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
         findings=(Finding(text, good, () if finished else (RESUME,)), *_if_slower(info)),
         key_facts=(
             ("Workload", workload),
-            *([("Latency model", clean(info.trust, None))] if info.trust else []),
+            *([("Step times", _system.step_times(info.step_times, {}))] if info.step_times else []),
             *([("Cost", _cost(info.cost, "cheaper ones" if info.best else "others"))] if info.cost else []),
         ),
         warnings=notices(info.warnings),
@@ -108,7 +108,7 @@ def _if_slower(info: PlaceAnswer) -> Iterator[Finding]:
         return
     errors = (("TTFT", best.ttft_error), ("TPOT", best.tpot_error))
     longer = " and ".join(f"{name} {error:.0%}" for name, error in errors if error) + " longer"
-    why = "as far as simulated times were off on public results"
+    why = "the median error of step times on the nearest measurements"
     if best.holds:
         yield Finding(f"It holds with {longer}, {why}: then {_format.share(best.with_error)} meet the SLO.", True)
         return

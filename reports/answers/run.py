@@ -85,7 +85,7 @@ def _key_facts(run: Run, result: Result) -> Iterator[tuple[str, str]]:
     info = run.info
     yield "SLO", result.slo_text
     yield "System", _system.system(info.backend, info.host) or _backend_name(info)
-    yield "Step times", _system.trust(info.backend)
+    yield "Step times", _system.step_times(info.step_times, info.backend)
     yield "Rate", _sending.rate(info)
     yield "Trace", _trace(info.workload.provenance)
     yield "Warm-up", _verdict.warmup(run)

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from harness.data.codec import encode
-from harness.data.run_json import RunInfo, Workload
+from harness.data.run_json import RunInfo, StepTimes, Workload
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.sweep.axes import RATE, RESCORED, SCALE, SLO
 from harness.experiments.sweep.crossings import ratio
@@ -169,10 +169,9 @@ def _state(info: SweepAnswer) -> str:
 def key_facts(info: SweepAnswer | CapacityAnswer, study: Study | None) -> Facts:
     """SLO, system, workload, client floor."""
     stored = _first_run(study)
-    traffic = info.traffic or stored.workload
-    slo_text = None
+    traffic, slo_text, compared = info.traffic or stored.workload, None, list[StepTimes]()
     if isinstance(info, CapacityAnswer):
-        traffic, slo_text = info.traffic or Workload(name=info.workload), info.slo.text
+        traffic, slo_text, compared = info.traffic or Workload(name=info.workload), info.slo.text, info.step_times
     backend = stored.backend if info.backend is UNSET else info.backend
     # without the rate, which is what a sweep varies
     source = _system.source(replace(traffic, rate_rps=None), info.spec)
@@ -180,7 +179,7 @@ def key_facts(info: SweepAnswer | CapacityAnswer, study: Study | None) -> Facts:
     rows = (
         ("SLO", f"{text} (seconds)" if text else ""),
         ("System", _system.system(backend, stored.host) or clean(info.spec.get("backend") or "", 200)),
-        ("Step times", _system.trust(backend)),
+        ("Step times", _system.step_times(compared, backend)),
         ("Workload", ", ".join(text for text in (clean(traffic.name or "", 60), *source) if text)),
         ("Client floor", _floor(info, study)),
     )

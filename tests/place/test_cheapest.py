@@ -1,15 +1,11 @@
 """The order in which deployments are run at a rate: a safe one first, then cheaper ones, hopeless ones never."""
 
-import math
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from harness import catalog
 from harness.catalog import Shape
-from harness.catalog.tables import comparisons
 from harness.experiments.place.bound import served_rps
 from harness.experiments.place.cheapest import Cheapest
 from harness.experiments.place.questions import Judged
@@ -109,16 +105,6 @@ def test_the_same_gpus_for_more_money_are_no_alternative() -> None:
 
     cheapest, *others = search.best
     assert not [one for one in others if one.hardware == cheapest.hardware and one.gpus > cheapest.gpus]
-
-
-@pytest.mark.parametrize("row", comparisons("operators"), ids=lambda row: f"{row['models'][0]}-{row['hardware']}")
-def test_the_error_of_an_answer_is_the_largest_that_was_measured(row: Mapping[str, object]) -> None:
-    """An answer would hold with an error that was exceeded."""
-    errors = catalog.errors("operators", row["models"][0], str(row["hardware"]))  # type: ignore[index]  # a list
-
-    for name in ("TTFT", "TPOT"):
-        figures = [int(text) for text in re.findall(rf"{name} (\d+) %", str(row["figures"]))]
-        assert math.isclose(max(figures, default=0), 100 * errors.get(name.lower(), 0.0))
 
 
 def test_the_cheapest_that_holds_with_the_error_of_the_step_times_is_looked_for() -> None:

@@ -171,7 +171,10 @@ def test_a_rate_is_placed_by_deployments_that_were_run(capsys: pytest.CaptureFix
     assert pytest.approx(3.5 * best["gpus"]) == best["taken"]
     assert all(best["gpus"] <= one["gpus"] for one in others)
     assert not [one for one in info["candidates"] if one["meets"] and one["gpus"] < best["gpus"]]
-    assert "not compared" in info["trust"] or "%" in info["trust"]
+    assert [("operators", "measured here", "Hopper")] == [
+        (row["latency"], row["badge"], row["generation"]) for row in info["step_times"]
+    ]
+    assert best["tpot_error"] == info["step_times"][0]["tpot_error"]
     page = (tmp_path / "out" / "report.html").read_text()
     assert "per hour" in page
     assert "does not divide" in page

@@ -90,10 +90,17 @@ class Row:
             return 0
         return 2048 if self.model == "gpt-oss-120b" else 512  # gptoss_fp4_*.sh: max-cudagraph-capture-size
 
+    @property
+    def _narrower(self) -> str:
+        """Arguments of the roofline where weights are stored in fewer bits than those of the catalogue's model."""
+        m, bits = catalog.model(self.model), {"fp8": 8.0, "fp4": 4.5, "int4": 4.25}.get(self.precision, 16.0)
+        stored = catalog.format_named(m.formats.linear if m.experts is None else m.formats.experts)
+        return f",dtype_bytes=1,weight_bits={bits}" if bits < round(stored.bits) else ""
+
     def latency(self, folder: Path, constants: Mapping[str, float]) -> str:
         """Spec of its latency model, from the tables in `folder`; without constants the roofline."""
         if not constants:
-            return f"roofline:dp={self.dp},ep={self.ep}"
+            return f"roofline:dp={self.dp},ep={self.ep}{self._narrower}"
         parts = {"data": folder, "dp": self.dp, "ep": self.ep, **dict(self.formats), **constants,
                  "graph_tokens": self.graph_tokens}  # fmt: skip
         return "operators:" + ",".join(f"{key}={value}" for key, value in parts.items())

@@ -1,6 +1,7 @@
 """How far the simulator is from public benchmarks of models and GPUs that nothing was fitted to.
 
     python tests/published/zero_shot.py [--data DIR] [--out zero_shot.json] [--rows 300] [--constants | --roofline]
+                                            [--compared]
 
 Steps are sums of measured kernels (`operators`). Their three constants, host seconds per sequence and per kernel of
 steps with prompts, and how much longer kernels of these take, are those that are best on rows of *other models on other
@@ -54,8 +55,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rows", type=int, help="so many rows drawn at random, instead of all")
     parser.add_argument("--constants", action="store_true")
     parser.add_argument("--roofline", action="store_true", help="score the roofline as it stands instead")
+    parser.add_argument(
+        "--compared", action="store_true", help="write what answers print: harness/catalog/compared.toml"
+    )
     given = parser.parse_args(arguments)
-    from published import sources
+    from published import compared, sources
 
     data = sources.data_folder(given.data)
     if data is None:
@@ -70,6 +74,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.rows is not None:
         rows = [rows[i] for i in sorted(rng.choice(len(rows), given.rows, replace=False))]
     scored = simulated(rows, data, [{}] * len(rows) if given.roofline else left_out_constants(rows, sample, grid))
+    if given.compared:
+        latency = "roofline" if given.roofline else "operators"
+        compared.write(rows, scored.tpot, scored.ttft, latency=latency, source="tests/published/zero_shot.py")
     found = table(rows, scored)
     found["left_out"] = dict(left_out)
     print(text(found))

@@ -106,7 +106,7 @@ def test_the_answer_says_whether_it_holds_with_the_known_error_of_the_times(
     sentence = answers.document(at_rate).findings[1].text
 
     assert sentence.endswith(finding)
-    assert "TTFT 31% and TPOT 8% longer, as far as simulated times were off on public results" in sentence
+    assert "TTFT 31% and TPOT 8% longer, the median error of step times on the nearest measurements" in sentence
 
 
 def test_what_was_left_out_stands_under_its_reason(by_rate: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
 """Shipped models against published parameter counts, memory in several formats and shapes, windows and states."""
 
 import math
-import re
 from dataclasses import replace
 
 import pytest
@@ -160,29 +159,3 @@ def test_peaks_and_links_of_new_gpus() -> None:
     assert h100.group_bytes_per_s(2) == h100.link_bytes_per_s
     assert gb200.peak("fp4") == 10e15
     assert h100.peak("fp4") is None
-
-
-@pytest.mark.parametrize(
-    ("model", "gpu", "words"),
-    [
-        (
-            "minimax-m2.5",
-            "b300",
-            "compared with measurements of this model and GPU: median error on public results: 55 of vllm in fp4",
-        ),
-        ("deepseek-r1", "mi325x", "of this model and GPU; of deepseek-r1 on mi300x: "),
-        ("llama3.1-8b", "mi325x", "of this model and GPU; of deepseek-r1 on mi300x: "),
-        ("llama3.1-70b", "h20", "of this model and GPU; of llama3.1-70b on h100: "),
-        ("llama3-8b", "l4", "of this model and GPU; of llama3.1-8b on h100: "),
-    ],
-)
-def test_step_times_are_as_far_off_as_those_of_the_nearest_pair(model: str, gpu: str, words: str) -> None:
-    """The mean of all pairs stood for MI325X, 9 to 18 %, while its sibling MI300X is off by a factor of 2."""
-    assert words in catalog.compared("operators", model, gpu)
-    assert re.search(r"\d+ of \w+ in \w+: TPOT \d+ %", catalog.compared("operators", model, gpu)), "how many rows"
-
-
-def test_a_stored_answer_may_name_a_model_that_is_not_there() -> None:
-    """The page of a run with a file of another machine would be an error, or read that file."""
-    assert "not compared with measurements" == catalog.compared("operators", "/gone/config.json", "h100")
-    assert "not compared with measurements" == catalog.compared("operators", "deepseek-r1", "<script>")

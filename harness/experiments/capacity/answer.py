@@ -24,6 +24,7 @@ from harness.experiments.capacity.conditions import MAX_REQUESTS, exit_code
 from harness.experiments.capacity.search_spec import CONFIDENCE, Bracket, Estimate, SearchResult, SearchSpec, sustained
 from harness.metrics.objective import JOINT, ShareKey
 from harness.stats.crossing import falling
+from harness.validity import step_times
 
 if TYPE_CHECKING:
     from harness.experiments.capacity.execute import Setup
@@ -56,7 +57,8 @@ def answer(
         found = [
             (goal, search if search.resolved else replace(search, why=why, ended_early=True)) for goal, search in found
         ]
-    gpus = setup.planned.backend.describe().get("gpus")
+    backend = setup.planned.backend.describe()
+    gpus = backend.get("gpus")
     key = _shown(setup.slo, found)
     answers = [_goal(setup, goal, search, gpus, ledger) for goal, search in found]
     states, verdicts = [a.state for a in answers], [a.at.verdict for a in answers if a.at is not None]
@@ -65,6 +67,7 @@ def answer(
         "state": "interrupted" if interrupted else "finished",
         "exit_code": exit_code(states, verdicts) if failed is None else failed.exit_code,
         "gpus": gpus,
+        "step_times": step_times.of_backend(backend),
         "confidence": CONFIDENCE,
         "tolerance": setup.settings.tolerance_of(setup.clock),
         "one_traffic": setup.recorded,

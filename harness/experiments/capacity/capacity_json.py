@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType, field
 
 from harness.data.codec import Count, Document, Facts, Number, Part, Positive, Share, Text
-from harness.data.run_json import Floor, StoredSlo, Warned, Workload
+from harness.data.run_json import Floor, StepTimes, StoredSlo, Warned, Workload
 
 
 class RateBracket(Part, frozen=True, kw_only=True):
@@ -158,6 +158,7 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     workload: Text = None
     traffic: Workload = Workload()
     backend: Facts = field(default_factory=dict)
+    step_times: list[StepTimes] = field(default_factory=list)
     host: Facts = field(default_factory=dict)
     slo: StoredSlo = StoredSlo()
     goals: list[Share] = field(default_factory=list)

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from harness import catalog
 from harness.data import codec
 from harness.data.codec import Facts
 from harness.data.host import versions
@@ -77,7 +76,7 @@ def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], w
         objective=PlaceObjective(options.objective.name, UNITS[options.objective.name],
                                  {name: dict(row) for name, row in options.objective.table.items()}),
         target_rps=options.rate_rps,
-        trust=_trust(options, best[0].hardware if best else " + ".join(options.hardware)),
+        step_times=[options.compared(gpu) for gpu in (best[0].hardware.split(" + ") if best else options.hardware)],
         best=best,
         candidates=candidates,
         skipped=[PlaceSkipped(one.hardware, one.name, one.reason) for one in result.skipped],
@@ -195,15 +194,6 @@ def _command(options: PlaceOptions, one: Deployment, name: str) -> str:
     if flags.get("goal") == 0.9:
         del flags["goal"]
     return f"bench {name} " + " ".join(f"--{option} {shlex.quote(str(value))}" for option, value in flags.items())
-
-
-def _trust(options: PlaceOptions, hardware: str) -> str:
-    """How far the latency model was from measurements of the model on these GPUs."""
-    model = options.spec.model or ""
-    latency = parse(options.latency).name
-    return "; ".join(
-        f"{latency} for {model} on {gpu}: {catalog.compared(latency, model, gpu)}" for gpu in hardware.split(" + ")
-    )
 
 
 def _warnings(options: PlaceOptions, result: PlaceResult, best: Sequence[BestUnit]) -> Iterator[tuple[str, str]]:

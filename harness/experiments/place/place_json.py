@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import UNSET, UnsetType, field
 
 from harness.data.codec import Count, Document, Facts, Number, Part, Positive, Share, Text
-from harness.data.run_json import Warned
+from harness.data.run_json import StepTimes, Warned
 
 
 class PlaceGroup(Part, frozen=True, kw_only=True):
@@ -114,8 +114,8 @@ class PlaceQuery(Part, frozen=True, kw_only=True):
 class PlaceAnswer(Document, frozen=True, kw_only=True):
     """place.json. Without `cost` the search is not over; `searched` is what it can resume from.
 
-    `best` holds the recommendation and its alternatives. `trust` says how far the latency model was from measurements
-    of this model on these GPUs.
+    `best` holds the recommendation and its alternatives. `step_times` says how far the latency model was from
+    measurements on these GPUs.
     """
 
     schema: int = 1
@@ -126,7 +126,7 @@ class PlaceAnswer(Document, frozen=True, kw_only=True):
     exit_code: Count = 0
     objective: PlaceObjective = PlaceObjective("gpu", "")
     target_rps: Positive | None = None
-    trust: Text = None
+    step_times: list[StepTimes] = field(default_factory=list)
     best: list[BestUnit] = field(default_factory=list)
     candidates: list[PlacedUnit] = field(default_factory=list)
     skipped: list[PlaceSkipped] = field(default_factory=list)

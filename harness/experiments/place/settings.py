@@ -12,6 +12,7 @@ from harness import catalog, configs, registry
 from harness import options as configuration
 from harness.api import LatencyModel, ReusableSimulator, Simulator, Slo
 from harness.catalog import Shape
+from harness.data.run_json import StepTimes
 from harness.data.schedule import Schedule
 from harness.errors import UsageError, no_such
 from harness.experiments.capacity.conditions import Definition, conditions, definition_of
@@ -30,6 +31,7 @@ from harness.metrics.objective import parse_slo
 from harness.options import Given, RunSpec, with_parts
 from harness.runner.plan import load_workload, make_backend
 from harness.spec import parse
+from harness.validity.step_times import nearest
 
 BUDGET_S = 120.0
 WORKLOAD = "distserve-fig1"
@@ -86,11 +88,16 @@ class PlaceOptions:
         latency_model = registry.make("latency", self.latency, model=self.spec.model, hardware=hardware, **parallel)
         return cast("LatencyModel", latency_model)
 
+    def compared(self, gpu: str) -> StepTimes:
+        """How far step times on this GPU were from the nearest measurements."""
+        m, on = catalog.model(self.spec.model or ""), catalog.hardware(gpu)
+        return nearest(self.latency, gpu, m, on, policy=self.spec.policy or "")
+
     def errors(self, deployment: Deployment) -> Mapping[str, float]:
         """How far step times were from measurements: TTFT where prompts are computed, TPOT where tokens are."""
-        name, model = parse(self.latency).name, self.spec.model or ""
-        first, last = (catalog.errors(name, model, deployment.groups[place].hardware) for place in (0, -1))
-        return {metric: errors[metric] for metric, errors in (("ttft", first), ("tpot", last)) if metric in errors}
+        first, last = (self.compared(deployment.groups[place].hardware) for place in (0, -1))
+        errors = {"ttft": first.ttft_error, "tpot": last.tpot_error}
+        return {metric: error for metric, error in errors.items() if error is not None}
 
     def slower(self, slo: Slo, deployment: Deployment) -> Slo | None:
         """The bounds that latencies without the error meet just where those longer by it meet `slo`."""
