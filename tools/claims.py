@@ -77,7 +77,7 @@ class Figure:
 
 
 def pages() -> list[str]:
-    """Pages whose figures are checked. `docs/systems.md` is the output of one command and is not among them."""
+    """Pages whose figures are checked. `docs/systems.md` and `docs/leaderboard.md` are outputs of a command."""
     guides = sorted(path.relative_to(TOP).as_posix() for path in (TOP / "docs" / "guide").glob("*.md"))
     return ["README.md", *guides, "docs/ci.md", "docs/clients.md", "docs/reports.md"]
 

@@ -15,21 +15,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from backends.systems import distserve
 from harness.errors import UsageError
 from harness.experiments.validate import measured_runs
-from harness.experiments.validate.answer import (
-    FACTOR,
-    RMSE,
-    Pair,
-    Target,
-    Validation,
-    errors,
-    scored,
-    target,
-    validation,
-)
+from harness.experiments.validate.answer import FACTOR, RMSE, Pair, Validation, errors
 from harness.experiments.validate.measured_runs import LeftOut
 from harness.experiments.validate.measurements import Floats, Traffic
 from published import form
@@ -39,6 +30,7 @@ BOUNDS = ((0.2, 0.1), (0.25, 0.1))
 PUBLISHED = (11.05, 13.05)
 """RMSE in points that DistServe's own simulator was found to have under these bounds, over other runs than these."""
 PEER = "DistServe's own simulator"
+NAME = "distserve-a100"
 SATURATED = 5.0
 """A run is saturated where its p90 of TTFT is so many times the median TTFT at the lowest rate."""
 LATENCY = "mixed"
@@ -81,24 +73,36 @@ class Run:
 
 def validate(data: Path) -> Validation:
     """Each run by what was fitted to the others of its configuration, beside DistServe's simulator."""
-    curves = measured(data)
     with tempfile.TemporaryDirectory() as folder:
-        pairs = measured_runs.validate(converted(curves, Path(folder)), left_out=LeftOut(LATENCY)).pairs
-    peer = [*peer_of(curves)]
-    lowest = {name: _lowest(runs) for name, runs in curves.items()}
-    targets, beside = _targets(pairs, peer, lowest)
-    return validation(
-        name="distserve-a100",
-        title="OPT-13B, ShareGPT, A100-80G: vLLM and DistServe, attainment and latencies at each rate",
-        setting=(RULE, *beside),
-        pairs=pairs,
-        targets=tuple(targets),
-    )
+        (path,) = convert(data, Path(folder))
+        found = measured_runs.validate(path, left_out=LeftOut(LATENCY))
+    return replace(found, setting=[*found.setting, *_beside(measured(data))])
 
 
 def convert(data: Path, folder: Path) -> list[Path]:
     """All runs with the backend of their configuration, for `bench validate --fit`."""
-    return [converted(measured(data), folder)]
+    curves = measured(data)
+    runs = [run for several in curves.values() for run in several]
+    times = [pd.DataFrame({"ttft_s": run.seen.ttft_s, "tpot_s": run.seen.tpot_s}) for run in runs]
+    requests = form.requests({run.name: run.seen.traffic for run in runs})
+    rows = [{"run": run.name, "backend": run.curve, "rate_rps": run.rate_rps, "curve": run.curve} for run in runs]
+    path = form.write(
+        folder, NAME,
+        title="OPT-13B, ShareGPT, A100-80G: vLLM and DistServe at each rate",
+        setting=(RULE,),
+        backends={name: options_of(several[0]) for name, several in curves.items()},
+        requests=requests.join(pd.concat(times, ignore_index=True)),
+        runs=pd.DataFrame(rows),
+        slo={_attainment(bounds): f"ttft={bounds[0]},tpot={bounds[1]}" for bounds in BOUNDS},
+        metrics=[*map(_attainment, BOUNDS), "ttft_p50_s", "ttft_p90_s", "tpot_p50_s", "tpot_p90_s"],
+        targets=[
+            *({"metric": _attainment(bounds), "how": RMSE, "limit": 6.0, "published": f"{PEER}, other runs: {points}"}
+              for bounds, points in zip(BOUNDS, PUBLISHED, strict=True)),
+            *({"metric": "ttft_p90_s", "how": FACTOR, "limit": 2.0, "runs": names}
+              for names in [saturated(curves)] if names),
+        ],
+    )  # fmt: skip
+    return [path]
 
 
 def measured(data: Path) -> dict[str, list[Run]]:
@@ -109,11 +113,15 @@ def measured(data: Path) -> dict[str, list[Run]]:
     return curves
 
 
-def converted(curves: Mapping[str, Sequence[Run]], folder: Path) -> Path:
-    """The file of all runs."""
-    runs = [run for several in curves.values() for run in several]
-    backends = {name: options_of(several[0]) for name, several in curves.items()}
-    return written(folder, "runs", runs, backends, (RULE,))
+def saturated(curves: Mapping[str, Sequence[Run]]) -> list[str]:
+    """The runs in which most requests queue."""
+    lowest = {name: min(runs, key=lambda run: run.rate_rps) for name, runs in curves.items()}
+    return [
+        run.name
+        for name, runs in curves.items()
+        for run in runs
+        if np.quantile(run.seen.ttft_s, 0.9) > SATURATED * np.median(lowest[name].seen.ttft_s)
+    ]
 
 
 def options_of(run: Run) -> dict[str, object]:
@@ -150,27 +158,6 @@ def _cluster(run: Run) -> distserve.Cluster:
     return {"prefill": distserve.Side(1, prefill_tp, prefill_pp), "decode": distserve.Side(1, decode_tp, decode_pp)}
 
 
-def written(
-    folder: Path, which: str, runs: Sequence[Run], backends: Mapping[str, form.Options], setting: Sequence[str],
-    targets: Sequence[form.Options] = (),
-) -> Path:  # fmt: skip
-    """The file of these runs, with the measured times of their requests, and the backend of each configuration."""
-    times = [pd.DataFrame({"ttft_s": run.seen.ttft_s, "tpot_s": run.seen.tpot_s}) for run in runs]
-    requests = form.requests({run.name: run.seen.traffic for run in runs})
-    rows = [{"run": run.name, "backend": run.curve, "rate_rps": run.rate_rps, "curve": run.curve} for run in runs]
-    return form.write(
-        folder, f"distserve-a100-{which}",
-        title=f"OPT-13B, ShareGPT, A100-80G: vLLM and DistServe at each rate, {which}",
-        setting=setting,
-        backends=backends,
-        requests=requests.join(pd.concat(times, ignore_index=True)),
-        runs=pd.DataFrame(rows),
-        slo={_attainment(bounds): f"ttft={bounds[0]},tpot={bounds[1]}" for bounds in BOUNDS},
-        metrics=[*map(_attainment, BOUNDS), "ttft_p50_s", "ttft_p90_s", "tpot_p50_s", "tpot_p90_s"],
-        targets=targets,
-    )  # fmt: skip
-
-
 RULE = (
     "Each run is left out in turn, and the latency model is fitted to the other runs of its configuration. Runs "
     "whose file names no configuration are taken as the default P(2,1) D(1,1), those of 400 and 800 requests as "
@@ -178,49 +165,16 @@ RULE = (
 )
 
 
-def _targets(
-    pairs: Sequence[Pair], peer: Sequence[Pair], lowest: Mapping[str, float]
-) -> tuple[list[Target], list[str]]:
-    """The targets, and how DistServe's simulator compares, in sentences."""
-    found, notes = [], []
-    for bounds, published in zip(BOUNDS, PUBLISHED, strict=True):
-        metric = _attainment(bounds)
-        other = f"{PEER} on the same runs: {_rmse(peer, metric)} points; {published} over other runs"
-        found.append(target(pairs, metric, RMSE, 6.0, other))
-        notes.append(
-            f"Attainment within {1000 * bounds[0]:.0f} and {1000 * bounds[1]:.0f} ms: {_rmse(pairs, metric)} points; "
-            f"{PEER} on the same runs {_rmse(peer, metric)}."
-        )
-    ours, others = _factor(pairs, lowest), _factor(peer, lowest)
-    notes.append(
-        f"Largest factor of the p90 of TTFT in saturation: {_times(ours)}; {PEER} on the same runs {_times(others)}."
-    )
-    if ours is not None:
-        other = f"{PEER} on the same runs: {_times(others)} times"
-        found.append(Target("ttft_p90_s", f"{FACTOR} in saturation", 2.0, ours, other))
-    return found, notes
-
-
-def _rmse(pairs: Sequence[Pair], metric: str) -> str:
-    return f"{errors(pairs, metric).rmse:.2f}" if pairs else "not simulated"
-
-
-def _times(factor: float | None) -> str:
-    return "not simulated" if factor is None else f"{factor:.3g}"
-
-
-def _factor(pairs: Sequence[Pair], lowest: Mapping[str, float]) -> float | None:
-    """The largest factor between measured and simulated p90 of TTFT of the saturated runs, None without one."""
-    return max((
-        max(pair.simulated / pair.measured, pair.measured / pair.simulated)
-        for pair in scored(pairs, "ttft_p90_s")
-        if pair.measured > SATURATED * lowest[pair.curve]
-    ), default=None)  # fmt: skip
-
-
-def _lowest(runs: Sequence[Run]) -> float:
-    """The median TTFT at the lowest rate."""
-    return float(np.median(min(runs, key=lambda run: run.rate_rps).seen.ttft_s))
+def _beside(curves: Mapping[str, Sequence[Run]]) -> list[str]:
+    """How far DistServe's simulator is on the same runs, a sentence a quantity."""
+    pairs = [*peer_of(curves)]
+    if not pairs:
+        return []
+    full = saturated(curves)
+    logs = [np.log(one.simulated / one.measured) for one in pairs if one.metric == "ttft_p90_s" and one.setting in full]
+    factor = float(np.exp(np.abs(logs).max())) if logs else float("nan")
+    points = " and ".join(f"{errors(pairs, _attainment(bounds)).rmse:.2f}" for bounds in BOUNDS)
+    return [f"{PEER}, the same runs: {points} points (RMSE of both targets), {factor:.3g} times."]
 
 
 def _met_pct(bounds: tuple[float, float], ttft_s: Floats, tpot_s: Floats) -> float:

@@ -32,7 +32,9 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from harness.errors import BenchError, UsageError, no_such
 from published import served, sources
+from published.form import needed
 from published.served import Row
 
 TOOLS = Path(__file__).resolve().parent / "tools"
@@ -52,6 +54,7 @@ class Scored:
     """What a tool answers for each row by number, or why it does not; `version` as installed, CPU seconds of all."""
 
     version: str
+    released: str
     answers: Mapping[int, Answer]
     cpu_s: float
 
@@ -77,20 +80,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", metavar="DIR", type=Path, default=CACHE, help="environments and answers of tools")
     parser.add_argument("--out", metavar="FILE", type=Path, help="write the tables into this page")
     given = parser.parse_args(arguments)
-    data = sources.data_folder(given.data)
-    if data is None and given.table is None:
-        print("The public measurements are not here; name their folder with --data DIR.", file=sys.stderr)
-        return 2
     known = sorted(path.stem for path in TOOLS.glob("[!_]*.py"))
     names = known if given.tools is None else given.tools.split(",")
-    if unknown := set(names) - set(known):
-        print(f"No tool named '{min(unknown)}'. Known: {', '.join(known)}.", file=sys.stderr)
-        return 2
-    found, left_out = served.rows(data) if given.table is None else (read(given.table), {})
+    try:
+        for name in set(names) - set(known):
+            raise no_such("tool", name, known)
+        if given.out is not None and not given.out.is_file():
+            raise UsageError(
+                f"--out names '{given.out}', which is no page; name one with marks, as docs/leaderboard.md."
+            )
+        if given.rows is not None and given.rows < 1:
+            raise UsageError(f"--rows must be at least 1, got {given.rows}.")
+        found, left_out = measured(given.data, given.table)
+    except BenchError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
     rows = drawn(folded(found), given.rows)
     scored = {name: score(TOOLS / f"{name}.py", rows, given.cache) for name in names}
-    written = tables(rows, scored)
-    written["rows"] = policy(found, rows, left_out)
+    written = tables(rows, scored) | {"rows": policy(found, rows, left_out)}
     if given.out is None:
         print("\n\n".join(written.values()))
     else:
@@ -98,12 +105,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def measured(folder: str | None, table: Path | None) -> tuple[list[Row], Mapping[str, int]]:
+    """The rows, and what is left out of the public sources. Raises UsageError where there is neither."""
+    if table is not None:
+        return read(table), {}
+    data = sources.data_folder(folder)
+    if data is None:
+        raise UsageError("The public measurements are not here; name their folder with --data DIR.")
+    return served.rows(data)
+
+
 def read(path: Path) -> list[Row]:
     """The rows of a table whose columns are the fields of `served.Row`; formats are `linear=fp8 kv=fp8`."""
-    table = pd.read_csv(path, dtype={"precision": str, "formats": str}, keep_default_na=False)
+    table = pd.read_csv(needed(path), dtype={"precision": str, "formats": str}, keep_default_na=False)
     names = set(Row.__dataclass_fields__) - {"source"}
     if missing := sorted(names - set(table)):
-        raise SystemExit(f"'{path}' has no column '{missing[0]}'; it needs {', '.join(sorted(names))}.")
+        raise UsageError(f"'{path}' has no column '{missing[0]}'; it needs {', '.join(sorted(names))}.")
     return [
         Row(**{name: line[name] for name in names if name != "formats"}, source=path.stem,
             formats=tuple(tuple(part.split("=")) for part in line["formats"].split()))
@@ -146,19 +163,19 @@ def score(path: Path, rows: Sequence[Row], cache: Path) -> Scored:
         python, version = installed(path.stem, tool.REQUIREMENTS, cache)
     except subprocess.CalledProcessError as error:
         reason = f"is not installed: {str(error.stderr).strip().splitlines()[-1]}"
-        return Scored("not installed", dict.fromkeys(range(len(rows)), reason), 0.0)
+        return Scored("not installed", tool.RELEASED, dict.fromkeys(range(len(rows)), reason), 0.0)
     code = b"".join(file.read_bytes() for file in (path, *sorted(TOOLS.glob("_*.py"))))
     store = cache / f"{path.stem}-{hashlib.sha256(code + version.encode()).hexdigest()[:12]}.json"
-    known: dict[str, list[Any]] = json.loads(store.read_text()) if tool.REQUIREMENTS and store.exists() else {}
-    asked = [json.dumps(described(row), sort_keys=True) for row in rows]
-    missing = sorted({text for text in asked if text not in known})
+    known: dict[str, list[Any]] = json.loads(store.read_text()) if store.exists() else {}
+    queries = [json.dumps(described(row), sort_keys=True) for row in rows]
+    missing = sorted({text for text in queries if text not in known})
     for text, answer in _answers(python, path, missing):
         known[text] = answer
-        if len(known) % 20 == 0 or text == missing[-1]:
+        if tool.REQUIREMENTS and (len(known) % 20 == 0 or text == missing[-1]):
             store.parent.mkdir(parents=True, exist_ok=True)
             store.write_text(json.dumps(known))
-    answers = {i: _checked(known[text][0]) for i, text in enumerate(asked)}
-    return Scored(version, answers, float(sum(known[text][1] for text in set(asked))))
+    answers = {i: _checked(known[text][0]) for i, text in enumerate(queries)}
+    return Scored(version, tool.RELEASED, answers, float(sum(known[text][1] for text in set(queries))))
 
 
 def _checked(answer: Any) -> Answer:
@@ -189,7 +206,7 @@ def _loaded(path: Path) -> ModuleType:
 def installed(name: str, requirements: Sequence[str], cache: Path) -> tuple[str, str]:
     """The Python that has a tool, and its version. Raises CalledProcessError where pip cannot install it."""
     if not requirements:
-        return sys.executable, datetime.now(UTC).date().isoformat()
+        return sys.executable, "-"
     folder = cache / f"venv-{name}"
     python = folder / "bin" / "python"
     if not (folder / "installed").exists():
@@ -202,7 +219,7 @@ def installed(name: str, requirements: Sequence[str], cache: Path) -> tuple[str,
 
 def _answers(python: str, path: Path, texts: Sequence[str]) -> Iterable[tuple[str, list[Any]]]:
     """Each row with its answer and CPU seconds; a worker that ends is started anew for the next row."""
-    command = [python, "-P", "-W", "ignore", str(TOOLS / "_worker.py"), str(path)]
+    command = [python, "-I", "-W", "ignore", str(TOOLS / "_worker.py"), str(path)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     left, began_s = list(reversed(texts)), time.monotonic()
     while left:
@@ -251,8 +268,10 @@ def tables(rows: Sequence[Row], scored: Mapping[str, Scored]) -> dict[str, str]:
     """The tables by name, in each the worst first."""
     able = {name: one for name, one in scored.items() if one.answered}
     counts = [(len(one.answered), len(rows) - len(one.answered), f"{one.cpu_s:.0f}") for one in scored.values()]
-    lines = [[name, one.version, *count] for (name, one), count in zip(scored.items(), counts, strict=True)]
-    written = {"tools": markdown(["tool", "version", "answered", "refused", "CPU seconds"], lines)}
+    lines = [
+        [name, one.version, one.released, *count] for (name, one), count in zip(scored.items(), counts, strict=True)
+    ]
+    written = {"tools": markdown(["tool", "version", "released", "answered", "refused", "CPU seconds"], lines)}
     common = sorted(set.intersection(*(one.answered for one in able.values()))) if able else []
     if common:
         lines = [[name, *errors(logs)] for name, logs in worst({n: one.logs(rows, common) for n, one in able.items()})]
@@ -306,10 +325,18 @@ def _short(reason: str) -> str:
 
 
 def policy(found: Sequence[Row], rows: Sequence[Row], left_out: Mapping[str, int]) -> str:
-    """How many rows there were, and what was left out."""
+    """When this was measured, how many rows there were, how far repeated ones differ, and what was left out."""
+    same: dict[object, list[Row]] = {}
+    for row in found:
+        same.setdefault((row.setting, row.kind), []).append(row)
+    pairs = [(a, b) for several in same.values() for a, b in zip(several, several[1:], strict=False)]
+    apart = [np.median([abs(np.log(getattr(a, name) / getattr(b, name))) for a, b in pairs] or 0) for name in TIMES]
     lines = [[count, reason] for reason, count in sorted(left_out.items(), key=lambda pair: -pair[1])]
-    head = f"{len(found)} rows of {len(folded(found))} settings; {len(rows)} settings are scored. Left out before:"
-    return f"{head}\n\n" + markdown(["rows", "why"], lines)
+    return (
+        f"Measured on {datetime.now(UTC).date()}: {len(found)} rows of {len(same)} settings, of which {len(rows)} are "
+        f"scored. Two runs of a setting differ by a median |ln| of {apart[0]:.3f} for TTFT and {apart[1]:.3f} for TPOT "
+        f"({len(pairs)} pairs): nothing can be nearer.\n\n" + markdown(["left out", "why"], lines)
+    )
 
 
 def filled(page: str, written: Mapping[str, str]) -> str:

@@ -1,7 +1,7 @@
-"""The simulator beside public measurements of real systems: calibrated on a part of them, scored on the rest.
+"""The simulator beside runs of real systems whose requests are public; `leaderboard.py` has those of fixed concurrency.
 
     python tests/published/run.py apex-h100                       measured beside simulated, and the targets
-    python tests/published/run.py --out published.html            every source; aic-e2e takes 15 minutes
+    python tests/published/run.py --out published.html            every source
     python tests/published/run.py distserve-a100 --tables FOLDER  its tables, for bench validate --against FILE.toml
 
 Exit code 1 where a target is missed, 2 for wrong usage.
@@ -45,10 +45,8 @@ def _executed(given: argparse.Namespace) -> int:
         raise UsageError("The public measurements are not here; name their folder with --data DIR.")
     if given.tables is not None:
         Path(given.tables).mkdir(parents=True, exist_ok=True)
-        for name in given.names or sources.CONVERTERS:
-            if name not in sources.CONVERTERS:
-                raise UsageError(f"{name} has no tables: its clients send the next request when the last is answered.")
-            for path in sources.CONVERTERS[name](data, Path(given.tables)):
+        for name in given.names or sources.SOURCES:
+            for path in sources.SOURCES[name].convert(data, Path(given.tables)):
                 print(path)
         return 0
     if given.out is not None:

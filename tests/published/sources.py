@@ -1,33 +1,25 @@
 """The public sources of measurements by name, and where their files are, which are no part of the project."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 from harness.errors import UsageError, no_such
 from harness.experiments.validate.answer import Validation
-from published import aic_e2e, apex_h100, distserve_66b_chat_ae, distserve_a100, llmservingsim
+from published import apex_h100, distserve_66b_chat_ae, distserve_a100, llmservingsim
 
-SOURCES: dict[str, Callable[[Path], Validation]] = {
-    "aic-e2e": aic_e2e.validate,
-    "apex-h100": apex_h100.validate,
-    "distserve-66b-chat-ae": distserve_66b_chat_ae.validate,
-    "distserve-a100": distserve_a100.validate,
-    "llmservingsim": llmservingsim.validate,
+SOURCES = {
+    "apex-h100": apex_h100,
+    "distserve-66b-chat-ae": distserve_66b_chat_ae,
+    "distserve-a100": distserve_a100,
+    "llmservingsim": llmservingsim,
 }
-CONVERTERS: dict[str, Callable[[Path, Path], list[Path]]] = {
-    "apex-h100": apex_h100.convert,
-    "distserve-66b-chat-ae": distserve_66b_chat_ae.convert,
-    "distserve-a100": distserve_a100.convert,
-    "llmservingsim": llmservingsim.convert,
-}
-"""Those that can be written as tables. The requests of aic-e2e have no arrival times: its clients are a closed loop."""
+"""Modules with `validate`, the comparison, and `convert`, which writes its tables for `bench validate --against`."""
 
 
 def compare(name: str, data: Path) -> Validation:
     """The simulator beside the measurements of a source. Raises UsageError for an unknown one, or without its files."""
     if name not in SOURCES:
         raise no_such("source of measurements", name, SOURCES)
-    return SOURCES[name](data)
+    return SOURCES[name].validate(data)
 
 
 def data_folder(given: str | None = None) -> Path | None:

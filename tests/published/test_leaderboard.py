@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from published import leaderboard
+from published import leaderboard, served
 from published.served import Row
 
 EXACT = """
 REQUIREMENTS = ()
+RELEASED = "today"
 
 
 def predict(row):
@@ -102,3 +103,14 @@ def test_a_table_of_ones_own_is_read_as_rows(tmp_path: Path) -> None:
     (found,) = leaderboard.read(path)
 
     assert row() == replace(found, source="x")
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
+def test_targets_on_all_rows(shared_data: Path, tmp_path: Path) -> None:
+    """A row would go on to say that mean errors of 25 % of TTFT and 10 % of TPOT are missed."""
+    rows = leaderboard.folded(served.rows(shared_data)[0])
+    scored = leaderboard.score(leaderboard.TOOLS / "bench.py", rows, tmp_path)
+    means = np.abs(np.exp(scored.logs(rows, range(len(rows)))) - 1).mean(axis=0)
+
+    assert [False, False] == (means <= (0.25, 0.1)).tolist()

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 REQUIREMENTS = ()
+RELEASED = "this repository"
 
 
 def predict(row):
