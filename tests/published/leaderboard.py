@@ -143,8 +143,8 @@ def folded(rows: Sequence[Row]) -> list[Row]:
 
 
 def group(row: Row) -> tuple[str, str, str, str]:
-    """What rows are drawn by, and what medians are shown of."""
-    return row.gpu, row.engine, row.model, row.precision
+    """What rows are drawn by, and what medians are shown of; rows that name no precision are in BF16."""
+    return row.gpu, row.engine, row.model, row.precision.replace("nan", "bf16")
 
 
 def drawn(rows: Sequence[Row], count: int | None) -> list[Row]:

@@ -38,5 +38,6 @@ def described(row):
         "system": SYSTEMS[row["gpu"]],
         "gemm": MODES[formats["linear"]] if row["model"] in DENSE else None,
         "kv": MODES[formats["kv"]],
+        "experts": "w4a8_mxfp4_mxfp8" if formats.get("experts") == "mxfp4-fp8" else None,  # else as the checkpoint says
         "moe": None if row["model"] in DENSE else (row["tp"] * row["dp"] // row["ep"], row["ep"]),
     }

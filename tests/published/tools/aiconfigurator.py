@@ -29,5 +29,6 @@ def predict(row):
         isl=round(MEAN_LENGTH * row["prompt"]), osl=round(MEAN_LENGTH * row["output"]),
         batch_size=ceil(row["clients"] / row["dp"]), tp_size=row["tp"], attention_dp_size=row["dp"],
         moe_tp_size=moe_tp, moe_ep_size=moe_ep, gemm_quant_mode=what["gemm"], kvcache_quant_mode=what["kv"],
+        moe_quant_mode=what["experts"],
     )  # fmt: skip
     return float(answer.ttft) / 1e3, float(answer.tpot) / 1e3

@@ -31,8 +31,7 @@ def predict(row):
         "parallelism": parallelism,
         "scheduler": {"max_batched_tokens": row["step_tokens"] // row["dp"], "max_sequences": 2048},
     }
-    if what["gemm"] is not None:
-        worker["timing"] = {"gemm_quant_mode": what["gemm"]}
+    worker["timing"] = {"gemm_quant_mode": what["gemm"], "moe_quant_mode": what["experts"]}
     requests = min(ROUNDS * row["clients"], max(MOST, row["clients"]))
     config = {
         "traffic": {
