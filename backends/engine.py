@@ -123,7 +123,8 @@ class Engine:
 
     With `replicas`, or `prefill` and `decode` replicas, or a `router` that acts it is a cluster: one process decides as
     in the simulator, and an executor process per replica computes. KV is copied between them, no faster than `link`
-    (25Gbps, 600GBps:latency=1ms; none: as fast as it goes), pulled or pushed (`handoff`). A side may have a policy and
+    (25Gbps, 600GBps:latency=1ms; none, by default: as fast as it goes; of a paced engine nvlink, as in the simulator),
+    pulled or pushed (`handoff`). A side may have a policy and
     a router of its own, and of a paced engine `tp`, `hardware` and `latency` (`prefill=2:tp=2`).
     """
 
@@ -149,7 +150,7 @@ class Engine:
     prefill: str | None = None
     decode: str | None = None
     handoff: Literal["pull", "push"] = "pull"
-    link: str = "none"
+    link: str | None = None
     core: Core = field(init=False)
     """What decides inside its replica."""
     _layout: Layout = field(init=False)

@@ -6,7 +6,7 @@ to the next event; stepping through it instead gives the same records, bit for b
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal
 
@@ -40,7 +40,7 @@ from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
 from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord
 from harness.bounds import AtLeastOne, Positive, PositiveShare, check
-from harness.catalog import Shape, facts_of_files, hardware, model
+from harness.catalog import Shape, facts_of_files, model
 from harness.data.records import TABLE_ROWS, in_tables, table_of, to_table
 from harness.errors import UsageError
 from harness.spec import build, parse
@@ -123,18 +123,19 @@ class Sim:
         self._refuse_what_would_be_ignored(acts=acts)
         self._link, self._rate = Link(), None
         if acts or (self.prefill is not None and self.decode is not None):
-            text = self.link
-            if text == "nvlink" and first.role == "mixed" and hardware(first.shape.hardware).nvlink_bytes_per_s is None:
-                text = "pcie"
-            self._link, self._rate = link_of(text, self.model, [part.shape.hardware for part in self._parts])
+            gpus = [part.shape.hardware for part in self._parts]
+            self._link, self._rate = link_of(self.link, self.model, gpus, first.role)
         if self.fail is not None:
             self._changes = failures(self.fail, sum(part.count for part in self._parts))
         self._model = first.model
         self.reset()
 
     def _refuse_what_would_be_ignored(self, *, acts: bool) -> None:
-        if isinstance(self._parts[0].model, Recorded) and (acts or self.fail is not None or self.lora is not None):
-            raise UsageError("latency=recorded repeats a run without failures, adapters and routers that act.")
+        recorded = [part for part in self._parts if isinstance(part.model, Recorded)]
+        if recorded and (self.fail is not None or self.lora is not None):
+            raise UsageError("latency=recorded repeats a run without failures and adapters.")
+        if len({part.latency for part in self._parts}) > 1 and recorded:
+            raise UsageError("latency=recorded repeats a whole run; give no side another latency.")
         if self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
             refuse_unused(self, HAND_OFF, acts=acts)
         elif acts and (self.prefill is None or self.decode is None):
@@ -143,15 +144,18 @@ class Sim:
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
         self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
-        self._steps = StepLog((replica.blocks.size for replica in self.cluster.replicas), self.cluster.members)
+        members = () if isinstance(self._model, Recorded) else self.cluster.members  # parts of steps that were not run
+        self._steps = StepLog((replica.blocks.size for replica in self.cluster.replicas), members)
         self._acted = ActionCounts()
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:
         core, m = part.core, model(self.model)
         _, kv_bits = part.stored_bits
-        memory = core.memory(token_bytes(m, part.shape.tp, kv_bits))
+        recorded = part.model.of(part.role) if isinstance(part.model, Recorded) else {}
+        memory = core.memory(recorded.get("layer_token_bytes") or token_bytes(m, part.shape.tp, kv_bits))
         blocks = blocks_of(part, memory, self)
         journal, cost = Journal() if self.journal else None, block_cost(m, part.shape, memory.block_tokens, kv_bits)
+        cost = replace(cost, bytes=recorded.get("kv_block_bytes", cost.bytes))
         adapters = None if self.adapted is None else self.adapted.adapters(m, part.shape)
         front = core.replica(memory, blocks, index, journal, cost, adapters)
         if (stages := part.shape.pp) > 1:
@@ -164,7 +168,7 @@ class Sim:
             return self._model.retimed(
                 requests,
                 follow_ups,
-                lambda first, more: records(simulate(self.cluster, self._model, self._steps, first, more, leap=False)),
+                lambda first, more: records(self._ended(first, more)),
             )
         requests, follow_ups = self._as_served(requests, follow_ups)
         return records(self._ended(iter(requests), follow_ups))
@@ -181,6 +185,9 @@ class Sim:
     def _ended(self, requests: Iterator[Request], follow_ups: FollowUps | None) -> Iterator[EndedSequence]:
         steps, front = self._steps if self.log_steps else None, self._parts[0].front
         # The loop of whole replicas knows no event but arrivals and ends of batches, and pays for no other.
+        if isinstance(self._model, Recorded):
+            self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=False, recorded=self._model)
+            return self._flow.ended()
         if self._plain:
             return simulate(self.cluster, self._model, steps, requests, follow_ups, leap=self.leap, front=front)
         self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap, front=front)

@@ -35,7 +35,7 @@ End = Literal["finished", "interrupted", "stopped", "failed"]
 Timing = Literal["drawn", "recorded", "closed"]
 """What decides when requests come: chance, a recording (it has its own rate, and the seed does not change it), or
 the answers to those before (a closed loop: its rate follows from the answers)."""
-ActionKind = Literal["migrate", "abort", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
+ActionKind = Literal["migrate", "abort", "copy", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
 Prompts = Callable[["Request", int], "np.ndarray"]
 """(request, vocab_size) -> token ids of its prompt, (T,) int64."""
 FollowUps = Callable[["RequestRecord"], Iterable["Request"]]
@@ -572,8 +572,9 @@ class ActionEvent:
     """Something that a router did, or that befell a replica: a row of the `actions` table.
 
     `end_s` is when it was over. Of a migration `replica` is the source, `stop_s` when the sequence stopped decoding
-    there, `tokens` what was copied. `detail` is a role, or why a migration was aborted, a request rejected or a replica
-    down (drained, failed). What the router does with a request by itself (hold, reject) has no replica.
+    there, `tokens` what was copied; on the engine each copy of it, or of a hand-off, is a row as well. `detail` is a
+    role, or why a migration was aborted, a request rejected or a replica down (drained, failed). What the router does
+    with a request by itself (hold, reject) has no replica.
     """
 
     kind: ActionKind

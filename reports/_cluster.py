@@ -26,7 +26,8 @@ ENDS = ("ended_s", "prefill_end_s", "handoff_end_s", "sent_s", "scheduled_s")
 """Columns of which the latest is when a request without a token was over."""
 _STATES: dict[str, State] = {"scale": "starting", "drain": "draining", "up": "up", "down": "down"}
 _NAMES = {
-    "migrate": "migration", "requeue": "move between queues", "abort": "aborted migration", "role": "role change",
+    "migrate": "migration", "requeue": "move between queues", "abort": "aborted migration", "copy": "KV copied",
+    "role": "role change",
     "scale": "replica added", "drain": "replica drained", "failed": "replica failed", "up": "replica up",
     "replicate": "prefix copied", "hold": "request held", "reject": "request rejected",
 }  # fmt: skip

@@ -5,9 +5,9 @@ decides as in the simulator, so that equal times give equal batches.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, nextafter
 
 from backends.engine_process.generation import Answers, GenerationParams, PlannedStep, Work
@@ -22,7 +22,7 @@ from backends.serving.routing import Fail
 from backends.simulator.core import preemption_costs
 from backends.simulator.layout import ActionCounts
 from backends.simulator.real_time import Incoming, Turn
-from harness.api import Ended, Request
+from harness.api import ActionEvent, Ended, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,8 @@ class EngineCluster:
 
     The executors of a paced cluster, one of `paces` a replica, wait until a step is over; transfers take the time of
     the link there. Others compute and copy, which takes what it takes; a transfer no less than the link. All times are
-    of the caller's clock.
+    of the caller's clock. What becomes known after something later has happened happens after that: every instant is
+    handled once, so that a replay that knows when each step and copy ended decides the same.
     """
 
     def __init__(
@@ -71,11 +72,12 @@ class EngineCluster:
         self._send = send
         self._paces = paces
         self._incoming = Incoming()
-        mover = None if paces else self
-        self.loop = Loop(cluster, self, self._incoming, mover=mover, fails=True)
+        self.loop = Loop(cluster, self, self._incoming, mover=self, fails=True)
         self.loop.begin(start_s)
+        self._facts: Mapping[str, object] = {"begun_s": start_s}  # for run.json, not yet told
         self._steps: dict[int, PlannedStep] = {}  # by replica: in flight
-        self._moving: dict[int, Callable[[float], None]] = {}  # what the end of a copy means, by its number
+        self._due_s: dict[int, float] = {}  # by replica: when its paced step is due, until its executor reports
+        self._moving: dict[int, tuple[ActionEvent, Callable[[float], None]]] = {}  # copies by number, what an end means
         self._numbers = 0
         self._acted = ActionCounts()
         self._withdrawn: set[int] = set()  # their tokens are needed until they have left
@@ -89,11 +91,10 @@ class EngineCluster:
 
     def arrive(self, request: Request, params: GenerationParams | None, at_s: float) -> Turn | None:
         """A request arrives, not before what has happened already; what its refusal is, if the model cannot take it."""
-        # after the last decision, which did not know of it: at the same time a replay would take it in
-        at_s = max(at_s, nextafter(self.loop.now_s, inf), self._incoming.last_s)
+        at_s = max(self._after_now_s(at_s), self._incoming.last_s)
         refusal = self._answers.refusal(request)
-        if refusal is not None:
-            return Turn(at_s, ended=[Ended(request.id, at_s, "rejected", refusal, arrived_s=at_s)])
+        if refusal is not None:  # no replica sees it
+            return Turn(at_s, ended=[Ended(request.id, at_s, "rejected", refusal)])
         self._answers.add(request, params)
         self._incoming.put(request, at_s)
         return None
@@ -117,16 +118,22 @@ class EngineCluster:
         if step.work.end_s is None:
             self._answers.take(step, sampled)
         else:
+            del self._due_s[index]
             end_s = self._paces[index].ended(step.work.end_s, end_s)
-        self.loop.ended(self.cluster.replicas[index], [end_s])
+        self.loop.ended(self.cluster.replicas[index], [self._after_now_s(end_s)])
 
     def copied(self, number: int, at_s: float) -> None:
         """The copy of this number is made."""
-        self._moving.pop(number)(at_s)
+        copy, then = self._moving.pop(number)
+        # A copy that was quicker than the link would have been counts from when the link is through.
+        copy = replace(copy, end_s=self._after_now_s(max(at_s, copy.end_s)))
+        self.loop.note(copy)
+        then(copy.end_s)
 
     def lost(self, index: int, now_s: float) -> None:
         """The executor of a replica is gone."""
         self._steps.pop(index, None)
+        self._due_s.pop(index, None)
         self.loop.at(max(now_s, self.loop.now_s), Fail(index))
 
     def advance(self, now_s: float) -> Iterator[Turn]:
@@ -134,7 +141,7 @@ class EngineCluster:
         # A paced step that ends in time counts from when it was due. Until its executor reports, or it is late,
         # nothing is decided for a later time: the decision would not know of what came before it.
         if now_s < self._held_until_s(now_s):
-            now_s = nextafter(self._due_s, -inf)
+            now_s = nextafter(min(self._due_s.values()), -inf)
         yield from self.loop.advance(now_s)
         if gone := self._withdrawn - self.loop.withdrawn:
             self._withdrawn -= gone
@@ -158,12 +165,16 @@ class EngineCluster:
                 else:
                     del self._hosted[request_id]
         self._steps[replica.index] = step
+        if step.work.end_s is not None:
+            self._due_s[replica.index] = step.work.end_s
         self._send(replica.index, step.work)
 
-    def move(self, transfer: Transfer, end_s: float) -> None:
+    def move(self, transfer: Transfer, end_s: float) -> float | None:
         """Let the executor of the target copy the KV, or what a live migration has left of it."""
         seq, source, target = transfer.seq, transfer.source, transfer.target
         assert source is not None
+        if self._paces:
+            return self._over_link(seq, source, target, end_s)
         done = 0 if transfer.migration is None else transfer.migration.copied_tokens // source.blocks.size
         table = source.outbox.leaving[seq][1][done : source.blocks.blocks_for(seq.computed)]
         blocks = None
@@ -171,16 +182,19 @@ class EngineCluster:
             blocks = target.table(seq)[done : done + len(table)]
         else:  # it is pushed: where it goes is known when it has landed
             self._hosted[seq.request.id], self._pushed[seq.request.id] = target.index, seq.computed
-        # A copy that was quicker than the link would have been counts from when the link is through.
-        self._copy(source, table, target, blocks, seq, lambda at_s: self.loop.landed(transfer, max(at_s, end_s)))
+        self._copy(source, table, target, blocks, seq, end_s, lambda at_s: self.loop.landed(transfer, at_s))
+        return None
 
-    def copy(self, migration: Migration, first_token: int, end_s: float) -> None:
+    def copy(self, migration: Migration, first_token: int, end_s: float) -> float | None:
         """Let the executor of the target copy the blocks that are full."""
         seq, source, target = migration.seq, migration.source, migration.target
+        if self._paces:
+            return self._over_link(seq, source, target, end_s)
         first, last = first_token // source.blocks.size, migration.copied_tokens // source.blocks.size
         blocks = target.name_reserved(seq.request.id, last)[first:last]
         table = seq.table[first:last]
-        self._copy(source, table, target, blocks, seq, lambda at_s: self.loop.copied(migration, max(at_s, end_s)))
+        self._copy(source, table, target, blocks, seq, end_s, lambda at_s: self.loop.copied(migration, at_s))
+        return None
 
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight, and tell what it brought."""
@@ -208,23 +222,26 @@ class EngineCluster:
 
     # ---- inside -----------------------------------------------------------------------------------------------
 
+    def _after_now_s(self, at_s: float) -> float:
+        return max(at_s, nextafter(self.loop.now_s, inf))
+
     def _copy(
-        self, source: Replica, table: list[int], target: Replica, blocks: list[int] | None, seq: Sequence,
+        self, source: Replica, table: list[int], target: Replica, blocks: list[int] | None, seq: Sequence, end_s: float,
         then: Callable[[float], None],
     ) -> None:  # fmt: skip
         self._numbers += 1
-        self._moving[self._numbers] = then
+        copy = ActionEvent("copy", self.loop.now_s, end_s, source.index, target.index, seq.request.id)
+        self._moving[self._numbers] = copy, then
         self._send(target.index, Copy(self._numbers, source.index, list(table), blocks, seq.request.id))
 
-    @property
-    def _due_s(self) -> float:
-        """When the first of the paced steps in flight is due."""
-        return min((step.work.end_s for step in self._steps.values() if step.work.end_s is not None), default=inf)
+    def _over_link(self, seq: Sequence, source: Replica, target: Replica, end_s: float) -> float:
+        self.loop.note(ActionEvent("copy", self.loop.now_s, end_s, source.index, target.index, seq.request.id))
+        return end_s
 
     def _held_until_s(self, at_s: float) -> float:
         """Until when what happens at `at_s` waits for a paced step that is due before, and may still end in time."""
-        due_s = self._due_s
-        return due_s + self._paces[0].late_s if self._paces and due_s <= at_s else -inf
+        due_s = min(self._due_s.values(), default=inf)
+        return due_s + self._paces[0].late_s if self._due_s and due_s <= at_s else -inf
 
     def _place_pushed(self, step: PlannedStep, replica: Replica) -> None:
         """What was pushed into host memory goes into its blocks with the first step that has its sequence."""
@@ -251,6 +268,7 @@ class EngineCluster:
 
     def _tell(self, turn: Turn) -> None:
         replicas = self.cluster.replicas
+        turn.facts, self._facts = {**self._facts, **turn.facts}, {}
         turn.running = sum(replica.running for replica in replicas)
         turn.free_blocks = sum(replica.blocks.free for replica in replicas if replica.alive)
         turn.total_blocks = sum(replica.blocks.total for replica in replicas if replica.alive)

@@ -233,11 +233,14 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
             members.append(Member(gpus, model))
             allocations.append(Allocate(blocks, memory.block_tokens, nice, shares and moving))
             pacers += [] if pacer is None else [pacer]
-        its |= {"kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens}
+        its |= {
+            "kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens, "kv_block_bytes": cost.bytes,
+            "layer_token_bytes": token_bytes(its),
+        }  # fmt: skip
         if part is parts[0]:
             facts = its
         if part.role != "mixed":
-            names = ("hardware", "tp", "latency", "kv_tokens")
+            names = ("hardware", "tp", "latency", "kv_tokens", "kv_block_bytes", "layer_token_bytes")
             facts[part.role] = {
                 "replicas": part.count, "gpus": part.count * gpus, "policy": part.policy, "router": part.router,
                 **{name: its[name] for name in names if name in its},
@@ -268,12 +271,13 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
 
 def _link(layout: Layout, facts: Mapping[str, object]) -> tuple[Link, Rate]:
     """The link that layout and facts of its first part ask for, and its rate."""
-    gpus = {gpu for part in layout.parts if isinstance(gpu := part.given.get("hardware"), str)}
+    role, text = layout.parts[0].role, layout.link or "none"
     if "late_after_s" in facts:
-        return link_of(layout.link, str(facts["model"]), gpus or {str(facts["hardware"])})
-    if parse(layout.link).name in ("nvlink", "pcie"):
-        raise UsageError(f"link={layout.link} is that of a GPU; give none, or a rate such as 25Gbps.")
-    link_rate, per_token = rate(layout.link, hardware("a100-80g")), facts["kv_bytes_per_token"]
+        gpus = {str({**facts, **part.given}["hardware"]) for part in layout.parts}
+        return link_of(layout.link or "nvlink", str(facts["model"]), gpus, role)
+    if parse(text).name in ("nvlink", "pcie"):
+        raise UsageError(f"link={text} is that of a GPU; give none, or a rate such as 25Gbps.")
+    link_rate, per_token = rate(text, hardware("a100-80g")), facts["kv_bytes_per_token"]
     assert isinstance(per_token, int)
     return Link(per_token / link_rate.bytes_per_s, link_rate.latency_s), link_rate
 
@@ -341,16 +345,16 @@ class Layout:
 
     parts: tuple[Part, ...]
     pull: bool
-    link: str
+    link: str | None
 
 
 def layout(engine: Engine, given: Mapping[str, object]) -> Layout:
     """The replicas that these options ask for. Raises UsageError."""
     if engine.prefill is None and engine.decode is None:
-        refuse_unused(engine, {"handoff": ("pull",), "link": ("none",)}, acts=router_acts(engine.router))
+        refuse_unused(engine, {"handoff": ("pull",), "link": ("none", None)}, acts=router_acts(engine.router))
     elif engine.prefill is None or engine.decode is None:
         raise UsageError("The engine needs prefill and decode replicas; give both, or neither.")
-    rate(engine.link, hardware(engine.hardware or "a100-80g"))  # raises UsageError for what is none
+    rate(engine.link or "none", hardware(engine.hardware or "a100-80g"))  # raises UsageError for what is none
     parts = tuple(_part(engine, given, *part) for part in sides(engine, Side(engine.replicas, engine.tp or 1)))
     return Layout(parts, engine.handoff == "pull", engine.link)
 

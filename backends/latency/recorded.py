@@ -1,61 +1,104 @@
-"""Recorded step times: the simulator runs on the clock of a stored run, such as one of the engine.
+"""Recorded times: the simulator runs on the clock of a stored run, such as one of the engine.
 
-Each step starts and ends when it did in that run, and each request arrives when that run's scheduler saw it
-(`arrived_s`). With the same policy and memory the simulator then gives every token time of the run, equal to the last
-bit: its error is its latency model's error and nothing else.
+Each step and each copy of KV between replicas ends when it did in that run, each request arrives when that run's
+scheduler saw it, and time begins when it did there. With the same policies, routers and memory the simulator then
+gives every token time of the run, equal to the last bit: its error is its latency model's error and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from backends.serving.batch import Batch
-from harness import untrusted
-from harness.api import FollowUps, Request, RequestRecord
+from backends.serving.batch import Batch, Sequence
+from harness.api import FollowUps, LatencyModel, Request, RequestRecord
+from harness.data.folder import load
+from harness.data.records import STEPS
 from harness.errors import NotValid, UsageError
+from harness.registry import make
+from harness.spec import parse
 
 if TYPE_CHECKING:
-    from backends.serving.replica import Replica
+    from backends.serving.handoff import Transfer
+    from backends.serving.migration import Migration
+    from backends.serving.replica import Replica, Role
+
+FORMED = ("start_s", "prefill_tokens", "waiting", "running", "free_blocks")
+"""Columns of a step in which the batch that the simulator forms must equal that of the run."""
 
 
 @dataclass(slots=True)
 class Recorded:
     """`run` is the folder of a run that has `steps.parquet` and `requests.parquet`.
 
-    Not a LatencyModel: times are looked up by the place of a step, not computed from its load.
+    Not a LatencyModel: times are looked up by the place of a step, not computed from its load. Pages and KV memory are
+    those of the run, too, unless they are given. A run with failures, or with requests that were given up, is refused.
     """
 
     run: str
-    _rows: dict[int, list[tuple[float, float, int, int]]] = field(init=False)  # replica: (start, end, prefill, decodes)
-    _next: dict[int, int] = field(default_factory=dict, init=False)
-    _arrived: dict[int, tuple[float, float]] = field(init=False)  # request id: (arrived, sent)
+    facts: Mapping[str, Any] = field(init=False, repr=False)
+    begun_s: float = field(init=False, repr=False)
+    last_s: float = field(init=False, repr=False)
+    """When the last step of the run ended, or the last request arrived."""
+    steps: pa.Table = field(init=False, repr=False)
+    copies: dict[int, list[float]] = field(init=False, repr=False)  # by request id: ends in their order
+    tokens: dict[int, list[int]] = field(init=False, repr=False)  # by request id: tokens of each of its steps
+    _arrived: dict[int, tuple[float, float]] = field(init=False, repr=False)  # by request id: (arrived, sent)
 
     def __post_init__(self) -> None:
-        steps, requests = (self._read(f"{name}.parquet") for name in ("steps", "requests"))
-        self.load(steps, requests)
-
-    def _read(self, name: str) -> pa.Table:
-        path = Path(self.run) / name
-        if not path.is_file():
-            raise UsageError(f"'{path}' does not exist; recorded needs the folder of a finished run of the engine.")
-        return untrusted.read_parquet(path)
-
-    def load(self, steps: pa.Table, requests: pa.Table) -> None:
-        """Take the step times and arrival times of these tables."""
-        self._rows = {}
-        columns = (steps[name].to_pylist() for name in ("replica", "start_s", "end_s", "prefill_tokens", "decode_seqs"))
-        for replica, *row in zip(*columns, strict=True):
-            self._rows.setdefault(replica, []).append(tuple(row))
-        columns = (requests[name].to_pylist() for name in ("request_id", "arrived_s", "sent_s"))
-        self._arrived = {i: (arrived, sent) for i, arrived, sent in zip(*columns, strict=True) if arrived is not None}
+        run = load(self.run)
+        self.facts, self.steps = (
+            cast("dict[str, Any]", run.info.backend),
+            STEPS.empty_table() if run.steps is None else run.steps,
+        )
+        requests = {name: run.requests[name].to_pylist() for name in ("request_id", "arrived_s", "sent_s", "status")}
+        lost = {*requests["status"]} & {"error", "timeout", "cancelled"}
+        if lost:
+            raise UsageError(f"'{self.run}' has requests that ended as {min(lost)}; recorded cannot repeat these.")
+        ids, arrived_s, sent_s = (requests[name] for name in ("request_id", "arrived_s", "sent_s"))
+        self._arrived = {i: (a, s) for i, a, s in zip(ids, arrived_s, sent_s, strict=True) if a is not None}
         if not self._arrived:
             raise UsageError(f"'{self.run}' has no arrived_s: its backend did not record arrivals at its scheduler.")
+        self.last_s = max(*self.steps["end_s"].to_pylist(), *(at_s for at_s, _ in self._arrived.values()))
+        self.copies = {}
+        for action in [] if run.actions is None else run.actions.to_pylist():
+            request_id = action["request_id"]
+            if action["kind"] == "copy":
+                self.copies.setdefault(request_id, []).append(action["end_s"])
+            elif action["kind"] == "hold" and request_id in self._arrived:  # at the router, before any replica saw it
+                at_s, left_s = self._arrived[request_id]
+                self._arrived[request_id] = min(at_s, action["at_s"]), left_s
+        # What a model said is how many drafts were right; drafts of other executors are right by chance, as here.
+        spoke = self.facts.get("backend") == "engine" and "late_after_s" not in self.facts
+        tokens = run.requests["token_n"].to_pylist() if spoke else []
+        self.tokens = {i: counts for i, counts in zip(ids, tokens, strict=False) if counts is not None}
+        self.begun_s = self.facts.get("begun_s", 0.0)
+
+    def of(self, role: Role) -> Mapping[str, Any]:
+        """Facts of the replicas of this role in the run."""
+        return {**self.facts, **self.facts.get(role, {})}
+
+    def known_model(self, role: Role) -> LatencyModel | None:
+        """The latency model of the run, for policies and routers that must know how long steps take."""
+        facts = self.of(role)
+        if "latency" not in facts or parse(facts["latency"]).name == "recorded":
+            return None
+        system = {name: facts[name] for name in ("model", "hardware", "tp", "pp", "dp", "ep") if name in facts}
+        built: LatencyModel = make("latency", facts["latency"], **system)
+        return built
+
+    def check_ended(self, number: int) -> None:
+        """Raise NotValid unless as many requests have ended as arrived in the run."""
+        if number < len(self._arrived):
+            missing = len(self._arrived) - number
+            raise NotValid(
+                f"{missing} of {len(self._arrived)} requests have not ended when the last one of the run has; give it "
+                "the run's workload, policy, router and memory."
+            )
 
     def retimed(
         self,
@@ -77,20 +120,54 @@ class Recorded:
         """When the scheduler of the run saw a request, and the order of those of one instant: that of sending."""
         return *self._arrived[request.id], request.id
 
-    def next_start_s(self, replica: int) -> float:
-        """When the next recorded step of a replica starts, inf after the last."""
-        rows, place = self._rows.get(replica, []), self._next.get(replica, 0)
-        return rows[place][0] if place < len(rows) else inf
+    def right_drafts(self, seq: Sequence, drafts: int) -> int:  # noqa: ARG002  the model had so many
+        """How many drafts of a sequence were right in the step that gives its next tokens."""
+        return self.tokens[seq.request.id][len(seq.token_s)] - 1
+
+
+class Repetition:
+    """A recorded run once more: ends of its steps and of its copies, each the next one of its replica or request."""
+
+    def __init__(self, recorded: Recorded, replicas: Iterable[Replica]) -> None:
+        self._recorded = recorded
+        self._steps: dict[int, list[tuple[float, ...]]] = {}
+        steps = recorded.steps
+        columns = (steps[name].to_pylist() for name in ("replica", "end_s", *FORMED))
+        for replica, *row in zip(*columns, strict=True):
+            self._steps.setdefault(replica, []).append(tuple(row))
+        self._next = dict.fromkeys(self._steps, 0)
+        self._copies = {request_id: iter(ends) for request_id, ends in recorded.copies.items()}
+        if recorded.tokens:
+            for replica in replicas:
+                if replica.drafts is not None:
+                    replica.drafts.kept = recorded.right_drafts
 
     def end_s(self, replica: Replica, batch: Batch) -> float:
-        """When that step ended. Raises NotValid if the simulator formed another batch than the run did."""
-        place = self._next.get(replica.index, 0)
-        start_s, end_s, *ran = self._rows[replica.index][place]
-        formed = [sum(tokens for _, tokens in batch.prefills), len(replica.decoding) if batch.decode_seqs else 0]
-        if ran != formed:
+        """When the next step of a replica ended. Raises NotValid if the simulator forms another batch than the run."""
+        rows, place = self._steps.get(replica.index, []), self._next.get(replica.index, 0)
+        prompt_tokens = sum(tokens for _, tokens in batch.prefills)
+        formed = batch.start_s, prompt_tokens, batch.waiting, batch.running, batch.free_blocks
+        end_s, *ran = rows[place] if place < len(rows) else (inf,)
+        if tuple(ran) != formed:
+            there, here = (
+                ", ".join(f"{name} {value:.9g}" for name, value in zip(FORMED, step, strict=False)) or "none"
+                for step in (ran, formed)
+            )
             raise NotValid(
-                f"Step {place} of replica {replica.index} (at {start_s:.6f} s) ran {ran[0]} prompt tokens and {ran[1]} "
-                f"decodes, the simulator would run {formed[0]} and {formed[1]}; give it the run's policy and memory."
+                f"Step {place} of replica {replica.index} is another one than in the run (there {there}; here {here}); "
+                "give it the run's policy, router and memory."
             )
         self._next[replica.index] = place + 1
         return end_s
+
+    def move(self, transfer: Transfer, end_s: float) -> float:
+        """When all KV of a sequence that moves is at its target."""
+        return self._copied_s(transfer.seq, end_s)
+
+    def copy(self, migration: Migration, first_token: int, end_s: float) -> float:  # noqa: ARG002  it is recorded
+        """When a stage of a live migration is copied."""
+        return self._copied_s(migration.seq, end_s)
+
+    def _copied_s(self, seq: Sequence, end_s: float) -> float:
+        # A simulated run has no copies but those of its link.
+        return next(self._copies.get(seq.request.id, iter(())), inf) if self._copies else end_s

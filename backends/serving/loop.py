@@ -169,16 +169,16 @@ class Loop(Generic[T]):
         self._push(at_s, CHANGE, change.replica, change)
 
     def ended(self, replica: Replica, end_s: list[float]) -> None:
-        """The batch in flight of this replica has ended, after `start` did not say when; it counts from now on."""
-        self._push(max(end_s[-1], self.now_s), COMMIT, replica.index, end_s)
+        """The batch in flight of this replica has ended, not before now, after `start` did not say when."""
+        self._push(end_s[-1], COMMIT, replica.index, end_s)
 
     def landed(self, transfer: Transfer, at_s: float) -> None:
-        """A transfer of a `Mover` is through; it counts from now on."""
-        self._push(max(at_s, self.now_s), LAND, transfer.target.index, transfer)
+        """A transfer is through, not before now."""
+        self._push(at_s, LAND, transfer.target.index, transfer)
 
     def copied(self, migration: Migration, at_s: float) -> None:
-        """A stage that a `Mover` copies is through; it counts from now on."""
-        self._push(max(at_s, self.now_s), COPIED, migration.target.index, migration)
+        """A stage of a migration is through, not before now."""
+        self._push(at_s, COPIED, migration.target.index, migration)
 
     def advance(self, until_s: float = inf) -> Iterator[T]:
         """Everything up to `until_s`; batches form when the caller has taken what the ends of others gave."""
@@ -292,7 +292,7 @@ class Loop(Generic[T]):
         """
         self._idle_ticks = 0 if len(self._events) >= self._passive or self.held else self._idle_ticks + 1
         following = count + 1
-        if self._idle_ticks > IDLE and (next_s := self._arrivals.next_s) < inf:
+        if self._idle_ticks > IDLE and self._arrivals.over and (next_s := self._arrivals.next_s) < inf:
             next_s = min([next_s, *(event[0] for event in self._events if event[1] == CHANGE)])
             following = max(following, int((next_s - self._begun_s) / every_s) - 1)
         self._push(self._begun_s + following * every_s, what, following, None)

@@ -146,10 +146,9 @@ class Moves(Generic[T]):
         elif next_s != "stop":
             assert isinstance(next_s, float)
             loop.touch(move.target.index)
-            if self._mover is not None:
-                self._mover.copy(move, first_token, next_s)
-            else:
-                loop.copied(move, next_s)
+            end_s = next_s if self._mover is None else self._mover.copy(move, first_token, next_s)
+            if end_s is not None:
+                loop.copied(move, end_s)
         elif move.source.runs(move.seq._request.id):
             self.stopping.setdefault(move.source.index, []).append(move)
         else:
@@ -186,13 +185,14 @@ class Moves(Generic[T]):
         """KV begins to move."""
         if self._loop.acts:
             self.transfers[transfer] = None
-        if self._mover is not None:
-            self._mover.move(transfer, end_s)
+        landed_s = end_s if self._mover is None else self._mover.move(transfer, end_s)
+        if landed_s is None:
+            return
         # At once: an event would come after the batches of this instant, of which it may be part.
-        elif end_s <= now_s:
+        if landed_s <= now_s:
             self.land(transfer, now_s)
         else:
-            self._loop.landed(transfer, end_s)
+            self._loop.landed(transfer, landed_s)
 
     def land(self, transfer: Transfer, now_s: float) -> None:
         """The KV has arrived: the source forgets the sequence, the target may run it."""

@@ -318,10 +318,12 @@ class Committer(Protocol):
 class Mover(Protocol):
     """Moves KV itself; without one it has arrived when the link is through with it."""
 
-    def move(self, transfer: Transfer, end_s: float) -> None:
-        """KV begins to move over a link that is through with it at `end_s` at the earliest; tell `Loop.landed`."""
+    def move(self, transfer: Transfer, end_s: float) -> float | None:
+        """KV begins to move over a link that is through with it at `end_s`. When it has arrived; None where only
+        `Loop.landed` will tell.
+        """
         ...
 
-    def copy(self, migration: Migration, first_token: int, end_s: float) -> None:
-        """A stage of a live migration begins: its KV from `first_token` on, as above; tell `Loop.copied`."""
+    def copy(self, migration: Migration, first_token: int, end_s: float) -> float | None:
+        """A stage of a live migration begins: its KV from `first_token` on, as above; or `Loop.copied` will tell."""
         ...

@@ -198,7 +198,7 @@ def sides(options: Sim | Engine, whole: Side) -> Iterator[tuple[Role, Side, str,
             yield role, parsed, policy, router
 
 
-def refuse_unused(options: Sim | Engine, unused: Mapping[str, Collection[str]], *, acts: bool) -> None:
+def refuse_unused(options: Sim | Engine, unused: Mapping[str, Collection[str | None]], *, acts: bool) -> None:
     """Raise UsageError for options of hand-offs, beyond what changes nothing, in a cluster that hands nothing on."""
     for name, off in unused.items():
         if (setting := getattr(options, name)) not in off and not (name == "link" and acts):
@@ -217,9 +217,8 @@ def deciding(given: Side, role: Role, policy: str, router: str) -> tuple[str, st
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
     shape, latency, kv = given.shape(sim.hardware), given.latency or sim.latency, sim.kv
     built = _timed(latency, sim.model, shape)
-    if isinstance(built, Recorded) and (role != "mixed" or shape.pp > 1):
-        what = "pipeline stages" if role == "mixed" else "prefill and decode"
-        raise UsageError(f"latency=recorded repeats a run of replicas alike; it does not go with {what}.")
+    if isinstance(built, Recorded) and shape.pp > 1:
+        raise UsageError("latency=recorded repeats a run of whole replicas; it does not go with pipeline stages.")
     core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt)
     front = FrontEnd(
         built.front_s if isinstance(built, FrontTime) else 0.0,
@@ -257,6 +256,8 @@ class Bounded(Protocol):
 def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
     """KV blocks of one replica: by its memory mode or `kv_blocks`, else as many as fit on its GPUs."""
     fixed: int | None = memory.blocks or sim.kv_blocks
+    if fixed is None and isinstance(part.model, Recorded):
+        fixed = part.model.of(part.role).get("kv_tokens", 0) // memory.block_tokens or None
     if fixed is not None:
         return fixed
     weight_bits, kv_bits = part.stored_bits
@@ -279,7 +280,7 @@ def cluster(
         replica = build(part, index)
         if role != "mixed":
             replica.set_role(role, 0.0)
-        model = None if isinstance(part.model, Recorded) else part.model
+        model = part.model.known_model(part.role) if isinstance(part.model, Recorded) else part.model
         return replica, Member(part.replica_gpus, model)
 
     def further(role: Role) -> tuple[Replica, Member]:
@@ -299,8 +300,10 @@ def cluster(
     )
 
 
-def link_of(text: str, model_name: str, gpus: Collection[str]) -> tuple[Link, Rate]:
-    """The link between prefill and decode replicas on these kinds of GPU, and its rate. Raises UsageError."""
+def link_of(text: str, model_name: str, gpus: Collection[str], role: Role) -> tuple[Link, Rate]:
+    """The link between replicas on these kinds of GPU, the first of this role, and its rate. Raises UsageError."""
+    if text == "nvlink" and role == "mixed" and hardware(min(gpus)).nvlink_bytes_per_s is None:
+        text = "pcie"
     if len(kinds := sorted({*gpus})) > 1 and parse(text).name in ("nvlink", "pcie"):
         raise UsageError(f"{' and '.join(kinds)} share no node; give the link between them, such as 400Gbps.")
     link_rate = rate(text, hardware(kinds[0]))
@@ -371,7 +374,7 @@ class ActionCounts:
     def add(self, actions: Iterable[ActionEvent]) -> None:
         """Count these."""
         for action in actions:
-            self.kinds[action.kind] += 1
+            self.kinds[action.kind] += action.kind != "copy"  # what the hand-offs and migrations themselves are
             if action.kind == "migrate" and action.stop_s is not None and action.tokens:
                 self.stopped_s.append(action.end_s - action.stop_s)
             elif action.kind == "hold":

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from backends.latency.recorded import Recorded
+from backends.latency.recorded import Recorded, Repetition
 from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.cluster import Cluster
 from backends.serving.loop import Loop
@@ -119,7 +119,7 @@ NO_FRONT_END = FrontEnd()
 
 def simulate(
     cluster: Cluster,
-    model: LatencyModel | Recorded,
+    model: LatencyModel,
     steps: StepLog | None,
     requests: Iterator[Request],
     follow_ups: FollowUps | None,
@@ -129,8 +129,7 @@ def simulate(
 ) -> Iterator[EndedSequence]:
     """What ends, in this order."""
     replicas, log = cluster.replicas, steps.append if steps is not None else None
-    recorded, timed = (model, None) if isinstance(model, Recorded) else (None, model)
-    arrivals = Arrivals(requests, recorded.arrived if recorded is not None else None, front)
+    arrivals = Arrivals(requests, front=front)
     watched = cluster.watches
     coupled = follow_ups is not None and len(replicas) > 1  # an answer of one replica may release a request to another
     ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
@@ -146,8 +145,7 @@ def simulate(
                 _, index, ends = heappop(ending)
                 idle.append(index)
                 batch = replicas[index].in_flight
-                if batch is None:
-                    continue  # a recorded executor woke up
+                assert batch is not None
                 for seq in replicas[index].commit(batch, ends):
                     ended = EndedSequence(seq, index)
                     yield ended
@@ -172,28 +170,20 @@ def simulate(
         free = idle if len(idle) < 2 else sorted(set(idle))
         for index in free:
             replica = replicas[index]
-            if recorded is not None and (start_s := recorded.next_start_s(index)) > now_s:
-                if start_s < inf:
-                    heappush(ending, (start_s, index, []))  # the recorded executor was not ready yet
-                continue
             batch = replica.schedule(now_s)
             if batch is None:
                 continue
-            if timed is None:
-                assert recorded is not None
-                ends = [recorded.end_s(replica, batch)]
-            else:
-                # A leap handles all steps of an unchanged batch as one event. It ends with the step during which the
-                # batch may change: at the next arrival, and if answers release requests, at the next end of any batch.
-                # Of several replicas that start now only the last may leap: it alone knows the ends of the others.
-                horizon_s = arrival_s
-                if not leap or (coupled and index != free[-1]):
-                    horizon_s = now_s
-                elif coupled and ending:
-                    horizon_s = min(arrival_s, ending[0][0])
-                ends = step_ends(timed, batch, now_s, horizon_s)
-                if watched and len(ends) > 1 and ends[-1] >= horizon_s:
-                    ends.pop()  # the router reads the state at the arrival, when all earlier steps must be committed
+            # A leap handles all steps of an unchanged batch as one event. It ends with the step during which the
+            # batch may change: at the next arrival, and if answers release requests, at the next end of any batch.
+            # Of several replicas that start now only the last may leap: it alone knows the ends of the others.
+            horizon_s = arrival_s
+            if not leap or (coupled and index != free[-1]):
+                horizon_s = now_s
+            elif coupled and ending:
+                horizon_s = min(arrival_s, ending[0][0])
+            ends = step_ends(model, batch, now_s, horizon_s)
+            if watched and len(ends) > 1 and ends[-1] >= horizon_s:
+                ends.pop()  # the router reads the state at the arrival, when all earlier steps must be committed
             if log is not None:
                 log(batch, ends, replica.decoding)
             heappush(ending, (ends[-1], index, ends))
@@ -207,8 +197,7 @@ class Arrivals:
     that arrive at one instant.
     """
 
-    __slots__ = ("_arrived", "_count", "_front", "_later", "_next", "_schedule", "next_s")
-    over = True  # what is not planned comes from answers
+    __slots__ = ("_arrived", "_count", "_front", "_later", "_next", "_schedule", "next_s", "over")
 
     def __init__(
         self,
@@ -216,6 +205,7 @@ class Arrivals:
         arrived: Callable[[Request], tuple[float, float, int]] | None = None,
         front: FrontEnd = NO_FRONT_END,
     ) -> None:
+        self.over = arrived is None  # what is not planned comes from answers; a run that is repeated went on waiting
         self._schedule = schedule
         self._arrived = arrived
         self._front = front
@@ -336,24 +326,35 @@ class Flow:
         *,
         leap: bool,
         front: FrontEnd = NO_FRONT_END,
+        recorded: Recorded | None = None,
     ) -> None:
         self.results: deque[EndedSequence] = deque()
         self._members = cluster.members
-        self._arrivals = Arrivals(iter(requests), front=front)
+        self._recorded = recorded
+        self._times = None if recorded is None else Repetition(recorded, cluster.replicas)
+        self._arrivals = Arrivals(iter(requests), None if recorded is None else recorded.arrived, front)
         self._follow_ups = follow_ups
-        log = None if steps is None else steps.append
-        self.loop = Loop(cluster, self, self._arrivals, log, leap=leap, coupled=follow_ups is not None)
+        self.loop = Loop(
+            cluster, self, self._arrivals, None if steps is None else steps.append, leap=leap,
+            coupled=follow_ups is not None, mover=self._times, fails=recorded is not None,
+        )  # fmt: skip
 
     def ended(self) -> Iterator[EndedSequence]:
         """What ends, in this order."""
-        self.loop.begin(0.0)
-        for ended in self.loop.advance():
+        recorded, number = self._recorded, 0
+        self.loop.begin(0.0 if recorded is None else recorded.begun_s)
+        for ended in self.loop.advance(inf if recorded is None else recorded.last_s):
             yield ended
+            number += 1
             if self._follow_ups is not None:
                 self._arrivals.add(self._follow_ups(ended.record()), self.loop.now_s)
+        if recorded is not None:
+            recorded.check_ended(number)
 
     def start(self, replica: Replica, batch: Batch, now_s: float, horizon_s: float) -> list[float]:
-        """Ends of its steps by the latency model of the replica."""
+        """Ends of its steps by the latency model of the replica, or that of the recorded step."""
+        if self._times is not None:
+            return [self._times.end_s(replica, batch)]
         model = self._members[replica.index].model
         assert model is not None
         return step_ends(model, batch, now_s, horizon_s)

@@ -1,19 +1,12 @@
 """One scheduler under two clocks: the engine's loop and the simulator form the same batches, at the same times."""
 
-import asyncio
-import time
-
 import pytest
 
-from backends.engine import Engine
-from backends.latency.recorded import Recorded
 from backends.serving.blocks import Swap
 from backends.serving.journal import Journal
 from backends.serving.replica import Replica
 from backends.sim import Sim
 from backends.simulator.core import Core
-from harness.api import Ended, Request, RequestRecord, TokenEvent
-from harness.data.records import steps_table, to_table
 from harness.registry import make
 from replay._alone import serve_alone, tokens_of
 from workloads.content.tokens import Tokens
@@ -23,8 +16,6 @@ POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,
             "tgi:max_waiting_tokens=5", "fastgen:budget=64,max_seqs=16", "vllm-v1:budget=64,max_seqs=16",
             "vllm-v1:budget=32,max_seqs=16,long_prefill=20"]  # fmt: skip
 NIGHTLY = pytest.mark.nightly
-REAL = ["orca:max_batch=4", "vllm-v1:budget=32,max_seqs=16,long_prefill=20",
-        *(pytest.param(policy, marks=NIGHTLY) for policy in ("static:batch=4", *POLICIES[2:4]))]  # fmt: skip
 
 
 @pytest.mark.parametrize("blocks", [40, pytest.param(4000, marks=NIGHTLY)])  # short of memory, and not
@@ -61,33 +52,6 @@ def test_engine_loop_and_simulator_swap_the_same_sequences(policy, draw, engine_
     if not policy.startswith(("chunk", "fastgen")):
         assert any(end.preemptions for end in ran.ended)
         assert any(decision.swapped for decision in replica.journal.decisions), "this case is here for its swaps"
-
-
-async def serve(engine: Engine, requests: list[Request]) -> list[RequestRecord]:
-    """Send every request at its time and note what comes back."""
-    await engine.open(Tokens())
-    epoch_s = time.monotonic()
-    engine.start_clock(epoch_s)
-
-    async def one(request: Request) -> RequestRecord:
-        await asyncio.sleep(request.scheduled_s - (time.monotonic() - epoch_s))
-        sent_s = time.monotonic() - epoch_s
-        stamps = []
-        async for event in engine.submit(request):
-            if isinstance(event, TokenEvent):
-                stamps.append(event.at_s)
-            else:
-                ended: Ended = event
-        return RequestRecord(
-            request.id, request.scheduled_s, sent_s, stamps, None, request.prompt_tokens, len(stamps),
-            request.output_tokens, ended.status, ended.error, replica=ended.replica, preemptions=ended.preemptions,
-            prefill_start_s=ended.prefill_start_s, arrived_s=ended.arrived_s,
-        )  # fmt: skip
-
-    try:
-        return list(await asyncio.gather(*(one(request) for request in requests)))
-    finally:
-        await engine.close()
 
 
 def tokens(requests, policy, preempt, blocks, executor="llama"):
@@ -135,25 +99,3 @@ def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, pree
     if policy.startswith(("vllm", "sarathi")):
         assert preempted > 0, "this case is here for its preemptions"
         assert (moved > 0) == (preempt != "recompute")
-
-
-@pytest.mark.parametrize("blocks", [16, pytest.param(2000, marks=NIGHTLY)])
-@pytest.mark.parametrize("policy", REAL)
-def test_simulator_on_recorded_step_times_gives_the_engines_token_times(policy, blocks, draw):
-    """One bit of difference would mean that the simulator is not the engine under another clock."""
-    requests = draw(24, rate_rps=400.0, prompt=(1, 120), output=(1, 60))
-    engine = Engine(policy=policy, kv_blocks=blocks)
-    records = asyncio.run(serve(engine, requests))
-    sim = Sim(policy=policy, kv_blocks=blocks)
-    sim._model = object.__new__(Recorded)
-    sim._model.run = "this run"
-    sim._model._next = {}
-    sim._model.load(steps_table(engine.steps()), to_table(records))
-    simulated = {r.request_id: r for r in sim.simulate(requests)}
-
-    assert all(record.status == "ok" for record in records)
-    for record in records:
-        assert list(record.token_s) == list(simulated[record.request_id].token_s)
-        assert record.preemptions == simulated[record.request_id].preemptions
-    if policy.startswith(("vllm", "sarathi")) and blocks == 16:
-        assert sum(record.preemptions for record in records) > 0, "this case is here for its preemptions"

@@ -26,7 +26,7 @@ SHAPES = {
     "1p1d": {"prefill": "1", "decode": "1", "link": "25Gbps"},
     "2p1d": {"prefill": "2", "decode": "1", "link": "25Gbps:latency=2ms"},
     "push": {"prefill": "1", "decode": "2", "link": "25Gbps", "handoff": "push"},
-    "migrating": {"replicas": 3},
+    "migrating": {"replicas": 3, "router": "freeness"},
     "apart, migrating": {"prefill": "1", "decode": "2", "link": "25Gbps"},
 }
 

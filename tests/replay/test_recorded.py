@@ -1,5 +1,6 @@
 """Recorded step times: a stored run gives itself again, and nothing else."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,15 +8,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backends.latency.recorded import Recorded
 from backends.sim import Sim
 from backends.simulator.core import Core
-from harness.api import Request, RequestRecord, Step
+from harness.api import VERSION, Request, RequestRecord, Step
 from harness.data.dependencies import Releases
 from harness.data.records import scheduled_table, steps_table, to_table
 from harness.data.schedule import Schedule, digest
 from harness.errors import NotValid, UsageError
 from replay._alone import serve_alone
+
+
+def store(folder, records, steps):
+    """Write what the simulator needs of a run into its folder."""
+    pq.write_table(to_table(records), folder / "requests.parquet")
+    pq.write_table(steps, folder / "steps.parquet")
+    (folder / "run.json").write_text(json.dumps({"schema": VERSION, "state": "finished"}))
 
 
 @pytest.fixture
@@ -24,8 +31,7 @@ def stored(tmp_path, draw):
     requests = draw(120, rate_rps=12.0)
     sim = Sim(replicas=2, policy="vllm-v0", kv_blocks=60)
     records = list(sim.simulate(requests))
-    pq.write_table(to_table(records), tmp_path / "requests.parquet")
-    pq.write_table(sim.steps_table(), tmp_path / "steps.parquet")
+    store(tmp_path, records, sim.steps_table())
     return tmp_path, requests, {r.request_id: list(r.token_s) for r in records}
 
 
@@ -43,14 +49,14 @@ def test_another_policy_or_memory_is_distinguished_from_the_recorded_one(stored,
     folder, requests, _ = stored
     sim = Sim(replicas=2, latency=f"recorded:{folder}", **fields)
 
-    with pytest.raises(NotValid, match="give it the run's policy and memory"):
+    with pytest.raises(NotValid, match="give it the run's policy, router and memory"):
         list(sim.simulate(requests))
 
 
 def test_a_folder_that_is_no_recording_is_one_sentence(stored, tmp_path_factory):
     """A wrong folder is the most likely mistake."""
     folder, _, _ = stored
-    with pytest.raises(UsageError, match="needs the folder of a finished run"):
+    with pytest.raises(UsageError, match="has no run"):
         Sim(latency=f"recorded:{tmp_path_factory.mktemp('empty')}")
     table = pq.read_table(folder / "requests.parquet")
     column = table.schema.get_field_index("arrived_s")
@@ -77,8 +83,7 @@ def test_a_run_with_follow_ups_gives_itself_again(tmp_path, draw):
         return sim, list(sim.simulate(schedule.planned(), Releases(schedule, pytest.fail)))
 
     sim, records = simulate()
-    pq.write_table(to_table(records), tmp_path / "requests.parquet")
-    pq.write_table(sim.steps_table(), tmp_path / "steps.parquet")
+    store(tmp_path, records, sim.steps_table())
     again = simulate(latency=f"recorded:{tmp_path}")[1]
 
     assert 70 == len(records)
@@ -88,7 +93,7 @@ def test_a_run_with_follow_ups_gives_itself_again(tmp_path, draw):
 
 
 @pytest.mark.parametrize("order", [(11, 5, 10), (10, 11, 5), (5, 11, 10)])
-def test_what_arrived_at_one_instant_is_taken_in_the_order_of_sending(order):
+def test_what_arrived_at_one_instant_is_taken_in_the_order_of_sending(order, tmp_path):
     """On a busy machine the engine finds several requests at once, follow-ups among them; ids do not tell which led."""
     first, planned = Request(0, 0.0, 4, 1), Request(5, 1.9, 5, 1)
     follow_ups = [Request(i, 1.8, i, 1, session=i, after=(0,)) for i in (10, 11)]
@@ -97,12 +102,10 @@ def test_what_arrived_at_one_instant_is_taken_in_the_order_of_sending(order):
     records = [
         RequestRecord(i, 0.0, sent_s[i], [], None, 1, 1, 1, "ok", arrived_s=arrived_s[i]) for i in (0, 5, 10, 11)
     ]
-    steps = [Step(0, 0.0, 1.0, 4, 0, 0, 0, 1, 50)]
-    steps += [Step(0, 2.0 + k, 3.0 + k, i, 0, 0, 0, 1, 50) for k, i in enumerate(order)]
-    sim = Sim(policy="orca:max_batch=1", kv_blocks=60)
-    sim._model = object.__new__(Recorded)
-    sim._model.run, sim._model._next = "this run", {}
-    sim._model.load(steps_table(steps), to_table(records))
+    steps = [Step(0, 0.0, 1.0, 4, 0, 0, 0, 1, 59)]
+    steps += [Step(0, 2.0 + k, 3.0 + k, i, 0, 0, 2 - k, 1, 59) for k, i in enumerate(order)]
+    store(tmp_path, records, steps_table(steps))
+    sim = Sim(policy="orca:max_batch=1", kv_blocks=60, latency=f"recorded:{tmp_path}")
     released = {0: follow_ups}
     done = list(sim.simulate([first, planned], lambda record: released.pop(record.request_id, [])))
 
@@ -124,7 +127,7 @@ class Noisy:
 
 
 @pytest.mark.parametrize("blocks", [40, 4000])
-def test_recorded_step_times_give_the_engines_token_times_under_every_policy(each_policy, blocks, draw):
+def test_recorded_step_times_give_the_engines_token_times_under_every_policy(each_policy, blocks, draw, tmp_path):
     """S27: a simulator that is off by a step under one policy has a scheduler of its own there."""
     requests = draw(80, rate_rps=6.0, prompt=(1, 150), output=(1, 90))
     noisy, core = Noisy(), Core.of(each_policy)
@@ -151,10 +154,8 @@ def test_recorded_step_times_give_the_engines_token_times_under_every_policy(eac
                     arrived_s=ended.arrived_s,
                 )
             )
-    sim = Sim(policy=each_policy, kv_blocks=blocks)
-    sim._model = object.__new__(Recorded)
-    sim._model.run, sim._model._next = "this run", {}
-    sim._model.load(steps_table(steps), to_table(records))
+    store(tmp_path, records, steps_table(steps))
+    sim = Sim(policy=each_policy, kv_blocks=blocks, latency=f"recorded:{tmp_path}")
     simulated = {r.request_id: r for r in sim.simulate(requests)}
 
     assert 80 == len(records)

@@ -15,22 +15,6 @@ def bench(*arguments: str) -> None:
     assert main(arguments) == 0
 
 
-@pytest.mark.parametrize("policy", ["vllm-v0", pytest.param("sarathi", marks=pytest.mark.nightly)])
-def test_the_simulator_repeats_a_stored_run_of_the_engine(policy, tmp_path):
-    """What a user can do by hand must be as exact as the test inside the process."""
-    engine, sim = tmp_path / "engine", tmp_path / "sim"
-    memory = "kv=paged:blocks=20"
-    bench("run", "--workload", "fixed:prompt=90,output=60", "--rate", "400", "--requests", "30", "--backend",
-          f"engine:{memory}", "--policy", policy, "--out", str(engine), "--quiet", "--no-html")  # fmt: skip
-    bench("run", "--config", str(engine / "run.json"), "--backend", f"sim:latency=recorded:{engine},{memory}",
-          "--policy", policy, "--out", str(sim), "--quiet", "--no-html")  # fmt: skip
-    runs = [pq.read_table(run / "requests.parquet").sort_by("request_id") for run in (engine, sim)]
-
-    for name in ("token_s", "scheduled_s", "sent_s", "preemptions", "prefill_start_s", "decode_start_s", "status"):
-        assert runs[0][name].to_pylist() == runs[1][name].to_pylist(), name
-    assert sum(runs[0]["preemptions"].to_pylist()) > 0, "the memory is small so that something is preempted"
-
-
 @pytest.mark.parametrize(
     "traffic",
     [

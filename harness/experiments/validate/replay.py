@@ -133,6 +133,8 @@ def _of_sides(facts: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]
         return given
     given = {name: value for name, value in given.items() if name not in ("replicas", "router", "policy")}
     given |= {name: facts[name] for name in ("handoff",) if name in facts}
+    rate, latency_s = facts.get("link_bytes_per_s"), facts.get("link_latency_s", 0.0)
+    given["link"] = f"{'none' if rate is None else f'{rate:.17g}Bps'}:latency={latency_s:.17g}"
     policies = {of["policy"] for of in sides.values()}
     if len(policies) == 1:
         given["policy"] = policies.pop()
