@@ -252,7 +252,8 @@ class Sim:
     @property
     def max_tokens(self) -> int:
         """The longest prompt and answer that the model takes."""
-        return self.max_model_len or model(self.model).max_tokens
+        recorded = self._model.facts.get("max_tokens") if isinstance(self._model, Recorded) else None
+        return self.max_model_len or recorded or model(self.model).max_tokens
 
     def describe(self) -> Mapping[str, object]:
         blocks = self.cluster.replicas[0].blocks

@@ -74,7 +74,7 @@ class EngineCluster:
         self._incoming = Incoming()
         self.loop = Loop(cluster, self, self._incoming, mover=self, fails=True)
         self.loop.begin(start_s)
-        self._facts: Mapping[str, object] = {"begun_s": start_s}  # for run.json, not yet told
+        self._facts: Mapping[str, object] = {"begun_s": start_s}  # for run.json, with the next turn
         self._steps: dict[int, PlannedStep] = {}  # by replica: in flight
         self._due_s: dict[int, float] = {}  # by replica: when its paced step is due, until its executor reports
         self._moving: dict[int, tuple[ActionEvent, Callable[[float], None]]] = {}  # copies by number, what an end means

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 FORMED = ("start_s", "prefill_tokens", "waiting", "running", "free_blocks")
 """Columns of a step in which the batch that the simulator forms must equal that of the run."""
+LOST = ("error", "timeout", "cancelled")
+"""Ends of requests whose time is not recorded."""
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ class Recorded:
     """`run` is the folder of a run that has `steps.parquet` and `requests.parquet`.
 
     Not a LatencyModel: times are looked up by the place of a step, not computed from its load. Pages and KV memory are
-    those of the run, too, unless they are given. A run with failures, or with requests that were given up, is refused.
+    those of the run, too, unless they are given. Runs with requests that failed or were given up are refused.
     """
 
     run: str
@@ -46,24 +48,30 @@ class Recorded:
     """When the last step of the run ended, or the last request arrived."""
     steps: pa.Table = field(init=False, repr=False)
     copies: dict[int, list[float]] = field(init=False, repr=False)  # by request id: ends in their order
-    tokens: dict[int, list[int]] = field(init=False, repr=False)  # by request id: tokens of each of its steps
+    tokens: dict[int, list[int] | None] = field(init=False, repr=False)  # by request id: of each stamp; None: one
     _arrived: dict[int, tuple[float, float]] = field(init=False, repr=False)  # by request id: (arrived, sent)
 
     def __post_init__(self) -> None:
         run = load(self.run)
-        self.facts, self.steps = (
-            cast("dict[str, Any]", run.info.backend),
-            STEPS.empty_table() if run.steps is None else run.steps,
-        )
-        requests = {name: run.requests[name].to_pylist() for name in ("request_id", "arrived_s", "sent_s", "status")}
-        lost = {*requests["status"]} & {"error", "timeout", "cancelled"}
-        if lost:
-            raise UsageError(f"'{self.run}' has requests that ended as {min(lost)}; recorded cannot repeat these.")
-        ids, arrived_s, sent_s = (requests[name] for name in ("request_id", "arrived_s", "sent_s"))
+        self.facts = cast("dict[str, Any]", run.info.backend)
+        self.steps = STEPS.empty_table() if run.steps is None else run.steps
+        names = ("request_id", "arrived_s", "sent_s", "status", "token_n")
+        ids, arrived_s, sent_s, statuses, tokens = (run.requests[name].to_pylist() for name in names)
         self._arrived = {i: (a, s) for i, a, s in zip(ids, arrived_s, sent_s, strict=True) if a is not None}
         if not self._arrived:
             raise UsageError(f"'{self.run}' has no arrived_s: its backend did not record arrivals at its scheduler.")
-        self.last_s = max(*self.steps["end_s"].to_pylist(), *(at_s for at_s, _ in self._arrived.values()))
+        on_engine = self.facts.get("backend") == "engine"
+        lost = [
+            status
+            for i, status in zip(ids, statuses, strict=True)
+            if status in LOST or (on_engine and status == "rejected" and i not in self._arrived)
+        ]
+        if lost:
+            raise UsageError(
+                f"{len(lost)} requests of '{self.run}' failed, were given up, or are longer than its model takes; "
+                "recorded repeats none of these."
+            )
+        self.last_s = max([*self.steps["end_s"].to_pylist(), *(at_s for at_s, _ in self._arrived.values())])
         self.copies = {}
         for action in [] if run.actions is None else run.actions.to_pylist():
             request_id = action["request_id"]
@@ -72,10 +80,9 @@ class Recorded:
             elif action["kind"] == "hold" and request_id in self._arrived:  # at the router, before any replica saw it
                 at_s, left_s = self._arrived[request_id]
                 self._arrived[request_id] = min(at_s, action["at_s"]), left_s
-        # What a model said is how many drafts were right; drafts of other executors are right by chance, as here.
-        spoke = self.facts.get("backend") == "engine" and "late_after_s" not in self.facts
-        tokens = run.requests["token_n"].to_pylist() if spoke else []
-        self.tokens = {i: counts for i, counts in zip(ids, tokens, strict=False) if counts is not None}
+        # How many drafts were right follows from what a model wrote; without one it is chance, as in the simulator.
+        spoke = on_engine and "late_after_s" not in self.facts
+        self.tokens = dict(zip(ids, tokens, strict=True)) if spoke else {}
         self.begun_s = self.facts.get("begun_s", 0.0)
 
     def of(self, role: Role) -> Mapping[str, Any]:
@@ -122,7 +129,8 @@ class Recorded:
 
     def right_drafts(self, seq: Sequence, drafts: int) -> int:  # noqa: ARG002  the model had so many
         """How many drafts of a sequence were right in the step that gives its next tokens."""
-        return self.tokens[seq.request.id][len(seq.token_s)] - 1
+        counts = self.tokens[seq.request.id]
+        return 0 if counts is None else counts[len(seq.token_s)] - 1
 
 
 class Repetition:

@@ -101,16 +101,16 @@ def repeat(number: int, folder: Path) -> str:
     shared, executor, traffic = drawn(number)
     arguments = ",".join(f"{key}={f'[{value}]' if ',' in value else value}" for key, value in shared.items())
     quiet = ["--quiet", "--no-html", "--out"]
-    said = io.StringIO()
+    printed = io.StringIO()
     for backend, name, source in (
         (f"engine:{arguments},{','.join(executor)}", "engine", traffic),
         (f"sim:{arguments},latency=recorded:{folder / 'engine'},{','.join(executor[1:])}".rstrip(","), "sim",
          ["--config", str(folder / "engine" / "run.json")]),
     ):  # fmt: skip
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(io.StringIO()):
             bench(["run", *source, "--backend", backend, *quiet, str(folder / name)])
         if not (folder / name / "requests.parquet").exists():  # with one, a run that is not valid is as good to repeat
-            return f"{name} refused: {said.getvalue().strip()}"
+            return f"{name} refused: {printed.getvalue().strip()}"
     runs = [pq.read_table(folder / name / "requests.parquet").sort_by("request_id") for name in ("engine", "sim")]
     unequal = [name for name in ("request_id", "status", "token_s", "token_n") if runs[0][name] != runs[1][name]]
     if not unequal:
