@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 FORMED = ("start_s", "prefill_tokens", "waiting", "running", "free_blocks")
 """Columns of a step in which the batch that the simulator forms must equal that of the run."""
-LOST = ("error", "timeout", "cancelled")
-"""Ends of requests whose time is not recorded."""
 
 
 @dataclass(slots=True)
@@ -38,7 +36,7 @@ class Recorded:
     """`run` is the folder of a run that has `steps.parquet` and `requests.parquet`.
 
     Not a LatencyModel: times are looked up by the place of a step, not computed from its load. Pages and KV memory are
-    those of the run, too, unless they are given. Runs with requests that failed or were given up are refused.
+    those of the run, too, unless they are given. Runs with failures, or requests that were given up, are refused.
     """
 
     run: str
@@ -64,16 +62,19 @@ class Recorded:
         lost = [
             status
             for i, status in zip(ids, statuses, strict=True)
-            if status in LOST or (on_engine and status == "rejected" and i not in self._arrived)
+            if status in ("timeout", "cancelled") or (on_engine and status != "dropped" and i not in self._arrived)
         ]
         if lost:
             raise UsageError(
-                f"{len(lost)} requests of '{self.run}' failed, were given up, or are longer than its model takes; "
-                "recorded repeats none of these."
+                f"{len(lost)} requests of '{self.run}' were given up, are longer than its model takes, or failed with "
+                "it; recorded repeats none of these."
             )
+        actions = [] if run.actions is None else run.actions.to_pylist()
+        if any(action["kind"] == "down" and action["detail"] == "failed" for action in actions):
+            raise UsageError(f"A replica failed in '{self.run}'; recorded repeats runs without failures.")
         self.last_s = max([*self.steps["end_s"].to_pylist(), *(at_s for at_s, _ in self._arrived.values())])
         self.copies = {}
-        for action in [] if run.actions is None else run.actions.to_pylist():
+        for action in actions:
             request_id = action["request_id"]
             if action["kind"] == "copy":
                 self.copies.setdefault(request_id, []).append(action["end_s"])

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from backends.engine import Engine
 from backends.engine_process import worker
 from backends.engine_process.executor_processes import Build, OwnExecutor
 from backends.engine_process.generation import GenerationParams, Work
@@ -143,3 +144,14 @@ def test_more_than_one_step_in_a_hundred_may_not_be_late(late, valid):
 
     assert valid is (not found)
     assert valid or "11 of 1,000 steps (1.10%) more than 1 ms late, at most 4.2 ms" in found[0].message
+
+
+@pytest.mark.parametrize("link", [None, "25Gbps:latency=1ms"])
+@pytest.mark.parametrize("sides", [{}, {"prefill": "1:tp=2", "decode": "2"}])
+def test_a_paced_cluster_has_the_link_of_the_simulator(link, sides):
+    """Hand-offs of the one would take no time, and those of the other that of NVLink."""
+    shape = {**(sides or {"replicas": 2, "router": "freeness"}), **({} if link is None else {"link": link})}
+    engine = Engine(executor="paced", **shape)
+    facts = {"late_after_s": 0.001, "model": "opt-13b", "hardware": "a100-80g"}
+
+    assert Sim(**shape)._link == worker._link(engine._layout, facts)[0]

@@ -10,9 +10,9 @@ import pytest
 
 from backends.sim import Sim
 from backends.simulator.core import Core
-from harness.api import VERSION, Request, RequestRecord, Step
+from harness.api import VERSION, ActionEvent, Request, RequestRecord, Step
 from harness.data.dependencies import Releases
-from harness.data.records import scheduled_table, steps_table, to_table
+from harness.data.records import actions_table, scheduled_table, steps_table, to_table
 from harness.data.schedule import Schedule, digest
 from harness.errors import NotValid, UsageError
 from replay._alone import serve_alone
@@ -65,6 +65,37 @@ def test_a_folder_that_is_no_recording_is_one_sentence(stored, tmp_path_factory)
 
     with pytest.raises(UsageError, match="has no arrived_s"):
         Sim(latency=f"recorded:{folder}")
+
+
+@pytest.mark.parametrize("status", ["timeout", "cancelled"])
+def test_a_run_in_which_requests_were_given_up_is_one_sentence(stored, status):
+    """When a client hung up is not recorded: the requests after it would run in other batches."""
+    folder, _, _ = stored
+    table = pq.read_table(folder / "requests.parquet")
+    column = table.schema.get_field_index("status")
+    cut = table.set_column(column, table.schema.field(column), pa.array([status, *table["status"].to_pylist()[1:]]))
+    pq.write_table(cut, folder / "requests.parquet")
+
+    with pytest.raises(UsageError, match="were given up"):
+        Sim(latency=f"recorded:{folder}")
+
+
+def test_a_run_in_which_a_replica_failed_is_one_sentence(stored):
+    """Its requests ended by the failure and not by a decision."""
+    folder, _, _ = stored
+    pq.write_table(actions_table([ActionEvent("down", 1.0, 1.0, 0, detail="failed")]), folder / "actions.parquet")
+
+    with pytest.raises(UsageError, match="A replica failed"):
+        Sim(latency=f"recorded:{folder}")
+
+
+def test_a_workload_with_fewer_requests_than_the_run_is_one_sentence(stored):
+    """Requests of the run would be missing from the table without a word."""
+    folder, requests, _ = stored
+    sim = Sim(replicas=2, policy="vllm-v0", kv_blocks=60, latency=f"recorded:{folder}")
+
+    with pytest.raises(NotValid, match="give it the run's"):
+        list(sim.simulate(requests[:-1]))
 
 
 def test_a_run_with_follow_ups_gives_itself_again(tmp_path, draw):
