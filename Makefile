@@ -16,7 +16,7 @@ install = @$(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || { \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); }
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 
-.PHONY: help demo test compiled lint check gate baselines gallery pictures site claims systems perf nightly lock audit clean
+.PHONY: help demo test compiled lint check gate baselines gallery pictures site claims systems leaderboard perf nightly lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,6 +91,9 @@ site: $(STAMP) ## build the site of docs/ into site/, in an environment of its o
 
 claims: $(STAMP) ## measure the figures of README and guides again (docs/claims.json); long ones with ONLY=id
 	$(BIN)/python tools/claims.py renew $(if $(ONLY),--only $(ONLY))
+
+leaderboard: $(STAMP) ## score simulators on the same public measurements into docs/leaderboard.md, at first an hour
+	$(BIN)/python tests/published/leaderboard.py --out docs/leaderboard.md
 
 systems: $(STAMP) ## compare with published results and write docs/systems.md, some hours
 	$(BIN)/bench reproduce --all --page docs/systems.md || test $$? = 1 -o $$? = 3 # a row misses its band, or lacks its data
