@@ -4,8 +4,13 @@ import pytest
 
 from replay._drawn import repeat
 
+FEW = (2, 5)
+"""An engine that computes, and a cluster of those."""
 
-@pytest.mark.parametrize("number", [*range(4), *(pytest.param(n, marks=pytest.mark.nightly) for n in range(4, 40))])
+
+@pytest.mark.parametrize(
+    "number", [*FEW, *(pytest.param(n, marks=pytest.mark.nightly) for n in range(40) if n not in FEW)]
+)
 def test_the_simulator_repeats_a_run_of_a_drawn_engine(number, tmp_path):
     """One bit of difference would mean that the simulator is not the engine under another clock."""
     assert repeat(number, tmp_path) == "equal"
