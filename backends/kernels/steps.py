@@ -85,7 +85,7 @@ class Steps:
         group_tokens, m = tokens / self.shape.dp, self.model
         norm_s = self.kernels.moved_s(3 * group_tokens * m.hidden * ACTIVATION_BYTES)
         rotary_s = self.kernels.moved_s(2 * group_tokens * (m.heads // self.shape.tp) * m.head_dim * ACTIVATION_BYTES)
-        return self._share * m.layers * (2 * norm_s + rotary_s)
+        return self._share * m.layers * (2 * norm_s + rotary_s) + self.launches * (self.kernels.gpu.kernel_gap_s or 0.0)
 
     def head_s(self, seqs: Array) -> Array:
         """The head and sampling for so many sequences."""

@@ -45,6 +45,11 @@ LAUNCH_S = 2.5e-6
 STREAMED = 0.8
 """Share of the bandwidth that a kernel reaches which only moves memory (`mem_bw_empirical_scaling_factor`, H100)."""
 
+PCIE_REDUCE_S = 80e-6
+"""What an all-reduce over PCIe takes longer in an engine than alone: 39 us of 10 KB, or 81 us by copies, between two
+GPUs without peer access (sgl-project/sglang pull request 39605); 12 to 16 ms a step of some 170 all-reduces over eight
+RTX PRO 6000 with it (local-inference-lab/rtx6kpro issue 25). No table has it."""
+
 ONE_BY_ONE = 16
 """Rows up to which a product does little but read its weights. Those of a small product stay in the cache while it is
 measured again and again, but not while other layers run between: it is no more efficient than the largest ones."""
@@ -136,7 +141,8 @@ class MeasuredKernels:
     def product_s(self, rows: Array, columns: int, inner: int, fmt: Format) -> Array:
         """(rows x inner) times (inner x columns) of weights in this format."""
         efficiency = self._surface(("product", fmt.name), lambda: self._products(fmt))
-        return Bounds(self.gpu).product_s(rows, columns, inner, fmt) / efficiency.at(rows, columns, inner)
+        kernel_s = Bounds(self.gpu).product_s(rows, columns, inner, fmt) / efficiency.at(rows, columns, inner)
+        return kernel_s + ((self.gpu.block_scaled_s or 0.0) if fmt.name == "fp8-block" else 0.0)
 
     def prefill_s(self, new: Array, stored: Array, heads: Heads, kv: Format) -> Array:
         """Causal attention of `new` tokens of one prompt after `stored` ones, as efficient as that of all of them."""
@@ -160,7 +166,9 @@ class MeasuredKernels:
         custom = self._surface(("own", gpus), lambda: self._collective("custom_allreduce", "all_reduce", gpus))
         nccl = self._surface(("nccl", gpus), lambda: self._collective("nccl", "all_reduce", gpus))
         best = np.maximum(custom.at(elements), nccl.at(elements))
-        return Bounds(self.gpu).all_reduce_s(elements, gpus) / best
+        return Bounds(self.gpu).all_reduce_s(elements, gpus) / best + (
+            PCIE_REDUCE_S if self.gpu.nvlink_bytes_per_s is None else 0.0
+        )
 
     def gather_s(self, elements: Array, gpus: int) -> Array:
         """An all-gather or a reduce-scatter of so many elements in all."""
@@ -199,6 +207,9 @@ class MeasuredKernels:
         bounds = Bounds(self.measured)
         bound, streamed = bounds.product_s(m, n, k, tabled), bounds.moved_s(n * k * tabled.bits / 8)
         efficiency = bound / _seconds(t)
+        if tabled.name == "fp8-block" and (late := _launched_late(t)).any():
+            plain = self._surface(("product", "fp8"), lambda: self._products(format_named("fp8")))
+            efficiency[late] = np.maximum(efficiency, plain.at(m, n, k))[late]
         large = streamed >= np.quantile(streamed, 0.95)
         most = float(np.quantile(efficiency[large & (m <= ONE_BY_ONE)], 0.5))
         return surface([m, n, k], np.where(streamed > bound / 2, np.minimum(efficiency, most), efficiency))
@@ -351,6 +362,18 @@ def _nearest(t: Columns, names: Sequence[str], wanted: Sequence[float]) -> Colum
         far += np.abs(np.log((t[name] + 1e-3) / (value + 1e-3)))
     first = int(np.argmin(far))
     return _only(t, np.logical_and.reduce([t[name] == t[name][first] for name in names]))
+
+
+def _launched_late(t: Columns) -> np.ndarray:
+    """(rows,) whether a time is that of the host, which launched one kernel after the other: no shape of its source
+    takes less, however small, and its kernel may be faster. In a CUDA graph, as in an engine, it is `LAUNCH_S`."""
+    seconds, late = _seconds(t), np.zeros(len(t["latency"]), bool)
+    sources = t.get("kernel_source", np.zeros(len(late)))
+    for source in np.unique(sources):
+        one = sources == source
+        least = np.quantile(seconds[one], 0.01)
+        late |= one & (least > 2 * LAUNCH_S) & (seconds < 2 * least)
+    return late
 
 
 def _seconds(t: Columns) -> Array:

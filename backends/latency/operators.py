@@ -45,8 +45,8 @@ NOT_KERNELS = MappingProxyType({
     "prefill_scale": 1.3,
     "launch_s": 60e-6,
     "graph_tokens": 512,
-    "front_s": 1e-3,
-    "front_token_s": 4e-6,
+    "front_s": 3e-3,
+    "front_token_s": 5e-6,
 })  # fmt: skip
 """What a step or a request takes beyond kernels; times of a file hold all of it.
 
@@ -114,12 +114,14 @@ class Operators:
     Kernels are not all: `seq_s` seconds of the host for each running sequence of a step, and `overhead_s` of each step.
     A step that holds prompts, and more than `graph_tokens` tokens, is in no CUDA graph: it takes at least `launch_s`
     seconds of the host for each of its kernels. vLLM captures up to 512 tokens; engines without such graphs have 0.
-    Kernels of steps with prompts take `prefill_scale` times as long. These constants come from rows of public
+    The arithmetic of prompts, and nothing else in their steps, takes `prefill_scale` times as long as it was measured,
+    alone and at the highest clock. These constants come from rows of public
     benchmarks (SOURCE), the same for all engines: constants of each engine did no better on models and GPUs left out.
     Attention of decodes takes `mixed_decode` times as long beside prompts, in all: 2 on GPUs without NVLink, which
     run both in one kernel (FlashAttention-2 under vLLM on an RTX 4090, median of LLMServingSim's profile from 16
-    decodes and 512 tokens on), else 1. Before its scheduler a request takes `front_s` seconds, and `front_token_s` for
-    each token of its prompt: a tokenizer of Hugging Face takes 3 us of a CPU a token of text, and 5 us of random ones.
+    decodes and 512 tokens on), else 1. In the front end, before its scheduler and for its first answer, a request takes
+    `front_s` seconds, and `front_token_s` for each token of its prompt: a tokenizer of Hugging Face takes 3 us of a CPU
+    a token of text, and 5 us of random ones.
     Measured times are multiplied by `scale`. Experts are as popular as in the tables (a power law, 1.01); `skew`
     multiplies the tokens of the fullest part.
 
@@ -161,6 +163,7 @@ class Operators:
     _curves: dict[int, _Curve] = field(init=False, repr=False, compare=False)
     _lines: dict[str, _Line] = field(init=False, repr=False, compare=False)  # of the tables over one axis
     _lists: dict[str, list[Any]] = field(init=False, repr=False, compare=False)  # the tables over several
+    _tokens_s: dict[str, float] = field(init=False, repr=False, compare=False)  # of a token more, by table
     _known: dict[tuple[int, int], float] = field(init=False, repr=False, compare=False)  # seconds of pieces of prompts
 
     def __post_init__(self) -> None:
@@ -170,7 +173,7 @@ class Operators:
                 is_none = self.file is not None or (name == "front_token_s" and not self.front_s)
                 put(self, name, NOTHING[name] if is_none else value)
         check(self)
-        for memory in ("_curves", "_lines", "_lists", "_known"):
+        for memory in ("_curves", "_lines", "_lists", "_tokens_s", "_known"):
             put(self, memory, {})
         formats = {key: value for key in ("linear", "attention", "experts", "kv") if (value := getattr(self, key))}
         if self.file is not None:
@@ -194,8 +197,7 @@ class Operators:
 
     @property
     def _mixed_decode(self) -> float:
-        """What `prefill_scale` is multiplied with for it: decodes beside prompts were measured in whole steps."""
-        return 1.0 if self.mixed_decode is None else self.mixed_decode / self._prefill_scale
+        return 1.0 if self.mixed_decode is None else self.mixed_decode
 
     @property
     def _graph_tokens(self) -> int:
@@ -210,17 +212,28 @@ class Operators:
         return self._seq_s * -(-seqs // self.dp)
 
     @property
-    def _prefill_scale(self) -> float:
-        return 1.0 if self.prefill_scale is None else self.prefill_scale
+    def _slower(self) -> float:
+        """What the arithmetic of prompts takes beyond its measured time, as a share of it."""
+        return 0.0 if self.prefill_scale is None else self.prefill_scale - 1
+
+    def _token_s(self, name: str) -> float:
+        """Seconds of a token more where arithmetic limits, in this table: at the least `dense_s` per token."""
+        token_s = self._tokens_s.get(name)
+        if token_s is None:
+            tokens, dense_s = self._tables["tokens"], self._tables["dense_s"]
+            i = int(np.argmin(dense_s / tokens))
+            token_s = self._tokens_s[name] = float(self._tables[name][i] / tokens[i])
+        return token_s
 
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         if not prefills:
             return self.decode_s(decode_seqs, context_tokens)
-        tokens = decode_seqs + sum(new for new, _ in prefills)
-        seqs = decode_seqs + len(prefills)
-        measured = self._dense_s(tokens, seqs) + self._attention_s(prefills, decode_seqs, context_tokens)
-        kernels_s = self.scale * self._prefill_scale * measured
+        new = sum(piece for piece, _ in prefills)
+        tokens, seqs = decode_seqs + new, decode_seqs + len(prefills)
+        decodes_s, prompts_s = self._attention_s(prefills, decode_seqs, context_tokens)
+        longer_s = self._slower * (self._token_s("dense_s") * new + prompts_s)
+        kernels_s = self.scale * (self._dense_s(tokens, seqs) + decodes_s + prompts_s + longer_s)
         # The host launches while the GPU computes, so the longer of both counts.
         if tokens > self._graph_tokens:
             kernels_s = max(kernels_s, self._launched_s)
@@ -244,17 +257,19 @@ class Operators:
         """Of what the time of steps consists, over all stages; None for times of a file, which are not apart."""
         if "linear_s" not in self._tables:
             return None
-        tokens = loads.decode_seqs + total(loads, loads.new_tokens)
-        seqs = loads.decode_seqs + total(loads, np.ones_like(loads.step))
+        new, pieces = total(loads, loads.new_tokens), total(loads, np.ones_like(loads.step))
+        tokens, seqs = loads.decode_seqs + new, loads.decode_seqs + pieces
         linear, experts, sent, other = (
-            self._over("tokens", f"{name}_s").over(tokens) for name in ("linear", "experts", "communication", "other")
+            self._over("tokens", name).over(tokens) + self._slower * self._token_s(name) * new
+            for name in ("linear_s", "experts_s", "communication_s", "other_s")
         )
         linear += other + self._over("seqs", "head_s").over(seqs)
-        pieces = zip(loads.new_tokens.tolist(), loads.stored_tokens.tolist(), strict=True)
-        pieces_s = np.array([self._piece_s(new, stored) for new, stored in pieces], float)
+        lengths = zip(loads.new_tokens.tolist(), loads.stored_tokens.tolist(), strict=True)
+        pieces_s = np.array([self._piece_s(*length) for length in lengths], float)
         attention = total(loads, pieces_s)
         if self.dp > 1:
             attention = np.maximum(attention / self.dp, largest(loads, pieces_s))
+        attention *= 1 + self._slower
         order = np.argsort(loads.decode_seqs, kind="stable")
         for alike in np.split(order, np.flatnonzero(np.diff(loads.decode_seqs[order])) + 1):
             if len(alike) and (decoding := int(loads.decode_seqs[alike[0]])):
@@ -262,10 +277,9 @@ class Operators:
                 attention[alike] += np.where(seqs[alike] > decoding, self._mixed_decode, 1.0) * alone_s
         factor = self.scale * self.pp
         host_s = (self.overhead_s + self._seq_s * -(-seqs // self.dp)) * self.pp
-        measured = self.scale * (attention + linear + experts + sent)
-        launched = np.where(tokens > self._graph_tokens, self._launched_s, 0.0)
-        launches_s = np.maximum(self._prefill_scale * measured, launched) - measured  # beside kernels
-        host_s[loads.step] += launches_s[loads.step] * self.pp
+        kernels_s = self.scale * (attention + linear + experts + sent)
+        waits_s = np.where(tokens > self._graph_tokens, np.maximum(self._launched_s - kernels_s, 0.0), 0.0)
+        host_s[loads.step] += waits_s[loads.step] * self.pp  # of the GPU for the host, in steps with prompts
         return StepParts(attention * factor, linear * factor, experts * factor, sent * factor, host_s)
 
     def _curve(self, decode_seqs: int) -> _Curve:
@@ -301,20 +315,23 @@ class Operators:
             self._lists.update((key, self._tables[key].tolist()) for key in (name, *axes))
         return max(_grid(self._lists[name], [self._lists[axis] for axis in axes], place), 0.0)
 
-    def _attention_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
-        """Measured seconds of attention of one step."""
+    def _attention_s(
+        self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int
+    ) -> tuple[float, float]:
+        """Measured seconds of attention of the decodes of one step, and of its prompts."""
         pieces_s = [self._piece_s(new, stored) for new, stored in prefills]
+        prompts_s = sum(pieces_s)
         if self.dp > 1:  # pieces of the groups at the same time, none of them divided
-            pieces_s = [max([sum(pieces_s) / self.dp, *pieces_s])]
+            prompts_s = max(prompts_s / self.dp, *pieces_s)
         if not decode_seqs:
-            return sum(pieces_s)
+            return 0.0, prompts_s
         alone_s = self._curve(decode_seqs).attention.at(context_tokens) / self.scale
         if "mixed_s" not in self._tables:
-            return sum(pieces_s) + self._mixed_decode * alone_s
+            return self._mixed_decode * alone_s, prompts_s
         most = max(range(len(prefills)), key=pieces_s.__getitem__)
         place = [*prefills[most], decode_seqs, context_tokens / decode_seqs]
         both_s = self._between("mixed_s", ("chunk", "stored", "decode_seqs", "decode_context"), place)
-        return sum(pieces_s) - pieces_s[most] + max(both_s, alone_s)
+        return alone_s, prompts_s - pieces_s[most] + max(both_s - alone_s, 0.0)
 
 
 def _read(file: str) -> dict[str, np.ndarray]:

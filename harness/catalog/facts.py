@@ -149,7 +149,8 @@ class Hardware:
     A peak or a link between GPUs (`nvlink_bytes_per_s`: NVLink, or Infinity Fabric) is None where the GPU has none.
     `link_gpus` GPUs share that link; with `link_peers` it is a mesh with so many equal links, one to each other GPU.
     `network_bytes_per_s` is one direction of the network per GPU in the maker's node; `power_w` is the maker's limit.
-    `generation` is its architecture, such as Hopper or CDNA3.
+    `generation` is its architecture, such as Hopper or CDNA3. `kernel_gap_s` seconds pass between two kernels of a
+    graph beyond what they do on NVIDIA's GPUs, and a product with scales of blocks takes `block_scaled_s` longer.
     `sources` says where each number comes from.
     """
 
@@ -170,6 +171,8 @@ class Hardware:
     network_bytes_per_s: float | None = None
     power_w: float | None = None
     generation: str | None = None
+    kernel_gap_s: float | None = None
+    block_scaled_s: float | None = None
 
     def peak_flops(self, dtype_bytes: int) -> float:
         """FLOP/s for operands of `dtype_bytes` (2: bf16, 1: fp8). Raises UsageError if the GPU has none."""

@@ -13,7 +13,7 @@ from harness.experiments.fit.fit_json import FitAnswer
 OWN = {
     "--requests": ("backend",),
     "--url": ("users", "most_tokens", "wait"),
-    "--latency fit6": ("model", "hardware", "tp"),
+    "--latency operators": ("model", "hardware", "tp"),
 }
 """Options that only one kind of measurements, or one latency model, has a use for."""
 
@@ -52,11 +52,11 @@ def _users(value: object, name: str) -> tuple[int, ...]:
 @click.option("--backend", default="sim", show_default=True, metavar="SPEC",
               help="--requests: simulator with the policy and KV memory of the measured system.")  # fmt: skip
 @click.option("--latency", default="mixed", show_default=True, metavar="NAME",
-              help="Model to fit: abc, fit6, linear, mixed or table.")  # fmt: skip
+              help="Model to fit: linear, mixed, operators (measured kernels) or table.")  # fmt: skip
 @click.option("--out", metavar="FILE", help="Write the model to FILE.toml, for --latency file:FILE.toml.")
-@click.option("--model", default="opt-13b", show_default=True, metavar="NAME", help="fit6: model that was measured.")
-@click.option("--hardware", default="a100-80g", show_default=True, metavar="NAME", help="fit6: GPU it ran on.")
-@click.option("--tp", type=COUNT, default=1, show_default=True, metavar="N", help="fit6: number of GPUs.")
+@click.option("--model", default="opt-13b", show_default=True, metavar="NAME", help="operators: the measured model.")
+@click.option("--hardware", default="a100-80g", show_default=True, metavar="NAME", help="operators: GPU it ran on.")
+@click.option("--tp", type=COUNT, default=1, show_default=True, metavar="N", help="operators: number of GPUs.")
 @click.option("--fix", multiple=True, metavar="NAME=VALUE", help="Fix a known constant. Repeatable.")
 @click.option("--seed", type=SEED, default=1, show_default=True, metavar="N", help="Random seed of the held-out rows.")
 @formats

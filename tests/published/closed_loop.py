@@ -31,7 +31,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One replica: a latency spec, its memory and its policy."""
+    """One replica: a latency spec, its memory, its policy, and how memory is given out."""
 
     latency: str
     kv_tokens: int
@@ -39,12 +39,13 @@ class Server:
     model: str
     hardware: str
     tp: int
+    kv: str = "paged"
 
     def simulator(self) -> Simulator:
         """The simulator of it."""
         made = make(
             "backends", "sim", model=self.model, hardware=self.hardware, tp=self.tp, latency=self.latency,
-            policy=self.policy, kv="paged", kv_blocks=max(2, self.kv_tokens // BLOCK_TOKENS), log_steps=False,
+            policy=self.policy, kv=self.kv, kv_blocks=max(2, self.kv_tokens // BLOCK_TOKENS), log_steps=False,
         )  # fmt: skip
         return cast("Simulator", made)
 

@@ -8,7 +8,6 @@ InferenceMAX (`benchmarks/*.sh`), whose runs most rows of the second source are 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +67,17 @@ class Row:
                 self.prompt, self.output, self.clients)  # fmt: skip
 
     @property
+    def kv_tokens(self) -> int:
+        """Tokens of KV of a replica, all its groups together. Raises UsageError where its weights do not fit."""
+        m = catalog.model(self.model)
+        stored = replace(m, formats=replace(m.formats, **dict(self.formats)))
+        shape, gpu = Shape(self.tp, 1, self.dp, self.ep), catalog.hardware(self.gpu)
+        if self.engine == "trtllm":  # kv_cache_config.free_gpu_memory_fraction: of what weights leave
+            return int(16 * 0.9 * catalog.kv_capacity_blocks(stored, gpu, shape, utilisation=1.0))
+        utilisation = 0.9 if self.engine == "vllm" else 0.95
+        return 16 * catalog.kv_capacity_blocks(stored, gpu, shape, utilisation=utilisation)
+
+    @property
     def policy(self) -> str:
         """How its engine forms batches: options of its server in the scripts of InferenceMAX, else the usual ones."""
         if self.engine == "sglang":
@@ -119,7 +129,11 @@ def _is_possible(row: Row, out: Counter[str]) -> bool:
     except UsageError:
         out[f"{row.source}: tp {row.tp}, dp {row.dp}, ep {row.ep} does not divide {row.model}"] += 1
         return False
-    return True
+    try:
+        return row.kv_tokens > 0
+    except UsageError:
+        out[f"{row.source}: the weights of {row.model} do not fit {row.tp * row.dp} {row.gpu}"] += 1
+        return False
 
 
 def _inferencemax(data: Path, out: Counter[str]) -> list[Row]:
@@ -209,30 +223,16 @@ def _aiconfigurator_row(r: Any) -> Row:
     )  # fmt: skip
 
 
-@cache
-def _kv_tokens(row: tuple[str, str, tuple[tuple[str, str], ...], int, int, int], utilisation: float) -> int:
-    """Tokens of KV of a replica, all its groups together; those of one long request where the weights do not fit."""
-    model, gpu, formats, tp, dp, ep = row
-    m = catalog.model(model)
-    stored = replace(m, formats=replace(m.formats, **dict(formats)))
-    try:
-        shape = Shape(tp, 1, dp, ep)
-        return 16 * catalog.kv_capacity_blocks(stored, catalog.hardware(gpu), shape, utilisation=utilisation)
-    except UsageError:
-        return 32768
-
-
 def simulated(row: Row, folder: Path, constants: Mapping[str, float]) -> tuple[float, float]:
     """(TTFT, TPOT) in seconds of a row, as its source sums them up."""
-    utilisation = 0.9 if row.engine == "vllm" else 0.95
-    tokens = _kv_tokens((row.model, row.gpu, row.formats, row.tp, row.dp, row.ep), utilisation)
     server = Server(
         row.latency(folder, constants),
-        max(tokens, 2 * (row.prompt + row.output)),
+        max(row.kv_tokens, 2 * (row.prompt + row.output)),
         row.policy,
         row.model,
         row.gpu,
         row.tp,
+        "reserve-oracle" if row.engine == "trtllm" else "paged",  # its default: GUARANTEED_NO_EVICT
     )
     times = run(Load(row.prompt, row.output, row.clients), server.simulator())
     of = np.median if row.kind == "median" else np.mean

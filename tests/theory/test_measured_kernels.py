@@ -142,7 +142,7 @@ def test_windows_make_long_contexts_cheap(folder: Path) -> None:
 
 
 def test_the_latency_model_is_the_sum_of_its_grids(folder: Path) -> None:
-    """At points of the grid a step of decodes is dense + head + attention + host; one with prompts takes longer."""
+    """At points of the grid a step is dense + head + attention + host, and the arithmetic of its prompts more."""
     spec = f"operators:data={folder},seq_s=1e-5,overhead_s=0.001,prefill_scale=1.5"
     built = make("latency", spec, model="llama3.1-8b", hardware="h100")
     grids = Steps(
@@ -152,10 +152,64 @@ def test_the_latency_model_is_the_sum_of_its_grids(folder: Path) -> None:
     d, c = list(grids["decode_seqs"]).index(16), list(grids["decode_context"]).index(1024)
     decode_s = grids["dense_s"][at] + grids["head_s"][4] + grids["decode_s"][d, c]
     k = list(TOKENS).index(1024)
-    prompt_s = grids["dense_s"][k] + grids["head_s"][0] + grids["prefill_s"][list(grids["chunk"]).index(1024), 0]
+    attention_s = grids["prefill_s"][list(grids["chunk"]).index(1024), 0]
+    arithmetic_s = 1024 * min(grids["dense_s"] / grids["tokens"]) + attention_s
+    prompt_s = grids["dense_s"][k] + grids["head_s"][0] + attention_s + 0.5 * arithmetic_s
 
     assert 0.001 + 16e-5 + decode_s == pytest.approx(built.decode_s(16, 16 * 1024))
-    assert 0.001 + 1e-5 + 1.5 * prompt_s == pytest.approx(built.step_s([(1024, 0)], 0, 0))
+    assert 0.001 + 1e-5 + prompt_s == pytest.approx(built.step_s([(1024, 0)], 0, 0))
+
+
+@pytest.mark.parametrize(("name", "tp"), [("llama3.1-70b", 4), ("llama3.1-8b", 1), ("deepseek-r1", 8)])
+@pytest.mark.parametrize("decodes", [1, 7, 84, 300])
+def test_one_cached_token_of_a_prompt_costs_next_to_nothing(name: str, tp: int, decodes: int) -> None:
+    """A factor for prompts that touched the decodes of their step made full batches a quarter too slow."""
+    built = make("latency", "operators", model=name, hardware="h100", tp=tp)
+    with_one_s = built.step_s([(1, 999)], decodes, 900 * decodes)
+
+    assert built.decode_s(decodes, 900 * decodes) < with_one_s < 1.03 * built.decode_s(decodes + 1, 900 * decodes)
+
+
+def test_an_all_reduce_over_pcie_costs_more_than_alone() -> None:
+    """Two GPUs on PCIe exchange twice a layer; boards with NVLink have no such term."""
+    over_pcie, over_nvlink = (measured_kernels(None, None, hardware(name)) for name in ("rtx-pro-6000", "h100"))
+    elements = np.array([5120.0])
+
+    assert 80e-6 < over_pcie.all_reduce_s(elements, 2) < 90e-6
+    assert over_nvlink.all_reduce_s(elements, 2) < 10e-6
+    assert 0 == over_pcie.all_reduce_s(elements, 1)
+
+
+def test_a_time_of_the_host_is_no_time_of_a_kernel(folder: Path) -> None:
+    """Small block-scaled products that no shape undercuts were waiting for their launch: fp8's efficiency counts."""
+    m, n, k = (one.ravel().astype(float) for one in np.meshgrid([1, 64], [256, 8192, 65536], [256, 8192, 16384]))
+    fp8, block = format_named("fp8"), format_named("fp8-block")
+    alone_s = 2 * Bounds(H100).product_s(m, n, k, fp8)
+    dtypes = np.repeat(["bfloat16", "fp8", "fp8_block"], len(m))
+    write(folder, "gemm", "gemm", {
+        "gemm_dtype": dtypes, "m": np.tile(m, 3), "n": np.tile(n, 3), "k": np.tile(k, 3), "kernel_source": dtypes,
+        "seconds": np.concatenate([alone_s, alone_s, np.maximum(alone_s, 170e-6)]),
+    })  # fmt: skip
+    kernels, one = measured_kernels(str(folder), None, H100), np.ones(1)
+
+    for columns, inner in ((256, 256), (65536, 16384)):
+        fp8_s = kernels.product_s(one, columns, inner, fp8)
+        assert fp8_s == pytest.approx(kernels.product_s(one, columns, inner, block), rel=1e-2)
+
+
+def test_kernels_of_amd_have_gaps_between_them() -> None:
+    """Of a HIP graph every kernel costs more: the steps of a small batch are longer than memory and peaks make them."""
+    m = model("deepseek-r1")
+    amd = hardware("mi300x")
+    plain, gaps = (
+        Steps(m, Shape(8), m.formats, measured_kernels(None, None, gpu))
+        for gpu in (replace(amd, kernel_gap_s=None, block_scaled_s=None), amd)
+    )
+    few = np.array([8.0])
+
+    assert plain.launches * 3.9e-6 == pytest.approx(float((gaps.other_s(few) - plain.other_s(few))[0]))
+    products = 4 * m.layers + 2 * m.dense_layers
+    assert products * 24e-6 == pytest.approx(float((gaps.linear_s(few) - plain.linear_s(few))[0]), rel=1e-6)
 
 
 def test_a_step_with_prompts_takes_at_least_the_launches_of_its_kernels(folder: Path) -> None:

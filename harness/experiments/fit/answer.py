@@ -48,7 +48,7 @@ def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = Non
     seen, unseen = split(rows, HOLDOUT, options.seed)
     fitted = fit(options.latency, sample(seen, options.seed), options.system, options.fixed)
     notes = _notes(paths, seen, unseen, options.seed)
-    if options.latency == "fit6":
+    if options.latency == "operators":
         notes |= dataclasses.asdict(options.system)
     content = text(fitted.latency, fitted.arguments, notes)
     model = made(content, options.system)
@@ -82,8 +82,10 @@ def from_endpoint(
     backend: str, probe: Probe, options: FitOptions, out: Path | None, say: Callable[[str], None]
 ) -> FitAnswer:
     """The answer of a fit to a probing run of an endpoint."""
-    if options.latency not in ("linear", "mixed"):
-        raise UsageError(f"An endpoint identifies the latency models linear and mixed, not '{options.latency}'.")
+    if options.latency not in ("linear", "mixed", "operators"):
+        raise UsageError(
+            f"An endpoint identifies the latency models linear, mixed and operators, not '{options.latency}'."
+        )
     fixed = {name: value for name, value in options.fixed.items() if name != "front_end_s"}
     check(options.latency, fixed)
     rows = probing.rows(backend, probe, options.seed, say)
@@ -92,7 +94,8 @@ def from_endpoint(
     front_s = probing.front_end_s(seen) if front_s is None else front_s
     steps = replace(seen, seconds=np.maximum(seen.seconds - front_s * (seen.tokens > 0), 1e-6))
     fitted = fit(options.latency, sample(steps, options.seed), options.system, fixed)
-    fitted = replace(fitted, arguments={**fitted.arguments, "front_end_s": front_s})
+    front = {"front_s": front_s, "front_token_s": 0.0} if options.latency == "operators" else {"front_end_s": front_s}
+    fitted = replace(fitted, arguments={**fitted.arguments, **front})
     content = text(fitted.latency, fitted.arguments, _notes([backend], seen, unseen, options.seed))
     model = made(content, options.system)
     errors = [scores(part, model, options.seed, front_s) for part in (seen, unseen)]
@@ -160,9 +163,6 @@ def _constants(name: str, value: object, fitted: Fitted, options: FitOptions) ->
         spread = fitted.plus_minus.get(name)
         finite = spread is not None and spread == spread
         return [Constant(name, value, spread if finite else None, name in options.fixed)]
-    if isinstance(value, list) and all(isinstance(x, float) for x in value):
-        names = [f"{name.removesuffix('_s')}_{letter}_s" for letter in "abc"]
-        return [Constant(key, x, fitted.plus_minus.get(key), False) for key, x in zip(names, value, strict=True)]
     return []
 
 

@@ -4,29 +4,25 @@ Measured times by load, made to not fall: more work never takes less time.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from harness import catalog
+from harness import registry
 from harness.errors import UsageError, no_such
-from harness.experiments.fit.solve import FAR, Solution, solve
+from harness.experiments.fit.solve import FAR, Solution, predict, solve, with_pairs
 from harness.experiments.fit.steps import LEAST_KNOWN, Rows
 
 HINGES = 40
 """Places that are tried for the number of tokens at which computing takes over from reading the weights."""
 
-LARGE_BATCH = 95
-"""Decodes of this many sequences and more have constants of their own in `abc`."""
-SHARES = ("memory_share", "flops_share")
 CONSTANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "abc": tuple(f"{p}_{c}_s" for p in ("prefill", "decode_small", "decode_large") for c in "abc"),
-        "fit6": ("memory_share", "flops_share", "overhead_s", "seq_s", "token_s", "prefill_token_squared_s"),
         "linear": ("base_s", "prefill_token_s", "decode_seq_s", "context_token_s", "prefill_token_squared_s"),
         "mixed": ("floor_s", "token_s", "seq_s", "context_token_s", "prefill_token_squared_s"),
+        "operators": ("scale", "prefill_scale", "overhead_s", "seq_s"),
         "table": ("context_token_s", "prefill_token_squared_s"),
     }
 )
@@ -48,7 +44,7 @@ class System:
 class Fitted:
     """A latency model with the `arguments` that its file holds, and how far each constant is known.
 
-    `left_out` are constants that the rows cannot tell and that are 0 for it, with the reason.
+    `left_out` are constants that the rows cannot tell, with the reason: they are 0, or as the model has them by itself.
     """
 
     latency: str
@@ -67,11 +63,9 @@ def check(latency: str, fixed: Mapping[str, float]) -> None:
     """Raises UsageError for a latency model that cannot be fitted, or a given constant that it does not have."""
     if latency not in FORMS:
         raise no_such("latency model that can be fitted", latency, FORMS)
-    for name, value in fixed.items():
+    for name in fixed:
         if name not in CONSTANTS[latency]:
             raise no_such(f"constant of {latency}", name, CONSTANTS[latency])
-        if name in SHARES and not 0 < value <= 1:
-            raise UsageError(f"{name} is a share of the peak, above 0 and at most 1, got {value:g}.")
 
 
 def _without_unknown_pairs(rows: Rows, fixed: Mapping[str, float]) -> tuple[Rows, dict[str, str]]:
@@ -143,41 +137,6 @@ def _with_hinge(
     return solve(columns, rows.seconds, fixed)
 
 
-def _abc(rows: Rows, _: System, fixed: Mapping[str, float]) -> Fitted:
-    """Three constants each for steps of prompts alone, and of few and of many decodes alone."""
-    prompts = rows.take((rows.tokens > 0) & (rows.seqs == 0) & np.isfinite(rows.pairs))
-    if not len(prompts):
-        raise UsageError(
-            "abc needs steps of prompts alone whose lengths are known: a run with --policy vllm-v0, or a table with "
-            "the column prefill_pairs."
-        )
-    ones = np.ones(len(prompts))
-    prefill = solve(
-        {"prefill_a_s": ones, "prefill_b_s": prompts.tokens, "prefill_c_s": prompts.pairs}, prompts.seconds, fixed
-    )
-    decodes = rows.take(rows.tokens == 0)
-    small = _abc_decode(decodes.take(decodes.seqs < LARGE_BATCH), "small", fixed)
-    left_out: dict[str, str] = {}
-    many = decodes.take(decodes.seqs >= LARGE_BATCH)
-    which = "large" if len(np.unique(many.seqs)) > 3 else "small"
-    if which == "large":
-        large = _abc_decode(many, "large", fixed)
-    else:
-        large = small
-        left_out["decode_large_s"] = f"too few steps with {LARGE_BATCH} decodes and more; those of fewer stand for them"
-    arguments = {
-        "prefill_s": [prefill.values[f"prefill_{name}_s"] for name in "abc"],
-        "decode_small_s": [small.values[f"decode_small_{name}_s"] for name in "abc"],
-        "decode_large_s": [large.values[f"decode_{which}_{name}_s"] for name in "abc"],
-    }
-    return Fitted("abc", arguments, {**prefill.plus_minus, **small.plus_minus, **large.plus_minus}, left_out)
-
-
-def _abc_decode(rows: Rows, which: str, fixed: Mapping[str, float]) -> Solution:
-    columns = {"a": np.ones(len(rows)), "b": rows.context, "c": rows.seqs}
-    return solve({f"decode_{which}_{name}_s": column for name, column in columns.items()}, rows.seconds, fixed)
-
-
 def _table(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     """Attention and context as straight lines, the rest as medians that do not fall."""
     straight = _linear(rows, system, {name: fixed[name] for name in CONSTANTS["table"] if name in fixed})
@@ -198,77 +157,53 @@ def _table(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
     return Fitted("table", {**slopes, "prefill": prefill, "decode": decode}, spread, straight.left_out)
 
 
-def _fit6(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
-    """Which of memory and arithmetic is longer is found by turns: given that, the model is linear."""
-    rows, left_out = _without_unknown_pairs(rows, fixed)
-    if system.tp == 1:
-        left_out = left_out | {"token_s": "one GPU does not communicate (tp=1)"}
-    memory_s, compute_s = _roof(rows, system)
-    ways = 2 * (system.tp - 1) / system.tp
-    beside = _columns(
-        left_out, overhead_s=np.ones(len(rows)), seq_s=rows.seqs, token_s=ways * (rows.tokens + rows.seqs),
-        prefill_token_squared_s=rows.pairs,
-    )  # fmt: skip
-    inverse = {name: 1 / value if name in SHARES else value for name, value in fixed.items()}
-    tried = [_by_turns(memory_s, compute_s, beside, rows.seconds, inverse, start) for start in (0.3, 0.6, 1.0, 2.0)]
-    best = min((attempt for attempt in tried if isinstance(attempt, Solution)), key=lambda one: one.loss, default=None)
-    if best is None:
-        refused = next(attempt for attempt in tried if isinstance(attempt, UsageError))
-        raise refused
-    return _shares(best, left_out)
+def _operators(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted:
+    """Measured kernels keep their shares of a step: they are slower by one factor, and the arithmetic of prompts by
+    another; beside them the host takes time for the step and for each of its sequences.
 
+    What the rows do not tell stays as `operators` has it. Steps whose kernels wait for the host tell of none of it.
+    """
+    rows = with_pairs(rows)
 
-def _by_turns(
-    memory_s: np.ndarray, compute_s: np.ndarray, beside: Mapping[str, np.ndarray], seconds: np.ndarray,
-    fixed: Mapping[str, float], start: float,
-) -> Solution | UsageError:  # fmt: skip
-    """The solution, with one over each share; `start` is how much slower memory is taken to be at first."""
-    reading = start * memory_s >= compute_s
-    solution: Solution | UsageError = UsageError("")
-    for _ in range(12):
-        shares = {"memory_share": np.where(reading, memory_s, 0.0), "flops_share": np.where(reading, 0.0, compute_s)}
+    def predicted(constants: str) -> np.ndarray:
+        return predict(rows, registry.make("latency", f"operators:seq_s=0,{constants}", **asdict(system)))
+
+    kernels_s = predicted("prefill_scale=1,launch_s=0")
+    arithmetic_s = predicted("prefill_scale=2,launch_s=0") - kernels_s
+    waits = predicted("prefill_scale=1") > kernels_s
+    usual = registry.make("latency", "operators", **asdict(system))
+    columns = {"overhead_s": np.ones(len(rows)), "seq_s": rows.seqs + (rows.tokens > 0), "prefill_scale": arithmetic_s}
+    given, left_out = dict(fixed), dict[str, str]()
+    while True:
+        longer = {"prefill_scale": given["prefill_scale"] - 1} if "prefill_scale" in given else {}
+        scaled_s = kernels_s + longer.get("prefill_scale", 0.0) * arithmetic_s
+        free = {name: column for name, column in columns.items() if name not in longer} | {"scale": scaled_s}
         try:
-            solution = solve({**shares, **beside}, seconds, fixed)
-        except UsageError as refused:
-            return refused
-        updated = memory_s * solution.values["memory_share"] >= compute_s * solution.values["flops_share"]
-        if (updated == reading).all():
+            solution = solve({name: column[~waits] for name, column in free.items()}, rows.seconds[~waits], given)
             break
-        reading = updated
-    return solution
-
-
-def _shares(found: Solution, left_out: Mapping[str, str]) -> Fitted:
-    values, spread = dict(found.values), dict(found.plus_minus)
-    for share in SHARES:
-        slower = values[share]
-        if slower < 1:
-            raise UsageError(
-                f"The steps are faster than {share}=1 allows; is this the model, the GPU and the tp of these steps? "
-                "Give --model, --hardware and --tp."
-            )
-        values[share] = 1 / slower
-        if share in spread:
-            spread[share] /= slower**2
-    return Fitted("fit6", {"constants": "given", **values}, spread, left_out)
-
-
-def _roof(rows: Rows, system: System) -> tuple[np.ndarray, np.ndarray]:
-    """(steps,) seconds of reading at the full bandwidth, and of computing at the full peak."""
-    shape, gpu = catalog.model(system.model), catalog.hardware(system.hardware)
-    catalog.check_parallel(shape, system.tp, 1)
-    total = rows.tokens + rows.seqs
-    weights = np.full(len(rows), float(catalog.parameters(shape)))
-    if shape.experts is not None:
-        idle = shape.experts.routed - np.array([shape.experts.hit(int(n)) for n in total])
-        weights -= idle * shape.routed_layers * shape.expert_matrix
-    moved = 2 * weights + catalog.kv_bytes_per_token(shape) * (rows.context + rows.stored)
-    flops = 2 * catalog.active_parameters(shape) * total
-    return (moved / (system.tp * gpu.bandwidth_bytes_per_s), flops / (system.tp * gpu.peak_flops(2)))
+        except UsageError as error:
+            untold = sorted((name for name in columns if name not in given), key=lambda name: free[name][~waits].any())
+            if not untold:
+                raise
+            name = untold[0]  # what no row has, else what the others may stand for
+            given[name], left_out[name] = getattr(usual, name), str(error)
+    values, spread = dict(solution.values), dict(solution.plus_minus)
+    if not values["scale"]:
+        raise UsageError(
+            f"The steps take no longer where kernels of {system.model} on {system.hardware} do; is this the model, the "
+            "GPU and the tp of these steps? Give --model, --hardware and --tp."
+        )
+    if "prefill_scale" in spread:
+        values["prefill_scale"] = 1 + values["prefill_scale"] / values["scale"]
+        spread["prefill_scale"] /= solution.values["scale"]
+    kept = {name: value for name, value in {**given, **values}.items() if name not in left_out}
+    if waits.any():
+        left_out["launch_s"] = f"{int(waits.sum())} of {len(rows)} steps wait for the host by it, and are not fitted"
+    return Fitted("operators", kept, spread, left_out)
 
 
 FORMS: Mapping[str, Form] = MappingProxyType(
-    {"abc": _abc, "fit6": _fit6, "linear": _linear, "mixed": _mixed, "table": _table}
+    {"linear": _linear, "mixed": _mixed, "operators": _operators, "table": _table}
 )
 
 

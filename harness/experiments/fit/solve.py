@@ -151,7 +151,7 @@ def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> 
 
     `front_s` is what steps with prompts take beyond the model.
     """
-    rows = sample(_with_pairs(rows), seed)
+    rows = sample(with_pairs(rows), seed)
     predicted = predict(rows, model) + front_s * (rows.tokens > 0)
     kinds: Mapping[str, Callable[[Rows], np.ndarray]] = {
         "all": lambda r: np.ones(len(r), bool),
@@ -162,7 +162,7 @@ def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> 
     return [scored for scored in by_kind if scored is not None]
 
 
-def _with_pairs(rows: Rows) -> Rows:
+def with_pairs(rows: Rows) -> Rows:
     """The rows whose pairs are known; where few are, all, each with one prompt (such a fit has no square term)."""
     has_pairs = np.isfinite(rows.pairs)
     prompts = rows.tokens > 0
