@@ -163,7 +163,8 @@ class Operators:
     _curves: dict[int, _Curve] = field(init=False, repr=False, compare=False)
     _lines: dict[str, _Line] = field(init=False, repr=False, compare=False)  # of the tables over one axis
     _lists: dict[str, list[Any]] = field(init=False, repr=False, compare=False)  # the tables over several
-    _tokens_s: dict[str, float] = field(init=False, repr=False, compare=False)  # of a token more, by table
+    _slower: float = field(default=0.0, init=False, repr=False, compare=False)  # share that arithmetic of prompts adds
+    _token_s: float = field(default=0.0, init=False, repr=False, compare=False)  # of a token more
     _known: dict[tuple[int, int], float] = field(init=False, repr=False, compare=False)  # seconds of pieces of prompts
 
     def __post_init__(self) -> None:
@@ -173,13 +174,13 @@ class Operators:
                 is_none = self.file is not None or (name == "front_token_s" and not self.front_s)
                 put(self, name, NOTHING[name] if is_none else value)
         check(self)
-        for memory in ("_curves", "_lines", "_lists", "_tokens_s", "_known"):
+        for memory in ("_curves", "_lines", "_lists", "_known"):
             put(self, memory, {})
         formats = {key: value for key in ("linear", "attention", "experts", "kv") if (value := getattr(self, key))}
         if self.file is not None:
             if self.data or self.system or formats:
                 raise ValueError("file holds all times; it does not go with data, system or formats")
-            put(self, "_tables", _read(self.file))
+            self._keep(_read(self.file))
             return
         m, shape = model(self.model), Shape(self.tp, self.pp, self.dp, self.ep)
         shape.check(m)
@@ -188,12 +189,17 @@ class Operators:
             put(self, "mixed_decode", MIXED_DECODE)
         kernels = measured_kernels(self.data, self.system, gpu, self.expert_kernels)
         steps = Steps(m, shape, replace(m.formats, **formats), kernels, self.skew)
-        put(self, "_tables", steps.grids())
+        self._keep(steps.grids())
         put(self, "_launched_s", (self.launch_s or 0.0) * steps.launches)
         if formats:
             stored = replace(m, formats=replace(m.formats, **formats))
             bits = 8 * weight_bytes(stored) / parameters(stored)
             put(self, "stored_bits", (bits, None if self.kv is None else format_named(self.kv).bits))
+
+    def _keep(self, tables: dict[str, np.ndarray]) -> None:
+        object.__setattr__(self, "_tables", tables)
+        object.__setattr__(self, "_slower", (self.prefill_scale or 1.0) - 1)
+        object.__setattr__(self, "_token_s", self._of_token_s("dense_s"))
 
     @property
     def _mixed_decode(self) -> float:
@@ -211,20 +217,6 @@ class Operators:
         """Seconds of the host for its sequences: each group has a scheduler of its own."""
         return self._seq_s * -(-seqs // self.dp)
 
-    @property
-    def _slower(self) -> float:
-        """What the arithmetic of prompts takes beyond its measured time, as a share of it."""
-        return 0.0 if self.prefill_scale is None else self.prefill_scale - 1
-
-    def _token_s(self, name: str) -> float:
-        """Seconds of a token more where arithmetic limits, in this table: at the least `dense_s` per token."""
-        token_s = self._tokens_s.get(name)
-        if token_s is None:
-            tokens, dense_s = self._tables["tokens"], self._tables["dense_s"]
-            i = int(np.argmin(dense_s / tokens))
-            token_s = self._tokens_s[name] = float(self._tables[name][i] / tokens[i])
-        return token_s
-
     def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
         if not prefills:
@@ -232,8 +224,8 @@ class Operators:
         new = sum(piece for piece, _ in prefills)
         tokens, seqs = decode_seqs + new, decode_seqs + len(prefills)
         decodes_s, prompts_s = self._attention_s(prefills, decode_seqs, context_tokens)
-        longer_s = self._slower * (self._token_s("dense_s") * new + prompts_s)
-        kernels_s = self.scale * (self._dense_s(tokens, seqs) + decodes_s + prompts_s + longer_s)
+        prompts_s += self._slower * (prompts_s + self._token_s * new)
+        kernels_s = self.scale * (self._dense_s(tokens, seqs) + decodes_s + prompts_s)
         # The host launches while the GPU computes, so the longer of both counts.
         if tokens > self._graph_tokens:
             kernels_s = max(kernels_s, self._launched_s)
@@ -260,7 +252,7 @@ class Operators:
         new, pieces = total(loads, loads.new_tokens), total(loads, np.ones_like(loads.step))
         tokens, seqs = loads.decode_seqs + new, loads.decode_seqs + pieces
         linear, experts, sent, other = (
-            self._over("tokens", name).over(tokens) + self._slower * self._token_s(name) * new
+            self._over("tokens", name).over(tokens) + self._slower * self._of_token_s(name) * new
             for name in ("linear_s", "experts_s", "communication_s", "other_s")
         )
         linear += other + self._over("seqs", "head_s").over(seqs)
@@ -300,6 +292,13 @@ class Operators:
 
     def _dense_s(self, tokens: int, seqs: int) -> float:
         return self._over("tokens", "dense_s").at(tokens) + self._over("seqs", "head_s").at(seqs)
+
+    def _of_token_s(self, name: str) -> float:
+        """Seconds of a token more where arithmetic limits, in this table: at the least `dense_s` per token."""
+        tokens, dense_s = self._tables["tokens"], self._tables["dense_s"]
+        i = int(np.argmin(dense_s / tokens))
+        token_s: float = (self._tables[name][i] / tokens[i]).item()
+        return token_s
 
     def _piece_s(self, new: int, stored: int) -> float:
         """Measured seconds of the attention of a piece of a prompt."""

@@ -161,7 +161,8 @@ def _operators(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted
     """Measured kernels keep their shares of a step: they are slower by one factor, and the arithmetic of prompts by
     another; beside them the host takes time for the step and for each of its sequences.
 
-    What the rows do not tell stays as `operators` has it. Steps whose kernels wait for the host tell of none of it.
+    What the rows do not tell from what `operators` has by itself stays so. Steps whose kernels wait for the host tell
+    of none of it.
     """
     rows = with_pairs(rows)
 
@@ -170,35 +171,43 @@ def _operators(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted
 
     kernels_s = predicted("prefill_scale=1,launch_s=0")
     arithmetic_s = predicted("prefill_scale=2,launch_s=0") - kernels_s
-    waits = predicted("prefill_scale=1") > kernels_s
-    usual = registry.make("latency", "operators", **asdict(system))
+    runs = predicted("prefill_scale=1") == kernels_s  # does not wait for the host
     columns = {"overhead_s": np.ones(len(rows)), "seq_s": rows.seqs + (rows.tokens > 0), "prefill_scale": arithmetic_s}
+    usual = registry.make("latency", "operators", **asdict(system))
     given, left_out = dict(fixed), dict[str, str]()
+
+    def solved() -> Solution:
+        free = {name: column for name, column in columns.items() if name != "prefill_scale" or name not in given}
+        free["scale"] = kernels_s + (given.get("prefill_scale", 1.0) - 1) * arithmetic_s
+        return solve({name: column[runs] for name, column in free.items()}, rows.seconds[runs], given)
+
     while True:
-        longer = {"prefill_scale": given["prefill_scale"] - 1} if "prefill_scale" in given else {}
-        scaled_s = kernels_s + longer.get("prefill_scale", 0.0) * arithmetic_s
-        free = {name: column for name, column in columns.items() if name not in longer} | {"scale": scaled_s}
+        asking = [name for name in columns if name not in given]
         try:
-            solution = solve({name: column[~waits] for name, column in free.items()}, rows.seconds[~waits], given)
-            break
+            found = solved()
         except UsageError as error:
-            untold = sorted((name for name in columns if name not in given), key=lambda name: free[name][~waits].any())
-            if not untold:
+            if not asking:
                 raise
-            name = untold[0]  # what no row has, else what the others may stand for
-            given[name], left_out[name] = getattr(usual, name), str(error)
-    values, spread = dict(solution.values), dict(solution.plus_minus)
-    if not values["scale"]:
-        raise UsageError(
-            f"The steps take no longer where kernels of {system.model} on {system.hardware} do; is this the model, the "
-            "GPU and the tp of these steps? Give --model, --hardware and --tp."
-        )
-    if "prefill_scale" in spread:
-        values["prefill_scale"] = 1 + values["prefill_scale"] / values["scale"]
-        spread["prefill_scale"] /= solution.values["scale"]
+            # what no row has, else what the others may stand for
+            name, why = min(asking, key=lambda name: columns[name][runs].any()), str(error)
+        else:
+            values, spread = dict(found.values), dict(found.plus_minus)
+            if not values["scale"]:
+                raise UsageError(
+                    f"The steps take no longer where kernels of {system.model} on {system.hardware} do; is this the "
+                    "model, the GPU and the tp of these steps? Give --model, --hardware and --tp."
+                )
+            if "prefill_scale" in spread:
+                values["prefill_scale"] = 1 + values["prefill_scale"] / values["scale"]
+                spread["prefill_scale"] /= values["scale"]
+            alike = [name for name in asking if not abs(values[name] - getattr(usual, name)) > spread[name]]
+            if not alike:
+                break
+            name, why = alike[0], f"its interval holds {getattr(usual, alike[0]):g}, which it is by itself"
+        given[name], left_out[name] = getattr(usual, name), why
     kept = {name: value for name, value in {**given, **values}.items() if name not in left_out}
-    if waits.any():
-        left_out["launch_s"] = f"{int(waits.sum())} of {len(rows)} steps wait for the host by it, and are not fitted"
+    if not runs.all():
+        left_out["launch_s"] = f"{int((~runs).sum())} of {len(rows)} steps wait for the host by it, and are not fitted"
     return Fitted("operators", kept, spread, left_out)
 
 
