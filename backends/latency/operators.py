@@ -54,6 +54,9 @@ A request whose predecessor has just ended comes in during the next step: its an
 """
 NOTHING = MappingProxyType({name: 1.0 if name == "prefill_scale" else 0 for name in NOT_KERNELS})
 MIXED_DECODE = 2.0
+FULL = 2048
+"""Tokens of a step whose time is that of their arithmetic, not of reading weights: what a token of a prompt takes is
+its part of a step of at least so many."""
 MOST_KNOWN = 100_000
 """Pieces of prompts whose time is kept."""
 
@@ -163,8 +166,10 @@ class Operators:
     _curves: dict[int, _Curve] = field(init=False, repr=False, compare=False)
     _lines: dict[str, _Line] = field(init=False, repr=False, compare=False)  # of the tables over one axis
     _lists: dict[str, list[Any]] = field(init=False, repr=False, compare=False)  # the tables over several
+    _dense: _Line = field(init=False, repr=False, compare=False)  # of the tokens of a step
+    _head: _Line = field(init=False, repr=False, compare=False)  # of its sequences
+    _full_token_s: float = field(default=0.0, init=False, repr=False, compare=False)  # of a token in a step of `FULL`
     _slower: float = field(default=0.0, init=False, repr=False, compare=False)  # share that arithmetic of prompts adds
-    _token_s: float = field(default=0.0, init=False, repr=False, compare=False)  # of a token more
     _known: dict[tuple[int, int], float] = field(init=False, repr=False, compare=False)  # seconds of pieces of prompts
 
     def __post_init__(self) -> None:
@@ -197,9 +202,12 @@ class Operators:
             put(self, "stored_bits", (bits, None if self.kv is None else format_named(self.kv).bits))
 
     def _keep(self, tables: dict[str, np.ndarray]) -> None:
-        object.__setattr__(self, "_tables", tables)
-        object.__setattr__(self, "_slower", (self.prefill_scale or 1.0) - 1)
-        object.__setattr__(self, "_token_s", self._of_token_s("dense_s"))
+        put = object.__setattr__
+        put(self, "_tables", tables)
+        put(self, "_dense", self._over("tokens", "dense_s"))
+        put(self, "_head", self._over("seqs", "head_s"))
+        put(self, "_full_token_s", self._dense.at(FULL) / FULL)
+        put(self, "_slower", (self.prefill_scale or 1.0) - 1)
 
     @property
     def _mixed_decode(self) -> float:
@@ -224,8 +232,10 @@ class Operators:
         new = sum(piece for piece, _ in prefills)
         tokens, seqs = decode_seqs + new, decode_seqs + len(prefills)
         decodes_s, prompts_s = self._attention_s(prefills, decode_seqs, context_tokens)
-        prompts_s += self._slower * (prompts_s + self._token_s * new)
-        kernels_s = self.scale * (self._dense_s(tokens, seqs) + decodes_s + prompts_s)
+        dense_s = self._dense.at(tokens)
+        token_s = dense_s / tokens if tokens > FULL else self._full_token_s
+        prompts_s += self._slower * (prompts_s + token_s * new)
+        kernels_s = self.scale * (dense_s + self._head.at(seqs) + decodes_s + prompts_s)
         # The host launches while the GPU computes, so the longer of both counts.
         if tokens > self._graph_tokens:
             kernels_s = max(kernels_s, self._launched_s)
@@ -251,11 +261,12 @@ class Operators:
             return None
         new, pieces = total(loads, loads.new_tokens), total(loads, np.ones_like(loads.step))
         tokens, seqs = loads.decode_seqs + new, loads.decode_seqs + pieces
+        full = np.maximum(tokens, FULL)
         linear, experts, sent, other = (
-            self._over("tokens", name).over(tokens) + self._slower * self._of_token_s(name) * new
-            for name in ("linear_s", "experts_s", "communication_s", "other_s")
+            line.over(tokens) + self._slower * line.over(full) * new / full
+            for line in (self._over("tokens", f"{name}_s") for name in ("linear", "experts", "communication", "other"))
         )
-        linear += other + self._over("seqs", "head_s").over(seqs)
+        linear += other + self._head.over(seqs)
         lengths = zip(loads.new_tokens.tolist(), loads.stored_tokens.tolist(), strict=True)
         pieces_s = np.array([self._piece_s(*length) for length in lengths], float)
         attention = total(loads, pieces_s)
@@ -277,7 +288,8 @@ class Operators:
     def _curve(self, decode_seqs: int) -> _Curve:
         curve = self._curves.get(decode_seqs)
         if curve is None:
-            base_s = self.overhead_s + self._host_s(decode_seqs) + self.scale * self._dense_s(decode_seqs, decode_seqs)
+            kernels_s = self._dense.at(decode_seqs) + self._head.at(decode_seqs)
+            base_s = self.overhead_s + self._host_s(decode_seqs) + self.scale * kernels_s
             of_context = self.scale * self._over("decode_seqs", "decode_s").row(decode_seqs)
             curve = _Curve(base_s, _Line(self._tables["decode_context"] * decode_seqs, of_context))
             self._curves[decode_seqs] = curve
@@ -289,16 +301,6 @@ class Operators:
         if line is None:
             line = self._lines[name] = _Line(self._tables[axis], self._tables[name])
         return line
-
-    def _dense_s(self, tokens: int, seqs: int) -> float:
-        return self._over("tokens", "dense_s").at(tokens) + self._over("seqs", "head_s").at(seqs)
-
-    def _of_token_s(self, name: str) -> float:
-        """Seconds of a token more where arithmetic limits, in this table: at the least `dense_s` per token."""
-        tokens, dense_s = self._tables["tokens"], self._tables["dense_s"]
-        i = int(np.argmin(dense_s / tokens))
-        token_s: float = (self._tables[name][i] / tokens[i]).item()
-        return token_s
 
     def _piece_s(self, new: int, stored: int) -> float:
         """Measured seconds of the attention of a piece of a prompt."""
