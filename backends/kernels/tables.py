@@ -175,7 +175,8 @@ class MeasuredKernels:
         if gpus == 1:
             return np.zeros_like(elements)
         efficiency = self._surface(("gather", gpus), lambda: self._collective("nccl", "all_gather", gpus))
-        return Bounds(self.gpu).gather_s(elements, gpus) / efficiency.at(elements)
+        measured_s, own_s = (Bounds(gpu).gather_s(elements, gpus) for gpu in (self.measured, self.gpu))
+        return _over_own_link(measured_s, own_s, efficiency.at(elements))
 
     def exchange_s(self, tokens: Array, layer: ExpertLayer) -> Array:
         """Dispatch and combine of so many tokens of each GPU, to experts on many GPUs and back."""
@@ -362,6 +363,12 @@ def _nearest(t: Columns, names: Sequence[str], wanted: Sequence[float]) -> Colum
         far += np.abs(np.log((t[name] + 1e-3) / (value + 1e-3)))
     first = int(np.argmin(far))
     return _only(t, np.logical_and.reduce([t[name] == t[name][first] for name in names]))
+
+
+def _over_own_link(measured_s: Array, own_s: Array, efficiency: Array) -> Array:
+    """Seconds over the link of a GPU, from the shortest times over the measured link and its own: the latency is that
+    which was measured, only what it takes per byte is the link's."""
+    return measured_s / efficiency + own_s - measured_s
 
 
 def _launched_late(t: Columns) -> np.ndarray:
