@@ -377,9 +377,9 @@ def _launched_late(t: Columns) -> np.ndarray:
     seconds, late = _seconds(t), np.zeros(len(t["latency"]), bool)
     sources = t.get("kernel_source", np.zeros(len(late)))
     for source in np.unique(sources):
-        one = sources == source
-        least = np.quantile(seconds[one], 0.01)
-        late |= one & (least > 2 * LAUNCH_S) & (seconds < 2 * least)
+        rows = sources == source
+        least = np.quantile(seconds[rows], 0.01)
+        late |= rows & (least > 2 * LAUNCH_S) & (seconds < 2 * least)
     return late
 
 

@@ -158,12 +158,12 @@ class Repetition:
         formed = batch.start_s, prompt_tokens, batch.waiting, batch.running, batch.free_blocks
         end_s, *ran = rows[place] if place < len(rows) else (inf,)
         if tuple(ran) != formed:
-            there, here = (
+            ran_text, formed_text = (
                 ", ".join(f"{name} {value:.9g}" for name, value in zip(FORMED, step, strict=False)) or "none"
                 for step in (ran, formed)
             )
             raise NotValid(
-                f"Step {place} of replica {replica.index} is another one than in the run (there {there}; here {here}); "
+                f"Step {place} of replica {replica.index} is another one than in the run (there {ran_text}; here {formed_text}); "
                 "give it the run's policy, router and memory."
             )
         self._next[replica.index] = place + 1

@@ -166,32 +166,32 @@ def _operators(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted
     """
     rows = with_pairs(rows)
 
-    def predicted(constants: str) -> np.ndarray:
-        return predict(rows, registry.make("latency", f"operators:seq_s=0,{constants}", **asdict(system)))
+    def predicted(options: str) -> np.ndarray:
+        return predict(rows, registry.make("latency", f"operators:seq_s=0,{options}", **asdict(system)))
 
     kernels_s = predicted("prefill_scale=1,launch_s=0")
     arithmetic_s = predicted("prefill_scale=2,launch_s=0") - kernels_s
     runs = predicted("prefill_scale=1") == kernels_s  # does not wait for the host
     columns = {"overhead_s": np.ones(len(rows)), "seq_s": rows.seqs + (rows.tokens > 0), "prefill_scale": arithmetic_s}
     usual = registry.make("latency", "operators", **asdict(system))
-    given, left_out = dict(fixed), dict[str, str]()
+    constants, left_out = dict(fixed), dict[str, str]()
 
     def solved() -> Solution:
-        free = {name: column for name, column in columns.items() if name != "prefill_scale" or name not in given}
-        free["scale"] = kernels_s + (given.get("prefill_scale", 1.0) - 1) * arithmetic_s
-        return solve({name: column[runs] for name, column in free.items()}, rows.seconds[runs], given)
+        free = {name: column for name, column in columns.items() if name != "prefill_scale" or name not in constants}
+        free["scale"] = kernels_s + (constants.get("prefill_scale", 1.0) - 1) * arithmetic_s
+        return solve({name: column[runs] for name, column in free.items()}, rows.seconds[runs], constants)
 
     while True:
-        asking = [name for name in columns if name not in given]
+        asking = [name for name in columns if name not in constants]
         try:
-            found = solved()
+            solution = solved()
         except UsageError as error:
             if not asking:
                 raise
             # what no row has, else what the others may stand for
             name, why = min(asking, key=lambda name: columns[name][runs].any()), str(error)
         else:
-            values, spread = dict(found.values), dict(found.plus_minus)
+            values, spread = dict(solution.values), dict(solution.plus_minus)
             if not values["scale"]:
                 raise UsageError(
                     f"The steps take no longer where kernels of {system.model} on {system.hardware} do; is this the "
@@ -200,15 +200,15 @@ def _operators(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted
             if "prefill_scale" in spread:
                 values["prefill_scale"] = 1 + values["prefill_scale"] / values["scale"]
                 spread["prefill_scale"] /= values["scale"]
-            alike = [name for name in asking if not abs(values[name] - getattr(usual, name)) > spread[name]]
-            if not alike:
+            unchanged = [name for name in asking if not abs(values[name] - getattr(usual, name)) > spread[name]]
+            if not unchanged:
                 break
-            name, why = alike[0], f"its interval holds {getattr(usual, alike[0]):g}, which it is by itself"
-        given[name], left_out[name] = getattr(usual, name), why
-    kept = {name: value for name, value in {**given, **values}.items() if name not in left_out}
+            name, why = unchanged[0], f"its interval holds {getattr(usual, unchanged[0]):g}, which it is by itself"
+        constants[name], left_out[name] = getattr(usual, name), why
+    arguments = {name: value for name, value in {**constants, **values}.items() if name not in left_out}
     if not runs.all():
         left_out["launch_s"] = f"{int((~runs).sum())} of {len(rows)} steps wait for the host by it, and are not fitted"
-    return Fitted("operators", kept, spread, left_out)
+    return Fitted("operators", arguments, spread, left_out)
 
 
 FORMS: Mapping[str, Form] = MappingProxyType(
