@@ -163,8 +163,8 @@ class Repetition:
                 for step in (ran, formed)
             )
             raise NotValid(
-                f"Step {place} of replica {replica.index} is another one than in the run (there {ran_text}; here {formed_text}); "
-                "give it the run's policy, router and memory."
+                f"Step {place} of replica {replica.index} is another one than in the run (there {ran_text}; here "
+                f"{formed_text}); give it the run's policy, router and memory."
             )
         self._next[replica.index] = place + 1
         return end_s
