@@ -26,6 +26,8 @@ CONSTANTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "table": ("context_token_s", "prefill_token_squared_s"),
     }
 )
+FASTEST = 0.5
+"""Kernels that take a smaller part of their measured time would pass the peaks of the GPU."""
 MOST = 24
 """Most points of a table."""
 Form: TypeAlias = "Callable[[Rows, System, Mapping[str, float]], Fitted]"
@@ -63,9 +65,11 @@ def check(latency: str, fixed: Mapping[str, float]) -> None:
     """Raises UsageError for a latency model that cannot be fitted, or a given constant that it does not have."""
     if latency not in FORMS:
         raise no_such("latency model that can be fitted", latency, FORMS)
-    for name in fixed:
+    for name, value in fixed.items():
         if name not in CONSTANTS[latency]:
             raise no_such(f"constant of {latency}", name, CONSTANTS[latency])
+        if name == "prefill_scale" and value < 1:
+            raise UsageError(f"prefill_scale is 1 or more: arithmetic takes no less than measured, got {value:g}.")
 
 
 def _without_unknown_pairs(rows: Rows, fixed: Mapping[str, float]) -> tuple[Rows, dict[str, str]]:
@@ -192,10 +196,11 @@ def _operators(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted
             name, why = min(asking, key=lambda name: columns[name][runs].any()), str(error)
         else:
             values, spread = dict(solution.values), dict(solution.plus_minus)
-            if not values["scale"]:
+            if values["scale"] < FASTEST:
                 raise UsageError(
-                    f"The steps take no longer where kernels of {system.model} on {system.hardware} do; is this the "
-                    "model, the GPU and the tp of these steps? Give --model, --hardware and --tp."
+                    f"The steps would need kernels of {system.model} on {system.hardware} that take "
+                    f"{values['scale']:.2g} times as long as measured; is this the model, the GPU and the tp of these "
+                    "steps? Give --model, --hardware and --tp."
                 )
             if "prefill_scale" in spread:
                 values["prefill_scale"] = 1 + values["prefill_scale"] / values["scale"]
