@@ -173,10 +173,10 @@ class EngineCluster:
         """Let the executor of the target copy the KV, or what a live migration has left of it."""
         seq, source, target = transfer.seq, transfer.source, transfer.target
         assert source is not None
-        if self._paces:
-            return self._over_link(seq, source, target, end_s)
         done = 0 if transfer.migration is None else transfer.migration.copied_tokens // source.blocks.size
         table = source.outbox.leaving[seq][1][done : source.blocks.blocks_for(seq.computed)]
+        if self._paces or not table:
+            return self._over_link(seq, source, target, end_s)
         blocks = None
         if seq.blocks:
             blocks = target.table(seq)[done : done + len(table)]
@@ -188,11 +188,11 @@ class EngineCluster:
     def copy(self, migration: Migration, first_token: int, end_s: float) -> float | None:
         """Let the executor of the target copy the blocks that are full."""
         seq, source, target = migration.seq, migration.source, migration.target
-        if self._paces:
-            return self._over_link(seq, source, target, end_s)
         first, last = first_token // source.blocks.size, migration.copied_tokens // source.blocks.size
-        blocks = target.name_reserved(seq.request.id, last)[first:last]
         table = seq.table[first:last]
+        if self._paces or not table:
+            return self._over_link(seq, source, target, end_s)
+        blocks = target.name_reserved(seq.request.id, last)[first:last]
         self._copy(source, table, target, blocks, seq, end_s, lambda at_s: self.loop.copied(migration, at_s))
         return None
 
@@ -235,6 +235,7 @@ class EngineCluster:
         self._send(target.index, Copy(self._numbers, source.index, list(table), blocks, seq.request.id))
 
     def _over_link(self, seq: Sequence, source: Replica, target: Replica, end_s: float) -> float:
+        """No executor has anything to copy: it is through when the link is."""
         self.loop.note(ActionEvent("copy", self.loop.now_s, end_s, source.index, target.index, seq.request.id))
         return end_s
 
