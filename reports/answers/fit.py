@@ -49,7 +49,8 @@ def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: AR
             Section("errors", "Errors", (_errors(info),)),
         ),
         next=Command(
-            "run with it", f"bench run --backend {_backend(info)} --latency file:{quoted(info.out or 'FILE.toml')}"
+            "run with it",
+            f"bench run --backend {_backend(info)}{_system(info)} --latency file:{quoted(info.out or 'FILE.toml')}",
         ),
         used=tuple(
             (f"{group}: {name}", value)
@@ -58,6 +59,13 @@ def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: AR
         ),
         definitions=(),
     )
+
+
+def _system(info: FitAnswer) -> str:
+    """Options of the system that the latency model holds for, where its file names one."""
+    if info.latency != "operators":
+        return ""
+    return "".join(f" --{name} {quoted(str(value))}" for name, value in info.system.items())
 
 
 def _memory(info: FitAnswer) -> str:
