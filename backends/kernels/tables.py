@@ -166,9 +166,9 @@ class MeasuredKernels:
         custom = self._surface(("own", gpus), lambda: self._collective("custom_allreduce", "all_reduce", gpus))
         nccl = self._surface(("nccl", gpus), lambda: self._collective("nccl", "all_reduce", gpus))
         best = np.maximum(custom.at(elements), nccl.at(elements))
-        return Bounds(self.gpu).all_reduce_s(elements, gpus) / best + (
-            PCIE_REDUCE_S if self.gpu.nvlink_bytes_per_s is None else 0.0
-        )
+        measured_s, own_s = (Bounds(gpu).all_reduce_s(elements, gpus) for gpu in (self.measured, self.gpu))
+        beside_s = PCIE_REDUCE_S if self.gpu.nvlink_bytes_per_s is None else 0.0
+        return _over_own_link(measured_s, own_s, best) + beside_s
 
     def gather_s(self, elements: Array, gpus: int) -> Array:
         """An all-gather or a reduce-scatter of so many elements in all."""

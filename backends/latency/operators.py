@@ -118,8 +118,8 @@ class Operators:
     A step that holds prompts, and more than `graph_tokens` tokens, is in no CUDA graph: it takes at least `launch_s`
     seconds of the host for each of its kernels. vLLM captures up to 512 tokens; engines without such graphs have 0.
     The arithmetic of prompts, and nothing else in their steps, takes `prefill_scale` times as long as it was measured,
-    alone and at the highest clock. These constants come from rows of public
-    benchmarks (SOURCE), the same for all engines: constants of each engine did no better on models and GPUs left out.
+    alone and at the highest clock. These constants come from rows of public benchmarks (SOURCE), the same for all
+    engines: constants of each engine did no better on models and GPUs left out.
     Attention of decodes takes `mixed_decode` times as long beside prompts, in all: 2 on GPUs without NVLink, which
     run both in one kernel (FlashAttention-2 under vLLM on an RTX 4090, median of LLMServingSim's profile from 16
     decodes and 512 tokens on), else 1. In the front end, before its scheduler and for its first answer, a request takes
