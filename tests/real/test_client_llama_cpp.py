@@ -237,11 +237,12 @@ def test_a_whole_run_keeps_what_the_server_counted(llama_cpp, tmp_path):
 def test_a_follow_up_finds_what_it_repeats_in_the_cache_of_the_server(llama_cpp, tmp_path, api, turns):
     """If this failed, a chat would be sent as no client sends it, and the server compute what it had computed."""
     backend = f"openai:url={llama_cpp('ascii')}/v1,model=tiny-ascii,api={api},temperature=0"
-    assert 0 == main([
+    code = main([
         "run", "--backend", backend, "--workload", "fixed:prompt=40,output=24", "--arrivals", "closed:users=1,think=0",
         "--sessions", f"fixed:turns={turns},think_s=0", "--requests", str(4 * turns), "--calibrate", "off", "--no-html",
         "--quiet", "--out", str(tmp_path / "run"),
     ])  # fmt: skip
+    assert code in (0, 4)  # tokens are counted here, not timed: a busy machine changes none of them
     [run] = imports.open(tmp_path / "run")
     table = run.requests.sort_by("request_id").to_pylist()
 
