@@ -180,15 +180,17 @@ def _operators(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted
     usual = registry.make("latency", "operators", **asdict(system))
     constants, left_out = dict(fixed), dict[str, str]()
 
-    def solved() -> Solution:
-        free = {name: column for name, column in columns.items() if name != "prefill_scale" or name not in constants}
-        free["scale"] = kernels_s + (constants.get("prefill_scale", 1.0) - 1) * arithmetic_s
+    def solved(prefill_scale: float, scale: float = 1.0) -> Solution:
+        """The constants by what steps take longer for more of each, at these two."""
+        longer = columns | {"prefill_scale": scale * arithmetic_s}
+        free = {name: column for name, column in longer.items() if name != "prefill_scale" or name not in constants}
+        free["scale"] = kernels_s + (prefill_scale - 1) * arithmetic_s
         return solve({name: column[runs] for name, column in free.items()}, rows.seconds[runs], constants)
 
     while True:
         asking = [name for name in columns if name not in constants]
         try:
-            solution = solved()
+            solution = solved(constants.get("prefill_scale", 1.0))
         except UsageError as error:
             if not asking:
                 raise
@@ -204,7 +206,7 @@ def _operators(rows: Rows, system: System, fixed: Mapping[str, float]) -> Fitted
                 )
             if "prefill_scale" in spread:
                 values["prefill_scale"] = 1 + values["prefill_scale"] / values["scale"]
-                spread["prefill_scale"] /= values["scale"]
+                spread["prefill_scale"] = solved(values["prefill_scale"], values["scale"]).plus_minus["prefill_scale"]
             unchanged = [name for name in asking if not abs(values[name] - getattr(usual, name)) > spread[name]]
             if not unchanged:
                 break
