@@ -154,11 +154,11 @@ def test_no_token_is_seen_before_the_server_says_it_was_made(client, content, ki
 
 def test_decoding_took_as_long_as_the_server_says(client, kit):
     """If this failed, our stamps would stretch or shrink the time between tokens: two clocks of one thing differ."""
-    requests = [Request(i, 0.0, 100, 200) for i in range(15)]
+    requests = [Request(i, 0.0, 100, 1000) for i in range(7)]  # long, so that waiting for a core is little of it
     received = asyncio.run(kit.listen(client("ascii", "completions"), make("content", "tokens"), requests))
     ratios = [(one.events[-1].at_s - one.events[0].at_s) / one.exchange.server_decode_s for one in received]
 
-    assert 3 <= sum(0.95 < ratio < 1.05 for ratio in ratios), ratios  # those that a busy machine left alone
+    assert 3 <= sum(0.97 < ratio < 1.03 for ratio in ratios), ratios  # those that a busy machine left alone
 
 
 def test_stamps_are_in_order_and_of_the_kernel(client, content, kit):
