@@ -21,6 +21,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 TOP = Path(__file__).parent
 PACKAGES = ("harness", "workloads", "backends", "reports")
 COMPILED = (
+    "backends/latency/_interpolated.py",
     "backends/latency/_shared.py",
     "backends/latency/abc.py",
     "backends/latency/builtin.py",

@@ -812,12 +812,24 @@ class LatencyModel(Protocol):
         """Equal to `step_s((), decode_seqs, context_tokens)`, bit for bit."""
         ...
 
-    def decode_line(self, decode_seqs: int) -> tuple[float, float] | None:
-        """(base, slope) if `decode_s(decode_seqs, c)` is `base + slope * c` for every c, bit for bit; else None."""
+    def decode_line(self, decode_seqs: int) -> tuple[float, float] | DecodeCurve | None:
+        """(base, slope) if `decode_s(decode_seqs, c)` is `base + slope * c` for every c, bit for bit; else a curve that
+        adds up steps by itself, or None."""
         ...
 
     def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds; element i equals `decode_s(decode_seqs, context_tokens[i])`, bit for bit."""
+        ...
+
+
+class DecodeCurve(Protocol):
+    """Decode steps of so many sequences, of a latency model whose times are on no straight line."""
+
+    def extend(
+        self, ends: list[float], most: int, now_s: float, horizon_s: float, context: int, seqs: int, longer: float
+    ) -> None:
+        """Append the ends of at most `most` steps in a row, the first from `now_s` on `context` cached tokens, the last
+        one at the first end that is not before `horizon_s`; each takes `longer` times `decode_s`, bit for bit."""
         ...
 
 

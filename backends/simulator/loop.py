@@ -282,6 +282,11 @@ def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float)
                 return ends
             context += seqs
         return _further_ends(model, batch, context, steps_left - SHORT, now_s, horizon_s, ends)
+    if not isinstance(line, tuple):
+        line.extend(ends, steps_left if steps_left < LOOP else LOOP, now_s, horizon_s, context, seqs, longer)
+        if steps_left <= LOOP or ends[-1] >= horizon_s:
+            return ends
+        return _further_ends(model, batch, context + LOOP * seqs, steps_left - LOOP, ends[-1], horizon_s, ends)
     base_s, slope_s = line
     for _ in range(steps_left if steps_left < LOOP else LOOP):
         now_s += (base_s + slope_s * context) * longer

@@ -62,8 +62,18 @@ def test_a_latency_model_is_one_function_in_three_forms(name):
         assert single == model.decode_many_s(seqs, contexts).tolist()
         assert all(s > 0 for s in single)
         line = model.decode_line(seqs)
-        if line is not None:
+        if isinstance(line, tuple):
             assert single == [line[0] + line[1] * int(c) for c in contexts]
+        elif line is not None:
+            for first in contexts.tolist():
+                ends, now_s = [], 0.5
+                line.extend(ends, 40, 0.5, 1e9, first, seqs, 1.25)
+                for i, end_s in enumerate(ends):
+                    now_s += model.decode_s(seqs, first + i * seqs) * 1.25
+                    assert end_s == now_s
+                assert len(ends) == 40
+                line.extend(cut := [], 40, 0.5, ends[7], first, seqs, 1.25)
+                assert cut == ends[:8]
     assert model.step_s([(100, 0)], 0, 0) > 0
 
 
