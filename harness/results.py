@@ -72,7 +72,7 @@ class _Shown:
         drawn = figures[name]()
         if isinstance(drawn, str):
             raise UsageError(f"Figure '{name}' has no data: {drawn}")
-        return drawn
+        return drawn.plotly()
 
     def report(self, path: str | Path) -> Path:
         """Write its HTML page."""

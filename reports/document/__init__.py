@@ -19,13 +19,12 @@ from reports._format import sentence
 from reports._system import in_use
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from harness.api import RunWarning
     from harness.data.run_json import Warned
     from reports._system import Facts
     from reports.document.html import Part
     from reports.figures import Subject
+    from reports.figures.drawing import Drawing
 
 Block: TypeAlias = "str | Table | Figure | Part | Markup | Command"
 """What a section is made of; a string is a paragraph. Text and markdown leave out figures and markup."""
@@ -65,7 +64,7 @@ class Figure:
 
     key: str
     title: str
-    draw: Callable[[], go.Figure | str]
+    draw: Callable[[], Drawing | str]
     rows: int = 40
 
 

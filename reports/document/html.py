@@ -16,13 +16,12 @@ from urllib.parse import quote
 
 import jinja2
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.errors import UsageError, no_such
 from reports import _format
 from reports.document import Block, Cell, Document, Figure, Section, Table
 from reports.figures import caption as caption_of
-from reports.figures import finding as finding_of
+from reports.figures.drawing import Drawing
 from reports.figures.style import DARK, MARKS, MOST_ROWS
 
 SERIES = "series"
@@ -44,24 +43,23 @@ class DataTable:
     note: str = ""
 
 
-def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
+def data_table(figure: Drawing, most: int = MOST_ROWS) -> DataTable:
     """The points of `figure`, one row per shared x (or y), else one row per point; evenly thinned to `most` rows.
 
     Of a heat map a row per y and a column per x.
     """
-    traces = [t for t in figure.data if t.meta != MARKS]
-    if traces and getattr(traces[0], "z", None) is not None:
+    traces = [t for t in figure.data if t.get("meta") != MARKS]
+    if traces and "z" in traces[0]:
         across, rows, note = _grid(traces[0])
-        value_name = f"{traces[0].name} at {_title(figure, traces[0], 'x')}"
+        value_name = f"{traces[0]['name']} at {_title(figure, traces[0], 'x')}"
         heads = [_title(figure, traces[0], "y"), *(f"{value_name} {x}" for x in across)]
-        return DataTable(tuple(map(_plain, heads)), tuple(rows), np.asarray(traces[0].z).size, note)
-    xs = [np.asarray(t.x) for t in traces]
-    ys = [np.asarray(t.y) for t in traces]
+        return DataTable(tuple(map(_plain, heads)), tuple(rows), traces[0]["z"].size, note)
+    xs, ys = ([np.asarray(t[letter]) for t in traces] for letter in "xy")
     if _equal(xs):
-        heads = [_title(figure, traces[-1], "x"), *(f"{t.name}: {_title(figure, t, 'y')}" for t in traces)]
+        heads = [_title(figure, traces[-1], "x"), *(f"{t['name']}: {_title(figure, t, 'y')}" for t in traces)]
         columns = [xs[0], *ys]
     elif _equal(ys):
-        heads = [_title(figure, traces[0], "y"), *(f"{t.name}: {_title(figure, t, 'x')}" for t in traces)]
+        heads = [_title(figure, traces[0], "y"), *(f"{t['name']}: {_title(figure, t, 'x')}" for t in traces)]
         columns = [ys[0], *xs]
     else:
         heads = [
@@ -69,7 +67,7 @@ def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
             _title(figure, traces[-1], "x"),
             " or ".join(dict.fromkeys(_title(figure, t, "y") for t in traces)),
         ]
-        names = np.concatenate([np.full(len(x), t.name, dtype=object) for t, x in zip(traces, xs, strict=True)])
+        names = np.concatenate([np.full(len(x), t["name"], dtype=object) for t, x in zip(traces, xs, strict=True)])
         columns = [names, np.concatenate(xs), np.concatenate(ys)]
     chosen = _thinned(columns[0] if heads[0] == SERIES else np.zeros(len(columns[0])), most)
     printed = tuple(
@@ -82,12 +80,12 @@ def data_table(figure: go.Figure, most: int = MOST_ROWS) -> DataTable:
     return DataTable(tuple(_plain(head) for head in heads), printed, len(columns[0]))
 
 
-def _grid(trace: Any) -> tuple[list[str], list[tuple[str, ...]], str]:
+def _grid(trace: dict[str, Any]) -> tuple[list[str], list[tuple[str, ...]], str]:
     """Of a heat map of counts: labels of the columns, rows that begin with their label, and what they are.
 
     `z` (rows, columns) has the common logarithm of each count; those of neighbouring cells are added up.
     """
-    z = np.nan_to_num(np.round(10.0 ** np.asarray(trace.z, np.float64)))
+    z = np.nan_to_num(np.round(10.0 ** np.asarray(trace["z"], np.float64)))
     rows, columns = (
         np.unique(np.linspace(0, n, min(n, most) + 1).astype(np.int64))
         for n, most in zip(z.shape, (ROWS, COLUMNS), strict=True)
@@ -95,7 +93,7 @@ def _grid(trace: Any) -> tuple[list[str], list[tuple[str, ...]], str]:
     cells = np.add.reduceat(np.add.reduceat(z, rows[:-1], axis=0), columns[:-1], axis=1)
     down, across = (
         [f"{low} to {high}" for low, high in pairwise(map(_format.number, np.asarray(a, np.float64)[places].tolist()))]
-        for a, places in ((trace.y, rows), (trace.x, columns))
+        for a, places in ((trace["y"], rows), (trace["x"], columns))
     )
     filled = [(y, *(f"{n:,.0f}" for n in row)) for y, row in zip(down, cells, strict=True) if np.any(row)]
     return across, filled, f"the {np.count_nonzero(z):,} cells drawn, counts of neighbouring cells added up"
@@ -115,11 +113,9 @@ def _equal(arrays: Sequence[np.ndarray]) -> bool:
     return all(len(a) == len(arrays[0]) and bool(np.array_equal(a, arrays[0])) for a in arrays)
 
 
-def _title(figure: go.Figure, trace: Any, letter: str) -> str:
-    anchor = getattr(trace, f"{letter}axis") or letter
-    number = anchor[1:]
-    axis = getattr(figure.layout, f"{letter}axis{number}")
-    return str(axis.title.text or "")
+def _title(figure: Drawing, trace: dict[str, Any], letter: str) -> str:
+    axis = trace.get(f"{letter}axis", letter)
+    return str(figure.axis(letter, int(axis[1:] or 1))["title"]["text"])
 
 
 def _plain(text: str) -> str:
@@ -142,20 +138,19 @@ class Part:
     data: dict[str, object] | None  # data and layout for plotly.js
 
 
-def part(key: str, title: str, figure: go.Figure | str, rows: int = MOST_ROWS) -> Part:
+def part(key: str, title: str, figure: Drawing | str, rows: int = MOST_ROWS) -> Part:
     """The place of a figure with a table of at most `rows`, or of the sentence that stands for it.
 
     `key` is unique on the page.
     """
     if isinstance(figure, str):
         return Part(key, title, figure, figure, 0, None, None)
-    caption, finding = caption_of(figure), finding_of(figure)
-    height = int(figure.layout.height)
-    # as JSON values: coordinates as packed float32, without template and meta
-    data = [{k: v for k, v in trace.to_plotly_json().items() if k not in ("meta", "uid")} for trace in figure.data]
-    layout = {k: v for k, v in figure.layout.to_plotly_json().items() if k not in ("template", "meta")}
-    drawn = {"key": key, "data": _values(data), "layout": _values(layout)}
-    return Part(key, title, finding, caption, height, data_table(figure, rows), drawn)
+    # as JSON values: coordinates as packed float32
+    data = [{k: v for k, v in trace.items() if k != "meta"} for trace in figure.data]
+    drawn = {"key": key, "data": _values(data), "layout": _values(figure.layout)}
+    return Part(
+        key, title, figure.finding, caption_of(figure), figure.layout["height"], data_table(figure, rows), drawn
+    )
 
 
 def fill(template: str, parts: Sequence[Part], *, plain: bool = False, **values: object) -> str:

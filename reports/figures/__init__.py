@@ -1,4 +1,4 @@
-"""The figures of pages, in families: a function each, which gives a plotly Figure, or the sentence on what is missing.
+"""The figures of pages, in families: a function each, which gives a Drawing, or the sentence on what is missing.
 
     from harness import results
     from reports.figures import caption, measured
@@ -7,7 +7,7 @@
     (run,) = results.open("bench-runs/...")
     figure = latency_cdf(measured(run))
     print(caption(figure))
-    figure.show()
+    figure.plotly().show()
 
 `of("run")` gives the rows of all figures of a subject. To add one: a function in its family, and a row here.
 """
@@ -20,9 +20,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
     from harness.data.folder import Run
+    from reports.figures.drawing import Drawing
 
 FIDELITY = "fidelity"
 """The section of figures about the sending."""
@@ -47,9 +46,9 @@ class Figure:
     family: str
     over_time: bool = False
 
-    def draw(self, *subject: Any) -> go.Figure | str:
-        """The figure, or the sentence on what is missing; plotly is loaded only here."""
-        function: Callable[..., go.Figure | str] = getattr(import_module(f"reports.figures.{self.family}"), self.key)
+    def draw(self, *subject: Any) -> Drawing | str:
+        """The figure, or the sentence on what is missing; what draws it is loaded only here."""
+        function: Callable[..., Drawing | str] = getattr(import_module(f"reports.figures.{self.family}"), self.key)
         return function(*subject)
 
 
@@ -88,12 +87,6 @@ def measured(run: Run) -> Run:
     return _data.measured(run)
 
 
-def finding(figure: go.Figure) -> str:
-    """The one sentence that says what the figure shows."""
-    return str(figure.layout.meta["finding"])
-
-
-def caption(figure: go.Figure) -> str:
+def caption(figure: Drawing) -> str:
     """The finding, and how the points were reduced, if they were."""
-    notes = [str(note) for note in figure.layout.meta["notes"]]
-    return " ".join([finding(figure), *notes])
+    return " ".join([figure.finding, *figure.notes])

@@ -5,7 +5,6 @@ from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.data.lists import number
@@ -14,6 +13,7 @@ from harness.metrics.quantiles import quantile
 from harness.metrics.summary import percentiles_of
 from reports import _data, _format
 from reports.figures import style
+from reports.figures.drawing import Drawing
 from reports.figures.style import Look
 from reports.figures.traffic import Stream
 
@@ -71,7 +71,7 @@ def of_requests(run: Run, metric: str) -> np.ndarray:
     return _data.kept(run, f"worst {metric}", worst)
 
 
-def latency_cdf(run: Run) -> go.Figure | str:
+def latency_cdf(run: Run) -> Drawing | str:
     """Cumulative share of the requests that have the latency, against seconds on a log axis."""
     latencies = _latencies(run)
     if not latencies:
@@ -103,14 +103,14 @@ def latency_cdf(run: Run) -> go.Figure | str:
     return style.done(drawn, style.finding(values), ["Requests that ended well.", one_token, note, *hidden])
 
 
-def _marks(drawn: go.Figure, percentiles: Sequence[float], one: Latency) -> None:
+def _marks(drawn: Drawing, percentiles: Sequence[float], one: Latency) -> None:
     x = [quantile(one.values, percentile / 100) for percentile in percentiles]
     name = f"{one.name} {', '.join(f'p{percentile:g}' for percentile in percentiles)}"
     style.curve(drawn, x, percentiles, name, one.look, "p%{y:g}: %{x:.4r} s", mode="markers", size=9, showlegend=False,
                 meta=style.MARKS, legendgroup=one.metric)  # fmt: skip
 
 
-def _bounds(drawn: go.Figure, texts: Iterable[tuple[Latency, str]]) -> None:
+def _bounds(drawn: Drawing, texts: Iterable[tuple[Latency, str]]) -> None:
     """A line at each bound, in the look of its curve."""
     bounded = [(cdf, text) for cdf, text in texts if cdf.limit_s is not None]
     for place, (cdf, text) in enumerate(bounded):
@@ -123,7 +123,7 @@ def _ends(samples: Iterable[np.ndarray]) -> list[float]:
     return [float(end) for sample in samples if np.any(sample > 0) for end in sample[sample > 0][[0, -1]]]
 
 
-def lengths(run: Run) -> go.Figure | str:
+def lengths(run: Run) -> Drawing | str:
     """Prompt tokens, output tokens requested and output tokens that came: cumulative shares against tokens."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
@@ -136,7 +136,7 @@ def lengths(run: Run) -> go.Figure | str:
     return style.done(drawn, style.finding(values), [note])
 
 
-def lengths_of_traffic(streams: Sequence[Stream]) -> go.Figure:
+def lengths_of_traffic(streams: Sequence[Stream]) -> Drawing:
     """Prompt and output tokens of each stream."""
     styles = (
         (("prompt", Look(style.BLUE)), ("output", style.TPOT)),
@@ -162,7 +162,7 @@ def _quantiles(tokens: np.ndarray, of: Callable[..., float]) -> list[str]:
     return [f"p50 {of(tokens, 0.5):,.0f} tokens", f"p99 {of(tokens, 0.99):,.0f}"]
 
 
-def _tokens(shown: Sequence[tuple[str, np.ndarray, Look]], most: int) -> tuple[go.Figure, str]:
+def _tokens(shown: Sequence[tuple[str, np.ndarray, Look]], most: int) -> tuple[Drawing, str]:
     """Cumulative shares against tokens on a log axis, with the note on how many points are drawn."""
     drawn = style.new(360)
     curves = [(name, np.sort(tokens), look) for name, tokens, look in shown]

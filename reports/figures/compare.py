@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from itertools import cycle
 
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.errors import UsageError
 from harness.experiments.compare import wording
@@ -17,6 +16,7 @@ from reports._format import clean, in_figure
 from reports.answers import validate
 from reports.comparison import METRICS, TIMES_S, Comparison, band
 from reports.figures import style
+from reports.figures.drawing import Drawing
 from reports.figures.style import SIDES, Look
 
 _LETTERS = 28
@@ -50,7 +50,7 @@ def label(text: object) -> str:
     return in_figure(full if len(full) <= _LETTERS else f"{full[: _LETTERS - 1]}…")
 
 
-def forest(comparison: Comparison) -> go.Figure | str:
+def forest(comparison: Comparison) -> Drawing | str:
     """The loss in percent of each gated metric at each point: mean, bounds and pairs; to the right is worse."""
     info = comparison.info
     rows = _rows(info)
@@ -72,8 +72,8 @@ def forest(comparison: Comparison) -> go.Figure | str:
         style.axis("loss of the head, right is worse (%; points for shares)", range=[-edge, edge]),
         style.axis("", range=[len(rows) - 0.5, -0.5], type="category", showgrid=False),
     )
-    drawn.add_vline(x=0, line={"color": style.GREY, "width": 1})
-    drawn.update_layout(margin_r=style.BESIDE)
+    drawn.shape("line", x0=0, x1=0, y0=0, y1=1, xref="x", yref="y domain", line={"color": style.GREY, "width": 1})
+    drawn.layout["margin"]["r"] = style.BESIDE
     verdicts = [verdict for verdict in _VERDICTS if any(row.verdict == verdict for row in rows)]
     values = {f"{len(rows)} rows": [f"{sum(row.verdict == v for row in rows)} {v}" for v in verdicts]}
     if verdicts != ["equivalent"]:
@@ -123,20 +123,19 @@ def _furthest(rows: Sequence[GateRow]) -> float:
     return float(min(max(1.08 * most, 1.6 * limit, 1.0), max(6 * limit, 10.0), 1.08 * _EDGE))
 
 
-def _zones(drawn: go.Figure, place: int, row: GateRow, edge: float, *, exact: bool) -> None:
+def _zones(drawn: Drawing, place: int, row: GateRow, edge: float, *, exact: bool) -> None:
     """The losses that do not matter, and those that must be found (of simulators all others)."""
     least = row.min_effect_pct
     most = least if exact else row.must_detect_pct
     spans = [(-least, least, style.GREY)] if least else []
     for low, high, color in (*spans, (most, edge, style.VERMILLION)):
         if low < edge:
-            drawn.add_shape(
-                type="rect", x0=low, x1=min(high, edge), y0=place - 0.42, y1=place + 0.42, layer="below",
+            drawn.shape("rect", x0=low, x1=min(high, edge), y0=place - 0.42, y1=place + 0.42, layer="below",
                 fillcolor=style.faint(color), line={"width": 0},
             )  # fmt: skip
 
 
-def _means(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], *, exact: bool) -> None:
+def _means(drawn: Drawing, rows: Sequence[GateRow], names: Sequence[str], *, exact: bool) -> None:
     means = np.array([_loss(row, row.change_pct) for row in rows])
     low, high = np.array([_ends(row, exact=exact) for row in rows]).T
     styles = [_VERDICTS[row.verdict] for row in rows]
@@ -160,7 +159,7 @@ def _beside(row: GateRow, *, exact: bool) -> str:
     return f"{wording.percent(_loss(row, row.change_pct), signed=True)}{unit}"
 
 
-def _pairs(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str]) -> None:
+def _pairs(drawn: Drawing, rows: Sequence[GateRow], names: Sequence[str]) -> None:
     """A dot for each pair; the pairs are counted at each point."""
     if all(len(row.changes_pct) < 2 for row in rows):
         return
@@ -179,7 +178,7 @@ def _pairs(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str]) -> N
     )  # fmt: skip
 
 
-def _legend(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], edge: float, *, exact: bool) -> None:
+def _legend(drawn: Drawing, rows: Sequence[GateRow], names: Sequence[str], edge: float, *, exact: bool) -> None:
     """An arrow where a mean or an end of its bar is beyond the axis; marks of verdicts and zones."""
     values = [(_loss(row, row.change_pct), *_ends(row, exact=exact)) for row in rows]
     far = [
@@ -200,8 +199,8 @@ def _legend(drawn: go.Figure, rows: Sequence[GateRow], names: Sequence[str], edg
         entries.append(("ignored", Look(style.faint(style.GREY), symbol="square")))
     most = "counts as a loss" if exact else "must be found"
     for name, look in (*entries, (most, Look(style.faint(style.VERMILLION), symbol="square"))):
-        drawn.add_scatter(
-            x=np.array([np.nan]), y=names[:1], name=name, mode="markers", meta=style.MARKS,
+        drawn.trace(
+            "scatter", x=np.array([np.nan]), y=names[:1], name=name, mode="markers", meta=style.MARKS,
             marker={"color": look.color, "symbol": look.symbol, "size": 12},
         )  # fmt: skip
 
@@ -228,7 +227,7 @@ def _forest_notes(rows: Sequence[GateRow], info: CompareAnswer) -> Iterator[str]
         yield f"Rows in which some pairs were measured on one side only, and have no dot: {endless}."
 
 
-def cdf_difference(comparison: Comparison) -> go.Figure | str:
+def cdf_difference(comparison: Comparison) -> Drawing | str:
     """Share of the requests at or below a latency, of both sides, mean of the pairs; where they are furthest apart."""
     if not comparison.contrasts:
         return comparison.missing
@@ -290,7 +289,7 @@ def _limits(comparison: Comparison, metric: str) -> Iterator[float]:
     yield from (b.limit for b in bounds if b.metric == metric and b.tag is None and b.percentile is None)
 
 
-def real_plane(one: Validation) -> go.Figure | str:
+def real_plane(one: Validation) -> Drawing | str:
     """Simulated against measured seconds, a mark for each run and metric, with the diagonal where both agree."""
     pairs = [
         pair for pair in one.pairs if not pair.metric.endswith("_pct") and pair.measured > 0 and pair.simulated > 0

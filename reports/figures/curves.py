@@ -8,7 +8,6 @@ from itertools import cycle
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.experiments.sweep.axes import RATE
 from harness.experiments.sweep.crossings import ratio
@@ -17,6 +16,7 @@ from harness.stats import crossing as stats_crossing
 from reports import _data, _format
 from reports._format import clean, in_figure
 from reports.figures import style, systems
+from reports.figures.drawing import Drawing
 from reports.figures.style import Look
 from reports.figures.systems import Line
 from reports.study import Point, Study, System, axis_title, floor_s
@@ -42,7 +42,7 @@ _NO_LATENCY = (
 )
 
 
-def attainment_rate(study: Study) -> go.Figure | str:
+def attainment_rate(study: Study) -> Drawing | str:
     """Share of requests within the SLO against the rate, with a band over seeds, and the rates that are sustained; of
     rates that are not varied against the option that is."""
     all_lines = systems.lines(study)
@@ -59,7 +59,7 @@ def attainment_rate(study: Study) -> go.Figure | str:
         name = line.name.removeprefix(f"{first} ") if alike else line.name
         labels += _attainment(drawn, line, name, bounds=len(lines) <= _WITH_BOUNDS)
     if len(lines) > _WITH_BOUNDS:  # bands over bands would hide the curves
-        style.at_a_press(drawn, "bands", [i for i, trace in enumerate(drawn.data) if not trace.line.width])
+        style.at_a_press(drawn, "bands", [i for i, trace in enumerate(drawn.data) if not trace["line"]["width"]])
     style.axes(drawn, systems.rate_axis(study, lines), style.share_axis(style.WITHIN))
     for goal in study.goals:
         style.level(drawn, goal * 100)
@@ -87,7 +87,7 @@ def attainment_rate(study: Study) -> go.Figure | str:
     ])  # fmt: skip
 
 
-def _attainment(drawn: go.Figure, line: Line, label: str, *, bounds: bool) -> list[tuple[float, float, str, str]]:
+def _attainment(drawn: Drawing, line: Line, label: str, *, bounds: bool) -> list[tuple[float, float, str, str]]:
     """Draws a system: all bounds, with a band, and beneath it the bound that is met furthest from it.
 
     Returns where the lines end, with their names and colours.
@@ -214,7 +214,7 @@ def _between(ends: Sequence[float | None], share: float) -> str:
     return "" if low is None or high is None else f" ({_format.number(low / share)} to {_format.number(high / share)})"
 
 
-def latency_rate(study: Study) -> go.Figure | str:
+def latency_rate(study: Study) -> Drawing | str:
     """Percentiles of TTFT above those of TPOT on log axes against the rate, with bounds and the client's own error."""
     all_lines = systems.lines(study)
     lines = [line for line in all_lines if sum(bool(point.metrics) for point in line.points) > 1]
@@ -239,7 +239,7 @@ def latency_rate(study: Study) -> go.Figure | str:
                         "%{x:.4r}: %{y:.4r} s", row=row, symbols=look.symbols(hollow), showlegend=row == 1,
                         legendgroup=f"{line.prefix}{part}",
                     )  # fmt: skip
-        drawn.update_xaxes({**x, "title": {"text": ""}} if row == 1 else x, row=row, col=1)
+        drawn.axis("x", row).update({**x, "title": {"text": ""}} if row == 1 else x)
         notes.append(_bounds(drawn, row, metric, lines, values, floors.get(metric)) if values else "")
     without = [float(x) for line in lines for x, point in zip(line.x, line.points, strict=True) if not point.metrics]
     if without:
@@ -255,7 +255,7 @@ def _value(point: Point, metric: str, part: str) -> float:
 
 
 def _bounds(
-    drawn: go.Figure, row: int, metric: str, lines: Sequence[Line], values: list[float], floor_s: float | None
+    drawn: Drawing, row: int, metric: str, lines: Sequence[Line], values: list[float], floor_s: float | None
 ) -> str:
     """The y axis of a panel, with bounds and floor; returns the note on the floor."""
     limits_s = {
@@ -267,7 +267,7 @@ def _bounds(
     in_view = floor_s is not None and floor_s * _NEAR >= min(values)
     ends = [*values, *limits_s.values(), *([floor_s] if in_view and floor_s else [])]
     axis = style.log_axis(f"{_data.label(metric)} (s)", ends)
-    drawn.update_yaxes(axis, row=row, col=1)
+    drawn.axis("y", row).update(axis)
     for text, limit_s in limits_s.items():
         style.level(drawn, limit_s, text, row)
     if floor_s is None:
@@ -275,8 +275,11 @@ def _bounds(
     text = f"the client's floor for {_data.label(metric)} ({_format.seconds(floor_s)})"
     if not in_view:
         return f"Below the drawing: {text}."
-    fill = style.faint(style.GREY)
-    drawn.add_hrect(y0=10 ** axis["range"][0], y1=floor_s, fillcolor=fill, line_width=0, row=row, col=1)
+    _, _, data, parts = style.panel_of(drawn, row)
+    drawn.shape(
+        "rect", x0=0, x1=1, y0=10 ** axis["range"][0], y1=floor_s, xref=parts["xref"], yref=data["yref"],
+        fillcolor=style.faint(style.GREY), line={"width": 0},
+    )  # fmt: skip
     return f"Grey: below {text}."
 
 
@@ -291,7 +294,7 @@ def _latency_finding(study: Study, line: Line) -> str:
     return style.finding(values)
 
 
-def interactivity(study: Study) -> go.Figure | str:
+def interactivity(study: Study) -> Drawing | str:
     """Output tokens per second and GPU against tokens per second of one user, a point for each rate."""
     all_lines = systems.lines(study, least=1)
     curves = [(line, points) for line in all_lines if (points := _throughputs(study, line))]

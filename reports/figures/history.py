@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.experiments.compare.compare_json import RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
 from reports.answers.trend import MOST_DRAWN, format_night, format_step
 from reports.figures import style
+from reports.figures.drawing import Drawing
 from reports.figures.style import Look
 
 _FEW_DAYS = 14
@@ -22,7 +22,7 @@ _SIDES = {
 }
 
 
-def trend(info: TrendAnswer, most: int = MOST_DRAWN) -> go.Figure | str:
+def trend(info: TrendAnswer, most: int = MOST_DRAWN) -> Drawing | str:
     """Return a panel for each judged metric of each series, above one another, with the latest `most` runs."""
     rows = [
         Panel(series, metric, metric.runs[-most:], *_unit(metric, metric.runs[-most:]))
@@ -42,8 +42,8 @@ def trend(info: TrendAnswer, most: int = MOST_DRAWN) -> go.Figure | str:
         _lines(drawn, row, panel)
     in_legend: set[str] = set()
     for trace in drawn.data:  # one entry for all panels
-        trace.update(legendgroup=trace.name, showlegend=trace.name not in in_legend)
-        in_legend.add(trace.name)
+        trace.update(legendgroup=trace["name"], showlegend=trace["name"] not in in_legend)
+        in_legend.add(trace["name"])
     return style.done(drawn, _finding(rows), _notes(rows))
 
 
@@ -103,7 +103,7 @@ def _ticks(rows: Sequence[Panel]) -> dict[str, object]:
     return {"tickvals": days, "tickformat": "%b %-d\n%Y"} if len(days) <= _FEW_DAYS else {}
 
 
-def _curves(drawn: go.Figure, row: int, panel: Panel) -> None:
+def _curves(drawn: Drawing, row: int, panel: Panel) -> None:
     """Values with their intervals and a line, the reference, changes, runs without a value."""
     value, blue, values = "value of the night", Look(style.BLUE, width=1.2), panel.scaled("value")
     low, high = panel.scaled("low"), panel.scaled("high")
@@ -140,7 +140,7 @@ def _curves(drawn: go.Figure, row: int, panel: Panel) -> None:
                         size=9, hovertext=hover, meta=style.MARKS)  # fmt: skip
 
 
-def _steps(drawn: go.Figure, row: int, panel: Panel, side: str, name: str, look: Look) -> None:
+def _steps(drawn: Drawing, row: int, panel: Panel, side: str, name: str, look: Look) -> None:
     """The first runs of the steps to that side, the last one with its commit."""
     runs = {run.night: run for run in panel.runs}
     steps = [step for step in panel.metric.steps if step.side == side and step.first in runs]
@@ -157,13 +157,13 @@ def _steps(drawn: go.Figure, row: int, panel: Panel, side: str, name: str, look:
     )  # fmt: skip
 
 
-def _lines(drawn: go.Figure, row: int, panel: Panel) -> None:
+def _lines(drawn: Drawing, row: int, panel: Panel) -> None:
     """Draw a vertical line where hardware, versions or what is sent changed."""
     _, _, data, parts = style.panel_of(drawn, row)
     for night, dash in panel.lines.items():
         line = Look(style.GREY, dash, width=1.5).line
-        drawn.add_shape(
-            type="line", x0=night, x1=night, y0=0, y1=1, line=line, layer="below", xref=data["xref"], yref=parts["yref"]
+        drawn.shape(
+            "line", x0=night, x1=night, y0=0, y1=1, line=line, layer="below", xref=data["xref"], yref=parts["yref"]
         )
 
 

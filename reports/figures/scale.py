@@ -7,19 +7,19 @@ missed to met is the greatest of its value / bound, so one stored run gives a wh
 from itertools import chain, cycle
 
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.experiments.rescore.objectives import curve
 from reports import _data, _format
 from reports._format import in_figure
 from reports.figures import style
+from reports.figures.drawing import Drawing
 
 UNKNOWN = "The bounds of the SLO are on times that are unknown in this run, so there is no attainment to draw."
 _GRID = 241
 
 
-def slo_scale(run: Run) -> go.Figure | str:
+def slo_scale(run: Run) -> Drawing | str:
     """Share of requests that meet the SLO when every bound is multiplied by the scale on the x axis."""
     if run.requests.num_rows == 0:
         return _data.EMPTY

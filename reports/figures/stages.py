@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.metrics.stages import (
@@ -30,6 +29,7 @@ from reports import _data, _format
 from reports._data import NAMES, RULE, note
 from reports._format import in_figure
 from reports.figures import style, systems
+from reports.figures.drawing import Drawing
 from reports.figures.systems import Group
 from reports.study import GONE, Study, phases, samples_of
 
@@ -89,7 +89,7 @@ def cause_of(key: str) -> Phase:
     return PHASES.get(key) or _CAUSES.get(key) or Phase(f"failed ({in_figure(key)})", style.GREY, "-")
 
 
-def stages(run: Run) -> go.Figure | str:
+def stages(run: Run) -> Drawing | str:
     """Bars of mean seconds before the first token, above bars of percent of the whole time, stacked by phase."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
@@ -112,7 +112,7 @@ def stages(run: Run) -> go.Figure | str:
             if key in _BEFORE_FIRST:
                 _bars(drawn, 1, names, mean_s[i].tolist(), key, " s")
             _bars(drawn, 2, names, percent[i].tolist(), key, "%")
-    drawn.update_layout(barmode="stack", bargap=0.35)
+    drawn.layout.update(barmode="stack", bargap=0.35)
     y = style.axis("mean time before<br>the first token (s)", rangemode="tozero")
     style.axes(drawn, style.axis("", type="category"), y, 1)
     x = style.axis("requests by their TTFT (n = requests)", type="category")
@@ -127,10 +127,10 @@ def stages(run: Run) -> go.Figure | str:
     ])  # fmt: skip
 
 
-def _bars(drawn: go.Figure, row: int, names: list[str], values: list[float], key: str, unit: str) -> None:
+def _bars(drawn: Drawing, row: int, names: list[str], values: list[float], key: str, unit: str) -> None:
     phase = PHASES[key]
-    drawn.add_bar(
-        x=names, y=values, row=row, col=1, name=phase.name, legendgroup=key, showlegend=unit == "%",
+    drawn.trace(
+        "bar", x=names, y=values, row=row, name=phase.name, legendgroup=key, showlegend=unit == "%",
         marker=phase.marker, hovertemplate=f"{phase.name}: %{{y:.3r}}{unit}",
     )  # fmt: skip
 
@@ -141,7 +141,7 @@ def _percent(seconds: np.ndarray) -> np.ndarray:
     return np.array([(row / total).mean() for row in seconds]) * 100.0  # stage by stage: little memory at one time
 
 
-def misses(run: Run) -> go.Figure | str:
+def misses(run: Run) -> Drawing | str:
     """Bars of the share of the misses that each cause has (%), the greatest first."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
@@ -153,15 +153,17 @@ def misses(run: Run) -> go.Figure | str:
     drawn = style.new(130 + 42 * len(causes))
     names = [cause_of(key).name for key in causes]
     shares = [_format.share(count / total) for count in causes.values()]
-    drawn.add_bar(
-        x=[round(count / total * 100.0, 1) for count in causes.values()], y=names, orientation="h", name="misses",
+    drawn.trace(
+        "bar", name="misses", x=[round(count / total * 100.0, 1) for count in causes.values()], y=names,
+        orientation="h",
         text=[f"{share} ({count:,})" for share, count in zip(shares, causes.values(), strict=True)],
         textposition="outside", textfont={"size": 12}, cliponaxis=False,
         marker={"color": style.faint(style.VERMILLION), "line": {"color": style.VERMILLION, "width": 1.5}},
         hovertemplate="%{y}: %{text}",
     )  # fmt: skip
     room = 1.35 * max(causes.values()) / total * 100.0  # for the text behind the longest bar
-    drawn.update_layout(showlegend=False, bargap=0.35, margin_r=style.BESIDE)
+    drawn.layout.update(showlegend=False, bargap=0.35)
+    drawn.layout["margin"]["r"] = style.BESIDE
     style.axes(
         drawn,
         style.axis("share of the requests that missed (%)", range=[0, room], tickvals=[0, 20, 40, 60, 80, 100]),
@@ -174,7 +176,7 @@ def misses(run: Run) -> go.Figure | str:
     return style.done(drawn, style.finding(values), [RULE, source])
 
 
-def stages_rate(study: Study) -> go.Figure | str:
+def stages_rate(study: Study) -> Drawing | str:
     """Percent of the time of the requests in each phase, by rate with a panel for each system, or by system."""
     groups = systems.groups(study)
     stacks = []
@@ -204,7 +206,7 @@ def _growth(group: Group, percents: Percents) -> str:
     return style.finding({f"{group.name}, {name}" if group.name else name.capitalize(): [*values, grows]})
 
 
-def misses_rate(study: Study) -> go.Figure | str:
+def misses_rate(study: Study) -> Drawing | str:
     """Percent of all requests that missed for each cause: by rate with a panel for each system, or by system."""
     groups = systems.groups(study)
     by_group = [(group, causes) for group in groups if (causes := _causes(study, group))]
@@ -252,7 +254,7 @@ def _ordered(causes: Percents) -> Percents:
 
 def _stacked(
     study: Study, found: Sequence[tuple[Group, Percents]], title: str, top: float | None = None
-) -> go.Figure:  # fmt: skip
+) -> Drawing:  # fmt: skip
     """Stacked bars over the rate, a panel for each system, or over the systems; `top` is the end of the y axis."""
     drawn = style.panels([1 / len(found)] * len(found), 160 + 260 * len(found), spacing=0.2 / len(found))
     bars = [parts for _, percents in found for parts in percents.values()]
@@ -267,7 +269,8 @@ def _stacked(
         last = systems.rate_title(study) if row == len(found) and group.unit else ""
         turned = {"tickangle": -90} if max(len(g.points) for g, _ in found) > _SIDE_BY_SIDE and group.unit else {}
         style.axes(drawn, style.axis(last, type="category", **order, **turned), y, row)
-    return drawn.update_layout(barmode="stack", bargap=0.3)
+    drawn.layout.update(barmode="stack", bargap=0.3)
+    return drawn
 
 
 def _number(label: str) -> float:
@@ -276,17 +279,17 @@ def _number(label: str) -> float:
 
 
 def _stack(
-    drawn: go.Figure, row: int, group: Group, percents: Percents, shown: Mapping[str, Phase], *, alone: bool
+    drawn: Drawing, row: int, group: Group, percents: Percents, shown: Mapping[str, Phase], *, alone: bool
 ) -> None:
     """Bars of one system; of several the legend has entries of its own, so that the bars can be named after both."""
     for key, phase in shown.items():
         if not alone and row == 1:
-            drawn.add_bar(
-                x=[next(iter(percents))], y=[None], row=1, col=1, name=phase.name, legendgroup=key,
+            drawn.trace(
+                "bar", x=[next(iter(percents))], y=[None], row=1, name=phase.name, legendgroup=key,
                 marker=phase.marker, meta=style.MARKS,
             )  # fmt: skip
-        drawn.add_bar(
-            x=list(percents), y=[parts.get(key, 0.0) for parts in percents.values()], row=row, col=1, legendgroup=key,
+        drawn.trace(
+            "bar", x=list(percents), y=[parts.get(key, 0.0) for parts in percents.values()], row=row, legendgroup=key,
             name=phase.name if alone else f"{group.name}: {phase.name}", showlegend=alone, marker=phase.marker,
             hovertemplate="%{x}: %{y:.2f}%",
         )  # fmt: skip

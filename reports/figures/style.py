@@ -10,10 +10,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
 from reports import _format
+from reports.figures.drawing import Drawing, number
 
 BLUE, VERMILLION, GREEN, PURPLE, GREY = "#0072b2", "#d55e00", "#009e73", "#bb6699", "#777777"
 OCHRE = "#8a6d00"
@@ -137,27 +136,22 @@ DARK = {
 """What the page puts in the place of each colour on a dark ground."""
 
 
-def new(height: int = 420) -> go.Figure:
+def new(height: int = 420) -> Drawing:
     """An empty figure of one panel in the shared look."""
-    return go.Figure(layout=layout(height))
+    return Drawing(layout(height))
 
 
-def panels(heights: Sequence[float], height: int, *, shared: bool = True, spacing: float = 0.05) -> go.Figure:
+def panels(heights: Sequence[float], height: int, *, shared: bool = True, spacing: float = 0.05) -> Drawing:
     """An empty figure of panels above one another that share their x axis, unless not `shared`."""
-    return make_subplots(
-        rows=len(heights),
-        cols=1,
-        shared_xaxes=shared,
-        row_heights=list(heights),
-        vertical_spacing=spacing,
-        figure=new(height),  # in the look at once: without it plotly first builds its own template
-    )
+    figure = new(height)
+    figure.divide(heights, spacing, shared=shared)
+    return figure
 
 
 def layout(height: int) -> dict[str, Any]:
     """What every figure has around its panels."""
     return {
-        "template": "none", "height": height, "font": _FONT, "hovermode": "closest",
+        "height": height, "font": _FONT, "hovermode": "closest",
         "paper_bgcolor": "#ffffff", "plot_bgcolor": "#ffffff",
         "margin": {"l": 70, "r": 24, "t": 40, "b": 56},
         "legend": {
@@ -167,9 +161,9 @@ def layout(height: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def done(figure: go.Figure, finding: str, notes: Iterable[str] = ()) -> go.Figure:
+def done(figure: Drawing, finding: str, notes: Iterable[str] = ()) -> Drawing:
     """`figure` with its finding (one sentence) and its notes."""
-    figure.layout.meta = {"finding": finding, "notes": [n for n in notes if n]}
+    figure.finding, figure.notes = finding, tuple(filter(None, notes))
     return figure
 
 
@@ -179,12 +173,10 @@ def finding(values: Mapping[str, Iterable[str]]) -> str:
     return "; ".join(f"{what}: {text}" for what, text in texts.items() if text) + "."
 
 
-def axes(figure: go.Figure, x: Mapping[str, Any], y: Mapping[str, Any], row: int | None = None) -> None:
-    """Give a panel its axes. (Set at once: plotly's update of an axis that is in a figure takes ten times as long.)"""
-    panel = {} if row is None else {"row": row, "col": 1}
-    for panels_axes, values in ((figure.select_xaxes(**panel), x), (figure.select_yaxes(**panel), y)):
-        for panel_axis in tuple(panels_axes):
-            figure.layout[panel_axis.plotly_name] = {**panel_axis.to_plotly_json(), **values}
+def axes(figure: Drawing, x: Mapping[str, Any], y: Mapping[str, Any], row: int = 1) -> None:
+    """Give a panel its axes."""
+    figure.axis("x", row).update(x)
+    figure.axis("y", row).update(y)
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
@@ -228,7 +220,7 @@ def whole(most: int) -> dict[str, Any]:
 
 
 def curve(
-    figure: go.Figure, x: Any, y: Any, name: str, look: Look, hover: str | None, *, row: int | None = None,
+    figure: Drawing, x: Any, y: Any, name: str, look: Look, hover: str | None, *, row: int | None = None,
     mode: str = "lines+markers", size: Any = 8, symbols: Sequence[str] | None = None, step: str = "",
     ends: tuple[Any, Any] | None = None, across: bool = False, **more: Any,
 ) -> None:  # fmt: skip
@@ -249,12 +241,11 @@ def curve(
         more["marker"] = {"symbol": symbols or look.symbol, "size": size, "color": look.color, **marker}
     if hover is None:
         more["hoverinfo"] = "skip"
-    panel = {} if row is None else {"row": row, "col": 1}
-    figure.add_scatter(x=x, y=y, name=name, mode=mode, hovertemplate=hover, **panel, **more)
+    figure.trace("scatter", row=row, x=x, y=y, name=name, mode=mode, hovertemplate=hover, **more)
 
 
 def cumulative(
-    figure: go.Figure, values: np.ndarray, name: str, look: Look, hover: str, *, most: int | None = None, **more: Any
+    figure: Drawing, values: np.ndarray, name: str, look: Look, hover: str, *, most: int | None = None, **more: Any
 ) -> int:
     """The share of sorted `values` at or below each; returns how many points are drawn."""
     indices = ranks(len(values), most or MOST)
@@ -263,14 +254,14 @@ def cumulative(
     return len(indices)
 
 
-def diagonal(figure: go.Figure, ends: Sequence[float], name: str, **where: Any) -> None:
+def diagonal(figure: Drawing, ends: Sequence[float], name: str, **where: Any) -> None:
     """The line on which x and y are the same."""
     look = Look(GREY, "dash", width=1.5)
     curve(figure, ends, ends, name, look, None, mode="lines", meta=MARKS, **where)
 
 
 def band(
-    figure: go.Figure, x: Any, ends: tuple[Any, Any], names: tuple[str, str], color: str, *, row: int | None = None,
+    figure: Drawing, x: Any, ends: tuple[Any, Any], names: tuple[str, str], color: str, *, row: int | None = None,
     hover: str | None = None, **upper: Any,
 ) -> None:  # fmt: skip
     """The ground between two curves, both of which are columns of the table."""
@@ -280,43 +271,41 @@ def band(
     curve(figure, x, ends[1], names[1], look, hover, mode="lines", row=row, **fill)
 
 
-def at_a_press(figure: go.Figure, what: str, traces: Sequence[int]) -> None:
+def at_a_press(figure: Drawing, what: str, traces: Sequence[int]) -> None:
     """Hide these traces until a button called `what`, above the panel, is pressed, and again when it is released."""
     for i in traces:
-        figure.data[i].visible = False
+        figure.data[i]["visible"] = False
     shown, hidden = ["visible", True, list(traces)], ["visible", False, list(traces)]
     button = {"label": what, "method": "restyle", "args": shown, "args2": hidden}
-    figure.update_layout(
-        updatemenus=[{
-            "type": "buttons", "buttons": [button], "showactive": False, "active": -1, "x": 1, "xanchor": "right",
-            "y": 1.02, "yanchor": "bottom", "pad": {"t": 0, "b": 0, "l": 0, "r": 0}, "bgcolor": HALO,
-            "bordercolor": GREY, "font": {"size": 12},
-        }]
-    )  # fmt: skip
+    figure.layout["updatemenus"] = [{
+        "type": "buttons", "buttons": [button], "showactive": False, "active": -1, "x": 1, "xanchor": "right",
+        "y": 1.02, "yanchor": "bottom", "pad": {"t": 0, "b": 0, "l": 0, "r": 0}, "bgcolor": HALO,
+        "bordercolor": GREY, "font": {"size": 12},
+    }]  # fmt: skip
 
 
-def panel_of(figure: go.Figure, row: int) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
+def panel_of(figure: Drawing, row: int) -> tuple[Any, Any, dict[str, Any], dict[str, Any]]:
     """Both axes of a panel, and what an annotation or shape is placed by: in its data, in parts of it."""
-    number = "" if row == 1 else str(row)
-    data = {"xref": f"x{number}", "yref": f"y{number}"}
-    parts = {"xref": f"x{number} domain", "yref": f"y{number} domain"}
-    return figure.layout[f"xaxis{number}"], figure.layout[f"yaxis{number}"], data, parts
+    data = {"xref": f"x{number(row)}", "yref": f"y{number(row)}"}
+    parts = {"xref": f"x{number(row)} domain", "yref": f"y{number(row)} domain"}
+    return figure.axis("x", row), figure.axis("y", row), data, parts
 
 
-def level(figure: go.Figure, y: float, text: str = "", row: int = 1) -> None:
+def level(figure: Drawing, y: float, text: str = "", row: int = 1) -> None:
     """A horizontal grey line with its name at the left end; the axes of the panel are there."""
     _, scale, data, parts = panel_of(figure, row)
-    figure.add_shape(
-        type="line", x0=0, x1=1, y0=y, y1=y, xref=parts["xref"], yref=data["yref"],
+    figure.shape("line", x0=0, x1=1, y0=y, y1=y, xref=parts["xref"], yref=data["yref"],
         line={"color": GREY, "width": 1, "dash": "dash" if text else "solid"},
     )  # fmt: skip
     if text:
-        y_pos = float(np.log10(y)) if scale.type == "log" else y  # of which plotly takes the logarithm for notes alone
+        y_pos = (
+            float(np.log10(y)) if scale.get("type") == "log" else y
+        )  # of which plotly takes the logarithm for notes alone
         label(figure, 0, y_pos, text, row, xref=parts["xref"], yref=data["yref"])
 
 
 def upright(
-    figure: go.Figure, x: float, text: str = "", place: int = 0, *, row: int = 1, look: Look | None = None,
+    figure: Drawing, x: float, text: str = "", place: int = 0, *, row: int = 1, look: Look | None = None,
     top: float | None = None, span: tuple[float, float] | None = None,
 ) -> None:  # fmt: skip
     """A vertical line with its name beside it, on the side that has room; names of several stand above one another.
@@ -327,51 +316,51 @@ def upright(
     scale, height, data, parts = panel_of(figure, row)
     ends = {"y0": 0, "y1": 1, "xref": data["xref"], "yref": parts["yref"]}
     if top is not None:
-        ends = {"y0": height.range[0], "y1": top, **data}
-    figure.add_shape(type="line", x0=x, x1=x, line={**look.line, "width": min(look.width, 1.5)}, **ends)
+        ends = {"y0": height["range"][0], "y1": top, **data}
+    figure.shape("line", x0=x, x1=x, line={**look.line, "width": min(look.width, 1.5)}, **ends)
     if span is not None:
         fill = {"fillcolor": faint(look.color), "line": {"width": 0}, "layer": "below"}
-        figure.add_shape(type="rect", x0=span[0], x1=span[1], **fill, **ends)
+        figure.shape("rect", x0=span[0], x1=span[1], **fill, **ends)
     if text:
-        x_pos = float(np.log10(x)) if scale.type == "log" else x
-        on_left = x_pos > sum(scale.range) / 2
+        x_pos = float(np.log10(x)) if scale.get("type") == "log" else x
+        on_left = x_pos > sum(scale["range"]) / 2
         label(figure, x_pos, 0.02 + 0.08 * place, text, row, left=on_left, xref=data["xref"], yref=parts["yref"])
 
 
-def above(figure: go.Figure, x: float, text: str) -> None:
+def above(figure: Drawing, x: float, text: str) -> None:
     """A name above the one panel, over `x`, where it lies on no curve."""
-    x_pos = float(np.log10(x)) if figure.layout.xaxis.type == "log" else x
+    x_pos = float(np.log10(x)) if figure.axis("x").get("type") == "log" else x
     label(figure, x_pos, 1, text, xanchor="center", yref="y domain", xshift=0)
 
 
-def label(figure: go.Figure, x: Any, y: float, text: str, row: int = 1, *, left: bool = False, **where: Any) -> None:
+def label(figure: Drawing, x: Any, y: float, text: str, row: int = 1, *, left: bool = False, **where: Any) -> None:
     """A name above and beside a point of a panel."""
     shift = 0 if "domain" in where.get("xref", "") else -4 if left else 4
-    figure.add_annotation(**{
+    figure.text(**{
         "x": x, "y": y, "text": text, "showarrow": False, "font": {"size": 12}, "yanchor": "bottom", "xshift": shift,
         "xanchor": "right" if left else "left", **panel_of(figure, row)[2], **where,
     })  # fmt: skip
 
 
-def end_labels(figure: go.Figure, curves: Sequence[tuple[float, float, str, str]], levels: Mapping[float, str]) -> None:
+def end_labels(figure: Drawing, curves: Sequence[tuple[float, float, str, str]], levels: Mapping[float, str]) -> None:
     """The names of curves beside their right ends, and of levels, apart from one another, in the place of a legend.
 
     `curves` are x, y, name and colour of each. The axes of the one panel are there, that of y is linear.
     """
-    scale = figure.layout.xaxis
-    ends = [(float(np.log10(x)) if scale.type == "log" else x, y, name, color) for x, y, name, color in curves]
-    ends += [(scale.range[1], y, name, GREY) for y, name in levels.items()]
+    scale = figure.axis("x")
+    ends = [(float(np.log10(x)) if scale.get("type") == "log" else x, y, name, color) for x, y, name, color in curves]
+    ends += [(scale["range"][1], y, name, GREY) for y, name in levels.items()]
     texts = [wrapped(name) for *_, name, _ in ends]
     widest = max(len(line) for text in texts for line in text)
     figure.layout.update(showlegend=False, margin={"l": 70, "r": _STEM + 10 + widest * _CHARACTER, "t": 62, "b": 56})
-    low, high = figure.layout.yaxis.range
-    tall = figure.layout.height - 118
+    low, high = figure.axis("y")["range"]
+    tall = figure.layout["height"] - 118
     pixels = [(high - y) / (high - low) * tall for _, y, _, _ in ends]  # pixels from the top
     half = [(len(text) * _LINE + 4) / 2 for text in texts]
     order = sorted(range(len(ends)), key=lambda i: pixels[i])
     placed = dict(zip(order, _apart([pixels[i] for i in order], [half[i] for i in order], tall), strict=True))
     for i, (x, y, _, color) in enumerate(ends):
-        figure.add_annotation(
+        figure.text(
             x=x, y=y, ax=_STEM, ay=placed[i] - pixels[i], text="<br>".join(texts[i]), xanchor="left", align="left",
             font={"size": 12}, showarrow=True, arrowhead=0, arrowwidth=1.5, arrowcolor=color, standoff=5,
         )  # fmt: skip

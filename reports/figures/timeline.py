@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.data.lists import lateness, number
@@ -15,6 +14,7 @@ from harness.validity import server_metrics
 from reports import _data, _format
 from reports._counted import PARTS, Gaps, Stretches
 from reports.figures import style
+from reports.figures.drawing import Drawing
 from reports.figures.style import Look
 from reports.figures.traffic import stretch
 
@@ -73,7 +73,7 @@ _GAUGES = (
 )
 
 
-def timeline(run: Run) -> go.Figure | str:
+def timeline(run: Run) -> Drawing | str:
     """Batch size, prefill tokens, queue and KV memory: every step, or stretches of them; then the parts of the time of
     steps, where the latency model knows them, and preemptions.
     """
@@ -121,7 +121,7 @@ def timeline(run: Run) -> go.Figure | str:
     return style.done(drawn, _timeline_finding(spans, blocks, len(again_s), parts), notes)
 
 
-def _over_time(drawn: go.Figure, titles: Sequence[str], **x: Any) -> None:
+def _over_time(drawn: Drawing, titles: Sequence[str], **x: Any) -> None:
     """The axes of panels above one another, over the time of the run."""
     for row, title in enumerate(titles, start=1):
         last = SINCE if row == len(titles) else ""
@@ -129,7 +129,7 @@ def _over_time(drawn: go.Figure, titles: Sequence[str], **x: Any) -> None:
 
 
 def _steps(
-    drawn: go.Figure, row: int, x: Any, y: Any, name: str, color: str, dash: str = "solid", step: str = "hv"
+    drawn: Drawing, row: int, x: Any, y: Any, name: str, color: str, dash: str = "solid", step: str = "hv"
 ) -> None:  # fmt: skip
     style.curve(drawn, x, y, name, Look(color, dash, width=1.5), _STEP, row=row, mode="lines", step=step)
 
@@ -151,7 +151,7 @@ def _preempted_s(run: Run) -> np.ndarray:
     return np.asarray(ends_s[np.isfinite(ends_s)], np.float64)
 
 
-def _replicas(drawn: go.Figure, panels: Sequence[Panel], steps: Mapping[str, np.ndarray]) -> list[str]:
+def _replicas(drawn: Drawing, panels: Sequence[Panel], steps: Mapping[str, np.ndarray]) -> list[str]:
     """A line per replica, through its steps or through the least and the greatest of stretches of them."""
     replicas = np.unique(steps["replica"])
     points = total = 0
@@ -176,7 +176,7 @@ def _replicas(drawn: go.Figure, panels: Sequence[Panel], steps: Mapping[str, np.
     return [style.reduced(total, points, "steps", style.EXTREMES), some]
 
 
-def _stretches(drawn: go.Figure, panels: Sequence[Panel], found: Stretches) -> list[str]:
+def _stretches(drawn: Drawing, panels: Sequence[Panel], found: Stretches) -> list[str]:
     """Least to greatest as a band and the mean over time as a line, of stretches of equally many steps."""
     for row, panel in enumerate(panels, start=1):
         ends = [panel.shown(extreme[panel.column]) for extreme in (found.least, found.greatest)]
@@ -214,7 +214,7 @@ def _shares(parts: Mapping[str, np.ndarray]) -> list[str]:
     return [f"{name} {_format.share(total[name] / sum(total.values()))}" for name in ordered]
 
 
-def _gauges(run: Run) -> go.Figure | None:
+def _gauges(run: Run) -> Drawing | None:
     """What a remote server reported of itself at its readings, a panel per gauge; None where it has none."""
     metrics = server_metrics.view(run)
     if metrics is None:
@@ -258,7 +258,7 @@ def _percentiles(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...]) -> l
     return [middle, *(np.array([quantile(values[part], q) for part in parts]) for q in qs)]
 
 
-def latency_over_time(run: Run) -> go.Figure | str:
+def latency_over_time(run: Run) -> Drawing | str:
     """TTFT in seconds (log axis) against the planned time, met and missed apart, with p50 and p90 of stretches."""
     due_s, ttft = number(run.requests, "scheduled_s"), _data.metric(run, "ttft")
     order = np.argsort(due_s, kind="stable")
@@ -288,9 +288,11 @@ def latency_over_time(run: Run) -> go.Figure | str:
     style.axes(drawn, style.axis("planned time since the start (s)"), y)
     cut = run.info.warmup
     if cut.requests:
-        drawn.add_vline(
-            x=cut.at_s, line=Look(style.GREY, "dot", width=1.0).line,
-            annotation_text="measured from here", annotation_font_size=12,
+        line = Look(style.GREY, "dot", width=1.0).line
+        drawn.shape("line", x0=cut.at_s, x1=cut.at_s, y0=0, y1=1, xref="x", yref="y domain", line=line)
+        drawn.text(
+            x=cut.at_s, y=1, xref="x", yref="y domain", text="measured from here", xanchor="left", yanchor="top",
+            showarrow=False, font={"size": 12},
         )  # fmt: skip
     third = len(ttft) // 3  # a queue that grows makes the later requests wait longer
     spans = {"TTFT": [f"{_format.seconds(float(ttft.min()))} to {_format.seconds(float(ttft.max()))}"]}
@@ -301,7 +303,7 @@ def latency_over_time(run: Run) -> go.Figure | str:
     return style.done(drawn, style.finding(spans), [note, _data.warmed_up(run)])
 
 
-def arrivals(run: Run) -> go.Figure | str:
+def arrivals(run: Run) -> Drawing | str:
     """Requests per second by the plan and as sent, in equal stretches of time, above the lateness of each request."""
     times = _data.sending(run)
     if len(times.planned) == 0:
@@ -341,7 +343,7 @@ def arrivals(run: Run) -> go.Figure | str:
     ])  # fmt: skip
 
 
-def _rate(drawn: go.Figure, x: np.ndarray, y: np.ndarray, name: str, look: Look) -> None:
+def _rate(drawn: Drawing, x: np.ndarray, y: np.ndarray, name: str, look: Look) -> None:
     style.curve(drawn, x, y, name, look, "%{x:.6~r} s: %{y:.3r} req/s", row=1, mode="lines", step="hv")
 
 
@@ -355,7 +357,7 @@ def _declared(run: Run, end_s: float) -> tuple[np.ndarray, np.ndarray] | None:
     return None
 
 
-def _lateness(drawn: go.Figure, sent: np.ndarray, late_ms: np.ndarray) -> int:
+def _lateness(drawn: Drawing, sent: np.ndarray, late_ms: np.ndarray) -> int:
     """Each request, and p50 and p99 of stretches; of a simulator, which is never late, no percentiles."""
     dots = style.sampled(late_ms)
     hover = "%{x:.2f} s: %{y:.3r} ms late"
@@ -371,7 +373,7 @@ def _lateness(drawn: go.Figure, sent: np.ndarray, late_ms: np.ndarray) -> int:
     return len(dots)
 
 
-def itl_over_time(run: Run) -> go.Figure | str:
+def itl_over_time(run: Run) -> Drawing | str:
     """Counts of gaps by when they ended and how long they were (ms, log axis), with lines at p50 and p99.
 
     Prefills that stall decodes show as bands.
@@ -411,7 +413,7 @@ def itl_over_time(run: Run) -> go.Figure | str:
     ])  # fmt: skip
 
 
-def _cells(drawn: go.Figure, edges_s: np.ndarray, bins_s: np.ndarray, counts: np.ndarray) -> None:
+def _cells(drawn: Drawing, edges_s: np.ndarray, bins_s: np.ndarray, counts: np.ndarray) -> None:
     """Neighbouring bins together, so that there are about sixty; cells without a gap stay empty."""
     by = max(1, -(-counts.shape[1] // _HEIGHT))
     first = np.arange(0, counts.shape[1], by)
@@ -422,8 +424,8 @@ def _cells(drawn: go.Figure, edges_s: np.ndarray, bins_s: np.ndarray, counts: np
     # counts span decades: on a linear scale of colours all but the fullest cells would look empty
     shade = np.full(cells.shape, np.nan)
     shade[cells > 0] = np.log10(cells[cells > 0])
-    drawn.add_heatmap(
-        x=edges_s, y=np.maximum(tops, bins_s[1] / 2) * 1000.0, z=shade, name="gaps",
+    drawn.trace(
+        "heatmap", x=edges_s, y=np.maximum(tops, bins_s[1] / 2) * 1000.0, z=shade, name="gaps",
         customdata=cells, colorscale=style.SHADES, zmin=0.0, zmax=max(1.0, float(np.log10(most))), hoverongaps=False,
         colorbar={"title": {"text": "gaps", "side": "top"}, "thickness": 12, "len": 0.9, "outlinewidth": 0,
                   "tickvals": list(decades), "ticktext": [f"{10**n:,}" for n in decades]},

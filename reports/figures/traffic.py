@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import plotly.graph_objects as go
 
 from harness.data.folder import Run
 from harness.data.lists import Floats
 from harness.stats import arrivals
 from reports import _data, _format
 from reports.figures import style
+from reports.figures.drawing import Drawing
 from reports.figures.style import Look
 
 MOST_WIDTH_BINS = 2_000_000
@@ -70,7 +70,7 @@ class Fitted:
     name: str
 
 
-def rate(streams: Sequence[Stream]) -> go.Figure:
+def rate(streams: Sequence[Stream]) -> Drawing:
     """Arrivals per second in equal stretches, one step line per stream."""
     timed = [stream for stream in streams if stream.arrivals]
     end_s = max(_end(stream) for stream in timed)
@@ -133,7 +133,7 @@ class Curve(NamedTuple):
         return Curve(self.name, self.widths_s[positive], self.values[positive])
 
 
-def burstiness(run: Run) -> go.Figure | str:
+def burstiness(run: Run) -> Drawing | str:
     """Dispersion curves of plan and sending on two log axes, with the range in which chance puts Poisson."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
@@ -150,7 +150,7 @@ def burstiness(run: Run) -> go.Figure | str:
     return dispersion([Curve(s.name, widths_s, curve(s, widths_s, grain_s)) for s in streams], streams[0].span_s)
 
 
-def dispersion_of(streams: Sequence[Stream], fitted: Fitted | None, grain_s: float | None) -> go.Figure | str:
+def dispersion_of(streams: Sequence[Stream], fitted: Fitted | None, grain_s: float | None) -> Drawing | str:
     """The curves of the streams, that of a trace as its fit has it, with the band of the fit."""
     bins_s = widths(max(s.span_s for s in streams), max(s.arrivals for s in streams), grain_s)
     curves = [Curve(s.name, bins_s, curve(s, bins_s, grain_s)) for s in streams if s.arrivals]
@@ -159,7 +159,7 @@ def dispersion_of(streams: Sequence[Stream], fitted: Fitted | None, grain_s: flo
     return dispersion(curves, streams[0].span_s, fitted)
 
 
-def dispersion(curves: Sequence[Curve], span_s: float, fitted: Fitted | None = None) -> go.Figure | str:
+def dispersion(curves: Sequence[Curve], span_s: float, fitted: Fitted | None = None) -> Drawing | str:
     """Log-log: the curves, Poisson at 1 with the range in which chance puts 95% of it, and the band of a fit."""
     curves = [c for c in (c.known() for c in curves) if len(c.widths_s)]
     if not curves:

@@ -198,7 +198,6 @@ NO_PLUGINS = {
     "harness/ipc.py": "notes of an exception",
     "harness/metrics/measure.py": "a class that stands for a row: any of the members of Metric",
     "harness/registry.py": "modules, and what they hold before they are imported",
-    "reports/document/html.py": "figures of plotly",
     "reports/_tables.py": "values of the summary by the names of their rows",
     "workloads/readers/_lines.py": "files that are open",
 }

@@ -212,6 +212,10 @@ def content_of() -> Callable[[str], dict[str, Any]]:
     return read
 
 
+def _plain(drawn: Any) -> str:
+    return json.dumps(drawn, sort_keys=True, default=np.ndarray.tolist)
+
+
 def _some(values: Any) -> str:
     """The values of a trace in short: four digits, equal ones once, and of many the first and last three."""
     texts = [f"{value:.4g}" if isinstance(value, float | int) else str(value) for value in np.asarray(values).tolist()]
@@ -226,6 +230,10 @@ def _sketch(figure: Any) -> Iterator[str]:
         yield figure
         return
     yield figures.caption(figure)
+    written, figure = [figure.data, figure.layout], figure.plotly()  # which raises for a property that there is not
+    read = [[trace.to_plotly_json() for trace in figure.data], figure.layout.to_plotly_json()]
+    del read[1]["template"], read[1]["meta"]
+    assert _plain(written) == _plain(read)
     for axis in (*figure.select_xaxes(), *figure.select_yaxes()):
         order, ends = axis.categoryarray, axis.range
         yield f"axis {axis.title.text}: {'any' if ends is None else _some(ends)}{f' {_some(order)}' if order else ''}"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 import pytest
 
 from backends.serving.routing import Action, ClusterView, Decision, Drain, Hold, Migrate, Reject, Scale, Send, SetRole
@@ -19,6 +18,7 @@ from harness.data.records import actions_table, to_table
 from harness.metrics.objective import parse_slo
 from harness.metrics.summary import summarize
 from reports import _cluster
+from reports.figures.drawing import Drawing
 from reports.figures.timeline import timeline
 
 MakeRun = Callable[..., Run]
@@ -93,8 +93,8 @@ def plain(make_run: MakeRun) -> Run:
     return simulated(make_run, registry.make("routers", "round-robin"), replicas=2)
 
 
-def trace(figure: go.Figure, name: str) -> Any:
-    return next(found for found in figure.data if found.name == name)
+def trace(figure: Drawing, name: str) -> dict[str, Any]:
+    return next(found for found in figure.data if found["name"] == name)
 
 
 def counted(run: Run) -> Counter[str]:
@@ -124,7 +124,7 @@ def test_a_replica_that_has_failed_has_no_line_in_the_figure_of_steps(acting: Ru
     """Its last batch would seem to be decoded until it is back."""
     figure = timeline(acting)
     assert not isinstance(figure, str)
-    at_s, values = (np.asarray(found) for found in (lambda t: (t.x, t.y))(trace(figure, "decoding, replica 0")))
+    at_s, values = (trace(figure, "decoding, replica 0")[letter] for letter in "xy")
     last = np.flatnonzero(at_s < 8.0)[-1]
 
     assert at_s[last] < 6.5

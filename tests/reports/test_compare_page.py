@@ -86,7 +86,7 @@ def drawn(draw: Callable[[Comparison], Any], subject: Comparison) -> Any:
     figure = draw(subject)
 
     assert not isinstance(figure, str), figure
-    return figure
+    return figure.plotly()
 
 
 @pytest.mark.nightly

@@ -15,6 +15,7 @@ from harness.metrics.stages import joint
 from reports import _data, figures
 from reports.figures import style
 from reports.figures.cdf import latency_cdf
+from reports.figures.drawing import Drawing
 from reports.figures.scale import slo_scale
 from reports.figures.timeline import arrivals, timeline
 from reports.figures.traffic import burstiness
@@ -22,9 +23,10 @@ from reports.figures.traffic import burstiness
 MakeRun = Callable[..., Run]
 
 
-def drawn(figure: go.Figure | str) -> go.Figure:
-    assert isinstance(figure, go.Figure), figure
-    return figure
+def drawn(figure: Drawing | str) -> go.Figure:
+    """As plotly has it, which raises for a property that there is not."""
+    assert not isinstance(figure, str), figure
+    return figure.plotly()
 
 
 @pytest.mark.parametrize(
@@ -103,7 +105,7 @@ def test_what_waits_for_answers_is_drawn_apart(make_run: MakeRun) -> None:
     found = {t.name: round(float(np.sum(t.y[:-1] * np.diff(t.x)))) for t in rate.data if t.name != "lateness"}
     assert {"planned": 100, "sent": 100, "sent, follow-ups included": 300} == {k: found[k] for k in list(found)[:3]}
     assert ["planned", "sent", "sent, follow-ups included"] == [t.name for t in curve.data][-3:]
-    assert "300 of 300 planned requests" in figures.finding(rate)
+    assert "300 of 300 planned requests" in rate.layout.meta["finding"]
 
 
 def test_a_closed_loop_has_no_plan_to_draw(make_run: MakeRun) -> None:
@@ -152,7 +154,10 @@ def test_no_trace_has_too_many_points(make_run: MakeRun) -> None:
         figure = drawn(row.draw(run))
 
         assert all(len(t.x) <= style.MOST for t in figure.data)
-        assert any(word in figures.caption(figure) for word in notes) or row.key in whole
+        assert (
+            any(word in " ".join([figure.layout.meta["finding"], *figure.layout.meta["notes"]]) for word in notes)
+            or row.key in whole
+        )
 
 
 @pytest.mark.parametrize("n", [1, 7, 1999, 2001, 50_000])
@@ -225,7 +230,7 @@ def test_goal_out_of_reach_is_reported(make_run: MakeRun) -> None:
     """A run with many failures would seem to need only a wider SLO."""
     figure = drawn(slo_scale(make_run(100, failed=20)))
 
-    assert "90% meet it: at no scale: 20 of 100 requests failed." in figures.finding(figure)
+    assert "90% meet it: at no scale: 20 of 100 requests failed." in figure.layout.meta["finding"]
 
 
 @pytest.mark.parametrize("slo", ["ttft=0.07,e2e=0.3", "ttft=2,e2e=30", "ttft=0.25,tpot=0.1"])

@@ -17,9 +17,10 @@ from harness.metrics.measure import marked
 from harness.metrics.objective import parse_slo, restored_slo, score
 from harness.metrics.stages import APART, TOGETHER, of, summed
 from harness.validity.server_metrics import queue_shares
-from reports import _data, figures
+from reports import _data
 from reports.document.html import data_table
 from reports.figures.cdf import latency_cdf
+from reports.figures.drawing import Drawing
 from reports.figures.stages import NO_MISS, UNBOUND, misses, stages
 from reports.figures.timeline import LOST, arrivals, itl_over_time, latency_over_time, timeline
 
@@ -27,9 +28,10 @@ MakeRun = Callable[..., Run]
 MakeStaged = Callable[..., Run]
 
 
-def drawn(figure: go.Figure | str) -> go.Figure:
-    assert isinstance(figure, go.Figure), figure
-    return figure
+def drawn(figure: Drawing | str) -> go.Figure:
+    """As plotly has it, which raises for a property that there is not."""
+    assert not isinstance(figure, str), figure
+    return figure.plotly()
 
 
 def record(request_id: int = 0, tokens: Sequence[float] = (1.5, 2.5, 3.0), **more: Any) -> RequestRecord:
@@ -96,7 +98,7 @@ def test_without_stamps_queue_and_prefill_stand_together(make_run: MakeRun) -> N
 
     assert TOGETHER == found.keys
     assert (195, 5) == (int(found.known.sum()), int((~found.known).sum()))
-    assert _data.UNSTAMPED in figures.caption(figure)
+    assert _data.UNSTAMPED in figure.layout.meta["notes"]
     assert ["client lateness", "queue and prefill", "decode"] == list(dict.fromkeys(t.name for t in figure.data))
 
 
@@ -114,12 +116,13 @@ def test_shares_are_of_the_time_of_all_requests_together(staged: MakeStaged) -> 
 
 def test_bars_of_the_stages_fill_the_whole_time(make_run: MakeRun) -> None:
     """A part of the time would be missing from the bars; a group would hold other requests than it says."""
-    figure = drawn(stages(make_run(400, failed=0)))
+    bars = stages(make_run(400, failed=0))
+    figure = drawn(bars)
     percent = np.sum([t.y for t in figure.data if t.yaxis == "y2"], axis=0)
 
     assert [100.0] * 4 == pytest.approx(percent.tolist())
     assert ["n = 200", "n = 160", "n = 36", "n = 4"] == [name.split("<br>")[1] for name in figure.data[0].x]
-    assert data_table(figure).heads[0].startswith("requests by their TTFT")
+    assert data_table(bars).heads[0].startswith("requests by their TTFT")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +185,7 @@ def test_preemptions_are_counted_over_time(staged: MakeStaged, put) -> None:
     assert 2 == sum(traces["preemptions"].y[:-1])
     assert 9.5 <= traces["preemptions"].x[int(np.argmax(traces["preemptions"].y)) + 1]
     assert {75.0} == {y for y in traces["KV memory"].y if np.isfinite(y)}
-    assert figures.finding(figure).endswith("KV memory: 75.0% in use at most; preemptions: 2.")
+    assert figure.layout.meta["finding"].endswith("KV memory: 75.0% in use at most; preemptions: 2.")
 
 
 def test_lateness_has_percentiles_over_time(make_run: MakeRun) -> None:
@@ -197,9 +200,10 @@ def test_lateness_has_percentiles_over_time(make_run: MakeRun) -> None:
 def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
     """A stall would be lost; the table would tell other numbers than the picture."""
     run = make_run(300, failed=3)
-    figure = drawn(itl_over_time(run))
+    heat = itl_over_time(run)
+    figure = drawn(heat)
     cells = np.asarray(figure.data[0].customdata)
-    table = data_table(figure)
+    table = data_table(heat)
 
     gaps = _data.sample(run, "itl")
     assert len(gaps) == cells.sum()
@@ -212,7 +216,7 @@ def test_gaps_over_time_count_every_gap(make_run: MakeRun) -> None:
 def test_gaps_of_ten_times_the_median_are_shown(staged: MakeStaged) -> None:
     """A stall just above ten times the median, in the bin where that lies, would be hidden."""
     tokens = [*(1.0 + 0.01 * i for i in range(50)), *(1.5905 + 0.01 * i for i in range(50))]
-    finding = figures.finding(drawn(itl_over_time(staged([record(tokens=tokens)]))))
+    finding = drawn(itl_over_time(staged([record(tokens=tokens)]))).layout.meta["finding"]
 
     assert ": 1.0% of all" in finding
     assert "about ten times the median (" in finding
@@ -223,7 +227,7 @@ def test_figures_over_time_say_that_the_warm_up_is_in_them(make_run: MakeRun) ->
     cut = {"rule": "10", "requests": 10, "at_s": 5.0}
     for run, noted in ((make_run(), False), (make_run(warmup=cut), True)):
         for draw in (itl_over_time, latency_over_time):
-            assert noted is ("The requests of the warm-up are among them." in figures.caption(drawn(draw(run))))
+            assert noted is ("The requests of the warm-up are among them." in drawn(draw(run)).layout.meta["notes"])
 
 
 def test_gaps_that_a_file_does_not_hold_are_not_drawn(make_run: MakeRun) -> None:
@@ -237,5 +241,5 @@ def test_requests_of_one_token_explain_why_a_share_is_not_that_of_the_table(stag
     """Figure and table of a page would give two shares within one bound, without a word of why."""
     run = staged([record(0), record(1, (1.5,)), record(2)], slo="ttft=2,tpot=1")
 
-    assert "Left out of TPOT and gaps: 1 request of one token." in figures.caption(drawn(latency_cdf(run)))
-    assert "Left out" not in figures.caption(drawn(latency_cdf(staged([record(0)]))))
+    assert "Left out of TPOT and gaps: 1 request of one token." in drawn(latency_cdf(run)).layout.meta["notes"][1]
+    assert "Left out" not in " ".join(drawn(latency_cdf(staged([record(0)]))).layout.meta["notes"])

@@ -17,7 +17,6 @@ from harness.stats.arrivals import Law
 from harness.validity import conclude
 from reports import _data, _format, _sending
 from reports.builtin import Html, Markdown, Text
-from reports.figures import finding
 from reports.figures.timeline import timeline
 
 RemoteRun = Callable[..., Run]
@@ -108,8 +107,8 @@ def test_gauges_of_the_server_are_drawn(remote_run: RemoteRun) -> None:
     bare = timeline(dataclasses.replace(run, server_metrics=None))
 
     assert not isinstance(figure, str)
-    assert {"running", "sent and not ended (client)", "waiting", "KV memory"} == {t.name for t in figure.data}
-    assert finding(figure).startswith(
+    assert {"running", "sent and not ended (client)", "waiting", "KV memory"} == {t["name"] for t in figure.data}
+    assert figure.finding.startswith(
         "Requests running: 2.25 in the mean of the readings, 3 at most; requests waiting: at 0.0%"
     )
     assert isinstance(bare, str)
@@ -203,8 +202,8 @@ def test_the_server_drawn_over_time_begins_with_the_run(remote_run: RemoteRun) -
     figure = timeline(concluded(remote_run()))
 
     assert not isinstance(figure, str)
-    assert min(float(trace.x[0]) for trace in figure.data) >= 0.0
-    assert figure.layout.xaxis.range[0] == 0.0
+    assert min(float(trace["x"][0]) for trace in figure.data) >= 0.0
+    assert figure.axis("x")["range"][0] == 0.0
 
 
 FAILED = {

@@ -70,7 +70,7 @@ def alone(info: dict[str, Any]) -> dict[str, Any]:
 def traces(found: Any) -> dict[str, Any]:
     """The traces of a figure by name."""
     assert not isinstance(found, str), found
-    return {trace.name: trace for trace in found.data}
+    return {trace.name: trace for trace in found.plotly().data}
 
 
 def test_curve_is_that_of_the_answer(info: dict[str, Any], swept: Path) -> None:
@@ -204,17 +204,19 @@ def test_a_system_has_one_colour_on_its_page(info: dict[str, Any], swept: Path) 
     drawn = figures.of("study")["latency_rate"].draw(found)
 
     assert not isinstance(drawn, str)
-    assert styles == {trace.name.partition(":")[0]: trace.line.color for trace in drawn.data if "lines" in trace.mode}
+    assert styles == {t["name"].partition(":")[0]: t["line"]["color"] for t in drawn.data if "lines" in t["mode"]}
 
 
 def test_phases_and_misses_come_from_the_stored_requests(info: dict[str, Any], swept: Path) -> None:
     """Bars would not add up to all the time, or to another share of misses than the attainment leaves."""
     stored = alone(info)
     found = studied(stored, swept)
-    phases, misses = stages_rate(found), misses_rate(found)
-    missed = np.sum([trace.y for trace in misses.data], axis=0)  # type: ignore[union-attr]
+    spent, missed = (
+        np.sum([trace["y"] for trace in figure.data], axis=0)  # type: ignore[union-attr]
+        for figure in (stages_rate(found), misses_rate(found))
+    )
 
-    assert np.allclose(100.0, np.sum([trace.y for trace in phases.data], axis=0))  # type: ignore[union-attr]
+    assert np.allclose(100.0, spent)
     assert np.allclose([100 * (1 - point["attainment"]["mean"]) for point in stored["points"]], missed)
 
 

@@ -17,6 +17,7 @@ from reports.answers import trace
 from reports.document import Document
 from reports.figures import cdf
 from reports.figures import traffic as pictures
+from reports.figures.drawing import Drawing
 from reports.figures.traffic import Stream
 
 
@@ -51,9 +52,10 @@ def titled(text: str) -> Document:
     return replace(trace.fitted([("quality", text)], text), title=clean(text))
 
 
-def drawn(figure: go.Figure | str) -> go.Figure:
-    assert isinstance(figure, go.Figure), figure
-    return figure
+def drawn(figure: Drawing | str) -> go.Figure:
+    """As plotly has it, which raises for a property that there is not."""
+    assert not isinstance(figure, str), figure
+    return figure.plotly()
 
 
 def keys(html: str) -> list[str]:

@@ -188,7 +188,7 @@ def test_a_metric_of_an_answer_from_elsewhere_is_no_link(nightly: Nightly) -> No
     [series] = info.series
     renamed = [replace(metric, name="<a href='https://x'>x</a>") for metric in series.metrics]
     info = info.change(series=[replace(series, metrics=renamed)])
-    titles = [axis.title.text for axis in drawn(info).select_yaxes()]
+    titles = [axis.title.text for axis in drawn(info).plotly().select_yaxes()]
 
     assert titles[0].startswith("&lt;a href") and not any("<a " in title for title in titles)
     assert "<a href='https" not in pages.page(info, Path())

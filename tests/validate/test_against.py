@@ -94,7 +94,7 @@ def test_page_has_errors_and_plane() -> None:
     page = pages.page(info, Path("validate.html"))
 
     assert ["real_plane"] == list(drawn)
-    assert "Simulated times within 10% of the measured ones: 1 of 2." == figures.finding(drawn["real_plane"])
+    assert "Simulated times within 10% of the measured ones: 1 of 2." == drawn["real_plane"].finding
     assert "1 OF 1 MISSED" in page
     assert "another &lt;b&gt;simulator" in page
 
