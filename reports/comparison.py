@@ -26,7 +26,8 @@ from harness.experiments.rescore import reading
 from harness.experiments.rescore.objectives import curve
 from harness.experiments.rescore.reading import Source
 from harness.metrics.objective import Seen, parse_slo, restored_slo
-from harness.stats.seeds import CONFIDENCE, LEAST_SEEDS, student
+from harness.stats.seeds import LEAST_SEEDS
+from harness.stats.tails import CONFIDENCE, student
 from reports._format import clean
 
 TIMES_S: Floats = np.geomspace(1e-4, 1e4, 3201)

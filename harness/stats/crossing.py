@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from harness.stats.seeds import student
+from harness.stats.tails import student
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -267,9 +267,29 @@ def logit(share: float) -> float:
 
 def falling(values: Sequence[float], sizes: Sequence[float]) -> list[float]:
     """The values made to fall, by pooling neighbours that do not; of the points that a report draws."""
-    from scipy.optimize import isotonic_regression  # heavy
+    return monotone(values[::-1], sizes[::-1])[::-1]
 
-    return [float(v) for v in isotonic_regression(values, weights=sizes, increasing=False).x]
+
+def monotone(values: Sequence[float], weights: Sequence[float]) -> list[float]:
+    """The values made to rise, or to stay: neighbours that fall get their weighted mean.
+
+    Note: scipy's isotonic_regression gives the same, to the last bit, and takes longer to load than a short run.
+    """
+    before: list[tuple[float, float, int]] = []  # mean, weight and number of values of each block
+    after = [(value, weight, 1) for value, weight in zip(values[::-1], weights[::-1], strict=True)]
+    while after:
+        mean, weight, count = after.pop()
+        if before and before[-1][0] >= mean:
+            block: tuple[float, float, int] | None = before.pop()
+            total, follows = weight * mean, True
+            while block is not None:
+                total, weight, count = total + block[1] * block[0], weight + block[1], count + block[2]
+                mean = total / weight
+                follows = follows and bool(after) and after[-1][0] <= mean  # first all that follow, as in scipy
+                pools = follows or (bool(before) and before[-1][0] >= mean)
+                block = (after if follows else before).pop() if pools else None
+        before.append((mean, weight, count))
+    return [mean for mean, _, count in before for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,17 +312,15 @@ def crossing(
     `requests` stand behind each point: they are its weight, and no attainment counts as nearer to 0 or 1 than half a
     request. Points that lie exactly on the goal keep it.
     """
-    from scipy.optimize import isotonic_regression  # heavy
-
     weights = np.asarray(requests, np.float64)
-    fitted = isotonic_regression(np.asarray(attainment, np.float64), weights=weights, increasing=rising).x
-    keeps = np.asarray(fitted) >= goal - 1e-12
+    fitted = np.asarray((monotone if rising else falling)(attainment, requests), np.float64)
+    keeps = fitted >= goal - 1e-12
     if keeps.all() or not keeps.any():
         return Crossing(None, None, "above" if keeps.all() else "below")
     before = int(np.flatnonzero(keeps[:-1] != keeps[1:])[0])
     ends = slice(before, before + 2)
     x = np.log(np.asarray(at, np.float64)[ends])
-    y = _logit(np.asarray(fitted)[ends], weights[ends])
+    y = _logit(fitted[ends], weights[ends])
     goal_y = _logit(np.array([goal]), weights[ends].max(keepdims=True))[0]
     share = (goal_y - y[0]) / (y[1] - y[0]) if y[0] != y[1] else 0.0
     crossed_at = float(np.exp(x[0] + min(max(share, 0.0), 1.0) * (x[1] - x[0])))

@@ -5,14 +5,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from harness.data.codec import Count, Number, Part
+from harness.stats.tails import student
 
 Seed = TypeVar("Seed")
 
 LEAST_SEEDS = 5
 """Fewest seeds whose mean gets an interval (Student's t of fewer is wider than it is useful)."""
-
-CONFIDENCE = 0.95
-"""Chance that an interval holds the mean over all seeds, where the values of seeds are about normal."""
 
 
 class Spread(Part, frozen=True):
@@ -56,13 +54,6 @@ def half_width(values: Sequence[float], least: int = LEAST_SEEDS) -> float | Non
     mean = math.fsum(values) / n
     variance = math.fsum((value - mean) ** 2 for value in values) / (n - 1)
     return student(n) * math.sqrt(variance / n)
-
-
-def student(n: int) -> float:
-    """Half the width of the interval of a mean of n values, in standard errors."""
-    from scipy.special import stdtrit  # heavy
-
-    return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
 
 
 def jackknife(estimate: Callable[[Seed | None], float | None], seeds: Sequence[Seed]) -> tuple[float, float] | None:

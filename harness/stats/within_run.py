@@ -27,10 +27,10 @@ from harness.data.run_json import Interval, Intervals, Within
 from harness.metrics.measure import headline, per_request, succeeded
 from harness.metrics.objective import Score, score
 from harness.metrics.quantiles import quantile
+from harness.stats.tails import CONFIDENCE, student
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-CONFIDENCE = 0.95
 NORMAL = 1.959963984540054
 """Quantile of the normal distribution at (1 + CONFIDENCE) / 2."""
 
@@ -168,14 +168,12 @@ class Resampled:
         Some ten units scatter too little, so the ends are moved out by Student's t of so many for the normal quantile,
         and by the root of k/(k - 1).
         """
-        from scipy.special import stdtrit  # heavy: only where a run ends
-
         defined, tail = ~np.isnan(values), (1 + CONFIDENCE) / 2
         for unit in self.units:
             with np.errstate(invalid="ignore", divide="ignore"):
                 means = unit.sums(np.where(defined, values, 0.0)) / unit.sums(defined.astype(float))
             k = unit.count
-            wider = math.sqrt(k / (k - 1)) * float(stdtrit(k - 1, tail) / NORMAL)
+            wider = math.sqrt(k / (k - 1)) * student(k) / NORMAL
             yield quantile(means, 1 - tail), quantile(means, tail), wider
 
 

@@ -6,6 +6,7 @@ Also the options of a search beside those of a run.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
@@ -21,6 +22,7 @@ from harness.metrics.measure import metrics, succeeded
 from harness.metrics.objective import JOINT, ShareKey, score
 from harness.options import RunSpec
 from harness.spec import seconds
+from harness.stats.tails import at_least
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Definition = Literal["joint", "separate"]
@@ -133,9 +135,7 @@ def kept_all(shares: Sequence[Share], wanted: Sequence[Condition]) -> bool:
 
 def tells(met: int, of: int, goal: float, *, good: bool, level: float = TELLS) -> bool:
     """Whether so many of independent requests show that the goal is met, or that it is missed: an exact binomial."""
-    from scipy.stats import binom  # heavy
-
-    return float(binom.sf(met - 1, of, goal) if good else binom.cdf(met, of, goal)) <= level
+    return (at_least(met, of, goal) if good else at_least(of - met, of, 1 - goal)) <= level
 
 
 def missed(shares: Sequence[Share], wanted: Sequence[Condition], level: float = TELLS) -> list[Condition]:
@@ -146,9 +146,7 @@ def missed(shares: Sequence[Share], wanted: Sequence[Condition], level: float = 
 
 def sure_misses(goal: float, of: int) -> int:
     """The fewest misses of so many requests that show that a goal is surely missed."""
-    from scipy.stats import binom  # heavy
-
-    return int(binom.isf(SURE, of, 1 - goal)) + 1
+    return 1 + bisect_left(range(1, of + 1), True, key=lambda misses: at_least(misses, of, 1 - goal) <= SURE)
 
 
 def bounds_of(slo: Slo, goal: float) -> Iterator[Condition]:

@@ -37,7 +37,7 @@ from harness.experiments.capacity.search_spec import (
 from harness.experiments.capacity.trials import Key, Trial
 from harness.metrics.objective import JOINT, ShareKey
 from harness.stats.crossing import FEWEST_SEEDS, Line, Root, Shares, logit, near, root, runs_needed
-from harness.stats.seeds import student
+from harness.stats.tails import student
 
 Steps: TypeAlias = Generator[list[TrialRequest], list[Trial], None]
 

@@ -14,6 +14,7 @@ from harness import registry
 from harness.errors import UsageError, no_such
 from harness.experiments.fit.solve import FAR, Solution, predict, solve, with_pairs
 from harness.experiments.fit.steps import LEAST_KNOWN, Rows
+from harness.stats.crossing import monotone
 
 HINGES = 40
 """Places that are tried for the number of tokens at which computing takes over from reading the weights."""
@@ -225,8 +226,6 @@ FORMS: Mapping[str, Form] = MappingProxyType(
 
 def points(x: np.ndarray, seconds: np.ndarray) -> list[list[float]]:
     """At most `MOST` points (x, seconds), x rising and seconds not falling: means of bins, pooled where they fall."""
-    from scipy.optimize import isotonic_regression  # heavy
-
     cuts = np.unique(np.quantile(x, np.linspace(0, 1, MOST + 1)))
     which = np.searchsorted(cuts, x, side="right").clip(max=len(cuts) - 1) if len(cuts) > 1 else np.zeros(len(x), int)
     bins = [which == i for i in np.unique(which)]
@@ -236,5 +235,5 @@ def points(x: np.ndarray, seconds: np.ndarray) -> list[list[float]]:
         middle = float(np.median(seconds[mask]))
         usual = float(np.median(np.abs(seconds[mask] - middle))) / 0.6745
         means.append(float(np.clip(seconds[mask], middle - FAR * usual, middle + FAR * usual).mean()))
-    heights = isotonic_regression(means, weights=[int(mask.sum()) for mask in bins]).x.tolist()
+    heights = monotone(means, [int(mask.sum()) for mask in bins])
     return [[place, max(height, 1e-9)] for place, height in zip(places, heights, strict=True)]

@@ -26,7 +26,7 @@ from harness.experiments.capacity.store import Store
 from harness.experiments.capacity.trials import Key, Task, Trial, concluded, over_horizon, simulated, task_of
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.systems import Deployment
-from harness.stats.seeds import student
+from harness.stats.tails import student
 
 TOLERANCE = 0.05
 """Half of the interval of a capacity, as a share of it."""
