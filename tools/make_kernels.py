@@ -13,6 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pandas.api.types import is_numeric_dtype
 
 from backends.kernels.tables import GPU_OF, SHIPPED, SKEW, MeasuredKernels, exchange_rows, systems
@@ -83,6 +86,15 @@ def compact(t: pd.DataFrame) -> pd.DataFrame:
     return t.astype(kinds)
 
 
+def write(rows: pd.DataFrame, file: Path) -> None:
+    """Write a row group for each system, so that a command reads that of its GPU alone."""
+    table = pa.Table.from_pandas(compact(rows), preserve_index=False)
+    with pq.ParquetWriter(file, table.schema, compression="zstd", compression_level=19) as writer:
+        for system in rows["system"].unique():
+            writer.write_table(table.filter(pc.equal(table["system"], system)))
+    print(f"{file.name}: {len(rows)} rows, {file.stat().st_size // 1000} kB")
+
+
 def main(arguments: Sequence[str]) -> int:
     """Write one file for each table, over all systems."""
     folder = Path(arguments[0])
@@ -100,10 +112,7 @@ def main(arguments: Sequence[str]) -> int:
                 part = fastest(t, table)
                 part.insert(0, "system", system)
                 parts.append(part)
-        file = SHIPPED / f"{name}.parquet"
-        rows = compact(pd.concat(parts, ignore_index=True))
-        rows.to_parquet(file, compression="zstd", compression_level=19, index=False)
-        print(f"{file.name}: {len(rows)} rows, {file.stat().st_size // 1000} kB")
+        write(pd.concat(parts, ignore_index=True), SHIPPED / f"{name}.parquet")
     found = []
     for system in systems(folder):
         if system in GPU_OF:
@@ -114,9 +123,7 @@ def main(arguments: Sequence[str]) -> int:
                 continue
             part.insert(0, "system", system)
             found.append(part)
-    rows = compact(pd.concat(found, ignore_index=True))
-    rows.to_parquet(SHIPPED / "exchange.parquet", compression="zstd", compression_level=19, index=False)
-    print(f"exchange.parquet: {len(rows)} rows")
+    write(pd.concat(found, ignore_index=True), SHIPPED / "exchange.parquet")
     return 0
 
 

@@ -1,5 +1,5 @@
 """Measured times of kernels in the public layout of aiconfigurator: SYSTEM/KIND/ENGINE/VERSION/NAME_perf.parquet; or a
-part of them as shipped, NAME.parquet with a column `system` (tools/make_kernels.py).
+part of them as shipped, NAME.parquet with a row group for each `system` (tools/make_kernels.py).
 
 What is looked up is an efficiency: the shortest time that the peaks of the measured GPU permit over the measured time.
 It varies little from shape to shape and from GPU to GPU, so it also serves shapes and GPUs that were not measured; what
@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backends.kernels.bounds import Array, Bounds, ExpertLayer, Heads
@@ -331,7 +330,7 @@ class MeasuredKernels:
 def systems(folder: Path) -> list[str]:
     """The measured systems in a folder, sorted."""
     if (shipped := folder / "gemm.parquet").is_file():
-        return sorted(set(_columns(shipped, names=["system", "latency"])["system"].tolist()))
+        return sorted(_systems_of(shipped))
     return sorted(gemm.parent.name for gemm in folder.glob("*/gemm") if gemm.is_dir())
 
 
@@ -339,13 +338,19 @@ def _version(file: Path) -> list[int]:
     return [int(part) for part in re.findall(r"\d+", file.parent.name)]
 
 
-def _columns(file: Path, system: str | None = None, names: list[str] | None = None) -> Columns:
-    """The columns of a file, or those of these `names`, of one `system` or all."""
+def _systems_of(shipped: Path) -> list[str]:
+    """The system of each row group."""
+    metadata = pq.read_metadata(shipped)
+    column = metadata.schema.names.index("system")
+    return [metadata.row_group(i).column(column).statistics.min for i in range(metadata.num_row_groups)]
+
+
+def _columns(file: Path, system: str | None = None) -> Columns:
+    """The columns of a file, of one that is shipped those of a `system`."""
     try:
+        groups = None if system is None else [i for i, name in enumerate(_systems_of(file)) if name == system]
         with pq.ParquetFile(file) as source:  # not read_table: it would import pyarrow.dataset
-            table = source.read(names)
-        if system is not None:
-            table = table.filter(pc.equal(table["system"], system))
+            table = source.read() if groups is None else source.read_row_groups(groups)
         columns = {name: table[name].to_numpy() for name in table.column_names}
         return _only(columns, columns["latency"] > 0)
     except (OSError, pa.ArrowException, KeyError) as error:
@@ -431,9 +436,7 @@ def exchange_rows(folder: Path, system: str) -> Columns:
     """`gpus`, `tokens` of each and `latency` in milliseconds. Raises UsageError where none were measured."""
     try:
         if (shipped := folder / "exchange.parquet").is_file():
-            t = pq.read_table(shipped)
-            t = t.filter(np.array(t["system"].to_pylist()) == system)
-            columns = {name: t[name].to_numpy() for name in ("gpus", "tokens", "latency")}
+            columns = _columns(shipped, system)
         else:
             columns = _fastest(folder / system / "comm", system)
     except (OSError, pa.ArrowException, KeyError) as error:

@@ -291,6 +291,16 @@ def test_wrong_use_is_one_sentence(folder: Path, spec: str, message: str) -> Non
         make("latency", spec.format(folder=folder), model="llama3.1-8b", hardware="h100")
 
 
+def test_shipped_tables_have_a_part_for_each_system() -> None:
+    """A command would read the times of nine GPUs, or miss those of its own."""
+    for file in SHIPPED.glob("*.parquet"):
+        metadata = pq.read_metadata(file)
+        column = metadata.schema.names.index("system")
+        parts = [metadata.row_group(i).column(column).statistics for i in range(metadata.num_row_groups)]
+
+        assert [part.max for part in parts] == [part.min for part in parts] == sorted({part.min for part in parts})
+
+
 @pytest.mark.parametrize("system", systems(SHIPPED))
 def test_shipped_kernels_serve_every_model_of_the_catalogue(system: str) -> None:
     """A step of decodes takes at least as long as reading its weights, and no longer than ten times."""
