@@ -104,7 +104,7 @@ def of_data(value: object, kind: type[T]) -> T:
 
 def _plain(value: Any) -> object:
     if isinstance(value, array):
-        return value.tolist()
+        return value.tobytes()  # of all machines that this runs on, the lowest byte first
     if isinstance(value, BenchError):
         return (type(value).__name__, str(value), getattr(value, "__notes__", []))
     raise TypeError(type(value).__name__)
@@ -112,7 +112,7 @@ def _plain(value: Any) -> object:
 
 def _made(kind: Any, value: Any) -> object:
     if kind is array:
-        return array("d", value)
+        return array("d", msgspec.convert(value, bytes))
     if kind is BenchError:
         name, message, notes = msgspec.convert(value, tuple[str, str, list[str]])
         cls = vars(errors).get(name)

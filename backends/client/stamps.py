@@ -209,7 +209,7 @@ class Lags:
         if lag_s:
             self.max_s = max(self.max_s, max(lag_s))
             self.sum_s += sum(lag_s)
-            self._lag_s.extend(lag_s[self._rng.randrange(self._every) :: self._every])
+            self._lag_s.extend(lag_s[self._rng.randrange(self._every) :: self._every] if self._every > 1 else lag_s)
         while len(self._lag_s) > self._room:
             self._lag_s = self._lag_s[::2]
             self._every *= 2

@@ -22,8 +22,11 @@ AHEAD_REQUESTS, AHEAD_TOKENS = 4096, 16_000_000
 follow-ups, which may be due in hours, as many tokens beside them, and the next one that leaves."""
 BURST = 8
 """How many requests that are due may leave before answers are read again."""
-IDLE_S = 0.005
-"""Shortest pause before the next departure in which one more request is made ready; four times what the last took."""
+REFILL = 64
+"""So many are made ready in a row, which takes half the time of one here and one there."""
+IDLE_S, FILL_S = 0.0002, 0.002
+"""Shortest pause before the next departure in which one more request is made ready (four times what the last took), and
+how long that may go on before answers are read again."""
 
 
 class Transport(Protocol):
@@ -114,6 +117,7 @@ class WallDriver:
         self._schedule = iter(schedule)
         self._ahead: deque[Request] = deque()  # taken from the schedule and made ready
         self._ahead_tokens = 0
+        self._filling = False
         self._pause_s = IDLE_S  # a pause that is long enough to make one more request ready
         self._follow_ups = follow_ups
         self._recorder = recorder
@@ -185,14 +189,9 @@ class WallDriver:
     async def _send(self) -> None:
         """Send each request at its time; returns when none is pending or the run is being stopped."""
         while self._heap and not self._stopping:
-            self._depart()
-            if not self._heap:
-                return
-            idle = self._next_s - self._now_s() > self._pause_s
-            if idle and (self._prepare_next() or self._prepare_one()):
-                await asyncio.sleep(0)
-            else:
-                await self._nap(self._next_s)
+            self._ring()
+            if self._heap:
+                await self._nap()
 
     @property
     def _full(self) -> bool:
@@ -221,8 +220,19 @@ class WallDriver:
         assert self._alarm is not None
         self._depart()
         if self._heap and not self._stopping:
-            self._alarm.set(self._epoch_s + self._next_s)
-        self._turn()
+            goes_on = self._fill()
+            self._alarm.set(self._epoch_s + (self._now_s() if goes_on else self._next_s))
+        else:
+            self._turn()
+
+    def _fill(self) -> bool:
+        """Make requests ready in the pause before the next departure; True where others must have their turn first."""
+        begun_s = now_s = self._now_s()
+        while self._next_s - now_s > self._pause_s and (self._prepare_next() or self._prepare_one()):
+            now_s = self._now_s()
+            if now_s - begun_s > FILL_S:
+                return True
+        return False
 
     def _pull(self) -> None:
         """Make the next request of the schedule pending: the heap holds one of those, and the follow-ups."""
@@ -234,7 +244,9 @@ class WallDriver:
 
     def _prepare_one(self) -> bool:
         """Make one more request of the schedule ready; False when enough of them are, or none is left."""
-        if len(self._ahead) >= AHEAD_REQUESTS or self._ahead_tokens >= AHEAD_TOKENS:
+        most = AHEAD_REQUESTS if self._filling else AHEAD_REQUESTS - REFILL
+        self._filling = len(self._ahead) < most and self._ahead_tokens < AHEAD_TOKENS
+        if not self._filling:
             return False
         request = next(self._schedule, None)
         if request is None:
@@ -255,15 +267,13 @@ class WallDriver:
         return True
 
     def _make_ready(self, request: Request) -> None:
-        begun_s = time.monotonic()
+        begun_s = time.thread_time()  # by the wall clock one wait for a core would end this for good
         self._line.prepare(request)
-        self._pause_s = max(IDLE_S, 4 * (time.monotonic() - begun_s))
+        self._pause_s = max(IDLE_S, 4 * (time.thread_time() - begun_s))
 
-    async def _nap(self, until_s: float) -> None:
-        """Sleep until a time of the run, or until `_turn` ends the sleep because something has changed."""
-        assert self._alarm is not None
+    async def _nap(self) -> None:
+        """Sleep until `_turn` ends that, because the alarm rings with nothing to send or something has changed."""
         waiter = self._waiter = asyncio.get_running_loop().create_future()
-        self._alarm.set(self._epoch_s + until_s)
         try:
             await waiter
         finally:
@@ -336,6 +346,7 @@ class WallDriver:
 
     async def _drain(self) -> None:
         """Wait for the answers, and send the follow-ups that they bring about."""
+        assert self._alarm is not None
         deadline_s = self._now_s() + self._drain_s
         while (self._tasks or self._heap) and self._interrupts < 2 and self._error is None:
             if self._heap and not self._stopping:
@@ -345,7 +356,8 @@ class WallDriver:
                 return
             else:
                 stopping = self._stopping
-                await self._nap(deadline_s)
+                self._alarm.set(self._epoch_s + deadline_s)
+                await self._nap()
                 if self._stopping and not stopping:
                     deadline_s = self._now_s() + self._drain_s
 

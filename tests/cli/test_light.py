@@ -51,6 +51,18 @@ assert pandas.__spec__.loader is pandas.__loader__ and "SourceFileLoader" in rep
     assert {"pandas", "plotly", "scipy"}.isdisjoint(modules)
 
 
+def test_a_sender_loads_nothing_that_it_does_not_need() -> None:
+    """A run waits for its senders, and each pays for its imports again."""
+    source = """
+import sys, harness.runner.remote.sender as sender, backends.openai, workloads.content.text
+from harness.data.schedule import SCHEDULE, Schedule
+list(sender.share(Schedule(SCHEDULE.empty_table(), ""), 1, 2))
+print(*sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+
+    assert {"pandas", "plotly", "scipy", "rich", "aiohttp", "reports"}.isdisjoint(done.stdout.split())
+
+
 def test_help_names_every_command() -> None:
     """A command that the help does not name is never found."""
     done = subprocess.run([sys.executable, "-m", "harness", "--help"], capture_output=True, text=True, check=True)

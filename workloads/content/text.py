@@ -7,7 +7,7 @@ the server. Where neither is to be had, its length is corrected by what the serv
 import hashlib
 import re
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,6 +114,7 @@ class Text:
     words: ExactWords | None = field(init=False, repr=False, default=None)
     vocabulary: Vocabulary | None = field(init=False, repr=False, compare=False, default=None)
     counts: list[tuple[int, int]] = field(init=False, repr=False, compare=False, default_factory=list)
+    learned: tuple[float, float] = field(init=False, repr=False, compare=False, default=(1.0, 0.0))
 
     def __post_init__(self) -> None:
         if self.tokenizer is not None:
@@ -135,7 +136,7 @@ class Text:
         return {
             "content": f"text of {len(WORDS)} English words, calibrated by the server's counts",
             "observed": len(self.counts),
-            **dict(zip(("tokens_per_word", "overhead_tokens"), self._fitted(), strict=True)),
+            **dict(zip(("tokens_per_word", "overhead_tokens"), self.learned, strict=True)),
             **busted(self.bust),
         }
 
@@ -145,14 +146,13 @@ class Text:
         if self.words is not None:
             numbers = self._chosen(request, len(form.words))
         else:
-            longer = replace(request, prompt_tokens=2 * request.prompt_tokens + 1)  # see LEAST_WORD
-            numbers = Tokens(self.seed, self.bust).token_ids(longer, len(WORDS))
-        first = np.array([number % len(form.words) for number in opening[: len(numbers)]], np.int64)
-        numbers[: len(first)] = first
-        if self.words is None:
-            a_word, overhead = self._fitted()
-            numbers = numbers[: max(1, round((request.prompt_tokens - overhead) / a_word))]
-        return form.of(np.array(form.words, object)[numbers].tolist())
+            a_word, overhead = self.learned
+            count = max(1, round((request.prompt_tokens - overhead) / a_word))
+            most = 2 * request.prompt_tokens + 1  # see LEAST_WORD
+            numbers = Tokens(self.seed, self.bust).token_ids(request, len(WORDS), min(count, most))
+        words = form.words
+        chosen = [number % len(words) for number in opening[: len(numbers)]]
+        return form.of([words[number] for number in (*chosen, *numbers[len(chosen) :].tolist())])
 
     def search(self) -> Generator[str, Sequence[int], ExactWords | None]:
         """See `LearningContent`."""
@@ -167,10 +167,11 @@ class Text:
         """Learn that a text has `prompt_tokens_server` tokens by the server's count."""
         if self.words is None:
             self.counts.append((len(text.split()), prompt_tokens_server))
+            object.__setattr__(self, "learned", self._fitted())
 
     def _fitted(self) -> tuple[float, float]:
         """Tokens of a word, and those that the server adds to every text; 1 and 0 before two lengths were counted."""
-        words, tokens = np.array(self.counts or [(0, 0)], float).T
+        words, tokens = np.array(self.counts, float).T
         spread = words - words.mean()
         a_word = float(spread @ tokens / (spread @ spread)) if spread.any() else 1.0
         return max(a_word, LEAST_WORD), float(tokens.mean() - a_word * words.mean()) if spread.any() else 0.0

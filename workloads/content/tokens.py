@@ -33,21 +33,22 @@ class Tokens:
     def facts(self) -> dict[str, object]:
         return {"content": "random token ids", **busted(self.bust)}
 
-    def token_ids(self, request: Request, vocab_size: int) -> np.ndarray:
-        """(T,) int64 in [0, vocab_size), T = request.prompt_tokens."""
+    def token_ids(self, request: Request, vocab_size: int, tokens: int | None = None) -> np.ndarray:
+        """(T,) int64 in [0, vocab_size), T = request.prompt_tokens or `tokens`."""
+        count = request.prompt_tokens if tokens is None else tokens
         if not 1 <= vocab_size <= 1 << 32:
             raise ValueError(f"vocab_size must be between 1 and 2**32, got {vocab_size}.")
         block = request.prefix_block_tokens
-        shared = min(request.prompt_tokens, block * len(request.prefix_ids))
-        counters = np.empty(request.prompt_tokens, dtype=np.uint64)
+        shared = min(count, block * len(request.prefix_ids))
+        counters = np.empty(count, dtype=np.uint64)
         if shared:
             keys = _keys(_key(self.seed, _PREFIX), request.prefix_ids)
             within = np.arange(block, dtype=np.uint64) * np.uint64(_GOLDEN)
             counters[:shared] = np.add.outer(keys, within).ravel()[:shared]
         own_key = np.uint64(_key(self.seed, _OWN, request.id))
-        counters[shared:] = own_key + np.arange(shared, request.prompt_tokens, dtype=np.uint64) * np.uint64(_GOLDEN)
+        counters[shared:] = own_key + np.arange(shared, count, dtype=np.uint64) * np.uint64(_GOLDEN)
         if self.bust:
-            head = min(BUST_TOKENS, request.prompt_tokens)
+            head = min(BUST_TOKENS, count)
             counters[:head] = own_key + np.arange(head, dtype=np.uint64) * np.uint64(_GOLDEN)
         upper = mix(counters) >> np.uint64(32)  # their upper 32 bits, scaled to [0, vocab_size)
         return np.asarray((upper * np.uint64(vocab_size)) >> np.uint64(32)).astype(np.int64)

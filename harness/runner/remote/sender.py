@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from traceback import format_exc
 from typing import Any, Self
 
@@ -113,13 +114,12 @@ class Arrived:
 
     @classmethod
     def of(cls, request: Request, cap_wait_s: float | None, answer: object) -> Self:
-        of_request = (getattr(request, field.name) for field in fields(cls)[:-2])
-        return cls(*of_request, cap_wait_s, answer)  # type: ignore[call-arg]  # of all its fields
+        return cls(*_of_request(request), cap_wait_s, answer)  # type: ignore[call-arg]  # of all its fields
 
     @property
     def request(self) -> Request:
         extra = None if self.slo_e2e_s is None else Extra(slo=DeadlineSlo(self.slo_e2e_s))
-        return Request(**{field.name: getattr(self, field.name) for field in fields(self)[:-3]}, extra=extra)
+        return Request(**dict(zip(_OF_REQUEST[:-1], _of_request(self), strict=False)), extra=extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +177,8 @@ class Measured:
     error: str | None = None
 
 
+_OF_REQUEST = tuple(field.name for field in fields(Arrived)[:-2])
+_of_request = attrgetter(*_OF_REQUEST)
 REPORTS = (Arrived, Known, Progress, Done)
 """What a sender sends by itself during a run."""
 from_sender = DataReader(Ready, Pong, Measured, *REPORTS)
@@ -216,7 +218,7 @@ async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> Non
     assert isinstance(job, Job)
     try:
         with stored(job.schedule) as path:
-            shard = share(Schedule.load(path), job.index, job.count)
+            shard = share(Schedule.load(path, checked=True), job.index, job.count)
         driver, progress = _built(job, shard, outbox)
         outbox.send(Ready())
         assert isinstance(await receive(reader), Connect)

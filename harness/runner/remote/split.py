@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.data.schedule import Schedule, digest, links
+from harness.data.schedule import Schedule, links
 
 TTFT_S, ITL_S = 0.2, 0.05
 """What a server is expected to do while nothing better is known: 20 tokens a second, as people read."""
@@ -71,19 +71,15 @@ def share(schedule: Schedule, index: int, count: int) -> Schedule:
     """The rows of sender `index` of `count`: in turn, but whatever waits for answers stays with what it waits for.
 
     All turns of a session and all requests of a task or of a waiting user go to one sender. With one sender it is the
-    schedule itself.
+    schedule itself. Its hash stays that of the whole schedule.
     """
     if count == 1:
         return schedule
-    table = schedule.table.filter(_groups(schedule.table) % count == index)
-    return Schedule(table, digest(table))
+    return Schedule(schedule.table.filter(_groups(schedule.table) % count == index), schedule.sha256)
 
 
 def _groups(table: pa.Table) -> np.ndarray:
     """(rows,) number of the group of each row, counted in order of their first rows."""
-    from scipy.sparse import coo_array
-    from scipy.sparse.csgraph import connected_components
-
     rows = len(table)
     child, parent = links(table)
     present = parent < rows
@@ -93,9 +89,10 @@ def _groups(table: pa.Table) -> np.ndarray:
         in_session = np.flatnonzero(sessions.is_valid().to_numpy())
         _, first, which = np.unique(sessions.drop_null().to_numpy(), return_index=True, return_inverse=True)
         tails, heads = np.concatenate((tails, in_session)), np.concatenate((heads, in_session[first][which]))
-    if not len(tails):
-        return np.arange(rows)
-    edges = coo_array((np.ones(len(tails), np.int8), (tails, heads)), shape=(rows, rows))
-    _, label = connected_components(edges, directed=False)
-    _, first, which = np.unique(label, return_index=True, return_inverse=True)
-    return np.asarray(np.argsort(np.argsort(first))[which])
+    label = np.arange(rows)  # of each row the first row that it is known to be connected with
+    while ((one := label[tails]) != (other := label[heads])).any():
+        first = np.minimum(one, other)
+        np.minimum.at(label, one, first)
+        np.minimum.at(label, other, first)
+        label = label[label]
+    return np.asarray(np.unique(label, return_inverse=True)[1])
