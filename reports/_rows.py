@@ -323,6 +323,8 @@ def errors(table: pa.Table) -> Iterator[tuple[str, str, str]]:
     Texts that differ only in numbers are one kind; those that differ become N.
     """
     failed = table.filter(pc.invert(pc.is_in(table.column("status"), pa.array(ENDED_WELL)))).select(["status", "error"])
+    if not failed.num_rows:  # grouping loads a module of pyarrow
+        return
     kinds: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
     for row in failed.filter(pc.is_valid(failed["error"])).group_by(["status", "error"]).aggregate(
         [([], "count_all")]

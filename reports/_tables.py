@@ -9,7 +9,6 @@ from msgspec import UNSET
 
 from harness.data.folder import Run
 from harness.data.run_json import Described, Intervals, RunInfo, Stages, Summary
-from harness.experiments.compare.gates import quantity
 from harness.metrics.summary import describe, percentiles_of
 from harness.validity.conclude import completed
 from reports import _data
@@ -107,7 +106,8 @@ def _counts(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:
     for status, n in summary.status.items():
         yield Row(name, None, f"requests {clean(status, 40)}", "requests", "count", float(n))
     for rate in _RATES:
-        yield Row(name, None, rate, quantity(rate).unit, "mean", _number(getattr(summary, rate)))
+        unit = "tokens/s" if rate.endswith("_tps") else "req/s"
+        yield Row(name, None, rate, unit, "mean", _number(getattr(summary, rate)))
     for rate in _SENT:
         if (rate_rps := _number(getattr(info.fidelity, rate))) is not None:
             yield Row(name, None, rate, "req/s", "mean", rate_rps)

@@ -15,11 +15,11 @@ import click
 
 from harness.data import files
 from harness.errors import UsageError
-from harness.experiments.answers import Answer
 
 if TYPE_CHECKING:
     from harness.data.folder import Run
     from harness.experiments.agents.agents_json import AgentsAnswer
+    from harness.experiments.answers import Answer
     from harness.experiments.capacity.capacity_json import CapacityAnswer
     from harness.experiments.place.place_json import PlaceAnswer
     from harness.runner.progress import Display

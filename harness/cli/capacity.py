@@ -103,7 +103,6 @@ def command(
     from harness.experiments.capacity.execute import folder_of, run_search, set_up
     from harness.experiments.capacity.store import Store
     from harness.options import run_spec
-    from harness.runner.remote.run import await_servers
 
     search = settings(goal, conditions, tolerance, budget, at, rate_from, max_requests, horizon, windows)
     file = configs.read(config) if config is not None else None
@@ -116,7 +115,10 @@ def command(
     tell = _terminal.nothing if quiet else _terminal.note
     if setup.over_horizon and spec.requests is not None:
         tell(f"warning: requests in '{config}' are those of a run; --max-requests limits this search")
-    await_servers([setup.spec], wait, tell)
+    if wait is not None:
+        from harness.runner.remote.run import await_servers  # heavy
+
+        await_servers([setup.spec], wait, tell)
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.planned.virtual) as display:
         info = run_search(setup, store, workers=workers, pool_name=pool_name, tell=tell, display=display)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

@@ -92,7 +92,6 @@ def command(
     from harness.experiments.sweep import axes
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
-    from harness.runner.remote.run import await_servers
     from reports.document import rendered
 
     file = configs.read(config).given if config is not None else None
@@ -100,7 +99,10 @@ def command(
     sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal)
     pool.check(pool_name, virtual=sweep.virtual)
     say = _terminal.nothing if quiet else _terminal.note
-    await_servers([task.spec for task in sweep.tasks], wait, say)
+    if wait is not None:
+        from harness.runner.remote.run import await_servers  # heavy
+
+        await_servers([task.spec for task in sweep.tasks], wait, say)
     folder = new_folder(sweep.home) if out is None else Path(out)
     with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
         info = run_sweep(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import os
 import shlex
@@ -35,10 +34,7 @@ from harness.runner.live import Live
 from harness.runner.plan import Plan, plan
 from harness.runner.progress import QUIET, Display
 from harness.runner.recorder import Recorder
-from harness.runner.remote.run import RemoteRun
-from harness.runner.transport import StreamingTransport
 from harness.runner.virtual import Stop, drive_virtual, no_collection, quiet_process
-from harness.runner.wall import WallDriver
 from harness.spec import parse
 from harness.validity import steady_state
 from harness.validity.client_warnings import HELD_BACK
@@ -172,6 +168,8 @@ def _outcome(start: _Start, live: Live, say: Callable[[str], None], shared: Path
         return _simulate(start, live)
     if not isinstance(backend, Remote):
         return termination.run(_serve(start, live))
+    from harness.runner.remote.run import RemoteRun  # brings asyncio with it
+
     remote = RemoteRun(start.planned, backend, live, start.folder, say, shared)
     outcome = termination.run(remote.run(partial(_signals, live=live)))
     start.recounted = remote.recounted
@@ -388,6 +386,9 @@ class _Start:
 
 async def _serve(start: _Start, live: Live) -> Outcome:
     """The run under the wall clock."""
+    from harness.runner.transport import StreamingTransport  # brings asyncio with it
+    from harness.runner.wall import WallDriver
+
     planned = start.planned
     backend = cast("Backend", planned.backend)
     try:
@@ -424,6 +425,8 @@ def _simulate(start: _Start, live: Live) -> Outcome:
 @contextmanager
 def _signals(stop: Callable[[bool], object], live: Live) -> Iterator[None]:
     """Ctrl-C interrupts the driver, and so does what watches the run; SIGTERM ends it at once. A valid folder stays."""
+    import asyncio  # heavy
+
     loop = asyncio.get_running_loop()
 
     def interrupt(at_once: bool) -> None:

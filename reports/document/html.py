@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -210,9 +211,9 @@ def _values(value: Any) -> Any:
 
 def plotly_js() -> bytes:
     """The library that the installed plotly brings."""
-    import plotly  # where it lies
-
-    return (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_bytes()
+    package = find_spec("plotly")
+    assert package is not None and package.origin is not None  # it is installed with bench
+    return (Path(package.origin).parent / "package_data" / "plotly.min.js").read_bytes()
 
 
 @cache

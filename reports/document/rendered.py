@@ -19,12 +19,11 @@ from harness import registry
 from harness.api import Omits
 from harness.data import codec, files
 from harness.errors import BenchError, UsageError
-from harness.experiments import answers
-from harness.experiments.answers import Answer
 from reports._format import clean
 
 if TYPE_CHECKING:
     from harness.data.folder import Run
+    from harness.experiments.answers import Answer
     from reports.document import Document
 
 Content = str | bytes | Iterator[str]
@@ -65,6 +64,8 @@ def render(result: Run | Answer | Report, form: str, *, color: bool = False, blo
         if isinstance(result, Report):
             return json.dumps(result.facts, indent=2, default=str) + "\n"
         return json.dumps(codec.encode(result), indent=2, allow_nan=False) + "\n"
+    from harness.experiments import answers
+
     if form not in answers.FORMS:
         kind = "report" if isinstance(result, Report) else answers.command(result)
         raise UsageError(f"An answer of {kind} has no form '{form}'; take {', '.join(answers.FORMS)}.")

@@ -30,7 +30,7 @@ from reports.document import Document, Figure, Section
 from reports.document import html as document_html
 from reports.figures import systems
 from reports.figures.curves import attainment_rate, finding, interactivity
-from reports.figures.stages import misses_rate, stages_rate
+from reports.figures.stages_rate import misses_rate, stages_rate
 from reports.study import Study
 
 SIM = ("--backend", "sim", "--latency", "abc:distserve", "--workers", "1", "--quiet", "--no-html")
