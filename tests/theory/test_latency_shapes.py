@@ -206,7 +206,7 @@ def test_parts_of_operators_add_up_to_their_step(tmp_path: Path) -> None:
     model = make("latency", f"operators:file={tmp_path / 'times.json'},overhead_s=1ms,seq_s=10us,scale=1.1")
 
     assert model.step_parts(loads_of(((), 8, 900))) is None
-    model._tables.update({name: np.array(values) for name, values in apart.items()})
+    model._keep({name: np.array(values, float) for name, values in (axes | times | apart).items()})
     for prefills, seqs, context in (((), 8, 900), (((300, 20), (9, 0)), 8, 900), (((50, 0),), 0, 0)):
         parts = model.step_parts(loads_of((prefills, seqs, context)))
         assert model.step_s(prefills, seqs, context) == pytest.approx(sum(parts)[0], rel=1e-12)
