@@ -1,7 +1,8 @@
 """A run is a folder: rows are flushed while it goes on, so that a killed run still has all it had written.
 
 While a run goes on, rows stand in Arrow streams (`requests.arrows`, `steps.arrows`); when it ends they become
-Parquet files, and the streams go away. Other files are written aside and moved in one step.
+Parquet files, and the streams go away. A simulation writes Parquet at once: a kill takes from it only what its
+run.json makes again. Other files are written aside and moved in one step.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
@@ -39,7 +41,7 @@ from harness.data.records import (
 )
 from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
-from harness.data.storage import Stream, batches, readable, write_json
+from harness.data.storage import ParquetFile, Stream, batches, readable, write_json
 from harness.errors import UsageError
 
 _TABLES = ("requests", "steps", "http", "server_metrics", "actions")
@@ -119,14 +121,15 @@ class RunFolder:
         self,
         path: Path,
         info: RunInfo,
-        streams: dict[str, Stream],
+        lock: Stream,
         flush_every: int,
         redact: Callable[[str], str] | None,
     ) -> None:
         self.path = path
         self._redact = redact
         self.info = info
-        self._streams = streams
+        self._lock = lock
+        self._streams: dict[str, Stream | ParquetFile] = {} if info.virtual else {"requests": lock}
         self._flush_every = flush_every
         self._waiting: list[RequestRecord] = []
         self._unwritten: list[pa.Table] = []  # of requests; what the disk has not taken
@@ -163,7 +166,7 @@ class RunFolder:
         except OSError:
             requests.close(remove=False)
             raise
-        return cls(path, started, {"requests": requests}, flush_every, redact)
+        return cls(path, started, requests, flush_every, redact)
 
     def add_records(self, records: Iterable[RequestRecord]) -> None:
         """Take the records of requests that have ended; they reach the disk in batches, or with `flush`."""
@@ -187,7 +190,7 @@ class RunFolder:
         self.add_table("actions", actions_table(actions))
 
     def add_table(self, name: str, table: pa.Table) -> None:
-        """Append rows to the table of that name (`steps`, `http`, ...); they are on disk on return."""
+        """Append rows to the table of that name (`steps`, `http`, ...); what was measured is on disk on return."""
         if table.num_rows:
             self._stream(name, table.schema).write(table)
 
@@ -218,8 +221,12 @@ class RunFolder:
         # Tables first, then run.json, which makes readers use them, then the streams are removed: a kill at any point
         # leaves one complete set of rows that run.json points to.
         self.flush()
-        for name, stream in self._streams.items():
-            stream.convert(self.path / f"{name}.parquet", corrections(name, recounted or {}))
+        self._stream("requests", REQUESTS)
+        for name, rows in self._streams.items():
+            if isinstance(rows, Stream):
+                rows.convert(self.path / f"{name}.parquet", corrections(name, recounted or {}))
+            else:
+                rows.close()
         self.update(state=state, **changes)
         self.close(remove=True)
 
@@ -230,7 +237,7 @@ class RunFolder:
             if (schedule := self.path / "schedule.parquet").exists():
                 shutil.copyfile(schedule, path / schedule.name)
             for name, stream in self._streams.items():
-                for batch in batches(stream.path):
+                for batch in batches(stream.path) if isinstance(stream, Stream) else ():
                     copy.add_table(name, pa.Table.from_batches([batch]))
             for table in self._unwritten:
                 copy.add_requests(table)
@@ -242,7 +249,7 @@ class RunFolder:
     @property
     def written(self) -> int:
         """Requests whose rows are on the disk."""
-        return self._streams["requests"].rows
+        return self._stream("requests", REQUESTS).rows
 
     @property
     def waiting(self) -> int:
@@ -251,27 +258,34 @@ class RunFolder:
 
     def close(self, *, remove: bool = False) -> None:
         """Let go of the files; what was flushed stays readable. Safe to call twice."""
-        for stream in self._streams.values():
-            stream.close(remove=remove)
+        for rows in self._streams.values():
+            if isinstance(rows, ParquetFile) and rows.rows:
+                with suppress(OSError):
+                    rows.close()
+        for stream in (self._lock, *self._streams.values()):
+            if isinstance(stream, Stream):
+                stream.close(remove=remove or self.info.virtual)
 
     def _write_tables(self) -> None:
         while self._unwritten:
-            self._streams["requests"].write(self._unwritten[0])
+            self._stream("requests", REQUESTS).write(self._unwritten[0])
             del self._unwritten[0]
 
     def _write_waiting(self) -> None:
         """Write them; those that cannot be written stay in memory."""
         # requests before http: a kill in between loses details of an exchange, never the request
         rows = self._waiting
-        self._streams["requests"].write(to_table(rows))
+        self._stream("requests", REQUESTS).write(to_table(rows))
         self._waiting = []
         if any(record.exchange is not None for record in rows):
             self.add_table("http", http_table(rows))
 
-    def _stream(self, name: str, schema: pa.Schema) -> Stream:
-        if name not in self._streams:
-            self._streams[name] = Stream(self.path / f"{name}.arrows", schema)
-            self._streams[name].start()
+    def _stream(self, name: str, schema: pa.Schema) -> Stream | ParquetFile:
+        if name not in self._streams and self.info.virtual:
+            self._streams[name] = ParquetFile(self.path / f"{name}.parquet", schema)
+        elif name not in self._streams:
+            self._streams[name] = stream = Stream(self.path / f"{name}.arrows", schema)
+            stream.start()
         return self._streams[name]
 
     def __repr__(self) -> str:

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from harness.data import files
 from harness.errors import UsageError
 
-ROW_GROUP_BYTES = 64 << 20
-"""Rows gather to this size before they become a Parquet row group; it bounds the memory of `convert`."""
+ROW_GROUP_BYTES = 32 << 20
+"""Rows gather to this size before they become a Parquet row group; it bounds the memory of `ParquetFile`."""
 
 
 class Stream:
@@ -97,31 +97,66 @@ def readable(file: Path) -> Iterator[None]:
 
 def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
     """Write a Parquet file batch by batch, and put it in its place when it is whole."""
-    part = path.with_name(path.name + ".part")
-    words = [f.name for f in schema if pa.types.is_string(f.type)]  # stamps hardly repeat: no dictionary for them
-    try:
-        with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=words) as writer:
-            for group in _groups(rows):
-                writer.write_table(pa.Table.from_batches(group, schema))
-        part.replace(path)
-        pa.default_memory_pool().release_unused()
-    except OSError as error:
-        part.unlink(missing_ok=True)  # what is left of it fills the disk
-        error.filename = error.filename or str(path)
-        raise
-
-
-def _groups(rows: Iterable[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
-    group: list[pa.RecordBatch] = []
-    size = 0
+    file = ParquetFile(path, schema)
     for batch in rows:
-        group.append(batch)
-        size += batch.nbytes
-        if size >= ROW_GROUP_BYTES:
-            yield group
-            group, size = [], 0
-    if group:
-        yield group
+        file.write(pa.Table.from_batches([batch], schema))
+    file.close()
+
+
+class ParquetFile:
+    """A Parquet file that grows aside by row groups, and is put in its place when it is closed.
+
+    A kill takes its rows, and a write that fails leaves none of them: what must not be lost goes through a `Stream`.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._path = path
+        self._part = path.with_name(path.name + ".part")
+        self._schema = schema
+        self._waiting: list[pa.Table] = []
+        self._size = 0
+        self._writer: Any = None
+        self._closed = False
+        self.rows = 0
+
+    def write(self, table: pa.Table) -> None:
+        """Append rows. Raises OSError where the disk takes no more."""
+        same = table.schema == self._schema
+        self._waiting.append(table if same else table.select(self._schema.names).cast(self._schema))
+        self._size += table.nbytes
+        self.rows += table.num_rows
+        if self._size >= ROW_GROUP_BYTES:
+            self._write_group()
+
+    def close(self) -> None:
+        """Put the file in its place, with all rows. Safe to call twice; raises OSError."""
+        if self._closed:
+            return
+        if self._waiting or self._writer is None:
+            self._write_group()
+        with self._removed_on_error():
+            self._writer.close()
+            self._part.replace(self._path)
+        self._closed = True
+        pa.default_memory_pool().release_unused()
+
+    def _write_group(self) -> None:
+        group, self._waiting, self._size = self._waiting, [], 0
+        with self._removed_on_error():
+            if self._writer is None:
+                words = [f.name for f in self._schema if pa.types.is_string(f.type)]  # stamps hardly repeat
+                self._writer = pq.ParquetWriter(self._part, self._schema, compression="zstd", use_dictionary=words)
+            self._writer.write_table(pa.concat_tables([self._schema.empty_table(), *group]))
+
+    @contextlib.contextmanager
+    def _removed_on_error(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.rows, self._closed = 0, True
+            self._part.unlink(missing_ok=True)  # what is left of it fills the disk
+            error.filename = error.filename or str(self._path)
+            raise
 
 
 def write_json(path: Path, info: Mapping[str, Any]) -> None:

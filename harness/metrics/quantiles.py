@@ -54,13 +54,15 @@ def selected(blocks: Callable[[], Iterable[Floats]], qs: Sequence[float]) -> Sel
     share those of a rank that is needed, by the bits below.
     """
     n, mean, squares, largest = 0, 0.0, 0.0, -math.inf
-    digit = DIGITS[0]
-    half = 1 << (63 - digit)
+    half = 1 << (63 - DIGITS[0])
     counts = np.zeros(2 * half, np.int64)
     for block in blocks():
         if not len(block):
             continue
-        counts += np.bincount((_ordered(block) >> digit) + half, minlength=2 * half)
+        leading = (_ordered(block) >> DIGITS[0]) + half
+        least = int(leading.min())  # those of a block are near each other, and few of all that there may be
+        counted = np.bincount(leading - least)
+        counts[least : least + len(counted)] += counted
         block_mean, total = float(block.mean()), n + len(block)
         squares += float(np.square(block - block_mean).sum()) + (block_mean - mean) ** 2 * n * len(block) / total
         mean += (block_mean - mean) * len(block) / total

@@ -246,7 +246,8 @@ def _short_of(summary: Summary, fail_under: float) -> Iterator[str]:
 def _check_room(planned: Plan, path: Path | None) -> None:
     """Raise BenchError where the disk has no room for what will be written."""
     rows, tokens = len(planned.schedule), int(pc.sum(planned.schedule.table["output_tokens"]).as_py() or 0)
-    short = files.shortage(path or Path(RUNS), 1.5 * (rows * ROW_BYTES + tokens * TOKEN_BYTES))
+    files_of_it = 0.5 if planned.virtual else 1.5  # a simulation writes no stream beside its table
+    short = files.shortage(path or Path(RUNS), files_of_it * (rows * ROW_BYTES + tokens * TOKEN_BYTES))
     if short is not None:
         raise BenchError(
             f"{rows:,} requests with {tokens:,} tokens do not fit: {short}; send fewer, or name another --out."
@@ -332,6 +333,9 @@ class _Start:
         if self._folder is None:
             return files.refused(self._path or RUNS, error)
         folder, why = self._folder, os.strerror(error.errno or 0)
+        if self.planned.virtual:
+            folder.close()
+            return BenchError(f"'{folder.path}' cannot be written: {why}; make the run again with another --out.")
         try:
             folder.flush()  # there may be room again: what failed to be written was taken away
         except OSError:

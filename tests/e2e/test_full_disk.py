@@ -84,30 +84,37 @@ def test_answers_that_fit_nowhere_are_counted(fills: Fills, tmp_path: Path, caps
     assert not [*(tmp_path / "temp").iterdir()]
 
 
-def test_a_simulated_run_keeps_its_rows_too(fills: Fills, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fills(0, tmp_path / "out")
+def fail_to_write_parquet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
+    monkeypatch.setattr("harness.data.schedule.Schedule.save", lambda *_: None)
+
+
+def test_a_simulated_run_says_that_it_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its rows are lost, and nothing is with them."""
+    fail_to_write_parquet(monkeypatch)
     code = main(["run", "--backend", "sim", "--requests", "50", "--quiet", "--out", str(tmp_path / "out")])
 
     assert 3 == code
-    assert "all 50 records are in '" in complaint(capsys)
+    assert complaint(capsys).endswith("No space left on device; make the run again with another --out.")
+    assert ["run.json"] == [file.name for file in (tmp_path / "out").iterdir()]
 
 
 def test_a_disk_that_is_full_at_the_end_costs_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every row is on disk by then; only its better form is missing."""
-
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("pyarrow.parquet.ParquetWriter.write_table", full)
+    fail_to_write_parquet(monkeypatch)
     out = tmp_path / "out"
-    monkeypatch.setattr("harness.data.schedule.Schedule.save", lambda *_: None)
-    code = main(["run", "--backend", "sim", "--requests", "50", "--quiet", "--out", str(out)])
+    code = main([*RUN, "--out", str(out)])
 
     assert 3 == code
-    assert f"'bench report {out}' shows the 50 records in it." in complaint(capsys)
-    assert 50 == load(out).requests.num_rows
+    assert f"'bench report {out}' shows the 600 records in it." in complaint(capsys)
+    assert 600 == load(out).requests.num_rows
     assert not [*out.glob("*.part")]
 
 
