@@ -1040,14 +1040,15 @@ class SentPrompt(NamedTuple):
 class RunTables:
     """What a metric of a whole run sees: its tables from `since_s` on, where its warm-up was cut.
 
-    `steps()` gives the steps in pieces, those of a replica in the order of their start; none where the backend does
-    not show them. `http` is None for a backend that is not remote. `step_w` are the limits of the power (W) of the GPUs
-    that a step keeps busy, by replica, the last one for all that follow; none where a GPU's is unknown. `prompts()`
-    gives all prompts in the order of their sending, those of the warm-up too; none where no prompt names blocks.
+    `steps()` gives the steps in pieces, with all columns or at least those named, those of a replica in the order of
+    their start; none where the backend does not show them. `http` is None for a backend that is not remote. `step_w`
+    are the limits of the power (W) of the GPUs that a step keeps busy, by replica, the last one for all that follow;
+    none where a GPU's is unknown. `prompts()` gives all prompts in the order of their sending, those of the warm-up
+    too; none where no prompt names blocks.
     """
 
     requests: pa.Table
-    steps: Callable[[], Iterator[pa.Table]]
+    steps: Callable[..., Iterator[pa.Table]]
     http: pa.Table | None = None
     since_s: float = 0.0
     step_w: Sequence[float] = ()

@@ -1,10 +1,8 @@
 """What is too much to hold of a large run, counted in one pass: all gaps between token events, and all steps."""
 
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +12,7 @@ from harness.data.lists import Lists, gap_lists, lists, row_max
 from harness.metrics.measure import succeeded
 
 TIMES = 240
-"""Stretches of time in which gaps are counted."""
+"""Stretches of time, at most, in which gaps are counted."""
 
 _SHIFT = 47
 """Of the 52 bits of a double's fraction the upper five tell its bin: a bin is 1/32 to 1/64 of its value wide."""
@@ -81,41 +79,49 @@ class Stretches:
         return means
 
 
-def gaps(run: Run, end_s: float) -> tuple[Gaps, np.ndarray]:
-    """All gaps up to `end_s`, when the last token came, and the largest gap of each request (NaN without)."""
-    # a hair beyond the end, so that the gap that ends with the last token falls into the last stretch
-    edges_s = np.linspace(0.0, max(end_s, 1e-9) * (1 + 1e-9), TIMES + 1)
-    columns = ("token_s", "status")
-    parts = [run.pieces()] if run.whole is None else [part(columns) for part in run.whole.requests]
-    with ThreadPoolExecutor(max(1, min(len(parts), os.cpu_count() or 1))) as pool:
-        block_counts = pool.map(partial(_gaps_of, width_s=edges_s[1]), parts)
-        counts, worst = next(block_counts)
-        largest = [worst]
-        for counted, worst in block_counts:  # one by one: the counts of all parts would take 100 MB
-            counts += counted
-            largest.append(worst)
-    bins_s = (np.arange(_FIRST, _LAST + 2, dtype=np.int64) << _SHIFT).view(np.float64)
-    held = np.flatnonzero(counts.any(axis=0))
-    low, high = (held[0], held[-1] + 1) if len(held) else (0, 1)
-    bins_s = bins_s[low : high + 1].copy()
-    if low == 0:
-        bins_s[0] = 0.0
-    return Gaps(edges_s, bins_s, counts[:, low:high]), np.concatenate(largest)
+class GapCounts:
+    """The gaps of requests, counted as they pass: how many of each length ended when, and the largest of each."""
 
+    table: ClassVar[Literal["requests", "steps"]] = "requests"
+    columns: ClassVar[Sequence[str]] = ()
 
-def _gaps_of(pieces: Iterator[pa.Table], width_s: float) -> tuple[np.ndarray, np.ndarray]:
-    bins = _LAST - _FIRST + 1
-    counts, worst = np.zeros(TIMES * bins, np.int64), [np.empty(0)]
-    for piece in pieces:
+    def __init__(self) -> None:
+        self._width_s = 2.0**-20  # of a stretch: doubled whenever the last one ends too early
+        self._counts = np.zeros((TIMES, _LAST - _FIRST + 1), np.int64)
+        self._largest = [np.empty(0)]
+
+    def add(self, piece: pa.Table) -> None:
+        """Count those of the next requests."""
         rows = lists(piece, "token_s")
         gap_rows = gap_lists(rows)
-        worst.append(row_max(gap_rows))
+        self._largest.append(row_max(gap_rows))
         ended_s, lasted_s = _of_answered(rows, gap_rows, succeeded(piece))
+        if not len(ended_s):
+            return
+        while ended_s.max() >= TIMES * self._width_s:
+            self._width_s *= 2
+            pairs = self._counts.reshape(TIMES // 2, 2, -1).sum(axis=1)
+            self._counts = np.concatenate([pairs, np.zeros_like(pairs)])
         # the bits of positive doubles rise as their values do: a shift finds the bin without a logarithm
-        time_bin = np.minimum((ended_s / width_s).astype(np.int64), TIMES - 1)
+        bins = self._counts.shape[1]
         bin_ = np.clip((lasted_s.view(np.int64) >> _SHIFT) - _FIRST, 0, bins - 1)
-        counts += np.bincount(time_bin * bins + bin_, minlength=len(counts))
-    return counts.reshape(TIMES, bins), np.concatenate(worst)
+        flat = self._counts.ravel()
+        flat += np.bincount((ended_s / self._width_s).astype(np.int64) * bins + bin_, minlength=len(flat))
+
+    def largest(self) -> np.ndarray:
+        """(requests,) the largest gap of each, NaN without one."""
+        return np.concatenate(self._largest)
+
+    def gaps(self) -> Gaps:
+        """The counts of the stretches and bins from the first to the last that holds a gap."""
+        bins_s = (np.arange(_FIRST, _LAST + 2, dtype=np.int64) << _SHIFT).view(np.float64)
+        held, times = (np.flatnonzero(self._counts.any(axis=axis)) for axis in (0, 1))
+        low, high = (held[0], held[-1] + 1) if len(held) else (0, 1)
+        bins_s = bins_s[low : high + 1].copy()
+        if low == 0:
+            bins_s[0] = 0.0
+        until = times[-1] + 1 if len(times) else 1
+        return Gaps(self._width_s * np.arange(until + 1), bins_s, self._counts[:until, low:high])
 
 
 def _of_answered(rows: Lists, found: Lists, ok: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -129,6 +135,21 @@ def _of_answered(rows: Lists, found: Lists, ok: np.ndarray) -> tuple[np.ndarray,
     return ended_s[answered], found.values[answered]
 
 
+class StepStretches:
+    """The steps in stretches, as they pass."""
+
+    table: ClassVar[Literal["requests", "steps"]] = "steps"
+    columns: ClassVar[Sequence[str]] = ("replica", "start_s", "end_s", *_STEPS, *PARTS)
+
+    def __init__(self) -> None:
+        self.parts: list[Stretches] = []
+
+    def add(self, piece: pa.Table) -> None:
+        """Take in the next steps."""
+        if piece.num_rows:
+            self.parts.append(_reduced(piece, _ROWS))
+
+
 def steps(run: Run, most: int) -> Stretches | None:
     """The steps of a run in at most `most` stretches; None where it has none."""
     if run.steps is not None:
@@ -136,10 +157,7 @@ def steps(run: Run, most: int) -> Stretches | None:
         return _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
     if run.whole is None or run.whole.steps is None:
         return None
-    # each part is reduced as it is read, so that no more than a few are in memory at one time
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        parts = pool.map(lambda part: [_reduced(piece, _ROWS) for piece in part()], run.whole.steps)
-        return _merged([reduced for pieces in parts for reduced in pieces], most)
+    return _merged(run.look(StepStretches).parts, most)
 
 
 def _reduced(steps: pa.Table, rows: int) -> Stretches:

@@ -36,7 +36,7 @@ from harness.metrics.summary import percentiles_of, summarize
 from harness.validity import fidelity
 from harness.validity.server_metrics import queue_shares
 from reports import _counted
-from reports._counted import Gaps, Stretches
+from reports._counted import GapCounts, Gaps, Stretches
 from reports._format import clean
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ def metric(run: Run, name: str) -> np.ndarray:
     if "of" in run.memo and "gaps" not in run.memo:
         full_run, rows = run.memo["of"]
         return kept(run, "worst", lambda: metric(full_run, name)[rows])
-    return _gaps(run)[1]
+    return run.look(GapCounts).largest()
 
 
 def sample(run: Run, name: str) -> np.ndarray:
@@ -196,11 +196,7 @@ def seen(run: Run) -> Seen:
 
 def gaps(run: Run) -> Gaps:
     """Every gap between token events of the requests that ended well, counted by time and length (one pass)."""
-    return _gaps(run)[0]
-
-
-def _gaps(run: Run) -> tuple[Gaps, np.ndarray]:
-    return kept(run, "gaps", lambda: _counted.gaps(run, end_s(run)))
+    return kept(run, "gaps", run.look(GapCounts).gaps)
 
 
 @once

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import chain, count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -73,14 +73,29 @@ class Whole:
     steps: tuple[Part, ...] | None
 
 
+class Look(Protocol):
+    """What is gathered of a run in one pass over a table: while it is simulated, else over what is stored."""
+
+    table: ClassVar[Literal["requests", "steps"]]
+    columns: ClassVar[Sequence[str]]
+    """Those that it needs of the steps; requests come with all."""
+
+    def add(self, piece: pa.Table) -> None:
+        """Take the next rows."""
+        ...
+
+
+L = TypeVar("L", bound=Look)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """A run read back. `complete` is False for a run that was killed or is still going on.
 
     Runs of clusters whose routers act have `actions`. Runs against a remote server have facts of each exchange
     (`http`) and its metrics (`server_metrics`). A large run may be thin (`harness.data.large`): then `whole` gives
-    what `requests` and `steps` leave out. `memo` keeps what readers have computed of the run; a copy with other
-    contents begins with none.
+    what `requests` and `steps` leave out. `looks` has what was gathered of its tables, as a copy with the same tables
+    does. `memo` keeps what readers have computed of the run; a copy begins with none.
     """
 
     path: Path
@@ -93,6 +108,7 @@ class Run:
     server_metrics: pa.Table | None = None
     actions: pa.Table | None = None
     whole: Whole | None = None
+    looks: dict[type[Look], Any] = field(default_factory=dict, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def pieces(self) -> Iterator[pa.Table]:
@@ -107,6 +123,16 @@ class Run:
             return iter([self.steps])
         parts = None if self.whole is None else self.whole.steps
         return chain.from_iterable(part(columns) for part in parts or ())
+
+    def look(self, kind: type[L]) -> L:
+        """What a look of this kind has gathered of all requests, or of all steps."""
+        if kind not in self.looks:
+            gathered = kind()
+            for piece in self.pieces() if kind.table == "requests" else self.step_pieces(kind.columns):
+                gathered.add(piece)
+            self.looks[kind] = gathered
+        look: L = self.looks[kind]
+        return look
 
     @property
     def measured(self) -> pa.Table:
@@ -132,6 +158,8 @@ class RunFolder:
         self._streams: dict[str, Stream | ParquetFile] = {} if info.virtual else {"requests": lock}
         self._flush_every = flush_every
         self._waiting: list[RequestRecord] = []
+        self.passing: Callable[[str, pa.Table], None] = lambda *_: None
+        """Called with the name and the rows of each table that is added."""
         self._unwritten: list[pa.Table] = []  # of requests; what the disk has not taken
 
     @classmethod
@@ -178,6 +206,7 @@ class RunFolder:
         """Take rows of requests that have ended; they are on disk on return, or stay in memory where that fails."""
         if table.num_rows:
             self._unwritten.append(table)
+            self.passing("requests", table)
         self._write_tables()
 
     def add_steps(self, steps: pa.Table | Sequence[Step]) -> None:
@@ -193,6 +222,7 @@ class RunFolder:
         """Append rows to the table of that name (`steps`, `http`, ...); what was measured is on disk on return."""
         if table.num_rows:
             self._stream(name, table.schema).write(table)
+            self.passing(name, table)
 
     def save_schedule(self, schedule: Schedule) -> None:
         """Store what is to be sent."""

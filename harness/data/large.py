@@ -1,11 +1,11 @@
-"""Large runs read thin: of every request the first and the last token, and all of them piece by piece on demand.
+"""Large runs held thin: of every request the first and the last token, and all of them piece by piece on demand.
 
 Everything but the gaps follows from these two, so that a run of a million requests is read row group by row group,
-in threads, without ever holding all of its token times.
+in threads, without ever holding all of its token times; one that is simulated is not read at all.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.data import folder
-from harness.data.folder import Run
+from harness.data.folder import Look, Run, RunFolder, Whole
 from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import lists
 from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed, since
@@ -27,8 +27,47 @@ from harness.data.storage import readable
 PART = 2048
 """Rows that are read at one time: with 128 tokens each, 2 MB of stamps."""
 
+WITHOUT = ("token_n",)
+"""Columns that a thin run leaves out."""
+
 LARGE = 50_000
 """Requests from which on a run is not held whole: with 200 tokens each, 80 MB of stamps."""
+
+
+class Passing:
+    """A large simulated run as its tables pass: its requests, thin, and what `looks` gather."""
+
+    def __init__(self, looks: Iterable[type[Look]]) -> None:
+        self.rows = 0
+        self._looks = {kind: kind() for kind in looks}
+        self._requests = [_empty(WITHOUT)]
+
+    def add(self, name: str, table: pa.Table) -> None:
+        """Take the next rows of the table of that name, in pieces as `parts` gives them, so that sums are the same."""
+        rows = PART if name == "requests" else 32 * PART
+        for start in range(0, table.num_rows, rows):
+            piece = table[start : start + rows]
+            if name == "requests":
+                self.rows += len(piece)
+                self._requests.append(compact(thinned(piece, WITHOUT)))
+            for look in self._looks.values():
+                if look.table == name:
+                    look.add(piece)
+
+    def run(self, ended: RunFolder, schedule: Schedule) -> Run:
+        """The run, whose files are written."""
+        requests, steps = ended.path / "requests.parquet", ended.path / "steps.parquet"
+        return Run(
+            path=ended.path,
+            info=ended.info,
+            requests=compact(pa.concat_tables(self._requests)),
+            steps=None,
+            schedule=schedule.table,
+            complete=ended.info.state == "finished",
+            actions=folder.table(ended.path, "actions", ACTIONS),
+            whole=Whole(_groups(requests, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
+            looks={**self._looks},
+        )
 
 
 def load(path: str | os.PathLike[str], large: int | None = None, schedule: Schedule | None = None) -> Run:
@@ -49,17 +88,17 @@ def load(path: str | os.PathLike[str], large: int | None = None, schedule: Sched
     if schedule is None and stored.exists():
         schedule = Schedule.load(stored)
     http = folder.table(path, "http", HTTP)
-    return folder.Run(
+    return Run(
         path=path,
         info=info,
-        requests=with_held_back(read(file, without=("token_n",)), http, stall_s(info)),
+        requests=with_held_back(read(file, without=WITHOUT), http, stall_s(info)),
         steps=None,
         schedule=None if schedule is None else schedule.table,
         complete=info.state == "finished",
         http=http,
         server_metrics=folder.table(path, "server_metrics"),
         actions=folder.table(path, "actions", ACTIONS),
-        whole=folder.Whole(_groups(file, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
+        whole=Whole(_groups(file, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
     )
 
 
@@ -126,7 +165,7 @@ def measured(run: Run) -> Run:
         return run
     parts = () if run.whole is None else run.whole.requests
     trimmed = run.whole and replace(run.whole, requests=tuple(partial(_since, part, since_s) for part in parts))
-    return replace(run, requests=run.measured, whole=trimmed)
+    return replace(run, requests=run.measured, whole=trimmed, looks={})
 
 
 def _since(part: folder.Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, TypeAlias
+from typing import ClassVar, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from harness.data.lists import Floats, Mask, kept, pieces
 from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import check_bounds, held_back, joined, metrics, per_request, sample, succeeded
-from harness.metrics.quantiles import Selected, quantile, selected, with_failures
+from harness.metrics.quantiles import Counted, Selected, quantile, selected, with_failures
 from harness.spec import seconds
 
 Counts: TypeAlias = npt.NDArray[np.int64]
@@ -163,17 +163,38 @@ def added(counts: Counts, more: npt.NDArray[np.generic]) -> Counts:
     return total
 
 
+class Pooled:
+    """What is counted of the pooled metrics of the requests that ended well, as they pass."""
+
+    table: ClassVar[Literal["requests", "steps"]] = "requests"
+    columns: ClassVar[Sequence[str]] = ()
+
+    def __init__(self) -> None:
+        self.counted = {name: Counted() for name, metric in metrics().items() if metric.pooled}
+
+    def add(self, piece: pa.Table) -> None:
+        """Count the next requests."""
+        for name, counted in self.counted.items():
+            counted.add(sample(metrics()[name], piece, succeeded(piece)))
+
+
 class Seen:
     """A table with what SLOs ask of it, computed once for however many of them.
 
     `whole` gives the same requests with all their token times, piece by piece, where `table` has only the first and
-    the last of each.
+    the last of each, and `counted` what was counted of a pooled metric of those that ended well.
     """
 
-    def __init__(self, table: pa.Table, whole: Callable[[], Iterator[pa.Table]] | None = None) -> None:
+    def __init__(
+        self,
+        table: pa.Table,
+        whole: Callable[[], Iterator[pa.Table]] | None = None,
+        counted: Mapping[str, Counted] | None = None,
+    ) -> None:
         self.table = table
         self.ok = succeeded(table)
         self._whole = whole
+        self._counted = counted or {}
         self._values: dict[str, Floats] = {}
         self._own: dict[str, Floats | None] = {}
         self._tagged: dict[str, Mask] = {}
@@ -214,7 +235,8 @@ class Seen:
 
     def selected(self, metric: str, wanted: Mask, qs: Sequence[float]) -> Selected:
         """What the values of `sample` are, without holding them: those of a large run do not fit into memory."""
-        return selected(lambda: self._sampled(metrics()[metric], wanted), qs)
+        counted = self._counted.get(metric) if wanted is self.ok and self.unknown(metric) is None else None
+        return selected(lambda: self._sampled(metrics()[metric], wanted), qs, counted)
 
     def _sampled(self, metric: Metric, wanted: Mask) -> Iterator[Floats]:
         start = 0

@@ -14,6 +14,8 @@ from harness.data.lists import Floats, Ints
 
 DIGITS = (42, 26, 12, 0)
 """Bits below each of the four digits by which values that are not held are counted; the first has 22 bits."""
+HALF = 1 << (63 - DIGITS[0])
+"""Leading bits of the values below 0."""
 HELD = 1 << 22
 """Values from which on those around a quantile are counted by a further digit instead of being held: 32 MB."""
 
@@ -47,33 +49,46 @@ class Selected:
     quantiles: list[float]
 
 
-def selected(blocks: Callable[[], Iterable[Floats]], qs: Sequence[float]) -> Selected:
-    """Of values without NaN that are read block by block, two to four times, because they do not fit into memory.
+class Counted:
+    """Values without NaN that came block by block: their number, mean and largest, and counts by their leading bits."""
 
-    A radix selection: values are counted by the leading bits of their order-preserving integers, and where too many
-    share those of a rank that is needed, by the bits below.
-    """
-    n, mean, squares, largest = 0, 0.0, 0.0, -math.inf
-    half = 1 << (63 - DIGITS[0])
-    counts = np.zeros(2 * half, np.int64)
-    for block in blocks():
+    def __init__(self) -> None:
+        self.n, self.mean, self.squares, self.largest = 0, 0.0, 0.0, -math.inf
+        self.counts = np.zeros(2 * HALF, np.int64)
+
+    def add(self, block: Floats) -> None:
+        """Count the next values."""
         if not len(block):
-            continue
-        leading = (_ordered(block) >> DIGITS[0]) + half
+            return
+        leading = (_ordered(block) >> DIGITS[0]) + HALF
         least = int(leading.min())  # those of a block are near each other, and few of all that there may be
         counted = np.bincount(leading - least)
-        counts[least : least + len(counted)] += counted
-        block_mean, total = float(block.mean()), n + len(block)
-        squares += float(np.square(block - block_mean).sum()) + (block_mean - mean) ** 2 * n * len(block) / total
-        mean += (block_mean - mean) * len(block) / total
-        n, largest = total, max(largest, float(block.max()))
+        self.counts[least : least + len(counted)] += counted
+        mean, total = float(block.mean()), self.n + len(block)
+        between = (mean - self.mean) ** 2 * self.n * len(block) / total
+        self.squares += float(np.square(block - mean).sum()) + between
+        self.mean += (mean - self.mean) * len(block) / total
+        self.n, self.largest = total, max(self.largest, float(block.max()))
+
+
+def selected(blocks: Callable[[], Iterable[Floats]], qs: Sequence[float], counted: Counted | None = None) -> Selected:
+    """Of values without NaN that are read block by block, two to four times, because they do not fit into memory.
+
+    A radix selection: values are counted by the leading bits of their order-preserving integers (those of `counted` are
+    already), and where too many share those of a rank that is needed, by the bits below.
+    """
+    if counted is None:
+        counted = Counted()
+        for block in blocks():
+            counted.add(block)
+    n = counted.n
     if not n:
         return Selected(0, math.nan, math.nan, math.nan, [math.nan] * len(qs))
     places = [(n - 1) * q for q in qs]
     ranks = sorted({rank for place in places for rank in (math.floor(place), math.ceil(place))})
-    order = _at_ranks(blocks, ranks, np.cumsum(counts), half)
+    order = _at_ranks(blocks, ranks, np.cumsum(counted.counts), HALF)
     at_qs = [_between(order[math.floor(place)], order[math.ceil(place)], place - math.floor(place)) for place in places]
-    return Selected(n, mean, math.sqrt(squares / n), largest, at_qs)
+    return Selected(n, counted.mean, math.sqrt(counted.squares / n), counted.largest, at_qs)
 
 
 def _at_ranks(blocks: Callable[[], Iterable[Floats]], ranks: Sequence[int], upto: Ints, half: int) -> dict[int, float]:

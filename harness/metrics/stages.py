@@ -15,7 +15,7 @@ otherwise the longest wait among the others that it spans.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -188,13 +188,24 @@ def _apart(part: _Rows, alone: Mapping[int, tuple[Floats, Floats]], *, fronted: 
     return np.stack([sent, *front, begun - arrived, done - begun, handoff, waits, part.last - decodes - inside])
 
 
+class PromptSteps:
+    """The steps in which nothing decoded, as they pass."""
+
+    table: ClassVar[Literal["requests", "steps"]] = "steps"
+    columns: ClassVar[Sequence[str]] = ("replica", "start_s", "end_s", "decode_seqs", "prefill_tokens")
+
+    def __init__(self) -> None:
+        self.parts = [np.empty((3, 0))]
+
+    def add(self, piece: pa.Table) -> None:
+        """Look at the next steps."""
+        prefill_only = (piece["decode_seqs"].to_numpy() == 0) & (piece["prefill_tokens"].to_numpy() > 0)
+        self.parts.append(np.stack([number(piece, name)[prefill_only] for name in ("replica", "start_s", "end_s")]))
+
+
 def prompts_alone(run: Run) -> dict[int, tuple[Floats, Floats]]:
     """Per replica the steps in which nothing decoded: (steps,) starts and ends in seconds, in order."""
-    parts = [np.empty((3, 0))]
-    for steps in run.step_pieces(("replica", "start_s", "end_s", "decode_seqs", "prefill_tokens")):
-        prefill_only = (steps["decode_seqs"].to_numpy() == 0) & (steps["prefill_tokens"].to_numpy() > 0)
-        parts.append(np.stack([number(steps, name)[prefill_only] for name in ("replica", "start_s", "end_s")]))
-    replica, start_s, end_s = np.concatenate(parts, axis=1)
+    replica, start_s, end_s = np.concatenate(run.look(PromptSteps).parts, axis=1)
     order = np.lexsort((start_s, replica))
     names, begins = np.unique(replica[order], return_index=True)
     groups = zip(names, np.split(order, begins[1:]), strict=False)  # no names without such steps, but one empty split

@@ -23,12 +23,13 @@ from msgspec.structs import replace
 from harness import termination
 from harness.api import VERSION, ActionLog, Backend, Outcome, Remote, RequestRecord, Simulator
 from harness.data import files, large
-from harness.data.folder import Run, RunFolder, check_free, new_folder
+from harness.data.folder import Look, Run, RunFolder, check_free, new_folder
 from harness.data.host import busy, host, process_age_s, versions
 from harness.data.records import Recounts
 from harness.data.run_json import RunInfo, Schedule, Summary
 from harness.errors import CRASHED, FAILED, BenchError, Interrupted
-from harness.metrics.objective import meets, stored_slo
+from harness.metrics.objective import Pooled, meets, stored_slo
+from harness.metrics.stages import PromptSteps
 from harness.options import RunSpec
 from harness.runner.live import Live
 from harness.runner.plan import Plan, plan
@@ -39,6 +40,7 @@ from harness.spec import parse
 from harness.validity import steady_state
 from harness.validity.client_warnings import HELD_BACK
 from harness.validity.conclude import conclude
+from harness.validity.physics import Laws
 from harness.validity.remote import undecided
 from harness.validity.work_done import exceeded
 
@@ -86,11 +88,13 @@ def execute(
     say: Callable[[str], None] = lambda _: None,
     watch: Watcher | None = None,
     shared: Path | None = None,
+    looks: Sequence[type[Look]] = (),
 ) -> Result:
     """Execute a run and conclude it. `say` gets notes for the user, one line each. Under the wall clock `watch` gets
     the finished requests; once it returns True nothing more is sent, and the run counts as interrupted. `shared` is a
     file by which the runs of one command ask a remote server once what it can do. `report` writes the page of the
-    concluded run; it never raises, and passes errors to `say`.
+    concluded run, for which `looks` are gathered while a large one is simulated; it never raises, and passes errors to
+    `say`.
 
     Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
     UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
@@ -118,6 +122,8 @@ def execute(
     elif not at_most:
         _check_room(planned, path)
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
+    if planned.virtual and len(planned.schedule) >= large.LARGE:
+        start.passing = large.Passing([Laws, Pooled, PromptSteps, *looks])
     if not planned.virtual:  # a simulation is too fast to be stopped, and its rows are written elsewhere then
         live.room = start.shortage
     try:
@@ -151,7 +157,10 @@ def _run(
     backend = planned.backend
     facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
     folder.finish(start.recounted, state=state, **facts)
-    run = large.load(folder.path, schedule=planned.schedule)
+    if start.passing is not None and start.passing.rows >= large.LARGE:
+        run = start.passing.run(folder, planned.schedule)
+    else:
+        run = large.load(folder.path, schedule=planned.schedule)
     # counted anew, because a driver does not know the follow-ups that no answer released
     dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
     outcome = dataclasses.replace(outcome, not_sent=len(planned.schedule) - outcome.sent - dropped)
@@ -293,6 +302,7 @@ class _Start:
         self._command = command
         self._folder: RunFolder | None = None
         self.recounted: Recounts = {}
+        self.passing: large.Passing | None = None
 
     def folder(self) -> RunFolder:
         """The folder; created with run.json and the schedule at the first call."""
@@ -303,6 +313,8 @@ class _Start:
             drawn = self.planned.loaded.expected
             expected = None if drawn is None else drawn()
             self._folder = RunFolder.create(path, self._info(expected), redact=redact)
+            if self.passing is not None:
+                self._folder.passing = self.passing.add
             self._folder.save_schedule(self.planned.schedule)
             self._say(redact(f"{opening(self.planned, expected)}; into {path}"))
         return self._folder

@@ -3,7 +3,7 @@
 A check that failed makes the run not valid (exit code 4); a warning does not; `unknown` says why nothing was checked.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,7 +20,7 @@ from harness.metrics.measure import ended_well, succeeded
 from harness.metrics.quantiles import quantile
 from harness.validity import steady_state, work_done
 from harness.validity.fidelity import GAP_LAW, LATE_S
-from harness.validity.physics import CAUSALITY, LITTLE_S, RECORDS, TOKENS, impossible, little, without_record
+from harness.validity.physics import CAUSALITY, LITTLE_S, RECORDS, TOKENS, Laws, impossible, little, without_record
 from harness.validity.remote import floors_s, ms
 from harness.validity.rules import OVERLOAD, QUEUE_GREW, Rule, Verdict, applying, digits, plural
 from harness.validity.steady_state import overload
@@ -82,7 +82,7 @@ def judge(
     as_requested: bool = True,
     cut: Cut | None = None,
     met: bool | None = None,
-    whole: Iterable[pa.Table] | None = None,
+    laws: Laws | None = None,
 ) -> Verdict:
     """The verdict on a table of records, against the schedule that was to be sent where it is given.
 
@@ -94,7 +94,7 @@ def judge(
     `as_requested` is off where answers may be shorter or longer than requested. The number of measured
     requests is judged after the `cut` of the warm-up. A growing queue is overload unless the SLO was `met`
     (None: there is none): chance lets the queue of a system below its capacity grow too (docs/design/011).
-    `whole` has all tokens of the requests where their table has only the first and the last (`broken`).
+    `laws` have seen all tokens of the requests where their table has only the first and the last (`broken`).
     """
     if not len(requests):
         return Verdict(False, [RunWarning(RECORDS, "No request has a record, so nothing was measured.", _AGAIN)])
@@ -115,7 +115,7 @@ def judge(
     kinds = ", ".join(f"{count:,} {status}" for status, count in sorted(counts.items()) if status not in ENDED_WELL)
     reasons = [
         *impossible(
-            requests, schedule, interrupted=interrupted, window_s=window_s, as_requested=as_requested, whole=whole
+            requests, schedule, interrupted=interrupted, window_s=window_s, as_requested=as_requested, laws=laws
         ),
         *applying([
             Rule(too_late > TOO_LATE_SHARE, LATENESS,

@@ -15,14 +15,14 @@ from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
 from harness.metrics import stages
-from harness.metrics.objective import Seen, restored_slo, score
+from harness.metrics.objective import Pooled, Seen, restored_slo, score
 from harness.metrics.resources import limits_w, sides_of
 from harness.metrics.summary import of_run, percentiles_of, served, summarize
 from harness.stats.arrivals import Law
 from harness.stats.within_run import within
 from harness.validity import client_warnings, fidelity, scenario, server_metrics, steady_state, step_times, work_done
 from harness.validity.checks import FAILED, checks, judge, late_steps
-from harness.validity.physics import rechecked
+from harness.validity.physics import Laws, rechecked
 from harness.validity.remote import is_remote, resolution
 from harness.validity.rules import Verdict, sentences
 from harness.validity.warnings import is_closed, run_warnings
@@ -39,7 +39,7 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     cut = steady_state.find(run.requests, None if rule is None else str(rule))
     run = dataclasses.replace(run, info=run.info.change(warmup=cut))
     part = large.measured(run)
-    measured, seen = part.requests, Seen(part.requests, None if part.whole is None else part.pieces)
+    measured, seen = part.requests, _seen(part)
     scored = score(measured, objective, seen)
     percentiles = percentiles_of(run.info.spec)
     summary = summarize(measured, objective, seen=seen, scored=scored, percentiles=percentiles)
@@ -82,12 +82,20 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     )
 
 
+def _seen(run: Run) -> Seen:
+    """Its requests, and what was gathered of a large run."""
+    if run.whole is None:
+        return Seen(run.requests)
+    return Seen(run.requests, run.pieces, run.look(Pooled).counted)
+
+
 def _tables(measured: Run, run: Run) -> RunTables:
     """What its own metrics see of a run without the requests of its warm-up, of which they see the prompts too."""
     since_s, backend = measured.info.warmup.since_s or 0.0, measured.info.backend
 
-    def steps() -> Iterator[pa.Table]:
-        return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in measured.step_pieces())
+    def steps(*columns: str) -> Iterator[pa.Table]:
+        pieces = measured.step_pieces(tuple(dict.fromkeys((*columns, "start_s"))) if columns else None)
+        return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in pieces)
 
     def prompts() -> Iterator[SentPrompt]:
         if run.schedule is None or not len(run.schedule["prefix_ids"].combine_chunks().values):
@@ -158,7 +166,7 @@ def _judged(
         as_requested=run.http is None,
         cut=run.info.warmup,
         met=met,
-        whole=run.pieces(),
+        laws=run.look(Laws),
     )
     failed = failures(run.requests, overloaded=judged.queue_grew, at_most=spec.get("max-failed"))
     error = None if outcome is None else outcome.error

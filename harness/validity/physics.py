@@ -5,9 +5,9 @@ The tables of stored runs are looked at again when they are read: those changed 
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias, get_args
+from typing import ClassVar, Literal, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -51,22 +51,44 @@ _REMEDIES = {
 }
 
 
-def broken(
-    table: pa.Table, *, as_requested: bool = True, whole: Iterable[pa.Table] | None = None
-) -> Iterator[RunWarning]:
+class Laws:
+    """The requests that break each law, as they pass."""
+
+    table: ClassVar[Literal["requests", "steps"]] = "requests"
+    columns: ClassVar[Sequence[str]] = ()
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._broken: list[list[npt.NDArray[np.int64]]] = [[] for _ in _LAWS]
+
+    def add(self, piece: pa.Table) -> None:
+        """Look at the next requests."""
+        for law, rows in zip(_LAWS, self._broken, strict=True):
+            bad = np.flatnonzero(law.breaks(piece))
+            if len(bad):
+                rows.append(bad + self._rows)
+        self._rows += len(piece)
+
+    def masks(self) -> Iterator[Mask]:
+        """(requests,) whether each breaks it, of every law."""
+        for rows in self._broken:
+            bad = np.zeros(self._rows, bool)
+            bad[np.concatenate([np.zeros(0, np.int64), *rows])] = True
+            yield bad
+
+
+def broken(table: pa.Table, *, as_requested: bool = True, laws: Laws | None = None) -> Iterator[RunWarning]:
     """Each law that the table breaks, under the name of its check, with the first request that breaks it.
 
-    `as_requested` is off for systems that may end an answer early or late, such as remote endpoints. `whole` has the
-    same requests with all their tokens, in pieces, where `table` has only the first and the last of each.
+    `as_requested` is off for systems that may end an answer early or late, such as remote endpoints. `laws` have seen
+    the same requests with all their tokens, where `table` has only the first and the last of each.
     """
-    laws = [law for law in _LAWS if as_requested or law.breaks is not _not_as_requested]
-    by_law: list[list[Mask]] = [[] for _ in laws]
-    for piece in pieces(table) if whole is None else whole:
-        for law, masks in zip(laws, by_law, strict=True):
-            masks.append(law.breaks(piece))
-    for law, masks in zip(laws, by_law, strict=True):
-        bad = np.concatenate([np.zeros(0, bool), *masks])
-        if bad.any():
+    if laws is None:
+        laws = Laws()
+        for piece in pieces(table):
+            laws.add(piece)
+    for law, bad in zip(_LAWS, laws.masks(), strict=True):
+        if bad.any() and (as_requested or law.breaks is not _not_as_requested):
             yield RunWarning(law.check, f"{law.text}: not so for {which(table, bad)}.", _REMEDIES[law.check])
     pair = little(table)
     if pair is not None and not math.isclose(*pair, rel_tol=LITTLE, abs_tol=sys.float_info.min):
@@ -195,7 +217,7 @@ def impossible(
     interrupted: bool,
     window_s: float | None,
     as_requested: bool,
-    whole: Iterable[pa.Table] | None = None,
+    laws: Laws | None = None,
 ) -> Iterator[RunWarning]:
     """What cannot be true of a table of records and the schedule that was to be sent; arguments as those of `judge`."""
     ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
@@ -204,7 +226,7 @@ def impossible(
         yield RunWarning(RECORDS, message, _LOST)
     if schedule is not None and not interrupted:
         yield from _unsent(requests, schedule, window_s)
-    yield from broken(requests, as_requested=as_requested, whole=whole)
+    yield from broken(requests, as_requested=as_requested, laws=laws)
 
 
 def without_record(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
@@ -299,7 +321,7 @@ def _found(run: Run) -> list[RunWarning]:
         interrupted=not run.complete or ended not in (None, "finished"),
         window_s=window_s if isinstance(window_s, int | float) else None,
         as_requested=run.http is None,
-        whole=run.pieces(),
+        laws=run.look(Laws),
     )
     if schedule is not None:
         flaws += _not_as_scheduled(run.requests, schedule)

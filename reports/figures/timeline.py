@@ -386,7 +386,8 @@ def itl_over_time(run: Run) -> Drawing | str:
     if not binned.total or len(binned.bins_s) < 2:
         return NO_GAPS
     by = -(-(len(binned.edges_s) - 1) // _TIMES)
-    edges_s, counts = binned.edges_s[::by], np.add.reduceat(binned.counts, np.arange(0, len(binned.counts), by), axis=0)
+    edges_s = np.append(binned.edges_s[:-1:by], binned.edges_s[-1])
+    counts = np.add.reduceat(binned.counts, np.arange(0, len(binned.counts), by), axis=0)
     drawn = style.new(460)
     _cells(drawn, edges_s, binned.bins_s, counts)
     enough = np.flatnonzero(counts.sum(axis=1) >= _ENOUGH)

@@ -45,7 +45,8 @@ def ttft_answer(run: RunTables) -> Floats:
 def energy(run: RunTables) -> Floats:
     """(1,): J per output token of all requests."""
     tokens, busy_ns = int(run.requests["output_tokens"].to_numpy().sum()), np.zeros(len(run.step_w), np.int64)
-    for steps in run.steps() if len(busy_ns) else ():  # whole nanoseconds: sums do not depend on the pieces
+    # whole nanoseconds: sums do not depend on the pieces
+    for steps in run.steps("replica", "start_s", "end_s") if len(busy_ns) else ():
         replicas = np.minimum(steps["replica"].to_numpy(), len(busy_ns) - 1)
         np.add.at(
             busy_ns, replicas, np.round((number(steps, "end_s") - number(steps, "start_s")) * 1e9).astype(np.int64)
