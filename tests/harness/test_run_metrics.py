@@ -30,7 +30,7 @@ def tables(ends_s=(1.0,), *, steps=(), exchanges=None, pieces=1, step_w=(), **co
     cut = np.array_split(np.arange(len(steps)), pieces)
     return RunTables(
         to_table(records),
-        lambda: (steps_table([steps[i] for i in piece]) for piece in cut if len(piece)),
+        lambda *_: (steps_table([steps[i] for i in piece]) for piece in cut if len(piece)),
         None if exchanges is None else http_table(records),
         step_w=step_w,
     )
