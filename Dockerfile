@@ -3,6 +3,7 @@ ARG PYTHON=3.12.12-slim-bookworm
 
 FROM python:${PYTHON} AS build
 WORKDIR /src
+RUN apt-get update -qq && apt-get install -qq -y --no-install-recommends gcc libc6-dev
 COPY .ci/core.lock .ci/installer.lock .ci/
 RUN pip install --no-cache-dir --require-hashes -r .ci/installer.lock \
  && uv venv /opt/bench \
@@ -12,7 +13,7 @@ COPY harness harness
 COPY workloads workloads
 COPY backends backends
 COPY reports reports
-RUN hatchling build -t wheel \
+RUN HATCH_BUILD_HOOKS_ENABLE=1 uv build --quiet --wheel --out-dir dist \
  && uv pip install --no-cache --python /opt/bench --compile-bytecode --no-deps dist/*.whl
 
 FROM python:${PYTHON}

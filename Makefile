@@ -16,7 +16,7 @@ install = @$(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || { \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); }
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 
-.PHONY: help demo test compiled lint check gate baselines gallery pictures site claims systems leaderboard perf nightly lock audit clean
+.PHONY: help demo test compiled wheel lint check gate baselines gallery pictures site claims systems leaderboard perf nightly lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,11 @@ compiled: $(STAMP) ## test the compiled core of the simulator, where there is a 
 
 schemas: $(STAMP) ## write the JSON Schema of every file that bench writes to build/schemas
 	$(BIN)/python tools/schemas.py
+
+wheel: $(STAMP) ## build dist/*.whl with the compiled core, for this Python on this machine
+	@rm -rf dist
+	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/uv build --quiet --wheel --out-dir dist
+	@ls dist/*-cp3*.whl
 
 lint: $(STAMP) ## format, lint, types, import rules
 	$(BIN)/ruff format --check .
