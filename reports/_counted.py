@@ -150,6 +150,10 @@ class StepStretches:
             self.parts.append(_reduced(piece, _ROWS))
 
 
+PAGE_AGGREGATES = (GapCounts, StepStretches)
+"""What the page of a large run needs of all its gaps and steps."""
+
+
 def steps(run: Run, most: int) -> Stretches | None:
     """The steps of a run in at most `most` stretches; None where it has none."""
     if run.steps is not None:
@@ -157,7 +161,7 @@ def steps(run: Run, most: int) -> Stretches | None:
         return _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
     if run.whole is None or run.whole.steps is None:
         return None
-    return _merged(run.look(StepStretches).parts, most)
+    return _merged(run.aggregate(StepStretches).parts, most)
 
 
 def _reduced(steps: pa.Table, rows: int) -> Stretches:

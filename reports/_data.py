@@ -158,7 +158,7 @@ def metric(run: Run, name: str) -> np.ndarray:
     if "of" in run.memo and "gaps" not in run.memo:
         full_run, rows = run.memo["of"]
         return kept(run, "worst", lambda: metric(full_run, name)[rows])
-    return run.look(GapCounts).largest()
+    return run.aggregate(GapCounts).largest()
 
 
 def sample(run: Run, name: str) -> np.ndarray:
@@ -196,7 +196,7 @@ def seen(run: Run) -> Seen:
 
 def gaps(run: Run) -> Gaps:
     """Every gap between token events of the requests that ended well, counted by time and length (one pass)."""
-    return kept(run, "gaps", run.look(GapCounts).gaps)
+    return kept(run, "gaps", run.aggregate(GapCounts).gaps)
 
 
 @once

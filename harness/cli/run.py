@@ -95,7 +95,8 @@ def command(
     from harness.cli import _terminal
     from harness.options import SCHEDULE, run_spec
     from harness.runner.run import execute, why
-    from reports.document.rendered import PAGE_LOOKS, write_run_page
+    from reports._counted import PAGE_AGGREGATES
+    from reports.document.rendered import write_run_page
 
     command_line = given(options)
     file = configs.read(config) if config is not None else None
@@ -113,7 +114,7 @@ def command(
     with _terminal.display(metrics_port, quiet=quiet, terminal_only=False) as display:
         result = execute(
             spec, out=out, report=report, display=display, repeats=repeats, force=force, say=say,
-            looks=() if no_html else PAGE_LOOKS, command=shlex.join(["bench", *words]),
+            aggregates=() if no_html else PAGE_AGGREGATES, command=shlex.join(["bench", *words]),
             shared=None if probed is None else Path(probed),
         )  # fmt: skip
     _terminal.show(form, result.run)

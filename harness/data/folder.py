@@ -73,7 +73,7 @@ class Whole:
     steps: tuple[Part, ...] | None
 
 
-class Look(Protocol):
+class Aggregate(Protocol):
     """What is gathered of a run in one pass over a table: while it is simulated, else over what is stored."""
 
     table: ClassVar[Literal["requests", "steps"]]
@@ -85,7 +85,7 @@ class Look(Protocol):
         ...
 
 
-L = TypeVar("L", bound=Look)
+L = TypeVar("L", bound=Aggregate)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -94,8 +94,8 @@ class Run:
 
     Runs of clusters whose routers act have `actions`. Runs against a remote server have facts of each exchange
     (`http`) and its metrics (`server_metrics`). A large run may be thin (`harness.data.large`): then `whole` gives
-    what `requests` and `steps` leave out. `looks` has what was gathered of its tables, as a copy with the same tables
-    does. `memo` keeps what readers have computed of the run; a copy begins with none.
+    what `requests` and `steps` leave out. `aggregates` are of its tables; a copy with the same tables has the same.
+    `memo` keeps what readers have computed of the run; a copy begins with none.
     """
 
     path: Path
@@ -108,7 +108,7 @@ class Run:
     server_metrics: pa.Table | None = None
     actions: pa.Table | None = None
     whole: Whole | None = None
-    looks: dict[type[Look], Any] = field(default_factory=dict, repr=False)
+    aggregates: dict[type[Aggregate], Any] = field(default_factory=dict, repr=False)
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def pieces(self) -> Iterator[pa.Table]:
@@ -124,15 +124,15 @@ class Run:
         parts = None if self.whole is None else self.whole.steps
         return chain.from_iterable(part(columns) for part in parts or ())
 
-    def look(self, kind: type[L]) -> L:
-        """What a look of this kind has gathered of all requests, or of all steps."""
-        if kind not in self.looks:
+    def aggregate(self, kind: type[L]) -> L:
+        """What an aggregate of this kind has gathered of all requests, or of all steps."""
+        if kind not in self.aggregates:
             gathered = kind()
             for piece in self.pieces() if kind.table == "requests" else self.step_pieces(kind.columns):
                 gathered.add(piece)
-            self.looks[kind] = gathered
-        look: L = self.looks[kind]
-        return look
+            self.aggregates[kind] = gathered
+        aggregate: L = self.aggregates[kind]
+        return aggregate
 
     @property
     def measured(self) -> pa.Table:

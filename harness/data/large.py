@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.data import folder
-from harness.data.folder import Look, Run, RunFolder, Whole
+from harness.data.folder import Aggregate, Run, RunFolder, Whole
 from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import lists
 from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed, since
@@ -35,11 +35,11 @@ LARGE = 50_000
 
 
 class Passing:
-    """A large simulated run as its tables pass: its requests, thin, and what `looks` gather."""
+    """A large simulated run as its tables pass: its requests, thin, and what `aggregates` gather."""
 
-    def __init__(self, looks: Iterable[type[Look]]) -> None:
+    def __init__(self, aggregates: Iterable[type[Aggregate]]) -> None:
         self.rows = 0
-        self._looks = {kind: kind() for kind in looks}
+        self._aggregates = {kind: kind() for kind in aggregates}
         self._requests = [_empty(WITHOUT)]
 
     def add(self, name: str, table: pa.Table) -> None:
@@ -50,9 +50,9 @@ class Passing:
             if name == "requests":
                 self.rows += len(piece)
                 self._requests.append(compact(thinned(piece, WITHOUT)))
-            for look in self._looks.values():
-                if look.table == name:
-                    look.add(piece)
+            for aggregate in self._aggregates.values():
+                if aggregate.table == name:
+                    aggregate.add(piece)
 
     def run(self, ended: RunFolder, schedule: Schedule) -> Run:
         """The run, whose files are written."""
@@ -66,7 +66,7 @@ class Passing:
             complete=ended.info.state == "finished",
             actions=folder.table(ended.path, "actions", ACTIONS),
             whole=Whole(_groups(requests, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
-            looks={**self._looks},
+            aggregates={**self._aggregates},
         )
 
 
@@ -165,7 +165,7 @@ def measured(run: Run) -> Run:
         return run
     parts = () if run.whole is None else run.whole.requests
     trimmed = run.whole and replace(run.whole, requests=tuple(partial(_since, part, since_s) for part in parts))
-    return replace(run, requests=run.measured, whole=trimmed, looks={})
+    return replace(run, requests=run.measured, whole=trimmed, aggregates={})
 
 
 def _since(part: folder.Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:

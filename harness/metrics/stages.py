@@ -198,14 +198,14 @@ class PromptSteps:
         self.parts = [np.empty((3, 0))]
 
     def add(self, piece: pa.Table) -> None:
-        """Look at the next steps."""
+        """Aggregate at the next steps."""
         prefill_only = (piece["decode_seqs"].to_numpy() == 0) & (piece["prefill_tokens"].to_numpy() > 0)
         self.parts.append(np.stack([number(piece, name)[prefill_only] for name in ("replica", "start_s", "end_s")]))
 
 
 def prompts_alone(run: Run) -> dict[int, tuple[Floats, Floats]]:
     """Per replica the steps in which nothing decoded: (steps,) starts and ends in seconds, in order."""
-    replica, start_s, end_s = np.concatenate(run.look(PromptSteps).parts, axis=1)
+    replica, start_s, end_s = np.concatenate(run.aggregate(PromptSteps).parts, axis=1)
     order = np.lexsort((start_s, replica))
     names, begins = np.unique(replica[order], return_index=True)
     groups = zip(names, np.split(order, begins[1:]), strict=False)  # no names without such steps, but one empty split

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from harness import termination
 from harness.api import VERSION, ActionLog, Backend, Outcome, Remote, RequestRecord, Simulator
 from harness.data import files, large
-from harness.data.folder import Look, Run, RunFolder, check_free, new_folder
+from harness.data.folder import Aggregate, Run, RunFolder, check_free, new_folder
 from harness.data.host import busy, host, process_age_s, versions
 from harness.data.records import Recounts
 from harness.data.run_json import RunInfo, Schedule, Summary
@@ -88,13 +88,12 @@ def execute(
     say: Callable[[str], None] = lambda _: None,
     watch: Watcher | None = None,
     shared: Path | None = None,
-    looks: Sequence[type[Look]] = (),
+    aggregates: Sequence[type[Aggregate]] = (),
 ) -> Result:
     """Execute a run and conclude it. `say` gets notes for the user, one line each. Under the wall clock `watch` gets
     the finished requests; once it returns True nothing more is sent, and the run counts as interrupted. `shared` is a
     file by which the runs of one command ask a remote server once what it can do. `report` writes the page of the
-    concluded run, for which `looks` are gathered while a large one is simulated; it never raises, and passes errors to
-    `say`.
+    concluded run; it never raises, and passes errors to `say`. Of a large simulated run it finds the `aggregates` made.
 
     Without `out` the run gets a new folder; with it, an earlier run there is only replaced with `force`. Raises
     UsageError, before anything is written, for whatever is wrong with the spec; BackendError when the backend
@@ -123,7 +122,7 @@ def execute(
         _check_room(planned, path)
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
     if planned.virtual and len(planned.schedule) >= large.LARGE:
-        start.passing = large.Passing([Laws, Pooled, PromptSteps, *looks])
+        start.passing = large.Passing([Laws, Pooled, PromptSteps, *aggregates])
     if not planned.virtual:  # a simulation is too fast to be stopped, and its rows are written elsewhere then
         live.room = start.shortage
     try:

@@ -86,7 +86,7 @@ def _seen(run: Run) -> Seen:
     """Its requests, and what was gathered of a large run."""
     if run.whole is None:
         return Seen(run.requests)
-    return Seen(run.requests, run.pieces, run.look(Pooled).counted)
+    return Seen(run.requests, run.pieces, run.aggregate(Pooled).counted)
 
 
 def _tables(measured: Run, run: Run) -> RunTables:
@@ -166,7 +166,7 @@ def _judged(
         as_requested=run.http is None,
         cut=run.info.warmup,
         met=met,
-        laws=run.look(Laws),
+        laws=run.aggregate(Laws),
     )
     failed = failures(run.requests, overloaded=judged.queue_grew, at_most=spec.get("max-failed"))
     error = None if outcome is None else outcome.error

@@ -62,7 +62,7 @@ class Laws:
         self._broken: list[list[npt.NDArray[np.int64]]] = [[] for _ in _LAWS]
 
     def add(self, piece: pa.Table) -> None:
-        """Look at the next requests."""
+        """Aggregate at the next requests."""
         for law, rows in zip(_LAWS, self._broken, strict=True):
             bad = np.flatnonzero(law.breaks(piece))
             if len(bad):
@@ -321,7 +321,7 @@ def _found(run: Run) -> list[RunWarning]:
         interrupted=not run.complete or ended not in (None, "finished"),
         window_s=window_s if isinstance(window_s, int | float) else None,
         as_requested=run.http is None,
-        laws=run.look(Laws),
+        laws=run.aggregate(Laws),
     )
     if schedule is not None:
         flaws += _not_as_scheduled(run.requests, schedule)
