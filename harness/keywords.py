@@ -58,6 +58,7 @@ class Options(TypedDict, total=False):
     extra_body: Text
     senders: Text
     calibrate: Number
+    priority: Text
     slo: Text
     warmup: Text
     scenario: Text

@@ -189,6 +189,10 @@ class RunSpec:
         ENDPOINT, "TIME", check.calibration_s,
         "openai: time spent measuring this client before and after the run, or off. Default: 2s.",
     )
+    priority: str | None = option(
+        ENDPOINT, "WHAT", check.priority,
+        "openai: raised has senders run before other processes where the system allows it (default), off does not.",
+    )
     slo: str | None = option(
         OBJECTIVES, "BOUNDS", check.text, "Latency objectives, such as ttft=0.25,tpot=100ms. Default: the preset's.",
         commas=True,

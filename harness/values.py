@@ -142,6 +142,13 @@ def history(value: object, name: str) -> str:
     return str(value)
 
 
+def priority(value: object, name: str) -> str:
+    """That of the processes that send: 'raised' or 'off'."""
+    if value not in ("raised", "off"):
+        raise UsageError(f"{name} must be raised or off, got '{value}'.")
+    return str(value)
+
+
 def warmup(value: object, name: str) -> str:
     """A warm-up cut: 'none', 'mser5', a time ('30s') or a number of requests ('200')."""
     rule = str(value).strip().lower()

@@ -165,6 +165,7 @@ class Sender(Part, frozen=True, kw_only=True):
     clock_error_s: _Optional = UNSET
     sent: _Optional = UNSET
     loop: Text | UnsetType = UNSET
+    priority: Text | UnsetType = UNSET
     cpu_s: _Optional = UNSET
     cpu_share: _Optional = UNSET
     cpu_share_max: _Optional = UNSET

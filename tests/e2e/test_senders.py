@@ -23,7 +23,7 @@ from harness.registry import make
 from harness.runner.live import Live
 from harness.runner.remote.coordinator import Senders, _Child
 from harness.runner.remote.hosts import Line
-from harness.runner.remote.process import yielding
+from harness.runner.remote.process import raise_priority, yielding
 from harness.runner.remote.sender import Arrived, Progress
 from harness.runner.run import Result, execute
 
@@ -41,12 +41,12 @@ def run(url: str, out: Path, say: Callable[[str], None] = lambda _: None, **opti
     return execute(RunSpec(backend=f"openai:url={url}", calibrate=0.0, **given), out=out, say=say)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("senders", ["1", "3"])
-def test_every_request_ends_in_one_record(url, tmp_path, senders, monkeypatch):
+@pytest.mark.parametrize(("senders", "priority"), [("1", None), ("3", "off")])
+def test_every_request_ends_in_one_record(url, tmp_path, senders, priority, monkeypatch):
     """A request would be lost, or counted twice, between the processes; or a busy machine be taken for the server."""
     monkeypatch.setattr(os, "getloadavg", lambda: (999.0, 999.0, 999.0))
     lines: list[str] = []
-    result = run(url, tmp_path / "run", lines.append, senders=senders)
+    result = run(url, tmp_path / "run", lines.append, senders=senders, priority=priority)
     table = result.run.requests
 
     assert ("finished", 60) == (result.outcome.ended, result.outcome.sent)
@@ -54,6 +54,31 @@ def test_every_request_ends_in_one_record(url, tmp_path, senders, monkeypatch):
     assert {"ok"} == set(table["status"].to_pylist())
     assert (int(senders), "batch") == (result.run.info.client.senders, result.run.info.client.scheduling)
     assert 1 == sum(line.startswith("warning: load 999.0 on") for line in lines)
+    obtained = {str(sender.priority).split()[0] for sender in result.run.info.client.per_sender}
+    assert obtained <= ({"ordinary"} if priority == "off" else {"real", "niceness", "ordinary"})
+
+
+def test_a_sender_takes_the_priority_that_its_system_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run without privileges would fail, or be reported with what it has not."""
+    nicenesses: list[int] = []
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    def limited(_which: int, _who: int, niceness: int) -> None:
+        nicenesses.append(niceness)
+        if niceness < lowest:
+            raise PermissionError
+
+    monkeypatch.setattr(os, "sched_setscheduler", refuse)
+    monkeypatch.setattr(os, "setpriority", limited)
+    lowest = -5
+
+    assert ("niceness -5", -5) == (raise_priority(), nicenesses[-1])
+    lowest = 20
+    assert "ordinary" == raise_priority()
+    monkeypatch.setattr(os, "sched_setscheduler", lambda *_: None)
+    assert "real time" == raise_priority()
 
 
 @pytest.mark.nightly

@@ -25,7 +25,7 @@ from harness.options import NO_SETTINGS
 from harness.stats.seeds import LEAST_SEEDS, spread
 from harness.validity.remote import undecided
 
-ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "senders", "scale", *NO_SETTINGS)
+ASIDE = ("seed", "requests", "duration", "goal", "drain", "warmup", "senders", "priority", "scale", *NO_SETTINGS)
 """Options that may differ without making another system or another rate of it."""
 OWN_SLO = "SLO requested"
 """The SLO as an axis: these runs are not the same ones scored again."""

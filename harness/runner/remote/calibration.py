@@ -93,7 +93,9 @@ class Errors:
     lateness: np.ndarray
 
 
-async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: float) -> dict[str, Any]:
+async def measure(
+    remote: Remote, schedule: Schedule, senders: int, seconds: float, *, raised: bool = True
+) -> dict[str, Any]:
     """The floor of so many senders under the load that a schedule plans, measured for `seconds`.
 
     Raises BackendError when the client cannot be aimed at the null server, or gets nothing from it.
@@ -103,7 +105,7 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
     load = Load.planned(schedule.table).seen_in(seconds)
     with remote.null_server(load.ttft_s, load.itl_s) as server:
         fill_s = max(FILL_S, load.streams / FILL_RPS)
-        records, epoch_s = await _sent(server.client, drawn(load, seconds, fill_s), senders)
+        records, epoch_s = await _sent(server.client, drawn(load, seconds, fill_s), senders, raised)
         served, late_p99_s = await asyncio.to_thread(server.served)
     measured = errors(records, served, epoch_s, (fill_s, fill_s + seconds))
     if not len(measured.ttft):
@@ -120,7 +122,9 @@ async def measure(remote: Remote, schedule: Schedule, senders: int, seconds: flo
     }
 
 
-async def measure_hosts(remote: Remote, schedule: bytes, places: Sequence[str], seconds: float) -> dict[str, Any]:
+async def measure_hosts(
+    remote: Remote, schedule: bytes, places: Sequence[str], seconds: float, *, raised: bool = True
+) -> dict[str, Any]:
     """The floor of senders on other machines: each measures its own, all at once; the larger errors count.
 
     Raises BackendError where one of them cannot.
@@ -131,7 +135,7 @@ async def measure_hosts(remote: Remote, schedule: bytes, places: Sequence[str], 
         line = await start(places[index])
         try:
             await greet(line, name)
-            line.send(Calibrate(remote, schedule, index, len(places), seconds))
+            line.send(Calibrate(remote, schedule, index, len(places), seconds, raised))
             answer = await asyncio.wait_for(line.receive(Measured), READY_S + 2 * seconds)
         except (asyncio.IncompleteReadError, ConnectionError, TimeoutError):
             raise BackendError(f"{name} {await ending(line)}") from None
@@ -155,7 +159,7 @@ async def serve(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> No
     try:
         with stored(job.schedule) as path:
             shard = share(Schedule.load(path), job.index, job.count)
-        answer = Measured(await measure(job.backend, shard, 1, job.seconds))
+        answer = Measured(await measure(job.backend, shard, 1, job.seconds, raised=job.raised))
     except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run
         answer = Measured({}, f"{type(error).__name__}: {error}")
     outbox.send(answer)
@@ -270,7 +274,7 @@ class Words:
         return "and " * request.prompt_tokens
 
 
-async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[RequestRecord], float]:
+async def _sent(remote: Remote, schedule: Schedule, count: int, raised: bool) -> tuple[list[RequestRecord], float]:
     """The records of a schedule sent by so many senders, and the start in seconds of the host's monotonic clock."""
     collected = Records()
     with tempfile.TemporaryDirectory(prefix="bench-floor-") as folder:
@@ -278,7 +282,9 @@ async def _sent(remote: Remote, schedule: Schedule, count: int) -> tuple[list[Re
         schedule.save(path)
         try:
             await remote.open(Words())
-            senders = Senders(remote, path, count, None, DRAIN_S, collected, collected, begun=collected.start)
+            senders = Senders(
+                remote, path, count, None, DRAIN_S, collected, collected, begun=collected.start, raised=raised
+            )
             try:
                 await senders.open()
                 outcome = await senders.run()

@@ -73,6 +73,8 @@ class Senders:
     hosts: Sequence[str] = ()
     max_in_flight: int | None = None
     """Of all requests together; one sender keeps it."""
+    raised: bool = True
+    """Whether they send at raised priority."""
     facts: list[dict[str, Any]] = field(default_factory=list, init=False)
     """What each sender reported of itself at the end, and what is known of its host."""
     _children: list[_Child] = field(default_factory=list, init=False)
@@ -95,7 +97,7 @@ class Senders:
             schedule = os.fspath(self.path) if child.where is None else self.path.read_bytes()
             child.line.send(
                 sender.Job(self.backend, schedule, child.index, self.count, self.duration_s, self.drain_s,
-                           self.max_in_flight)
+                           self.max_in_flight, self.raised)
             )  # fmt: skip
         await self._all_ready()
         self._send(sender.Connect())

@@ -104,7 +104,7 @@ class RemoteRun:
         path = folder.path / "schedule.parquet"
         senders = Senders(
             self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow,
-            hosts=hosts(spec.senders), max_in_flight=spec.max_in_flight,
+            hosts=hosts(spec.senders), max_in_flight=spec.max_in_flight, raised=self._raised,
         )  # fmt: skip
         policy = None
         self.live.waits_for = f"{self._count()} sender{'s' if self._count() > 1 else ''} to build requests and connect"
@@ -137,6 +137,10 @@ class RemoteRun:
         remedy = "limit the lengths (--lengths)" if self.plan.spec.trace is None else "leave them out (--where)"
         return [f"warning: {what} and will be refused; {remedy}"]
 
+    @property
+    def _raised(self) -> bool:
+        return self.plan.spec.priority != "off"
+
     def _count(self) -> int:
         if self.plan.spec.max_in_flight is not None:
             return 1
@@ -157,9 +161,9 @@ class RemoteRun:
         schedule = folder.path / "schedule.parquet"
         try:
             client_floor = await (
-                calibration.measure_hosts(self.backend, schedule.read_bytes(), places, seconds)
+                calibration.measure_hosts(self.backend, schedule.read_bytes(), places, seconds, raised=self._raised)
                 if (places := hosts(self.plan.spec.senders))
-                else calibration.measure(self.backend, self.plan.schedule, self._count(), seconds)
+                else calibration.measure(self.backend, self.plan.schedule, self._count(), seconds, raised=self._raised)
             )
         except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run
             folder.update(floor=None, floor_why=f"{type(error).__name__}: {error}")

@@ -20,7 +20,7 @@ from harness.data.dependencies import Releases, record_of
 from harness.data.schedule import Schedule
 from harness.errors import BenchError, Crashed, UsageError
 from harness.ipc import MOST_BYTES, DataReader, Outbox, data_frame, receive, where
-from harness.runner.remote.process import SenderWatch
+from harness.runner.remote.process import SenderWatch, raise_priority
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
 from harness.runner.transport import DeferredTransport
 from harness.runner.virtual import quiet_process
@@ -51,6 +51,8 @@ class Job:
     duration_s: float | None
     drain_s: float
     max_in_flight: int | None = None
+    raised: bool = True
+    """Whether it sends at raised priority, as far as its system allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,7 @@ class Calibrate:
     index: int
     count: int
     seconds: float
+    raised: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +270,7 @@ def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progre
 async def _run(
     job: Job, go: Go, driver: WallDriver, progress: Progress, reader: asyncio.StreamReader, outbox: Outbox
 ) -> None:
+    priority = raise_priority() if job.raised else "ordinary"
     watch = SenderWatch()
     others = [asyncio.ensure_future(watch.run()), asyncio.ensure_future(_report(progress, outbox))]
     over = asyncio.Event()
@@ -278,7 +282,12 @@ async def _run(
             seen = watch.facts()  # before the collector is let loose again
         loop = type(asyncio.get_running_loop()).__name__
         outbox.send(progress)
-        outbox.send(Done(outcome, {"sent": outcome.sent, "loop": loop, **seen, **job.backend.sender_facts()}))
+        outbox.send(
+            Done(
+                outcome,
+                {"sent": outcome.sent, "loop": loop, "priority": priority, **seen, **job.backend.sender_facts()},
+            )
+        )
     except Exception as error:  # noqa: BLE001  # the coordinator must be informed of any bug
         outbox.send(Done(None, {}, where(error), format_exc()))
     finally:
