@@ -12,12 +12,13 @@ import select
 import socket
 import struct
 import sys
+import tempfile
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 
@@ -30,6 +31,8 @@ _LENGTH = struct.Struct("<I")
 CHUNK = 1 << 16
 MOST_BYTES = 64 << 20
 """Of a message from another machine."""
+MEMORY_BYTES, REFILL_BYTES = 8 << 20, 1 << 20
+"""What waits in memory for a reader that is behind, and what is taken at once from the file that holds the rest."""
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -158,6 +161,8 @@ class Inbox:
 class Outbox:
     """Messages that leave over a socket or pipe, which becomes non-blocking, as it takes them; `send` never waits.
 
+    What has no room in memory waits in a file: a reader that is behind costs its writer none.
+
     Note: asyncio's own write buffer moves all its bytes whenever some of them leave, which a backlog makes slow.
     """
 
@@ -167,6 +172,9 @@ class Outbox:
         self._encode = encode
         self._loop = loop
         self._waiting: deque[memoryview] = deque()
+        self._memory_bytes = 0  # of those that wait
+        self._file: IO[bytes] | None = None  # of what comes behind them
+        self._read_bytes = self._stored_bytes = 0  # of the file, which is empty where both are 0
         self._left_bytes = 0  # that have left so far
         self._empty = asyncio.Event()
         self._empty.set()
@@ -179,13 +187,44 @@ class Outbox:
         data = self._encode(message)
         if most_bytes is not None and len(data) > most_bytes:
             return False
-        self._waiting.append(memoryview(data))
-        if len(self._waiting) == 1:
+        idle = not self._waiting
+        if not self._store(data):
+            self._waiting.append(memoryview(data))
+            self._memory_bytes += len(data)
+        if idle:
             self._write()
             if self._waiting:
                 self._empty.clear()
                 self._loop.add_writer(self._fd, self._write_rest)
         return True
+
+    def _store(self, data: bytes) -> bool:
+        """Put a message into the file where others wait there or memory has no room; False where it is not there."""
+        if not self._stored_bytes and (not self._waiting or self._memory_bytes + len(data) <= MEMORY_BYTES):
+            return False
+        try:
+            self._file = self._file or tempfile.TemporaryFile(prefix="bench-")  # noqa: SIM115  # as long as this
+            whole = os.pwrite(self._file.fileno(), data, self._stored_bytes) == len(data)
+        except OSError:
+            whole = False
+        if whole:
+            self._stored_bytes += len(data)
+        elif self._file is not None:  # the disk is full: memory holds all of it from now on
+            self._refill(self._stored_bytes)
+        return whole
+
+    def _refill(self, most_bytes: int) -> None:
+        """Take the next bytes of the file, which is empty when all of it is taken."""
+        assert self._file is not None
+        size_bytes = min(most_bytes, self._stored_bytes - self._read_bytes)
+        if size_bytes:
+            self._waiting.append(memoryview(os.pread(self._file.fileno(), size_bytes, self._read_bytes)))
+        self._memory_bytes += size_bytes
+        self._read_bytes += size_bytes
+        if self._read_bytes == self._stored_bytes:
+            self._read_bytes = self._stored_bytes = 0
+            self._file.close()
+            self._file = None
 
     async def flush(self, patience_s: float) -> None:
         """Until everything has left, or the other side is gone, or has taken nothing for `patience_s`."""
@@ -213,6 +252,9 @@ class Outbox:
             self._waiting.clear()
             return
         self._left_bytes += sent
+        self._memory_bytes -= sent
         rest = self._waiting.popleft()[sent:]
         if rest:
             self._waiting.appendleft(rest)
+        elif not self._waiting and self._stored_bytes:
+            self._refill(REFILL_BYTES)
