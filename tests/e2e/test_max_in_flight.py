@@ -124,7 +124,7 @@ def test_both_clocks_hold_and_send_the_same_requests_at_the_same_times(
     simulated = list(Capped(Known(), most).simulate(iter(requests), follow_ups))  # type: ignore[arg-type]  # what it needs
     kept, loop = Kept(), Instant()
     monkeypatch.setattr("harness.runner.wall.alarm", Timer)
-    monkeypatch.setattr("harness.runner.wall.time", SimpleNamespace(monotonic=loop.time))
+    monkeypatch.setattr("harness.runner.wall.time", SimpleNamespace(monotonic=loop.time, thread_time=loop.time))
     driver = WallDriver(Known(), iter(requests), follow_ups, kept, Live(total=40), 9.0, most)  # type: ignore[arg-type]
     outcome = loop.run_until_complete(driver.run())
     loop.close()
