@@ -17,7 +17,7 @@ from backends.serving.cluster import Member
 from backends.serving.decodes import Decodes
 from backends.serving.speculation import Drafts
 from harness.api import PartsOfSteps, StepLoads, StepParts
-from harness.data.records import STEPS
+from harness.data.records import STEPS, nulls
 
 SPREAD: Final = 4096  # entries that are leaps at one time; older ones are rows of a table
 ENTRY: Final = Struct("=9qd")  # its steps, the columns of whole numbers, its pieces of prompts, its start
@@ -116,7 +116,7 @@ class StepLog:
         arrays = [
             pa.array(columns[f.name].astype(f.type.to_pandas_dtype(), copy=False), from_pandas=f.nullable)
             if f.name in columns
-            else pa.nulls(len(row), f.type)
+            else nulls(len(row), f.type)
             for f in STEPS
         ]
         self._tables.append(pa.Table.from_arrays(arrays, schema=STEPS))

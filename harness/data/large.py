@@ -30,6 +30,9 @@ PART = 2048
 WITHOUT = ("token_n",)
 """Columns that a thin run leaves out."""
 
+TOGETHER = 64
+"""Pieces of a thin run that are put together: 131,072 rows, of 150 bytes each."""
+
 LARGE = 50_000
 """Requests from which on a run is not held whole: with 200 tokens each, 80 MB of stamps."""
 
@@ -41,6 +44,7 @@ class Passing:
         self.rows = 0
         self._aggregates = {kind: kind() for kind in aggregates}
         self._requests = [_empty(WITHOUT)]
+        self._compacted: list[pa.Table] = []
 
     def add(self, name: str, table: pa.Table) -> None:
         """Take the next rows of the table of that name, in pieces as `parts` gives them, so that sums are the same."""
@@ -49,18 +53,26 @@ class Passing:
             piece = table[start : start + rows]
             if name == "requests":
                 self.rows += len(piece)
-                self._requests.append(compact(thinned(piece, WITHOUT)))
+                self._requests.append(thinned(piece, WITHOUT))
             for aggregate in self._aggregates.values():
                 if aggregate.table == name:
                     aggregate.add(piece)
+        if len(self._requests) >= TOGETHER:
+            self._put_together()
+
+    def _put_together(self) -> None:
+        """Put the last pieces together: large ones share the memory of columns without a value."""
+        self._compacted.append(compact(pa.concat_tables(self._requests)))
+        self._requests = []
 
     def run(self, ended: RunFolder, schedule: Schedule) -> Run:
         """The run, whose files are written."""
+        self._put_together()
         requests, steps = ended.path / "requests.parquet", ended.path / "steps.parquet"
         return Run(
             path=ended.path,
             info=ended.info,
-            requests=compact(pa.concat_tables(self._requests)),
+            requests=compact(pa.concat_tables(self._compacted)),
             steps=None,
             schedule=schedule.table,
             complete=ended.info.state == "finished",

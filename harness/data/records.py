@@ -9,6 +9,7 @@ Tokens that were counted after the run, put into the rows that were written whil
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
+from functools import cache
 from itertools import islice
 from operator import attrgetter
 from types import NoneType, UnionType
@@ -42,7 +43,7 @@ TABLE_ROWS = 4096
 
 INTS = pa.list_(pa.int64())
 
-SHARED = 1 << 14
+SHARED = 1 << 15
 """Rows of a chunk that stands for many in a column of one value."""
 
 _UNITS = {"_s": "s", "_tokens": "tokens", "_n": "tokens"}
@@ -143,7 +144,7 @@ def table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
         elif f.name == "token_n":
             arrays.append(_token_n(token_s, columns["token_n"]))
         else:
-            arrays.append(column(columns[f.name], f.type) if f.name in columns else pa.nulls(len(token_s), f.type))
+            arrays.append(column(columns[f.name], f.type) if f.name in columns else nulls(len(token_s), f.type))
     return pa.Table.from_arrays(arrays, schema=REQUESTS)
 
 
@@ -251,6 +252,25 @@ def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _default(rows: int, field: pa.Field) -> pa.Array:
+    return _shared_default(field)[:rows] if rows <= SHARED else _made_default(rows, field)
+
+
+@cache
+def _shared_default(field: pa.Field) -> pa.Array:
+    return _made_default(SHARED, field)
+
+
+@cache
+def _shared_nulls(kind: pa.DataType) -> pa.Array:
+    return pa.nulls(SHARED, kind)
+
+
+def nulls(rows: int, kind: pa.DataType) -> pa.Array:
+    """So many nulls; up to `SHARED` of them take no memory of their own."""
+    return _shared_nulls(kind)[:rows] if rows <= SHARED else pa.nulls(rows, kind)
+
+
+def _made_default(rows: int, field: pa.Field) -> pa.Array:
     if pa.types.is_list(field.type):
         return listed(np.zeros(rows, np.int64), [], field.type)
     if field.nullable:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
+import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
@@ -103,6 +104,7 @@ def execute(
     if path is not None:
         check_free(path, force=force)
     planned = plan(spec, repeats=repeats)
+    pa.default_memory_pool().release_unused()  # drawing takes more than the schedule does
     steady_state.check_leaves(spec.warmup, planned.schedule)
     # once for all runs of a command: the first of them makes the file that they share; a search says it itself
     first = watch is None and not (shared is not None and shared.exists())
