@@ -65,8 +65,6 @@ _IN_SYSTEM = re.compile(
 )
 FORMS = "theory"
 """The kind whose plug-ins are functions in the files of systems: closed forms."""
-OF_TRIALS = ("workloads.catalog", "backends.sim")
-"""Modules that every simulated trial needs, for processes that import them before the first trial."""
 SYSTEM = ("model", "hardware", "tp", "pp", "dp", "ep")
 """What a latency model and the system that it times must agree on."""
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",

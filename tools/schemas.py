@@ -14,7 +14,9 @@ FOLDER = Path(__file__).resolve().parents[1] / "build" / "schemas"
 FILES: dict[str, type[msgspec.Struct]] = {
     "run.json": RunInfo,
     ACCEPTED: Accepted,
-    **{f"{kind}.json": of for kind, of in answers.TYPES.items() if kind != "policy"},  # it is of the type of theory
+    **{
+        f"{kind}.json": answers.type_of(kind) for kind in answers.MODULES if kind != "policy"
+    },  # it is of the type of theory
 }
 
 

@@ -30,7 +30,6 @@ from workloads._presets import Class, Preset
 from workloads.arrivals._exact import Conditional, expected
 from workloads.arrivals.closed import Closed
 from workloads.blend import Blend
-from workloads.clients import Clients
 from workloads.mixed import Mixed, Sessions
 from workloads.prefixes import MOST_GROUPS, Prefixes
 from workloads.sessions.builtin import Fixed, Single
@@ -277,6 +276,8 @@ def settles_s(arrivals: Arrivals) -> float:
 
 def clients(spec: Spec, content: Content, rate_rps: float | None) -> Loaded:
     """The clients of a ServeGen pool, `servegen:FOLDER`: times and lengths drawn together, client by client."""
+    from workloads.clients import Clients  # with the readers of such pools
+
     pool = build(Clients, spec) if rate_rps is None else build(Clients, spec, rate_rps=rate_rps)
     if rate_rps is not None and not math.isclose(pool.mean_rate_rps, rate_rps):
         raise UsageError(f"--rate {rate_rps:g} and '{spec}' give two rates; leave one of them out.")

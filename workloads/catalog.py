@@ -4,7 +4,7 @@ from harness import registry
 from harness.api import Content, Loaded
 from harness.errors import UsageError, no_such
 from harness.spec import parse
-from workloads import _build, _explain, _presets
+from workloads import _build, _presets
 from workloads.content.recorded import Recorded
 
 __all__ = ["Loaded", "explain", "load", "preset_text", "presets"]
@@ -68,6 +68,8 @@ def load(
 
 def explain(name: str) -> str:
     """A readable text about a workload: what it is, classes, lengths, sessions, arrivals, SLO, where it is from."""
+    from workloads import _explain
+
     loaded = load(name)
     _, preset = _preset(name)
     return _explain.text(loaded, preset)

@@ -27,7 +27,7 @@ PICTURES = ("svg", "pdf", "png")
 """Forms of one figure."""
 FILES = ("html", "parquet", "perfetto", *PICTURES)
 """Forms that are never printed."""
-_DATA = {*OURS, *(f"{kind}.json" for kind in answers.TYPES)}
+_DATA = {*OURS, *(f"{kind}.json" for kind in answers.MODULES)}
 _SHORT = {"md": "markdown", "txt": "text", "xml": "junit"}
 _ENDS = {"markdown": "md", "text": "txt", "junit": "xml", "perfetto": "perfetto.json",
          **{form: f"{form}.json" for form in ("vllm", "llm-d")}}  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from harness.experiments.answers import Answer
     from harness.experiments.capacity.capacity_json import CapacityAnswer
     from harness.experiments.place.place_json import PlaceAnswer
+    from harness.options import RunSpec
     from harness.runner.progress import Display
     from reports.document import Document
     from reports.document.rendered import Report
@@ -99,6 +100,14 @@ def display(
             host = f"[{address[0]}]" if ":" in address[0] else address[0]
             note(f"metrics at http://{host}:{port}/metrics")
         yield replace(terminal, exporter=exporter)
+
+
+def await_servers(specs: Iterable[RunSpec], wait_s: float | None, say: Callable[[str], None]) -> None:
+    """Wait until the servers of runs take requests, as --wait says. Raises UsageError for a backend that is none."""
+    if wait_s is not None:
+        from harness.runner.remote.run import await_servers  # with the client
+
+        await_servers(specs, wait_s, say)
 
 
 def stored_in(path: Path | None, *, quiet: bool) -> None:

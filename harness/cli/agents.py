@@ -109,7 +109,6 @@ def command(
     from harness.experiments import pool
     from harness.experiments.agents.execute import TIERS, WORKLOAD, run_search, set_up
     from harness.options import run_spec
-    from harness.runner.remote.run import await_servers
     from harness.runner.run import RUNS
     from harness.values import duration_s
 
@@ -138,7 +137,7 @@ def command(
         path = new_folder(Path(RUNS) / f"agents-{setup.first.loaded.name}")
     _terminal.stored_in(path, quiet=quiet)
     tell = _terminal.nothing if quiet else _terminal.note
-    await_servers([spec], wait, tell)
+    _terminal.await_servers([spec], wait, tell)
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.virtual) as display:
         info = run_search(setup, path, workers=workers, pool_name=pool_name, tell=tell, display=display)
     return _terminal.conclude(form, info, path, no_html=no_html, quiet=quiet)

@@ -115,10 +115,7 @@ def command(
     tell = _terminal.nothing if quiet else _terminal.note
     if setup.over_horizon and spec.requests is not None:
         tell(f"warning: requests in '{config}' are those of a run; --max-requests limits this search")
-    if wait is not None:
-        from harness.runner.remote.run import await_servers  # heavy
-
-        await_servers([setup.spec], wait, tell)
+    _terminal.await_servers([setup.spec], wait, tell)
     with _terminal.display(metrics_port, quiet=quiet, virtual=setup.planned.virtual) as display:
         info = run_search(setup, store, workers=workers, pool_name=pool_name, tell=tell, display=display)
     return _terminal.conclude(form, info, store.path, no_html=no_html, quiet=quiet)

@@ -84,7 +84,6 @@ def _answer(
     from harness.experiments.fit.forms import System
     from harness.experiments.fit.probe import Probe
     from harness.options import RunSpec
-    from harness.runner.remote.run import await_servers
     from harness.spec import parse
 
     query = FitOptions(latency, System(model, hardware, tp), _fixed(fix), seed)
@@ -98,7 +97,7 @@ def _answer(
     _refuse_what_would_be_ignored(sources[0], latency)
     if url is not None:
         server = values.backend(url, "--url")
-        await_servers([RunSpec(backend=server)], wait, _terminal.note)
+        _terminal.await_servers([RunSpec(backend=server)], wait, _terminal.note)
         return from_endpoint(server, Probe(users, most_tokens), query, path, _terminal.note)
     if requests:
         if parse(backend).name != "sim":

@@ -105,10 +105,7 @@ def command(
     if file is not None and not any(option in command_line.values for option in SCHEDULE):
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
-    if wait is not None:
-        from harness.runner.remote.run import await_servers  # heavy
-
-        await_servers([spec], wait, say)
+    _terminal.await_servers([spec], wait, say)
     report = None if no_html else write_run_page
     words = [word for word in sys.argv[1:] if not word.startswith("--probed=")]  # the file is of one command alone
     with _terminal.display(metrics_port, quiet=quiet, terminal_only=False) as display:

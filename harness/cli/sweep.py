@@ -99,10 +99,7 @@ def command(
     sweep = plan_sweep(given(options), file, swept, seeds=seeds, goals=goal)
     pool.check(pool_name, virtual=sweep.virtual)
     say = _terminal.nothing if quiet else _terminal.note
-    if wait is not None:
-        from harness.runner.remote.run import await_servers  # heavy
-
-        await_servers([task.spec for task in sweep.tasks], wait, say)
+    _terminal.await_servers([task.spec for task in sweep.tasks], wait, say)
     folder = new_folder(sweep.home) if out is None else Path(out)
     with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
         info = run_sweep(

@@ -1,50 +1,47 @@
 """The answers of commands: JSON files with their kind, each a type of its own; `reports.answers` reports them."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from harness import untrusted
 from harness.data import codec
 from harness.data.codec import Damaged, Document
 from harness.errors import UsageError
-from harness.experiments.agents.agents_json import AgentsAnswer
-from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
-from harness.experiments.fit.fit_json import FitAnswer
-from harness.experiments.place.place_json import PlaceAnswer
-from harness.experiments.reproduce import ReproduceAnswer
-from harness.experiments.rescore.slo_json import SloAnswer
-from harness.experiments.sweep.sweep_json import SweepAnswer
-from harness.experiments.theory import TheoryAnswer
-from harness.experiments.validate.answer import ValidateAnswer
+
+if TYPE_CHECKING:
+    from harness.experiments.agents.agents_json import AgentsAnswer
+    from harness.experiments.capacity.capacity_json import CapacityAnswer
+    from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
+    from harness.experiments.fit.fit_json import FitAnswer
+    from harness.experiments.place.place_json import PlaceAnswer
+    from harness.experiments.reproduce import ReproduceAnswer
+    from harness.experiments.rescore.slo_json import SloAnswer
+    from harness.experiments.sweep.sweep_json import SweepAnswer
+    from harness.experiments.theory import TheoryAnswer
+    from harness.experiments.validate.answer import ValidateAnswer
 
 Answer: TypeAlias = (
-    SweepAnswer
-    | CapacityAnswer
-    | AgentsAnswer
-    | PlaceAnswer
-    | CompareAnswer
-    | TrendAnswer
-    | FitAnswer
-    | ValidateAnswer
-    | TheoryAnswer
-    | SloAnswer
-    | ReproduceAnswer
+    "SweepAnswer | CapacityAnswer | AgentsAnswer | PlaceAnswer | CompareAnswer | TrendAnswer | FitAnswer | "
+    "ValidateAnswer | TheoryAnswer | SloAnswer | ReproduceAnswer"
 )
-TYPES: dict[str, type[Document]] = {
-    "sweep": SweepAnswer,
-    "capacity": CapacityAnswer,
-    "agents": AgentsAnswer,
-    "place": PlaceAnswer,
-    "compare": CompareAnswer,
-    "trend": TrendAnswer,
-    "fit": FitAnswer,
-    "validate": ValidateAnswer,
-    "theory": TheoryAnswer,
-    "slo": SloAnswer,
-    "reproduce": ReproduceAnswer,
+MODULES = {
+    "sweep": "sweep.sweep_json",
+    "capacity": "capacity.capacity_json",
+    "agents": "agents.agents_json",
+    "place": "place.place_json",
+    "compare": "compare.compare_json",
+    "trend": "compare.compare_json",
+    "fit": "fit.fit_json",
+    "validate": "validate.answer",
+    "theory": "theory",
+    "slo": "rescore.slo_json",
+    "reproduce": "reproduce",
 }
+"""Where the type of a kind of answers is, below this package."""
 SCHEMA = 1
 FORMS = ("text", "markdown", "csv", "json")
 """The formats of an answer; csv where its kind is a table."""
@@ -59,7 +56,7 @@ def of(path: str | Path) -> Answer | None:
     that cannot be read, or that a newer bench wrote.
     """
     source = Path(path)
-    files = [source / f"{kind}.json" for kind in TYPES] if source.is_dir() else [source]
+    files = [source / f"{kind}.json" for kind in MODULES] if source.is_dir() else [source]
     file = next((f for f in files if f.is_file() and f.suffix == ".json"), None)
     if file is None:
         return None
@@ -69,7 +66,7 @@ def of(path: str | Path) -> Answer | None:
         if source.is_dir():
             raise UsageError(f"'{file}' cannot be read ({error}).") from None
         return None
-    if not isinstance(read, dict) or read.get("kind") not in TYPES:
+    if not isinstance(read, dict) or read.get("kind") not in MODULES:
         return None
     if not isinstance(read.get("schema"), int) or read["schema"] > SCHEMA:
         raise UsageError(
@@ -85,9 +82,16 @@ def of(path: str | Path) -> Answer | None:
         raise damaged(read, path, error) from None
 
 
+def type_of(kind: str) -> type[Document]:
+    """The type of the answers of a kind, such as CapacityAnswer; it is loaded where one is read."""
+    return cast(
+        "type[Document]", getattr(import_module(f"{__package__}.{MODULES[kind]}"), f"{kind.capitalize()}Answer")
+    )
+
+
 def decode(read: Answer | Mapping[str, Any]) -> Answer:
     """The answer, of its JSON object. Raises Damaged, with the place of the first value of another kind."""
-    return cast("Answer", read if isinstance(read, Document) else codec.decode(TYPES[read["kind"]], read))
+    return cast("Answer", read if isinstance(read, Document) else codec.decode(type_of(read["kind"]), read))
 
 
 def kind_of(answer: Answer | Mapping[str, Any]) -> str:

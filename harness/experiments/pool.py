@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerContext
 from typing import Any, Protocol, TypeVar
 
-from harness import registry, termination
+from harness import termination
 from harness.errors import BackendError, Crashed, UsageError, no_such
 
 Item = TypeVar("Item")
@@ -233,9 +233,10 @@ def cores() -> int:
 
 
 def forks() -> ForkServerContext:
-    """What makes processes that have imported what a trial needs; start them `without_main`."""
+    """What makes processes with the imports of this one, which planned the trials; start them `without_main`."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.experiments.trial", "harness.metrics.objective", *registry.OF_TRIALS])
+    ours = ("harness.", "workloads.", "backends.")
+    context.set_forkserver_preload([name for name in sys.modules if name.startswith(ours) and ".cli" not in name])
     with without_main():
         _start_server()
     return context

@@ -273,23 +273,16 @@ def falling(values: Sequence[float], sizes: Sequence[float]) -> list[float]:
 def monotone(values: Sequence[float], weights: Sequence[float]) -> list[float]:
     """The values made to rise, or to stay: neighbours that fall get their weighted mean.
 
-    Note: scipy's isotonic_regression gives the same, to the last bit, and takes longer to load than a short run.
+    Note: scipy's isotonic_regression gives the same, and takes longer to load than a short run.
     """
-    before: list[tuple[float, float, int]] = []  # mean, weight and number of values of each block
-    after = [(value, weight, 1) for value, weight in zip(values[::-1], weights[::-1], strict=True)]
-    while after:
-        mean, weight, count = after.pop()
-        if before and before[-1][0] >= mean:
-            block: tuple[float, float, int] | None = before.pop()
-            total, follows = weight * mean, True
-            while block is not None:
-                total, weight, count = total + block[1] * block[0], weight + block[1], count + block[2]
-                mean = total / weight
-                follows = follows and bool(after) and after[-1][0] <= mean  # first all that follow, as in scipy
-                pools = follows or (bool(before) and before[-1][0] >= mean)
-                block = (after if follows else before).pop() if pools else None
-        before.append((mean, weight, count))
-    return [mean for mean, _, count in before for _ in range(count)]
+    blocks: list[tuple[float, float, int]] = []  # mean, weight and number of values of each; the means rise
+    for value, weight in zip(values, weights, strict=True):
+        mean, total, count = value, weight, 1
+        while blocks and blocks[-1][0] >= mean:
+            before, size, number = blocks.pop()
+            mean, total, count = (size * before + total * mean) / (size + total), size + total, number + count
+        blocks.append((mean, total, count))
+    return [mean for mean, _, count in blocks for _ in range(count)]
 
 
 @dataclass(frozen=True, slots=True)

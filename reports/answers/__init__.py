@@ -15,11 +15,9 @@ from typing import Any, TypeAlias
 
 from harness.data.folder import Run
 from harness.experiments import answers
-from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.sweep.sweep_json import SweepAnswer
 from reports.document import Document
 
-Readable: TypeAlias = answers.Answer | Mapping[str, Any]
+Readable: TypeAlias = "answers.Answer | Mapping[str, Any]"
 """An answer, or its JSON object."""
 
 
@@ -59,6 +57,8 @@ def together(found: Sequence[tuple[Readable, Path]], runs: Iterable[Run], home: 
 
     Links to the runs are relative to `home`, the folder in which the page will stand.
     """
+    from harness.experiments.capacity.capacity_json import CapacityAnswer
+    from harness.experiments.sweep.sweep_json import SweepAnswer
     from reports.answers import _together
 
     typed = [(answers.decode(info), path) for info, path in found]

@@ -19,6 +19,7 @@ from harness import registry
 from harness.api import Omits
 from harness.data import codec, files
 from harness.errors import BenchError, UsageError
+from harness.experiments import answers
 from reports._format import clean
 
 if TYPE_CHECKING:
@@ -64,8 +65,6 @@ def render(result: Run | Answer | Report, form: str, *, color: bool = False, blo
         if isinstance(result, Report):
             return json.dumps(result.facts, indent=2, default=str) + "\n"
         return json.dumps(codec.encode(result), indent=2, allow_nan=False) + "\n"
-    from harness.experiments import answers
-
     if form not in answers.FORMS:
         kind = "report" if isinstance(result, Report) else answers.command(result)
         raise UsageError(f"An answer of {kind} has no form '{form}'; take {', '.join(answers.FORMS)}.")
@@ -134,9 +133,7 @@ def picture(document: Document, form: str, figure: str, sections: Sequence[str])
 
 def run_path(run: Run, ending: str = "html") -> Path:
     """Return where the report of a run stands: in its folder, or beside the file that it was read from."""
-    from harness.experiments import imports
-
-    if imports.is_foreign(run):
+    if run.info.source:  # it was read from a file of another tool
         name = "-".join(re.findall(r"[^\s()]+", run.info.source.name or ""))  # of several in a file: "all.json-1-of-2"
         return run.path.with_name(f"{name}.report.{ending}")
     return run.path / f"report.{ending}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,18 +43,6 @@ class Drawing:
         """What an axis of a panel has so far, to be added to."""
         axis: dict[str, Any] = self.layout.setdefault(f"{letter}axis{number(row)}", {})
         return axis
-
-    def divide(self, heights: Sequence[float], spacing: float, *, shared: bool) -> None:
-        """Give it panels of these relative heights, from the top, this part of the whole apart; `shared` is the x."""
-        rows = len(heights)
-        parts = [(1.0 - spacing * (rows - 1)) * (height / sum(heights)) for height in reversed(heights)]
-        for row in range(1, rows + 1):
-            below = rows - row
-            low = sum(parts[:below]) + below * spacing
-            self.axis("x", row).update(anchor=f"y{number(row)}", domain=[0.0, 1.0])
-            self.axis("y", row).update(anchor=f"x{number(row)}", domain=[low, min(low + parts[below], 1.0)])
-            if shared and below:
-                self.axis("x", row).update(matches=f"x{number(rows)}", showticklabels=False)
 
     def plotly(self) -> go.Figure:
         """It as a figure of plotly, to show, to change or to save; `layout.meta` has finding and notes."""

@@ -143,8 +143,15 @@ def new(height: int = 420) -> Drawing:
 
 def panels(heights: Sequence[float], height: int, *, shared: bool = True, spacing: float = 0.05) -> Drawing:
     """An empty figure of panels above one another that share their x axis, unless not `shared`."""
-    figure = new(height)
-    figure.divide(heights, spacing, shared=shared)
+    figure, rows = new(height), len(heights)
+    parts = [(1.0 - spacing * (rows - 1)) * (height / sum(heights)) for height in reversed(heights)]  # from below
+    for row in range(1, rows + 1):
+        below = rows - row
+        low = sum(parts[:below]) + below * spacing
+        figure.axis("x", row).update(anchor=f"y{number(row)}", domain=[0.0, 1.0])
+        figure.axis("y", row).update(anchor=f"x{number(row)}", domain=[low, min(low + parts[below], 1.0)])
+        if shared and below:
+            figure.axis("x", row).update(matches=f"x{number(rows)}", showticklabels=False)
     return figure
 
 

@@ -34,33 +34,65 @@ print(json.dumps(ends), file=sys.stderr)"""
     assert [[line, 0, []] for line in lines] == json.loads(done.stderr)
 
 
-def test_a_short_run_loads_neither_pandas_nor_plotly_nor_scipy_and_pyarrow_takes_pandas_later(tmp_path: Path) -> None:
-    """They took more time than the run; but a plug-in's frame must become a table."""
-    source = (
-        PROBE.format(arguments=["run", "--backend", "sim", "--requests", "5", "--no-html"])
-        + """
+LATE = {
+    "aiohttp", "asyncio", "jinja2", "multiprocessing", "narwhals", "pandas", "plotly", "prometheus_client", "rich",
+    "scipy",
+}  # fmt: skip
+"""What takes long to load, and is loaded only where it is used."""
+SIM = ("--backend", "sim", "--latency", "linear:base_s=0.1", "--workers", "1")
+SEARCH = (
+    "--lengths",
+    "fixed:prompt=8,output=1",
+    "--policy",
+    "static:batch=1",
+    "--slo",
+    "ttft=0.3",
+    "--tolerance",
+    "50%",
+)
+
+
+@pytest.mark.parametrize(
+    ("command", "loaded"),
+    [
+        (("run", "--backend", "sim", "--requests", "150"), {"jinja2", "rich"}),
+        (("run", "--backend", "null", "--requests", "3", "--rate", "50", "--no-html"), {"asyncio", "rich"}),
+        (("sweep", *SIM, "--rate", "1|2", "--requests", "5", "--seeds", "1"), {"jinja2", "multiprocessing", "rich"}),
+        pytest.param(("capacity", *SIM, *SEARCH), {"jinja2", "multiprocessing", "rich"}, marks=pytest.mark.nightly),
+    ],
+)  # fmt: skip
+def test_a_command_loads_what_it_uses(command: tuple[str, ...], loaded: set[str], tmp_path: Path) -> None:
+    """The rest would take more time than a short run."""
+    source = PROBE.format(arguments=[*command, "--out", "o"])
+    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=True)
+    code, modules, _ = json.loads(done.stderr.splitlines()[-1])
+
+    assert (0, loaded) == (code, LATE & set(modules))
+
+
+def test_a_sender_loads_what_it_uses_and_pyarrow_takes_pandas_later() -> None:
+    """A run would wait for dozens of senders; but the frame of a plug-in must become a table."""
+    source = """
+import sys
+from harness.runner.remote import sender
+from backends import openai
+print(*sys.modules)
 import pandas, pyarrow
 assert pyarrow.array(pandas.Series(["a", None])).null_count == 1
 assert pandas.__spec__.loader is pandas.__loader__ and "SourceFileLoader" in repr(pandas.__loader__)
 """
-    )
-    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=True)
-    code, modules, _ = json.loads(done.stderr.splitlines()[-1])
-
-    assert code == 0
-    assert {"pandas", "plotly", "scipy"}.isdisjoint(modules)
-
-
-def test_a_sender_loads_nothing_that_it_does_not_need() -> None:
-    """A run waits for its senders, and each pays for its imports again."""
-    source = """
-import sys, harness.runner.remote.sender as sender, backends.openai, workloads.content.text
-from harness.data.schedule import SCHEDULE, Schedule
-list(sender.share(Schedule(SCHEDULE.empty_table(), ""), 1, 2))
-print(*sys.modules)"""
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
 
-    assert {"pandas", "plotly", "scipy", "rich", "aiohttp", "reports"}.isdisjoint(done.stdout.split())
+    assert {"asyncio"} == LATE & set(done.stdout.split())
+
+
+def test_a_run_judges_and_searches_without_scipy() -> None:
+    """A command that starts in half a second would take one with a module that it needs at its end alone."""
+    top = Path(__file__).parents[2]
+    files = [*(top / "harness").rglob("*.py"), *(top / "reports").rglob("*.py")]
+    named = {str(f.relative_to(top)) for f in files if re.search(r"^ *(from|import) scipy", f.read_text("utf-8"), re.M)}
+
+    assert {"harness/experiments/fit/solve.py", "harness/stats/paired.py"} == named
 
 
 def test_help_names_every_command() -> None:

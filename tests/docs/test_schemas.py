@@ -31,7 +31,7 @@ COMMANDS = {
 PRINTED = ("compare", "trend", "fit", "theory", "slo", "validate")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in answers.TYPES if f"{kind}.json" in schemas.FILES])
+@pytest.mark.parametrize("kind", [kind for kind in answers.MODULES if f"{kind}.json" in schemas.FILES])
 def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
     kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,12 +49,12 @@ def test_an_answer_has_the_keys_of_the_schema_and_is_written_back_as_it_was(
     stores = [] if kind in PRINTED else ["--quiet", *page, "--out", "made"]
     main([*COMMANDS[kind].split(), "--format", "json", *stores])
     (tmp_path / "printed.json").write_text(capsys.readouterr().out, encoding="utf-8")
-    known = schemas.schema(answers.TYPES[kind])["$defs"][answers.TYPES[kind].__name__]["properties"]
+    known = schemas.schema(answers.type_of(kind))["$defs"][answers.type_of(kind).__name__]["properties"]
 
     for file in (tmp_path / "printed.json", *tmp_path.glob(f"made/{kind}.json")):
         text = file.read_text(encoding="utf-8")
         read = answers.decode(json.loads(text))
-        assert isinstance(read, answers.TYPES[kind])
+        assert isinstance(read, answers.type_of(kind))
         assert text == json.dumps(encode(read), indent=2) + "\n"
         assert set(encode(read)) <= set(known)
 

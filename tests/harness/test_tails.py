@@ -30,7 +30,7 @@ def test_tails_of_counts_are_scipys() -> None:
     assert expected.tolist() == pytest.approx(tails, rel=1e-7, abs=1e-300)
 
 
-def test_monotone_values_are_scipys_to_the_last_bit() -> None:
+def test_monotone_values_are_scipys() -> None:
     """A capacity would be read off another curve."""
     rng = np.random.default_rng(0)
     for n in rng.integers(1, 40, 300):
@@ -38,4 +38,5 @@ def test_monotone_values_are_scipys_to_the_last_bit() -> None:
         sizes = rng.integers(1, 3000, n)
         both = [isotonic_regression(values, weights=sizes, increasing=rise).x.tolist() for rise in (True, False)]
 
-        assert both == [of(values.tolist(), sizes.tolist()) for of in (monotone, falling)]
+        for expected, of in zip(both, (monotone, falling), strict=True):
+            assert expected == pytest.approx(of(values.tolist(), sizes.tolist()), rel=1e-13)
