@@ -7,6 +7,7 @@ to the next event; stepping through it instead gives the same records, bit for b
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import MappingProxyType
 from typing import Literal
 
@@ -247,7 +248,8 @@ class Sim:
         return events
 
     def steps_table(self) -> pa.Table:
-        return self._steps.table()
+        in_flight = [replica.in_flight.start_s for replica in self.cluster.replicas if replica.in_flight is not None]
+        return self._steps.table(min(in_flight, default=inf))
 
     @property
     def max_tokens(self) -> int:

@@ -1,15 +1,25 @@
 """A cluster: replicas behind a router, perhaps with prefill and decode apart."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
 from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.handoff import Link, Links, arrived_prefilled
-from backends.serving.plugins import OneRole, Router, StepRouter, StepTimes
+from backends.serving.plugins import LoadRouter, OneRole, Router, StepRouter, StepTimes
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import NONE_UP, DecidingRouter, Requirements, acts, requirements
 from harness.api import LatencyModel, Request
 from harness.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsRichComparison
+
+    Route = Callable[[VisibleRequest, ListOf[Replica]], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +37,65 @@ def give_model(replica: Replica, member: Member) -> None:
             lane.policy.use_model(member.model)
 
 
+def route_of(router: Router | LoadRouter | DecidingRouter | None) -> Route | None:
+    """How a router without time chooses; None for others."""
+    if isinstance(router, LoadRouter):
+        load = router.load
+
+        def least(_: VisibleRequest, replicas: ListOf[Replica]) -> int:
+            loads = [load(replica) for replica in replicas]
+            return loads.index(min(loads))
+
+        return least
+    return None if router is None or isinstance(router, DecidingRouter) else router.route
+
+
+class Loads:
+    """The loads of the replicas of a cluster, worked out again where a replica has changed.
+
+    `settle` brings a replica to what it is now; False where it is that already. Without it loads follow from changes
+    alone.
+    """
+
+    __slots__ = ("_heap", "_load", "_loads", "_replicas", "_settle", "changed")
+
+    def __init__(
+        self, router: LoadRouter, replicas: list[Replica], settle: Callable[[int], bool] | None = None
+    ) -> None:
+        self._load = router.load
+        self._replicas = replicas
+        self._settle = settle
+        self._loads = [router.load(replica) for replica in replicas]
+        self._heap = [(load, index) for index, load in enumerate(self._loads)]  # with older loads among them
+        heapify(self._heap)
+        self.changed: set[int] = set()
+
+    def least(self) -> int:
+        """Index of the replica with the least load, the first of equals."""
+        heap, loads = self._heap, self._loads
+        for index in self.changed:
+            self._look(index)
+        self.changed.clear()
+        if len(heap) > 8 * len(loads):
+            heap[:] = [(load, index) for index, load in enumerate(loads)]
+            heapify(heap)
+        while True:
+            load, index = heap[0]
+            if load != loads[index]:
+                heappop(heap)
+            # What was looked at earlier is no more than the load now, so that only the first must be looked at again.
+            elif self._settle is None or not self._settle(index):
+                return index
+            else:
+                self._look(index)
+
+    def _look(self, index: int) -> None:
+        load = self._load(self._replicas[index])
+        if load != self._loads[index]:
+            self._loads[index] = load
+            heappush(self._heap, (load, index))
+
+
 class Cluster:
     """Sends each request to the replica that the router names.
 
@@ -40,8 +109,8 @@ class Cluster:
     def __init__(
         self,
         replicas: list[Replica],
-        router: Router | DecidingRouter,
-        handoff_router: Router | None = None,
+        router: Router | LoadRouter | DecidingRouter,
+        handoff_router: Router | LoadRouter | None = None,
         link: Link | None = None,
         *,
         pull: bool = True,
@@ -55,8 +124,7 @@ class Cluster:
         self.pull = pull
         self.build = build
         self.planned: dict[int, int] = {}  # request id: decode replica that the router has chosen
-        self._route = None if isinstance(router, DecidingRouter) else router.route
-        self._decode_route = None if handoff_router is None else handoff_router.route
+        self._route, self._decode_route = route_of(router), route_of(handoff_router)
         self.watches = len(replicas) > 1 and isinstance(router, StepRouter) and router.watches
         self._apart = any(replica.role == "decode" for replica in replicas)
         for replica, member in zip(self.replicas, self.members, strict=True):

@@ -18,6 +18,8 @@ from backends.serving.batch import Batch, VisibleRequest
 from harness.api import LatencyModel, Request
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsRichComparison
+
     from backends.serving.batch import Sequence
     from backends.serving.handoff import Transfer
     from backends.serving.migration import Migration
@@ -234,6 +236,18 @@ class Router(Protocol):
 
     def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:
         """Index into `replicas`."""
+        ...
+
+
+@runtime_checkable
+class LoadRouter(Protocol):
+    """A router that sends every request to the replica with the least load; the first of equals."""
+
+    def load(self, replica: Replica) -> SupportsRichComparison:
+        """What it compares, which follows from the state of the replica alone: it is worked out where that changed.
+
+        Where the router watches steps it must not fall with those of a leap: it grows as memory fills.
+        """
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heappop, heappush
@@ -12,13 +13,16 @@ import numpy as np
 
 from backends.latency.recorded import Recorded, Repetition
 from backends.serving.batch import Batch, Oracle, Sequence
-from backends.serving.cluster import Cluster
+from backends.serving.cluster import Cluster, Loads
 from backends.serving.loop import Loop
+from backends.serving.plugins import LoadRouter
 from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord, Status
 
 if TYPE_CHECKING:
+    from backends.serving.decodes import Decodes
     from backends.serving.replica import Replica
+    from backends.serving.speculation import Drafts
 
 Column = list[object]
 LOOP: Final = 32  # up to so many steps a plain loop is faster than numpy
@@ -129,10 +133,18 @@ def simulate(
 ) -> Iterator[EndedSequence]:
     """What ends, in this order."""
     replicas, log = cluster.replicas, steps.append if steps is not None else None
-    arrivals = Arrivals(requests, front=front)
-    watched = cluster.watches
-    coupled = follow_ups is not None and len(replicas) > 1  # an answer of one replica may release a request to another
-    ending: list[tuple[float, int, list[float]]] = []  # heap of (end, replica, step ends) of the batches in flight
+    arrivals, router, several = Arrivals(requests, front=front), cluster.router, len(cluster.replicas) > 1
+    coupled = follow_ups is not None and several  # an answer of one replica may release a request to another
+    leaps = Leaps(replicas, log)
+    loads = None
+    if leap and several and not coupled and isinstance(router, LoadRouter):
+        loads = Loads(router, replicas, leaps.settle if cluster.watches else None)
+    watched = cluster.watches and loads is None
+    far = leap and several and not coupled and not watched  # a leap ends where a request is sent to its replica
+    arrived = None
+    if steps is not None and several:
+        arrived, steps.alone = steps.put_in_order(), cluster.watches
+    ending = leaps.ending
     arrival_s = arrivals.next_s
     while True:
         # One pass handles one instant: commits, then arrivals, then schedules. The core defines this order, in
@@ -143,10 +155,10 @@ def simulate(
             now_s = ending[0][0]
             while ending and ending[0][0] == now_s:
                 _, index, ends = heappop(ending)
+                if ends is not leaps.ends[index] or ends[-1] != now_s:
+                    continue  # it was cut
                 idle.append(index)
-                batch = replicas[index].in_flight
-                assert batch is not None
-                for seq in replicas[index].commit(batch, ends):
+                for seq in leaps.commit(index, ends):
                     ended = EndedSequence(seq, index)
                     yield ended
                     if follow_ups is not None:
@@ -155,38 +167,105 @@ def simulate(
         elif now_s == inf:
             assert not any(replica.waiting for replica in replicas), "a request can neither run nor be refused"
             return
+        leaps.now_s, leaps.idle = now_s, idle
+        if loads is not None:
+            loads.changed.update(idle)
         while arrival_s == now_s:
             request = arrivals.pop()
             arrival_s = arrivals.next_s
-            index, refusal = cluster.add(request, now_s)
+            if arrived is not None:
+                arrived(now_s)
+            replica = cluster.choose(request) if loads is None else replicas[loads.least()]
+            assert replica is not None
+            index = replica.index
+            if far:
+                leaps.cut(index)
+            refusal = replica.add(request, now_s)
             if refusal is not None:
                 ended = rejected(request, refusal, index, now_s)
                 yield ended
                 if follow_ups is not None:
                     arrivals.add(follow_ups(ended.record()), now_s)
                     arrival_s = arrivals.next_s
-            elif replicas[index].in_flight is None:
+            elif replica.in_flight is None:
                 idle.append(index)
+            if loads is not None:
+                loads.changed.add(index)
         free = idle if len(idle) < 2 else sorted(set(idle))
         for index in free:
-            replica = replicas[index]
-            batch = replica.schedule(now_s)
+            batch = replicas[index].schedule(now_s)
             if batch is None:
                 continue
             # A leap handles all steps of an unchanged batch as one event. It ends with the step during which the
             # batch may change: at the next arrival, and if answers release requests, at the next end of any batch.
             # Of several replicas that start now only the last may leap: it alone knows the ends of the others.
-            horizon_s = arrival_s
+            horizon_s = inf if far else arrival_s
             if not leap or (coupled and index != free[-1]):
                 horizon_s = now_s
             elif coupled and ending:
                 horizon_s = min(arrival_s, ending[0][0])
-            ends = step_ends(model, batch, now_s, horizon_s)
+            leaps.ends[index] = ends = step_ends(model, batch, now_s, horizon_s)
             if watched and len(ends) > 1 and ends[-1] >= horizon_s:
                 ends.pop()  # the router reads the state at the arrival, when all earlier steps must be committed
-            if log is not None:
-                log(batch, ends, replica.decoding)
             heappush(ending, (ends[-1], index, ends))
+        if loads is not None:
+            loads.changed.update(free)
+
+
+class Leaps:
+    """The batches in flight on replicas alike, each as many steps as it repeats.
+
+    A leap may go on past arrivals: then what has ended of it is committed where somebody looks, and it ends with the
+    step that runs where a request comes.
+    """
+
+    __slots__ = ("_log", "_replicas", "ending", "ends", "idle", "now_s")
+
+    def __init__(
+        self, replicas: list[Replica], log: Callable[[Batch, list[float], Decodes | Drafts], None] | None
+    ) -> None:
+        self._replicas = replicas
+        self._log = log
+        self.ending: list[tuple[float, int, list[float]]] = []  # heap of (last end, replica, ends), with some of old
+        self.ends: list[list[float]] = [[] for _ in replicas]  # of the steps in flight
+        self.idle: list[int] = []  # replicas that may form a batch at this instant
+        self.now_s = 0.0
+
+    def commit(self, index: int, ends: list[float]) -> list[Sequence]:
+        """Steps of the batch in flight have ended."""
+        replica = self._replicas[index]
+        batch = replica.in_flight
+        assert batch is not None
+        if self._log is not None:
+            self._log(batch, ends, replica.decoding)
+        return replica.commit(batch, ends)
+
+    def settle(self, index: int) -> bool:
+        """Bring a replica to what it is now; False where it is that."""
+        replica, ends = self._replicas[index], self.ends[index]
+        ended = 0 if replica.in_flight is None else bisect_right(ends, self.now_s)
+        if not ended:
+            return False
+        self.commit(index, ends[:ended])
+        if ends[ended - 1] == self.now_s:
+            self.ends[index] = []
+            self.idle.append(index)
+        else:
+            replica.schedule(ends[ended - 1])  # the same batch, whose ends are known
+            del ends[:ended]
+        return True
+
+    def cut(self, index: int) -> None:
+        """A request comes: the leap in flight ends with the step that runs, or that has ended just now."""
+        ends = self.ends[index]
+        last = bisect_left(ends, self.now_s)
+        if self._replicas[index].in_flight is None or last + 1 >= len(ends):
+            return
+        del ends[last + 1 :]
+        if ends[last] == self.now_s:
+            self.commit(index, ends)
+        else:
+            heappush(self.ending, (ends[last], index, ends))
 
 
 class Arrivals:

@@ -4,8 +4,9 @@ A leap is one entry here and is spread into its steps later, many entries in one
 """
 
 from array import array
-from collections.abc import Iterable, Sequence
-from math import lcm
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, lcm
 from struct import Struct
 from typing import Final
 
@@ -23,11 +24,19 @@ SPREAD: Final = 4096  # entries that are leaps at one time; older ones are rows 
 ENTRY: Final = Struct("=9qd")  # its steps, the columns of whole numbers, its pieces of prompts, its start
 """How an entry is kept: as bytes, because objects that live until the table is made would leave the caches."""
 
+STARTS: Final = "starts"
+"""Beside the columns of rows that are put in order: when the leap of each starts, which orders them."""
+
 
 class StepLog:
-    """Executed batches, in order."""
+    """Executed batches, in order.
+
+    Leaps of several replicas are appended when they end, and are then put in order of their starts: as if each ended
+    with the step during which a request arrives anywhere (`alone`: such a step is a leap of its own).
+    """
 
     __slots__ = (
+        "_arrived_s",
         "_count",
         "_end_s",
         "_entries",
@@ -35,15 +44,18 @@ class StepLog:
         "_members",
         "_phases",
         "_pieces",
+        "_rows",
         "_size",
-        "_tables",
+        "alone",
     )
 
     def __init__(self, block_tokens: Iterable[int], members: Sequence[Member] = ()) -> None:
         """`block_tokens` are the sizes of the blocks of all replicas, which may differ; `members` know the parts."""
         self._members = members
         self._size = lcm(*block_tokens)
-        self._tables: list[pa.Table] = []
+        self._rows: list[dict[str, np.ndarray]] = []  # columns of rows, by parts
+        self._arrived_s: array[float] | None = None
+        self.alone = False
         self._entries = bytearray(SPREAD * ENTRY.size)
         self._clear()
 
@@ -76,17 +88,37 @@ class StepLog:
         if self._count >= SPREAD:
             self._spread()
 
-    def table(self) -> pa.Table:
-        """All that was logged as the `steps` table, one row per step; the log is empty afterwards."""
+    def put_in_order(self) -> Callable[[float], None]:
+        """Rows are put in order from now on, by the arrivals that are given to what this returns."""
+        self._arrived_s = array("d")
+        return self._arrived_s.append
+
+    def table(self, until_s: float = inf) -> pa.Table:
+        """All that was logged as the `steps` table, one row per step; the log is empty afterwards.
+
+        Where rows are put in order, those of leaps that start at `until_s` or later, as batches in flight did, stay.
+        """
         self._spread()
-        table = pa.concat_tables(self._tables)
-        self._tables = []
-        return table
+        columns = {name: np.concatenate([rows[name] for rows in self._rows]) for name in self._rows[0]}
+        self._rows = []
+        if self._arrived_s is not None:
+            order = np.lexsort((columns["replica"], columns[STARTS]))
+            columns = {name: column[order] for name, column in columns.items()}
+            past = int(np.searchsorted(columns[STARTS], until_s))
+            self._rows = [{name: column[past:] for name, column in columns.items()}]
+            columns = {name: column[:past] for name, column in columns.items()}
+            del self._arrived_s[: bisect_right(self._arrived_s, until_s)]
+        return pa.Table.from_arrays(
+            [
+                pa.array(columns[field.name], from_pandas=field.nullable)
+                if field.name in columns
+                else nulls(len(columns["replica"]), field.type)
+                for field in STEPS
+            ],
+            schema=STEPS,
+        )
 
     def _spread(self) -> None:
-        if not self._count:
-            self._tables.append(STEPS.empty_table())
-            return
         entries = np.frombuffer(self._entries, np.int64).reshape(SPREAD, -1)[: self._count]
         numbers = entries[:, :-1].T
         count, decodes = numbers[0], np.repeat(numbers[3], numbers[0])
@@ -113,14 +145,24 @@ class StepLog:
             step, pieces = np.repeat(first, numbers[8]), np.array(self._pieces).reshape(-1, 2).T
             loads = StepLoads(decodes, columns["context_tokens"], step, *pieces)
             columns |= _columns_of_parts(columns["replica"], loads, self._members)
-        arrays = [
-            pa.array(columns[f.name].astype(f.type.to_pandas_dtype(), copy=False), from_pandas=f.nullable)
-            if f.name in columns
-            else nulls(len(row), f.type)
-            for f in STEPS
-        ]
-        self._tables.append(pa.Table.from_arrays(arrays, schema=STEPS))
+        columns = {
+            field.name: columns[field.name].astype(field.type.to_pandas_dtype(), copy=False)
+            for field in STEPS
+            if field.name in columns
+        }
+        if self._arrived_s is not None:
+            columns[STARTS] = self._starts(start_s, end_s, first, np.frombuffer(self._arrived_s))
+        self._rows.append(columns)
         self._clear()
+
+    def _starts(self, start_s: np.ndarray, end_s: np.ndarray, first: np.ndarray, arrived_s: np.ndarray) -> np.ndarray:
+        """(steps,) start of the leap of each step, had it ended when requests arrived."""
+        cut = np.searchsorted(arrived_s, end_s, "right") > np.searchsorted(arrived_s, start_s, "right")
+        begins = cut & self.alone
+        begins[first] = True
+        begins[1:] |= cut[:-1]
+        starts: np.ndarray = start_s[np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))]
+        return starts
 
     def _taken(self, row: np.ndarray, nth: np.ndarray, first: np.ndarray) -> np.ndarray:
         """(steps,) blocks taken since the first step of the same leap."""

@@ -141,12 +141,9 @@ class ShortestPrefillQueueRouter:
     Counts requests that wait or are being prefilled.
     """
 
-    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
-        counts = [
-            len(replica.waiting) + (len(replica.prefilling) if replica.pipeline is None else replica.prefill_seqs)
-            for replica in replicas
-        ]
-        return counts.index(min(counts))
+    def load(self, replica: Replica) -> int:
+        """Prompts that are not computed."""
+        return len(replica.waiting) + (len(replica.prefilling) if replica.pipeline is None else replica.prefill_seqs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +161,12 @@ class LeastLoadedDecodeRouter:
         """True: decoding takes blocks."""
         return True
 
-    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
-        loads = [_context_blocks(replica) for replica in replicas]
-        return loads.index(min(loads))
-
-
-def _context_blocks(replica: Replica) -> int:
-    blocks = replica.blocks
-    queued = sum(blocks.blocks_for(seq.prompt) for seq in replica.waiting)
-    queued += sum(blocks.blocks_for(seq.prompt) for seq, _ in replica.inbox.offers)
-    return blocks.total - blocks.free + queued
+    def load(self, replica: Replica) -> int:
+        """Blocks."""
+        blocks = replica.blocks
+        queued = sum([blocks.blocks_for(seq.prompt) for seq in replica.waiting])
+        queued += sum([blocks.blocks_for(seq.prompt) for seq, _ in replica.inbox.offers])
+        return blocks.total - blocks.free + queued
 
 
 @dataclass(slots=True)

@@ -188,7 +188,7 @@ class LoadRouter:
     """Load: the replica with the least memory demand, by what runs and what waits; of equals the least busy one.
 
     The load `kv_blocks_ratio` of Llumnix: blocks in use and blocks that the queue demands, over all blocks. It adds up
-    the queue at every arrival, so that it is slow where queues are thousands long.
+    the queue of a replica that has changed, so that it is slow where queues are thousands long.
 
     Uses the free blocks of each replica and the lengths in its queue.
     """
@@ -198,12 +198,8 @@ class LoadRouter:
         """True: free blocks change with every step."""
         return True
 
-    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
-        """Index of the replica with the smallest share of memory used or waited for."""
-        return min(range(len(replicas)), key=lambda i: _wanted(replicas[i]))
-
-
-def _wanted(replica: Replica) -> tuple[float, int]:
-    blocks = replica.blocks
-    needed = blocks.total - blocks.free + sum([blocks.blocks_for(seq.prompt) for seq in replica.waiting])
-    return needed / blocks.total, len(replica.waiting) + replica.running
+    def load(self, replica: Replica) -> tuple[float, int]:
+        """Share of memory used or waited for, then requests."""
+        blocks = replica.blocks
+        needed = blocks.total - blocks.free + sum([blocks.blocks_for(seq.prompt) for seq in replica.waiting])
+        return needed / blocks.total, len(replica.waiting) + replica.running

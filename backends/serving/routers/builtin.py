@@ -51,10 +51,9 @@ class LeastRequests:
     Uses the number of requests at each replica, as a gateway that counts what it sent.
     """
 
-    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
-        """Index of the least busy replica."""
-        counts = [len(replica.waiting) + replica.running for replica in replicas]
-        return counts.index(min(counts))
+    def load(self, replica: Replica) -> int:
+        """Requests there."""
+        return len(replica.waiting) + replica.running
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +66,9 @@ class LeastOutstandingTokens:
     Uses the prompt tokens of the requests at each replica that are not over.
     """
 
-    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  the load is what it was
-        """Index of the replica with the fewest tokens to answer."""
-        return min(range(len(replicas)), key=lambda i: replicas[i].prompt_tokens)
+    def load(self, replica: Replica) -> int:
+        """Prompt tokens that are not answered."""
+        return replica.prompt_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +80,9 @@ class Queue:
     Uses how many requests hold no memory yet, and how many do.
     """
 
-    def route(self, request: VisibleRequest, replicas: ListOf[Replica]) -> int:  # noqa: ARG002  every request is equal
-        """Index of the replica with the shortest queue."""
-        return min(range(len(replicas)), key=lambda i: (len(replicas[i].waiting), replicas[i].running))
+    def load(self, replica: Replica) -> tuple[int, int]:
+        """Requests that wait, then those that run."""
+        return len(replica.waiting), replica.running
 
 
 @dataclass(frozen=True, slots=True)
