@@ -17,8 +17,6 @@ from harness.api import LatencyModel, Request
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
-    from _typeshed import SupportsRichComparison
-
     Route = Callable[[VisibleRequest, ListOf[Replica]], int]
 
 

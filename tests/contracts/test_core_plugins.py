@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from backends.serving.batch import VisibleRequest
+from backends.serving.cluster import route_of
 from backends.serving.replica import Replica
 from backends.sim import Sim
 from harness.api import Request
@@ -77,15 +78,15 @@ def test_a_latency_model_is_one_function_in_three_forms(name):
     assert model.step_s([(100, 0)], 0, 0) > 0
 
 
-@pytest.mark.parametrize("name", [n for n in names("routers") if hasattr(find("routers", n), "route")])
+@pytest.mark.parametrize("name", [n for n in names("routers") if route_of(make("routers", n)) is not None])
 def test_a_router_answers_an_index_and_starves_no_replica(name):
     """A router that forgets a replica wastes a machine."""
-    router = make("routers", name)
+    route = route_of(make("routers", name))
     replicas = [Replica(make("policies", "vllm-v0"), make("kv", "paged"), 50, i) for i in range(3)]
     chosen = []
     for i in range(30):
         request = Request(i, 0.0, 10, 10)
-        chosen.append(router.route(VisibleRequest(request), replicas))
+        chosen.append(route(VisibleRequest(request), replicas))
         replicas[chosen[-1]].add(request, 0.0)
 
     assert {0, 1, 2} == set(chosen)

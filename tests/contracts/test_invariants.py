@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from backends.latency.builtin import Linear
+from backends.serving.cluster import route_of
 from backends.serving.journal import Journal
 from backends.serving.routing import requirements
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Extra, Request
 from harness.data.records import to_table
-from harness.registry import find, make, names
+from harness.registry import make, names
 
 TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "vllm-v1": "budget=32,max_seqs=8",
          "chunk-only": "budget=24,max_seqs=6", "static": "batch=4,pad=false", "orca": "max_batch=4",
@@ -32,7 +33,7 @@ MEMORIES = [f"{name}:{SMALL.get(name, 'block_tokens=4')}" for name in names("kv"
 TERMS = {"base_s": 0.01, "prefill_token_s": 1e-4, "decode_seq_s": 3e-4, "context_token_s": 1e-7}
 COST = Linear(**TERMS)
 LATENCY = "linear:" + ",".join(f"{name}={value!r}" for name, value in TERMS.items())
-ROUTES = [name for name in names("routers") if hasattr(find("routers", name), "route")]
+ROUTES = [name for name in names("routers") if route_of(make("routers", name)) is not None]
 """Routers that only choose; leaps end where one that knows time may act, so that it has other batches."""
 
 

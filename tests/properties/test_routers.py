@@ -7,17 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.serving.cluster import route_of
 from backends.serving.replica import Replica
 from backends.serving.routing import requirements
 from backends.sim import Sim
 from harness.api import Request
-from harness.registry import find, make, names
+from harness.registry import make, names
 from replay._leaps import leapt
 
 ALIKE = [name for name in names("routers") if requirements(make("routers", name)).layout != "apart"]
 MIXED = [name for name in ALIKE if name not in {"shortest-prefill-queue", "least-loaded-decode"}]
 NOT_EQUAL = {"reject-forward", "autoscale"}  # one holds requests back, one does not stay a single replica
-INDEXING = [name for name in MIXED if hasattr(find("routers", name), "route")]
+CHOOSING = [name for name in MIXED if route_of(make("routers", name)) is not None]
 ROWS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 90), st.integers(1, 60), st.integers(0, 5), st.integers(0, 3)),
     min_size=2,
@@ -111,7 +112,7 @@ def test_each_load_is_what_its_router_says():
     one.schedule(0.0)  # two running, none waits
     two.schedule(0.0)  # one running on 19 of 50 blocks
     request = Request(9, 0.0, 10, 10)
-    route = {name: make("routers", name).route(request, all_three) for name in INDEXING}
+    route = {name: route_of(make("routers", name))(request, all_three) for name in CHOOSING}
 
     assert 1 == route["least-requests"], "1 request against 2 and 3"
     assert 1 == route["queue"], "none waits at the first two; the second runs fewer"

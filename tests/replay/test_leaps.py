@@ -1,9 +1,11 @@
 """Leaping over equal steps gives what stepping gives, bit for bit, with and without shortage of memory."""
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.sim import Sim
 from harness.api import Request
 from replay._leaps import leapt
 
@@ -81,3 +83,27 @@ def test_leaping_equals_stepping_whatever_arrives(rows, policy, blocks):
     """Arrivals at the very instant of a step's end, single tokens, full memory: no corner may differ."""
     requests = [Request(i, at / 16, p, o) for i, (at, p, o) in enumerate(sorted(rows))]
     leapt(requests, policy=policy, kv_blocks=blocks, latency="linear:base_s=0.0625,prefill_token_s=0,decode_seq_s=0")
+
+
+@pytest.mark.parametrize("router", ["round-robin", "least-requests", "load"])
+def test_an_arrival_ends_no_leap_of_another_replica(router, draw):
+    """Each request of a large cluster would cost as much as there are replicas."""
+    per_request = []
+    for count in (2, 32):
+        sim = Sim(replicas=count, router=router, journal=True)
+        records = list(sim.simulate(draw(15 * count, rate_rps=3.0 * count, prompt=(1, 400), output=(100, 300))))
+        calls = [call.kind for replica in sim.cluster.replicas for call in replica.journal.calls]
+        per_request.append(calls.count("schedule") / len(records))
+
+    assert per_request[1] < 1.5 * per_request[0]
+
+
+def test_rows_of_steps_come_in_one_order_whether_read_at_once_or_in_parts(draw):
+    """Steps of a leap in flight are known when it ends: rows read before must not be those that come later."""
+    requests = draw(300, rate_rps=60.0, prompt=(1, 400), output=(1, 300))
+    whole, sim = (Sim(replicas=8, router="load") for _ in range(2))
+    list(whole.simulate(requests))
+    parts = [sim.steps_table() for _ in sim.tables(requests, rows=20)] + [sim.steps_table()]
+
+    assert sum(len(part) > 0 for part in parts) > 5
+    assert whole.steps_table().equals(pa.concat_tables(parts).combine_chunks())
