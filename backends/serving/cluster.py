@@ -37,15 +37,17 @@ def give_model(replica: Replica, member: Member) -> None:
 
 def route_of(router: Router | LoadRouter | DecidingRouter | None) -> Route | None:
     """How a router without time chooses; None for others."""
-    if isinstance(router, LoadRouter):
-        load = router.load
+    if router is None or isinstance(router, DecidingRouter):
+        return None
+    if isinstance(router, Router):
+        return router.route
+    load = router.load
 
-        def least(_: VisibleRequest, replicas: ListOf[Replica]) -> int:
-            loads = [load(replica) for replica in replicas]
-            return loads.index(min(loads))
+    def least(_: VisibleRequest, replicas: ListOf[Replica]) -> int:
+        loads = [load(replica) for replica in replicas]
+        return loads.index(min(loads))
 
-        return least
-    return None if router is None or isinstance(router, DecidingRouter) else router.route
+    return least
 
 
 class Loads:
@@ -102,7 +104,7 @@ class Cluster:
     """
 
     __slots__ = ("_apart", "_decode_route", "_entries", "_route", "build", "decodes", "links", "members", "planned",
-                 "pull", "replicas", "router", "watches")  # fmt: skip
+                 "pull", "replicas", "router", "watches", "weighs")  # fmt: skip
 
     def __init__(
         self,
@@ -123,6 +125,7 @@ class Cluster:
         self.build = build
         self.planned: dict[int, int] = {}  # request id: decode replica that the router has chosen
         self._route, self._decode_route = route_of(router), route_of(handoff_router)
+        self.weighs = None if isinstance(router, (DecidingRouter, Router)) else router
         self.watches = len(replicas) > 1 and isinstance(router, StepRouter) and router.watches
         self._apart = any(replica.role == "decode" for replica in replicas)
         for replica, member in zip(self.replicas, self.members, strict=True):

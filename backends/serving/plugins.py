@@ -231,6 +231,7 @@ class LengthFeedback(Admission, Protocol):
         ...
 
 
+@runtime_checkable
 class Router(Protocol):
     """Which replica gets a request."""
 

@@ -15,7 +15,6 @@ from backends.latency.recorded import Recorded, Repetition
 from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.cluster import Cluster, Loads
 from backends.serving.loop import Loop
-from backends.serving.plugins import LoadRouter
 from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord, Status
 
@@ -133,15 +132,15 @@ def simulate(
 ) -> Iterator[EndedSequence]:
     """What ends, in this order."""
     replicas, log = cluster.replicas, steps.append if steps is not None else None
-    arrivals, router, several = Arrivals(requests, front=front), cluster.router, len(cluster.replicas) > 1
+    arrivals, several = Arrivals(requests, front=front), len(replicas) > 1
     coupled = follow_ups is not None and several  # an answer of one replica may release a request to another
-    leaps = Leaps(replicas, log)
-    loads = None
-    if leap and several and not coupled and isinstance(router, LoadRouter):
-        loads = Loads(router, replicas, leaps.settle if cluster.watches else None)
-    watched = cluster.watches and loads is None
-    far = leap and several and not coupled and not watched  # a leap ends where a request is sent to its replica
-    arrived = None
+    # Where a router sees nothing that changes within a leap, or the loads that it compares only grow, a leap goes on
+    # until a request is sent to its replica.
+    far = leap and several and not coupled and (cluster.weighs is not None or not cluster.watches)
+    watched = cluster.watches and not far
+    leaps, loads, arrived = Leaps(replicas, log), None, None
+    if several and cluster.weighs is not None:
+        loads = Loads(cluster.weighs, replicas, leaps.settle if far and cluster.watches else None)
     if steps is not None and several:
         arrived, steps.alone = steps.put_in_order(), cluster.watches
     ending = leaps.ending
@@ -215,8 +214,8 @@ def simulate(
 class Leaps:
     """The batches in flight on replicas alike, each as many steps as it repeats.
 
-    A leap may go on past arrivals: then what has ended of it is committed where somebody looks, and it ends with the
-    step that runs where a request comes.
+    A leap may go on past arrivals: then what has ended of it is committed where a router reads its replica, and it ends
+    with the step that runs where a request comes.
     """
 
     __slots__ = ("_log", "_replicas", "ending", "ends", "idle", "now_s")
