@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness.data.folder import Run
-from harness.data.lists import Lists, gap_lists, lists, row_max
+from harness.data.lists import BLOCK, Lists, gap_lists, lists, row_max
 from harness.metrics.measure import succeeded
 
 TIMES = 240
@@ -102,11 +102,15 @@ class GapCounts:
             self._width_s *= 2
             pairs = self._counts.reshape(TIMES // 2, 2, -1).sum(axis=1)
             self._counts = np.concatenate([pairs, np.zeros_like(pairs)])
-        # the bits of positive doubles rise as their values do: a shift finds the bin without a logarithm
         bins = self._counts.shape[1]
-        bin_ = np.clip((lasted_s.view(np.int64) >> _SHIFT) - _FIRST, 0, bins - 1)
+        cell = np.empty(len(ended_s), np.int64)
+        for start in range(0, len(cell), BLOCK):
+            # the bits of positive doubles rise as their values do: a shift finds the bin without a logarithm
+            bin_ = (lasted_s[start : start + BLOCK].view(np.int64) >> _SHIFT) - _FIRST
+            time_ = (ended_s[start : start + BLOCK] / self._width_s).astype(np.int64)
+            cell[start : start + BLOCK] = time_ * bins + np.clip(bin_, 0, bins - 1)
         flat = self._counts.ravel()
-        flat += np.bincount((ended_s / self._width_s).astype(np.int64) * bins + bin_, minlength=len(flat))
+        flat += np.bincount(cell, minlength=len(flat))
 
     def largest(self) -> np.ndarray:
         """(requests,) the largest gap of each, NaN without one."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from harness.data.lists import Floats, Ints
+from harness.data.lists import BLOCK, Floats, Ints
 
 DIGITS = (42, 26, 12, 0)
 """Bits below each of the four digits by which values that are not held are counted; the first has 22 bits."""
@@ -60,10 +60,12 @@ class Counted:
         """Count the next values."""
         if not len(block):
             return
-        leading = (_ordered(block) >> DIGITS[0]) + HALF
-        least = int(leading.min())  # those of a block are near each other, and few of all that there may be
-        counted = np.bincount(leading - least)
-        self.counts[least : least + len(counted)] += counted
+        for start in range(0, len(block), BLOCK):
+            leading = _ordered(block[start : start + BLOCK]) >> DIGITS[0]
+            least = int(leading.min())  # those of a block are near each other, and few of all that there may be
+            leading -= least
+            counted = np.bincount(leading)
+            self.counts[HALF + least : HALF + least + len(counted)] += counted
         mean, total = float(block.mean()), self.n + len(block)
         between = (mean - self.mean) ** 2 * self.n * len(block) / total
         self.squares += float(np.square(block - mean).sum()) + between
