@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A bug, and memory that is exhausted, give 70 and a file with the traceback.
     """
     if arguments is None:  # the process is ours; collections among what imports leave took a tenth of a short run
-        gc.set_threshold(100_000)
+        gc.set_threshold(250_000)
         os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # pyarrow's own takes 25 MB more for a few rows
     unwatched: list[BaseException] = []
     before = threading.excepthook
@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         threading.excepthook = before
     if arguments is None:  # the process ends now, and its exit code is known
+        gc.freeze()  # else all that is left would be collected once more, as long as a twentieth of a short run
         for number in termination.ENDING:
             signal.signal(number, signal.SIG_IGN)
         # `python -m` ends with SIGINT, whatever the code, where the last text that Python executed, such as the methods
