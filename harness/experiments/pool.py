@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import math
 import multiprocessing
@@ -309,6 +310,8 @@ def begin(lifeline: Connection) -> None:
     Ctrl-C reaches every process of a terminal; the one that reports decides.
     """
     termination.ignored()
+    gc.freeze()  # what was imported is no garbage, and simulations leave little
+    gc.set_threshold(50_000)
     threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
 
 
