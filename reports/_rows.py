@@ -322,13 +322,12 @@ def errors(table: pa.Table) -> Iterator[tuple[str, str, str]]:
 
     Texts that differ only in numbers are one kind; those that differ become N.
     """
-    failed = table.filter(pc.invert(pc.is_in(table.column("status"), pa.array(ENDED_WELL)))).select(["status", "error"])
-    if not failed.num_rows:  # grouping loads a module of pyarrow
-        return
+    failed = pc.and_(pc.invert(pc.is_in(table["status"], pa.array(ENDED_WELL))), pc.is_valid(table["error"]))
+    named = table.select(["status", "error"]).filter(failed)
+    if named.num_rows:  # else grouping would load a module of pyarrow
+        named = named.group_by(["status", "error"]).aggregate([([], "count_all")])
     kinds: dict[tuple[str, str], list[tuple[str, int]]] = defaultdict(list)
-    for row in failed.filter(pc.is_valid(failed["error"])).group_by(["status", "error"]).aggregate(
-        [([], "count_all")]
-    ).to_pylist():  # fmt: skip
+    for row in named.to_pylist():
         text = clean(row["error"], 300)
         kinds[clean(row["status"]), _NUMBER.sub("N", text)].append((text, row["count_all"]))
     ranked = sorted((-sum(n for _, n in texts), key) for key, texts in kinds.items())

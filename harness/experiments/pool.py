@@ -310,8 +310,7 @@ def begin(lifeline: Connection) -> None:
     Ctrl-C reaches every process of a terminal; the one that reports decides.
     """
     termination.ignored()
-    gc.freeze()  # what was imported is no garbage, and simulations leave little
-    gc.set_threshold(50_000)
+    gc.set_threshold(50_000)  # simulations leave little
     threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
 
 

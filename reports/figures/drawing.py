@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -41,8 +41,7 @@ class Drawing:
 
     def axis(self, letter: str, row: int = 1) -> dict[str, Any]:
         """What an axis of a panel has so far, to be added to."""
-        axis: dict[str, Any] = self.layout.setdefault(f"{letter}axis{number(row)}", {})
-        return axis
+        return cast("dict[str, Any]", self.layout.setdefault(f"{letter}axis{number(row)}", {}))
 
     def plotly(self) -> go.Figure:
         """It as a figure of plotly, to show, to change or to save; `layout.meta` has finding and notes."""

@@ -153,8 +153,7 @@ def misses(run: Run) -> Drawing | str:
         hovertemplate="%{y}: %{text}",
     )  # fmt: skip
     room = 1.35 * max(causes.values()) / total * 100.0  # for the text behind the longest bar
-    drawn.layout.update(showlegend=False, bargap=0.35)
-    drawn.layout["margin"]["r"] = style.BESIDE
+    drawn.layout.update(showlegend=False, bargap=0.35, margin={**drawn.layout["margin"], "r": style.BESIDE})
     style.axes(
         drawn,
         style.axis("share of the requests that missed (%)", range=[0, room], tickvals=[0, 20, 40, 60, 80, 100]),
