@@ -22,7 +22,7 @@ from msgspec import UNSET, structs
 from harness.api import Bound
 from harness.data import large
 from harness.data.codec import encode
-from harness.data.folder import load, read_info
+from harness.data.folder import read_info
 from harness.data.run_json import RunInfo, Stages
 from harness.errors import BenchError, UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
@@ -214,7 +214,10 @@ def phases(samples: Sequence[Samples]) -> dict[str, float]:
 
 def _read(folder: Path) -> Samples | None:
     try:
-        run = _data.measured(large.load(folder, large=0))  # no gap between tokens is looked at
+        info = read_info(folder)
+        if info.stages:
+            return Samples(info.summary.requests or 0, info.stages)
+        run = _data.measured(large.load(folder, large=0))  # of an older version; no gap between tokens is looked at
     except (BenchError, OSError, ValueError, KeyError):
         return None
     return Samples(run.requests.num_rows, _data.stages(run))
@@ -402,7 +405,7 @@ def _of_runs(rate_rps: float, runs: Sequence[SweptRun] = ()) -> Point:
 def _tried(made: Sequence[Trial], bounds: Sequence[Bound], kept: Mapping[str, Path]) -> Point:
     run_folders = tuple(folder for t in made if (folder := kept.get(folder_name(t.key))) is not None)
     try:
-        runs = [swept(load(folder), "") for folder in run_folders]
+        runs = [swept(read_info(folder), "") for folder in run_folders]
     except (BenchError, KeyError, TypeError, AttributeError):  # one of them cannot be read
         runs = []
     return structs.replace(

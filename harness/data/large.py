@@ -4,6 +4,8 @@ Everything but the gaps follows from these two, so that a run of a million reque
 in threads, without ever holding all of its token times; one that is simulated is not read at all.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,12 +38,46 @@ TOGETHER = 64
 LARGE = 50_000
 """Requests from which on a run is not held whole: with 200 tokens each, 80 MB of stamps."""
 
+SMALL = 10_000
+"""Requests up to which the tables of a simulation are held besides being written."""
+
+
+def passing(requests: int, aggregates: Iterable[type[Aggregate]]) -> Held | Passing | None:
+    """What takes the tables of a simulation of so many requests; None where they are better read when it has ended."""
+    if requests >= LARGE:
+        return Passing(aggregates)
+    return Held() if requests <= SMALL else None
+
+
+class Held:
+    """A small simulated run as its tables pass, all of them."""
+
+    def __init__(self) -> None:
+        self._tables: dict[str, list[pa.Table]] = {"requests": [REQUESTS.empty_table()]}
+
+    def add(self, name: str, table: pa.Table) -> None:
+        """Take the next rows of the table of that name."""
+        self._tables.setdefault(name, []).append(table)
+
+    def run(self, ended: RunFolder, schedule: Schedule) -> Run:
+        """The run, whose files are written."""
+        tables = {name: compact(pa.concat_tables(parts)) for name, parts in self._tables.items()}
+        return Run(
+            path=ended.path,
+            info=ended.info,
+            requests=tables["requests"],
+            steps=tables.get("steps"),
+            schedule=schedule.table,
+            complete=ended.info.state == "finished",
+            actions=tables.get("actions"),
+        )
+
 
 class Passing:
     """A large simulated run as its tables pass: its requests, thin, and what `aggregates` gather."""
 
     def __init__(self, aggregates: Iterable[type[Aggregate]]) -> None:
-        self.rows = 0
+        self._rows = 0
         self._aggregates = {kind: kind() for kind in aggregates}
         self._requests = [_empty(WITHOUT)]
         self._compacted: list[pa.Table] = []
@@ -52,7 +88,7 @@ class Passing:
         for start in range(0, table.num_rows, rows):
             piece = table[start : start + rows]
             if name == "requests":
-                self.rows += len(piece)
+                self._rows += len(piece)
                 self._requests.append(thinned(piece, WITHOUT))
             for aggregate in self._aggregates.values():
                 if aggregate.table == name:
@@ -65,8 +101,10 @@ class Passing:
         self._compacted.append(compact(pa.concat_tables(self._requests)))
         self._requests = []
 
-    def run(self, ended: RunFolder, schedule: Schedule) -> Run:
-        """The run, whose files are written."""
+    def run(self, ended: RunFolder, schedule: Schedule) -> Run | None:
+        """The run, whose files are written; None where it ended before it was large."""
+        if self._rows < LARGE:
+            return None
         self._put_together()
         requests, steps = ended.path / "requests.parquet", ended.path / "steps.parquet"
         return Run(

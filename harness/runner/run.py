@@ -123,8 +123,8 @@ def execute(
     elif not at_most:
         _check_room(planned, path)
     start = _Start(planned, path, force, command or shlex.join(["bench", *sys.argv[1:]]), say)
-    if planned.virtual and len(planned.schedule) >= large.LARGE:
-        start.passing = large.Passing([Laws, Pooled, PromptSteps, *aggregates])
+    if planned.virtual:
+        start.passing = large.passing(len(planned.schedule), [Laws, Pooled, PromptSteps, *aggregates])
     if not planned.virtual:  # a simulation is too fast to be stopped, and its rows are written elsewhere then
         live.room = start.shortage
     try:
@@ -158,9 +158,8 @@ def _run(
     backend = planned.backend
     facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
     folder.finish(start.recounted, state=state, **facts)
-    if start.passing is not None and start.passing.rows >= large.LARGE:
-        run = start.passing.run(folder, planned.schedule)
-    else:
+    run = None if start.passing is None else start.passing.run(folder, planned.schedule)
+    if run is None:
         run = large.load(folder.path, schedule=planned.schedule)
     # counted anew, because a driver does not know the follow-ups that no answer released
     dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
@@ -303,21 +302,21 @@ class _Start:
         self._command = command
         self._folder: RunFolder | None = None
         self.recounted: Recounts = {}
-        self.passing: large.Passing | None = None
+        self.passing: large.Held | large.Passing | None = None
 
     def folder(self) -> RunFolder:
         """The folder; created with run.json and the schedule at the first call."""
         if self._folder is None:
             path = new_folder(default_folder(self.planned)) if self._path is None else self._path
             check_free(path, force=self._force)  # again: starting a backend takes time
-            redact = self.planned.redact
+            redact = None if self.planned.virtual else self.planned.redact  # a simulator is given no secret
             drawn = self.planned.loaded.expected
             expected = None if drawn is None else drawn()
             self._folder = RunFolder.create(path, self._info(expected), redact=redact)
             if self.passing is not None:
                 self._folder.passing = self.passing.add
             self._folder.save_schedule(self.planned.schedule)
-            self._say(redact(f"{opening(self.planned, expected)}; into {path}"))
+            self._say(self.planned.redact(f"{opening(self.planned, expected)}; into {path}"))
         return self._folder
 
     def shortage(self) -> str | None:

@@ -240,7 +240,7 @@ def gathered(runs: Iterable[tuple[Run, str]]) -> SweepAnswer:
     unscored: list[str] = []
     for run, folder in runs:
         try:
-            scored.append((run.info, {**options_of(run.info), OWN_SLO: run.info.slo.text}, swept(run, folder)))
+            scored.append((run.info, {**options_of(run.info), OWN_SLO: run.info.slo.text}, swept(run.info, folder)))
         except (KeyError, TypeError, AttributeError) as error:
             unscored.append(f"{folder} has no {error} that could be read, so it is left out.")
     return together(scored, unscored)

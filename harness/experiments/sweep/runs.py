@@ -5,7 +5,8 @@ from pathlib import Path
 
 from harness import untrusted
 from harness.data.codec import encode
-from harness.data.folder import Run, load
+from harness.data.folder import read_info
+from harness.data.run_json import RunInfo
 from harness.errors import BenchError
 from harness.experiments.sweep.plan import Task
 from harness.experiments.sweep.sweep_json import SweptRun
@@ -60,7 +61,7 @@ def execute_order(order: Order) -> RunResult:
 
 def result_of(path: Path, folder: str) -> RunResult:
     """A finished run; `folder` is its place in the sweep."""
-    return RunResult("finished", scored=swept(load(path), folder))
+    return RunResult("finished", scored=swept(read_info(path), folder))
 
 
 def finished(path: Path) -> bool:
@@ -72,9 +73,9 @@ def finished(path: Path) -> bool:
     return isinstance(info, dict) and info.get("state") == "finished" and "verdict" in info
 
 
-def swept(run: Run, folder: str) -> SweptRun:
+def swept(info: RunInfo, folder: str) -> SweptRun:
     """A run in numbers; `folder` is its place in the sweep."""
-    info, summary = run.info, run.info.summary
+    summary = info.summary
     metrics = {m.name: summary.metrics[m.name] for m in in_summary() if m.name in summary.metrics}
     return SweptRun(
         seed=info.spec["seed"],
