@@ -95,9 +95,9 @@ class Interpolated:
     has more than `graph_tokens` tokens. `dp` groups share the sequences of a replica with `pp` stages.
     """
 
-    __slots__ = ("_curves", "_dense", "_dp", "_full_token_s", "_graph_tokens", "_head", "_known", "_launched_s",
-                 "_lines", "_lists", "_mixed_decode", "_overhead_s", "_pp", "_scale", "_seq_s", "_slower",
-                 "_tables")  # fmt: skip
+    __slots__ = ("_chunks", "_curves", "_dense", "_dp", "_full_token_s", "_graph_tokens", "_head", "_known",
+                 "_launched_s", "_lines", "_mixed", "_mixed_decode", "_overhead_s", "_pp", "_prefill_s", "_scale",
+                 "_seq_s", "_slower", "_stored", "_tables")  # fmt: skip
 
     def __init__(
         self, tables: Mapping[str, np.ndarray], *, overhead_s: float, seq_s: float, scale: float, slower: float,
@@ -115,8 +115,12 @@ class Interpolated:
         self._pp = pp
         self._curves: dict[int, Curve] = {}
         self._lines: dict[str, Line] = {}  # of the tables over one axis
-        self._lists: dict[str, list[Any]] = {}  # the tables over several
+        self._chunks: list[float] = tables["chunk"].tolist()
+        self._stored: list[float] = tables["stored"].tolist()
+        self._prefill_s: list[list[float]] = tables["prefill_s"].tolist()
         self._known: dict[tuple[int, int], float] = {}  # seconds of pieces of prompts
+        mixed = ("mixed_s", "chunk", "stored", "decode_seqs", "decode_context")  # a table and its axes
+        self._mixed: list[list[Any]] = [tables[name].tolist() for name in mixed if "mixed_s" in tables]
         self._dense = self._over("tokens", "dense_s")
         self._head = self._over("seqs", "head_s")
         self._full_token_s = self._dense.at(FULL) / FULL  # of a token in a step of `FULL`
@@ -134,7 +138,7 @@ class Interpolated:
             prompts_s = max(prompts_s / self._dp, max([self._piece_s(piece, stored) for piece, stored in prefills]))
         if decode_seqs:
             alone_s = self._curve(decode_seqs).attention.at(context_tokens) / self._scale
-            if "mixed_s" in self._tables:
+            if self._mixed:
                 decodes_s, prompts_s = alone_s, self._beside(prefills, decode_seqs, context_tokens, alone_s, prompts_s)
             else:
                 decodes_s = self._mixed_decode * alone_s
@@ -219,14 +223,13 @@ class Interpolated:
         if piece_s is None:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
-            piece_s = self._known[new, stored] = self._between("prefill_s", ("chunk", "stored"), (new, stored))
+            i, share = _place(self._chunks, new)
+            j, inner = _place(self._stored, stored)
+            low, high = self._prefill_s[i], self._prefill_s[i + 1]
+            shorter_s = low[j] * (1 - inner) + low[j + 1] * inner
+            longer_s = high[j] * (1 - inner) + high[j + 1] * inner
+            piece_s = self._known[new, stored] = max(shorter_s * (1 - share) + longer_s * share, 0.0)
         return piece_s
-
-    def _between(self, name: str, axes: Sequence[str], place: Sequence[float]) -> float:
-        if name not in self._lists:
-            for key in (name, *axes):
-                self._lists[key] = self._tables[key].tolist()
-        return max(_grid(self._lists[name], [self._lists[axis] for axis in axes], place), 0.0)
 
     def _beside(
         self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int, alone_s: float,
@@ -237,15 +240,19 @@ class Interpolated:
         most = max(range(len(prefills)), key=pieces_s.__getitem__)
         new, stored = prefills[most]
         place = (new, stored, decode_seqs, context_tokens / decode_seqs)
-        both_s = self._between("mixed_s", ("chunk", "stored", "decode_seqs", "decode_context"), place)
+        both_s = max(_grid(self._mixed[0], self._mixed[1:], place), 0.0)
         return prompts_s - pieces_s[most] + max(both_s - alone_s, 0.0)
+
+
+def _place(axis: list[float], point: float) -> tuple[int, float]:
+    """The piece of an axis in which a point lies, and how far in it; beyond the end more than 1."""
+    i = min(max(bisect_left(axis, point) - 1, 0), len(axis) - 2)
+    return i, max((point - axis[i]) / (axis[i + 1] - axis[i]), 0.0)
 
 
 def _grid(table: list[Any], axes: Sequence[list[float]], place: Sequence[float]) -> float:
     """The value of a table at a place between its points, linear along each axis; the edge piece goes on beyond it."""
-    axis, point = axes[0], place[0]
-    i = min(max(bisect_left(axis, point) - 1, 0), len(axis) - 2)
-    share = max((point - axis[i]) / (axis[i + 1] - axis[i]), 0.0)
+    i, share = _place(axes[0], place[0])
     low, high = table[i], table[i + 1]
     if len(axes) > 1:
         low, high = _grid(low, axes[1:], place[1:]), _grid(high, axes[1:], place[1:])

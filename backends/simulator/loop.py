@@ -275,7 +275,7 @@ class Arrivals:
     that arrive at one instant.
     """
 
-    __slots__ = ("_arrived", "_count", "_front", "_later", "_next", "_schedule", "next_s", "over")
+    __slots__ = ("_arrived", "_count", "_front", "_later", "_next", "_planned_s", "_schedule", "next_s", "over")
 
     def __init__(
         self,
@@ -289,9 +289,19 @@ class Arrivals:
         self._front = front
         self._count = 0
         self._later: list[tuple[float, float, int, Request]] = []  # heap
-        self._next = next(schedule, None)
-        self.next_s = self._planned_s()
+        self._read()
+        self.next_s = self._planned_s
         self._overtake()
+
+    def _read(self) -> None:
+        """Take the next request from the schedule, and work out when it arrives."""
+        self._next = planned = next(self._schedule, None)
+        if planned is None:
+            self._planned_s = inf
+        elif self._arrived is None:
+            self._planned_s = self._front.arrived_s(planned)
+        else:
+            self._planned_s = self._arrived(planned)[0]
 
     def add(self, follow_ups: Iterable[Request], now_s: float) -> None:
         """Requests that an answer brought about, none of them before `now_s`."""
@@ -309,8 +319,8 @@ class Arrivals:
         else:
             assert self._next is not None
             request = self._next
-            self._next = next(self._schedule, None)
-        self.next_s = self._planned_s()
+            self._read()
+        self.next_s = self._planned_s
         if self._later and self._later[0][0] < self.next_s:
             self.next_s = self._later[0][0]
         self._overtake()
@@ -320,18 +330,12 @@ class Arrivals:
         """Take from the schedule, where the front end reads prompts, what is due before `next_s` and may be first."""
         while self._front.token_s and self._next is not None and self._next.scheduled_s < self.next_s:
             self._count += 1
-            heappush(self._later, (self._front.arrived_s(self._next), 1.0, self._count, self._next))
-            self._next = next(self._schedule, None)
-            self.next_s = min(self._planned_s(), self._later[0][0])
-
-    def _planned_s(self) -> float:
-        planned = self._next
-        if planned is None:
-            return inf
-        return self._front.arrived_s(planned) if self._arrived is None else self._arrived(planned)[0]
+            heappush(self._later, (self._planned_s, 1.0, self._count, self._next))
+            self._read()
+            self.next_s = min(self._planned_s, self._later[0][0])
 
     def _planned_first(self) -> bool:
-        if self._arrived is None or self._next is None or self._planned_s() > self.next_s:
+        if self._arrived is None or self._next is None or self._planned_s > self.next_s:
             return False
         return self._arrived(self._next)[1:] < self._later[0][1:3]
 
