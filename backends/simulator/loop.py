@@ -241,17 +241,19 @@ class Leaps:
 
     def settle(self, index: int) -> bool:
         """Bring a replica to what it is now; False where it is that."""
-        replica, ends = self._replicas[index], self.ends[index]
-        ended = 0 if replica.in_flight is None else bisect_right(ends, self.now_s)
-        if not ended:
+        ends, replica = self.ends[index], self._replicas[index]
+        batch = replica.in_flight
+        if batch is None or not (ended := bisect_right(ends, self.now_s)):
             return False
-        self.commit(index, ends[:ended])
         if ends[ended - 1] == self.now_s:
+            self.commit(index, ends[:ended])
             self.ends[index] = []
             self.idle.append(index)
-        else:
-            replica.schedule(ends[ended - 1])  # the same batch, whose ends are known
-            del ends[:ended]
+            return True
+        if self._log is not None:
+            self._log(batch, ends[:ended], replica.decoding)
+        replica.go_on(batch, ends[:ended])
+        del ends[:ended]
         return True
 
     def cut(self, index: int) -> None:
