@@ -189,7 +189,7 @@ class Loop(Generic[T]):
             now_s = arrivals.next_s
             if events and events[0][0] < now_s:
                 now_s = events[0][0]
-            if now_s > last_s or (self._passive and self.next_s == inf):
+            if now_s > last_s or (self._passive and arrivals.next_s == inf and self.next_s == inf):
                 if not self.held or not arrivals.over or self.next_s < inf:
                     break
                 self._give_up()
