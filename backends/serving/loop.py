@@ -662,7 +662,7 @@ class Loop(Generic[T]):
         if replica.pipeline is not None:
             if self.stages[replica.index].free_s[0] > now_s:
                 return False
-        elif replica.in_flight is not None or replica.empty:
+        elif replica.in_flight is not None:
             return False
         return not self.acts or (replica.alive and self._acting.paused_s.get(replica.index, -inf) <= now_s)
 

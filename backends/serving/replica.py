@@ -529,14 +529,6 @@ class Replica:
         return len(self.prefilling) + len(self.decoding.members) + len(self.parked)
 
     @property
-    def empty(self) -> bool:
-        """Whether nothing is here of which a batch could be formed; of a pipeline that is for its lanes to say."""
-        return not (
-            self.waiting or self.decoding.members or self.prefilling or self.inbox.landed or self.inbox.offers
-            or self.parked or self.swap or self.pipeline is not None
-        )  # fmt: skip
-
-    @property
     def prefill_seqs(self) -> int:
         """Sequences that are admitted and whose prompts are not yet computed."""
         if self.pipeline is not None and self.pipeline.front is self:
