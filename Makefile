@@ -44,11 +44,12 @@ test: $(STAMP) ## run all but the slow tests
 
 # the tests of replay that step the core through every policy; the others go through commands, which CI runs uncompiled
 REPLAYED := $(addprefix tests/replay/test_,engine.py engine_clusters.py handoff.py leaps.py pipeline.py prefix_cache.py)
+READ := $(addprefix tests/client/test_,connection.py framing.py pool.py quirks.py)
 compiled: export MYPYC_OPT_LEVEL ?= 0# in half the time; make nightly tests what users get, 2
-compiled: $(STAMP) ## test the compiled core of the simulator, where there is a C compiler
+compiled: $(STAMP) ## test the compiled core of the simulator and reads of the client, where there is a C compiler
 	@$(BIN)/python hatch_build.py build/compiled || { test $$? = 3 && exit 0; exit 1; }; \
 	test ! -e build/compiled || PYTHONSAFEPATH=1 PYTHONPATH=build/compiled \
-	  $(BIN)/python -m pytest -n auto --dist worksteal $(REPLAYED) tests/contracts/test_core_plugins.py tests/contracts/test_invariants.py
+	  $(BIN)/python -m pytest -n auto --dist worksteal $(REPLAYED) tests/contracts/test_core_plugins.py tests/contracts/test_invariants.py $(READ)
 
 schemas: $(STAMP) ## write the JSON Schema of every file that bench writes to build/schemas
 	$(BIN)/python tools/schemas.py

@@ -1,4 +1,4 @@
-"""Compiles the core of the simulator with mypyc where that is requested and a C compiler is there.
+"""Compiles the core of the simulator (mypyc) and the reads of the client (C) where that is requested.
 
     HATCH_BUILD_HOOKS_ENABLE=1 pip install .     the wheel holds C extensions beside the sources they are made of
     python hatch_build.py FOLDER                 the packages of this checkout in FOLDER, compiled
@@ -46,6 +46,8 @@ COMPILED = (
     "backends/simulator/step_log.py",
 )
 """What runs for every step or request of a simulation. Protocols and what plug-ins of others subclass stay Python."""
+FROM_C = {"backends.client._reads": "backends/client/_reads.c"} if sys.platform == "linux" else {}
+"""What runs for every token that a client reads; `backends/client/reads.py` is the same in Python."""
 OPTIONS = ("--config-file=", "--no-site-packages", "--ignore-missing-imports", "--follow-imports=silent")
 """Types of other packages are left out: the build then needs none of them."""
 
@@ -59,13 +61,14 @@ def compile_into(folder: Path) -> bool:
     if not (shutil.which(compiler) and header.exists() and find_spec("mypyc") and find_spec("setuptools")):
         return False
     from mypyc.build import mypycify
-    from setuptools import Distribution
+    from setuptools import Distribution, Extension
 
     with tempfile.TemporaryDirectory() as generated, contextlib.chdir(TOP):
         extensions = mypycify(
             [*OPTIONS, *COMPILED], opt_level=os.environ.get("MYPYC_OPT_LEVEL", "2"), debug_level="0",
             group_name="bench", target_dir=generated,
         )  # fmt: skip
+        extensions += [Extension(name, [source]) for name, source in FROM_C.items()]
         build = Distribution({"ext_modules": extensions}).get_command_obj("build_ext")
         build.build_lib, build.build_temp = str(folder), generated
         build.ensure_finalized()

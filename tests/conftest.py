@@ -56,8 +56,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine function in an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
+    from harness.runner.waiting import WaitingLoop
+
     names = pyfuncitem._fixtureinfo.argnames
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    with asyncio.Runner(loop_factory=WaitingLoop) as runner:  # that of senders
+        runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import math
 import os
 import select
 import socket
@@ -19,8 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from backends.client import reads
 from backends.client.framing import BadFraming, Framing
-from backends.client.stamps import CONTROL_BYTES, MAX_AGE_S, READ, STAMP, WRITE, Poller, stamped_socket
+from backends.client.reads import CONTROL_BYTES, EMPTY, ENDED, LOOK, READ, READ_BYTES, WRITE, stamped_s
+from backends.client.stamps import Poller, stamped_socket
 from backends.client.target import Limits, NotSecureError, Peer, Secure
 
 if TYPE_CHECKING:
@@ -42,11 +43,9 @@ could be opened. `failed`: anything else that kept us from sending or receiving,
 
 _TCP_INFO = struct.Struct("=100xI32xI")
 """struct tcp_info of linux/tcp.h: tcpi_total_retrans at byte 100, tcpi_segs_out at byte 136."""
-READ_BYTES = 65536
 OK = 200
 Stage = Literal["new", "connecting", "tunnel", "handshake", "open", "closed"]
 Control = Sequence[tuple[int, int, bytes]]
-_unpack = STAMP.unpack
 _MAY_WANT = "it may want a certificate of the client (client_cert=FILE)"
 _BIND_ADDRESS_NO_PORT = 24
 """Of <linux/in.h>."""
@@ -94,10 +93,13 @@ class Call:
     connection: Connection | None = None
     target: int = 0
     most_bytes: int = 0  # that the answer may have
-    size_bytes: int = 0  # of the answer so far
-    room_bytes: int = 0  # up to this size no event of it can be too large
-    last_read_s: float = 0.0  # of the run: when the last bytes were read, or the request was sent
+    reads: reads.Reads | None = None  # of its answer, from when it is sent
     started: bool = False  # a first token is known to be among the reads
+
+    @property
+    def last_read_s(self) -> float:
+        """When the last bytes were read, or the request was sent; seconds of the run."""
+        return 0.0 if self.reads is None else self.reads.last_read_s
 
 
 @dataclass(slots=True)
@@ -124,9 +126,9 @@ class Connection:
     `answers` counts the calls it has served to their end, `idle_since_s` (monotonic) is when the last one ended.
     """
 
-    __slots__ = ("_address", "_clock", "_framing", "_last_s", "_limits", "_out", "_owner", "_poller", "_recvmsg",
+    __slots__ = ("_address", "_clock", "_framing", "_limits", "_out", "_owner", "_poller", "_recvmsg",
                  "_tls", "_tunnel", "_unread", "_wire", "_writing", "answers", "began_s", "call", "fd",
-                 "idle_since_s", "opened_s", "peer", "sock", "stage", "target")  # fmt: skip
+                 "idle_since_s", "opened_s", "peer", "reads", "sock", "stage", "target")  # fmt: skip
 
     def __init__(
         self, peer: Peer, target: int, owner: ConnectionPool, poller: Poller, wire: Wire, limits: Limits
@@ -144,7 +146,7 @@ class Connection:
         self.began_s = time.monotonic()
         self.opened_s = 0.0
         self.idle_since_s = 0.0
-        self._last_s = float("-inf")
+        self.reads: reads.Reads | None = None  # of the call under way, or of the last one
         self._framing = Framing()
         self._out = b""
         self._writing = False
@@ -190,15 +192,18 @@ class Connection:
         answer = call.answer
         self.call = call
         call.connection = self
-        call.size_bytes, call.room_bytes = 0, min(call.most_bytes, self._limits.event_bytes)
         self._framing = Framing(self._limits.head_bytes)
         # Before the system call: what it takes is part of TTFT. A request that is sent again keeps its first time,
         # because its user has waited since then.
         now_s = time.monotonic() - self._clock.epoch_s
         if answer.sent_s is None:
             answer.sent_s = now_s
-        call.last_read_s = now_s
-        self._last_s = max(self._last_s, now_s)
+        last_s = now_s if self.reads is None else max(self.reads.last_stamp_s, now_s)
+        room_bytes = min(call.most_bytes, self._limits.event_bytes)  # up to this size no event can be too large
+        self.reads = call.reads = reads.Reads(self._recvmsg, self.fd, answer.data, last_s, room_bytes)
+        call.reads.last_read_s = now_s
+        if self._tls is None:
+            self._poller.follow(self.fd, call.reads)
         if self._tls is not None:
             self._tls.encrypt(first + call.rest)
             self._push(self._tls)
@@ -253,7 +258,11 @@ class Connection:
                 self._read()
 
     def _read(self) -> None:
-        """One read: the hot path. Level-triggered, so what is left is announced again."""
+        """One read, where it is not made for many connections at once (`reads.take`)."""
+        clock = self._clock
+        if self.call is not None and self.call.reads is not None and self._tls is None:
+            self.took(self.call.reads.receive(clock.base_s, clock.believed_s, clock.epoch_s))
+            return
         try:
             data, control, _, _ = self._recvmsg(READ_BYTES, CONTROL_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -261,7 +270,7 @@ class Connection:
         except OSError as error:
             self._broken(error)
             return
-        read_s = time.monotonic() - self._clock.epoch_s
+        read_s = time.monotonic() - clock.epoch_s
         if self._tls is not None:
             self._read_tls(self._tls, data, control, read_s)
         elif data:
@@ -270,52 +279,39 @@ class Connection:
             self._end_of_stream()
 
     def _keep(self, data: bytes, control: Control, read_s: float) -> None:
-        """Keep what was read with the time of its arrival, and see whether it may be the end of the answer.
+        """Keep what was read with the time of its arrival, and see whether it may be the end of the answer."""
+        if self.call is None or self.call.reads is None:
+            self._lose("closed", None)  # a server may send a notice before it closes an idle connection
+        else:
+            stamp_s = stamped_s(control, self._clock.base_s, self._clock.believed_s)
+            self.took(self.call.reads.keep(data, stamp_s, read_s))
 
-        The kernel's stamp is not used when it is missing, taken around a step of the clock, earlier than the one
-        before it on this connection, later than the reading, or more than a second older.
-        """
+    def took(self, came: int) -> None:
+        """A read of the answer under way was made."""
         call = self.call
-        if call is None:  # no request is open: a server may send a notice before it closes an idle connection
-            self._lose("closed", None)
-            return
-        answer = call.answer
-        clock = self._clock
-        stamp_s = math.nan
-        if control and clock.trusted:  # Note: written out here, because it is done for every token
-            seconds, nanoseconds = _unpack(control[0][2])
-            stamp_s = seconds - clock.base_s + nanoseconds * 1e-9 - clock.shift_s
-        # NaN (no stamp), a stamp before the last one, after its own read or far too old: the clock was set. The time of
-        # the read is late, but never wrong by more than the read lag.
-        if not self._last_s <= stamp_s <= read_s <= stamp_s + MAX_AGE_S:
-            stamp_s = read_s
-            answer.process_stamps += 1
-        self._last_s = stamp_s
-        call.last_read_s = read_s
-        answer.data.append(data)
-        answer.stamp_s.append(stamp_s)
-        answer.read_s.append(read_s)
-        call.size_bytes += len(data)
-        if call.size_bytes > call.most_bytes:
+        assert call is not None and call.reads is not None
+        if came == LOOK and call.reads.size_bytes > call.most_bytes:
             self._give_up(call, f"the answer is larger than {call.most_bytes:,} bytes (max_body_bytes)")
-            return
-        framing = self._framing
-        # Most reads of a stream are one chunk that ends nothing. They are kept unread, so that a token costs a system
-        # call and these lines, and no other one is read late.
-        if not framing.quiet or framing.may_end(answer.data):
+        elif came == LOOK:
             self._look()
-        if call.size_bytes > call.room_bytes and self.call is call:
-            self._measure(call)
+            if call.reads.size_bytes > call.reads.room_bytes and self.call is call:
+                self._measure(call)
+        elif came == ENDED:
+            self._end_of_stream()
+        elif came < 0:
+            self._broken(OSError(-came, os.strerror(-came)))
 
     def _look(self) -> None:
         """See whether the answer has ended."""
         call = self.call
-        assert call is not None
+        assert call is not None and call.reads is not None
         try:
-            done = self._framing.take(call.answer.data)
+            done = self._framing.take(call.answer.data, call.reads.whole)
         except BadFraming as error:
             self._lose("failed", f"the answer {error}")
             return
+        call.reads.quiet, call.reads.between = self._framing.quiet, self._framing.between
+        call.reads.whole = call.reads.unlooked = 0
         if self._framing.status == OK:
             call.rest = b""  # it will not be sent again; 2,000 prompts of 100,000 tokens under way are 1 GB
         if done:
@@ -324,8 +320,9 @@ class Connection:
     def _measure(self, call: Call) -> None:
         """Give the answer up if its newest event is too large; else find out at which size to look again."""
         reads, most, behind = call.answer.data, self._limits.event_bytes, 0
+        assert call.reads is not None
         if not self._framing.events:
-            call.room_bytes = call.most_bytes
+            call.reads.room_bytes = call.most_bytes
             return
         for i in range(len(reads) - 1, -1, -1):
             piece = reads[i - 1][-1:] + reads[i] if i else reads[i]
@@ -335,7 +332,7 @@ class Connection:
                 break
         if behind > most:
             self._give_up(call, f"an event of the answer is larger than {most:,} bytes (max_event_bytes)")
-        call.room_bytes = min(call.most_bytes, call.size_bytes - behind + most)
+        call.reads.room_bytes = min(call.most_bytes, call.reads.size_bytes - behind + most)
 
     def _give_up(self, call: Call, why: str) -> None:
         """Hang up on an answer, and keep no more of it than its head."""
@@ -358,6 +355,7 @@ class Connection:
 
     def _complete(self) -> None:
         self.answers += 1
+        self._poller.follow(self.fd, None)
         self.idle_since_s = time.monotonic()
         if not self._framing.keep or self._out:
             self.close()
@@ -390,14 +388,12 @@ class Connection:
 
     def _read_rest(self) -> None:
         """What came before the connection broke: a server may refuse a request before it has all of it."""
-        while self.stage == "open" and self.call is not None and self._tls is None:
-            try:
-                data, control, _, _ = self._recvmsg(READ_BYTES, CONTROL_BYTES)
-            except OSError:
+        clock = self._clock
+        while self.stage == "open" and self._tls is None and self.call is not None and self.call.reads is not None:
+            came = self.call.reads.receive(clock.base_s, clock.believed_s, clock.epoch_s)
+            if came in (ENDED, EMPTY) or came < 0:
                 return
-            if not data:
-                return
-            self._keep(data, control, time.monotonic() - self._clock.epoch_s)
+            self.took(came)
 
     def _flush(self) -> None:
         """Write what is pending; when all of it is with the kernel, the request has been written."""

@@ -23,6 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from backends.client import shapes
+from backends.client.reads import is_chunk
 from backends.client.secrets import FOREIGN_MOST
 from backends.client.shapes import Json, Usage
 from backends.client.target import HEAD_BYTES
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 
 
 Body = Literal["head", "none", "length", "chunked", "close"]
-LATER = 64
-"""So many reads of a chunked body may wait to be walked: it bounds the work when the last chunk comes."""
 DIGITS = 18
 """Of the longest length; a server that promises more promises no number."""
 ANY_BYTES = 1 << 30
@@ -81,15 +80,19 @@ class Framing:
         self._line = b""  # beginning of a line of the chunked framing, cut by the end of a read
         self._trailer = False
 
-    def may_end(self, reads: Sequence[bytes]) -> bool:
-        """Whether the newest read can hold the end of a chunked body, or too many have not been looked at."""
-        newest = reads[-1]
-        return len(newest) < 4 or newest.endswith(_HEAD_END) or len(reads) - self._fed >= LATER
+    @property
+    def between(self) -> bool:
+        """Whether the next read begins a chunk."""
+        return self.quiet and not (self._left or self._line or self._trailer)
 
-    def take(self, reads: Sequence[bytes]) -> bool:
-        """Look at the reads that are new; True when the answer is complete. Raises BadFraming."""
+    def take(self, reads: Sequence[bytes], whole: int = 0) -> bool:
+        """Look at the reads that are new; True when the answer is complete. Raises BadFraming.
+
+        The first `whole` of them are known to be a chunk each.
+        """
+        self._fed += whole
         while self._fed < len(reads):
-            if self.quiet and not (self._left or self._line or self._trailer) and is_chunk(reads[self._fed]):
+            if self.between and is_chunk(reads[self._fed]):
                 if self.content is not None:
                     self.content.append(reads[self._fed].partition(b"\r\n")[2][:-2])
                 self._fed += 1  # Note: most reads of a stream of events are one chunk each
@@ -281,18 +284,6 @@ def is_stream(body: bytes) -> bool:
     """Whether a body begins like a stream of events."""
     start = body[:64].removeprefix(_MARK).lstrip()
     return start.startswith((b"data:", b":", b"event:", b"id:", b"retry:"))
-
-
-def is_chunk(data: bytes) -> bool:
-    """Whether a read is one whole chunk that is not the last, with a size of up to four digits and nothing else."""
-    end = data.find(b"\r\n", 1, 6)
-    if end < 0 or not data[:end].isalnum():
-        return False
-    try:
-        size = int(data[:end], 16)
-    except ValueError:
-        return False
-    return size > 0 and end + size + 4 == len(data)
 
 
 def says_done(data: bytes, before: bytes = b"\n") -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from backends.client import reads
 from backends.client.connection import Answer, Call, Connection, How, Wire
 from backends.client.framing import says_done
 from backends.client.stamps import Clock, Lags, poller, stamped_socket
@@ -144,6 +145,7 @@ class ConnectionPool:
         return {
             "sent": self._sent,
             "stamps": "process" if self.lags.reads and self.lags.process_stamps == self.lags.reads else "kernel",
+            "reads_by": "Python" if reads.wait is None else "C",
             "reads": self.lags.reads,
             "process_stamps": self.lags.process_stamps,
             "read_lag_p50_s": self.lags.quantile_s(0.5),
@@ -305,6 +307,10 @@ class ConnectionPool:
     def _finish(self, call: Call, how: How, why: str | None) -> None:
         answer = call.answer
         answer.how, answer.why, answer.ended_s = how, why, self.clock.now_s()
+        if call.reads is not None:
+            times = array("d", call.reads.times())
+            answer.stamp_s, answer.read_s = times[::2], times[1::2]
+            answer.process_stamps = call.reads.process_stamps
         del self._calls[call.request_id]
         self._busy[call.target] -= 1
         call.connection = None

@@ -11,10 +11,10 @@ A wake-up handles at most `BATCH` reads, so that departures are not late.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import select
 import socket
-import struct
 import sys
 import time
 from array import array
@@ -24,21 +24,18 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from backends.client import reads
+from backends.client.reads import CONTROL_BYTES, READ, STAMP, WRITE
 from harness.metrics.quantiles import quantile
 
 if TYPE_CHECKING:
     from backends.client.connection import Connection
+    from backends.client.reads import Reads, Ready
 
 SO_TIMESTAMPNS = 35
 """Number of the socket option and of its control message on Linux (asm-generic/socket.h: x86-64, arm64)."""
-STAMP = struct.Struct("=qq")
-"""The control message: seconds and nanoseconds of the real-time clock."""
-CONTROL_BYTES = 64
-"""Room for one control message of 16 bytes."""
 STEP_S = 1e-4
 """A jump of the real-time clock against the monotonic one by more than this is a step."""
-MAX_AGE_S = 1.0
-"""A stamp older than this when it is read is replaced by the time of the read."""
 AGEING = 1e-5
 """The kept offset loses 10 us of its accuracy a second: both clocks are slewed alike, only small steps part them."""
 TRIES, TRY_S = 20, 0.005
@@ -53,8 +50,6 @@ WHOLE_TOKENS = 16
 """An answer of so many tokens in its only event was not streamed, however it was framed."""
 BATCH = 16
 """Events handled in one wake-up: about 0.25 ms, after which the event loop checks departures again."""
-READ, WRITE = 1, 4
-"""EPOLLIN and EPOLLOUT; errors and hang-ups (8, 16) are seen by reading."""
 
 Poller: TypeAlias = "EpollPoller | LoopPoller"
 
@@ -155,6 +150,16 @@ class Clock:
         elif half_s <= self._half_s + AGEING * (at_s - self._at_s):
             self._keep(offset_s, half_s, at_s)
 
+    @property
+    def believed_s(self) -> float:
+        """The shift of stamps that can be used; NaN after a step, until everything that waited has been read."""
+        return self.shift_s if self.trusted else math.nan
+
+    @property
+    def error_s(self) -> float:
+        """The largest error of the shift now."""
+        return self._half_s + AGEING * (time.monotonic() - self._at_s)
+
     def caught_up(self) -> None:
         """Nothing that arrived before the last step waits to be read any more."""
         self.trusted = True
@@ -240,7 +245,7 @@ def held_back(sent_s: float | None, event_s: Sequence[float], tokens: int) -> tu
 class EpollPoller:
     """Notifies connections that their sockets are ready, by an epoll object that the loop sees as one readable file."""
 
-    __slots__ = ("_awake", "_by_fd", "_closing", "_epoll", "_loop", "clock")
+    __slots__ = ("_awake", "_by_fd", "_closing", "_epoll", "_loop", "_under_way", "_waiting", "clock")
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.clock = clock
@@ -248,8 +253,14 @@ class EpollPoller:
         self._awake = False
         self._epoll = select.epoll()
         self._by_fd: dict[int, Connection] = {}
+        self._under_way: dict[int, Reads] = {}
         self._closing: list[socket.socket] = []
-        loop.add_reader(self._epoll.fileno(), self._wake)
+        self._waiting = getattr(loop, "waiting", None) if reads.wait is not None else None
+        if self._waiting is None:
+            loop.add_reader(self._epoll.fileno(), self._wake)
+        else:
+            self._epoll.register(self._waiting.fileno(), READ)
+            self._waiting.wait = self._wait
 
     def watch(self, connection: Connection, events: int) -> None:
         """From now on call `connection.ready(events)`; `events` is READ or READ | WRITE."""
@@ -259,8 +270,16 @@ class EpollPoller:
     def change(self, connection: Connection, events: int) -> None:
         self._epoll.modify(connection.fd, events)
 
+    def follow(self, fd: int, answer: Reads | None) -> None:
+        """What comes from this socket belongs to an answer, or to none any more."""
+        if answer is None:
+            self._under_way.pop(fd, None)
+        else:
+            self._under_way[fd] = answer
+
     def drop(self, connection: Connection) -> None:
         """Stop watching and close the socket, in a wake-up last: its number, given out again, would get its events."""
+        self._under_way.pop(connection.fd, None)
         if self._by_fd.pop(connection.fd, None) is not None and not self._epoll.closed:
             self._epoll.unregister(connection.fd)
         if self._awake:
@@ -269,31 +288,56 @@ class EpollPoller:
             connection.sock.close()
 
     def close(self) -> None:
-        if not self._epoll.closed:
+        if self._epoll.closed:
+            return
+        if self._waiting is None:
             self._loop.remove_reader(self._epoll.fileno())
-            self._epoll.close()
+        else:
+            self._waiting.wait = None
+        self._epoll.close()
 
     def _wake(self) -> None:
         # The clocks are compared once for all reads of a wake-up, which share the cost.
-        events = self._epoll.poll(0, BATCH)
-        self.clock.sample()
-        by_fd = self._by_fd
+        clock = self.clock
+        clock.sample()
+        count, ready = reads.take(
+            self._epoll, self._under_way, clock.base_s, clock.believed_s, clock.epoch_s, BATCH
+        )  # fmt: skip
+        self._attend(ready)
+        # fewer events than one batch: everything that was stamped before the step has been read
+        if count < BATCH and not clock.trusted:
+            clock.caught_up()
+
+    def _wait(self, loop_fd: int, timeout_s: float | None) -> None:
+        """Wait in place of the loop, and read meanwhile."""
+        assert reads.wait is not None
+        clock = self.clock
+        ready = reads.wait(
+            self._epoll.fileno(), loop_fd, self._under_way, clock.base_s, clock.believed_s, clock.epoch_s,
+            clock.error_s, BATCH, -1.0 if timeout_s is None else timeout_s,
+        )  # fmt: skip
+        if ready is None:
+            self._loop.call_soon(self._wake)
+        elif ready:
+            self._loop.call_soon(self._attend, ready)
+
+    def _attend(self, ready: Sequence[Ready]) -> None:
+        """Do what more is to do for sockets; those that another has closed meanwhile are gone."""
         self._awake = True
-        try:
-            for fd, what in events:
-                connection = by_fd.get(fd)
-                if connection is not None:
-                    connection.ready(what)
-        except Exception as error:  # noqa: BLE001  # a bug here ends this request, and blocks no other
-            assert connection is not None
-            connection.fail(f"{type(error).__name__}: {error}")
-        finally:
-            self._awake = False
+        for fd, events, answer, came in ready:
+            connection = self._by_fd.get(fd)
+            if connection is None or (answer is not None and answer is not connection.reads):
+                continue
+            try:
+                if answer is None:
+                    connection.ready(events)
+                elif connection.call is not None:
+                    connection.took(came)
+            except Exception as error:  # noqa: BLE001  # a bug here ends this request, and blocks no other
+                connection.fail(f"{type(error).__name__}: {error}")
+        self._awake = False
         while self._closing:
             self._closing.pop().close()
-        # fewer events than one batch: everything that was stamped before the step has been read
-        if len(events) < BATCH and not self.clock.trusted:
-            self.clock.caught_up()
 
 
 class LoopPoller:
@@ -309,6 +353,9 @@ class LoopPoller:
     def watch(self, connection: Connection, events: int) -> None:
         self._loop.add_reader(connection.fd, self._ready, connection, READ)
         self.change(connection, events)
+
+    def follow(self, fd: int, answer: Reads | None) -> None:
+        """Nothing to do: each connection reads by itself."""
 
     def change(self, connection: Connection, events: int) -> None:
         if events & WRITE and connection.fd not in self._writing:

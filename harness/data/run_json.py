@@ -174,6 +174,7 @@ class Sender(Part, frozen=True, kw_only=True):
     stall_p90_s: _Optional = UNSET
     gc_max_s: _Optional = UNSET
     stamps: Text | UnsetType = UNSET
+    reads_by: Text | UnsetType = UNSET
     reads: _Optional = UNSET
     process_stamps: _Optional = UNSET
     read_lag_p50_s: _Optional = UNSET

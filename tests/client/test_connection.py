@@ -210,7 +210,7 @@ async def test_an_internal_error_ends_only_its_request(epoll: bool, monkeypatch:
     if not epoll:
         monkeypatch.delattr(select, "epoll", raising=False)
 
-    def bug(self: object, reads: object) -> bool:
+    def bug(self: object, reads: object, whole: int) -> bool:
         raise ZeroDivisionError("a bug")
 
     async with serving(echo_length) as port, pool_to(f"http://127.0.0.1:{port}") as pool:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backends.client.framing import LATER, BadFraming, Framing, is_chunk, says_done
+from backends.client.framing import BadFraming, Framing, says_done
+from backends.client.reads import LATER, LOOK, Reads, is_chunk
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -20,11 +21,14 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 def lazily(reads: list[bytes]) -> tuple[Framing, int | None]:
     """As a connection asks: every read until the head is whole, then only those that may hold the end."""
-    framing, kept = Framing(), []
+    framing, kept = Framing(), list[bytes]()
+    answer = Reads(None, -1, kept, 0.0, 1 << 30)
     for k, data in enumerate(reads):
-        kept.append(data)
-        if (not framing.quiet or framing.may_end(kept)) and framing.take(kept):
-            return framing, k
+        if answer.keep(data, 1.0, 1.0) == LOOK:
+            if framing.take(kept, answer.whole):
+                return framing, k
+            answer.quiet, answer.between = framing.quiet, framing.between
+            answer.whole = answer.unlooked = 0
     return framing, None
 
 
@@ -128,16 +132,16 @@ def test_an_answer_that_is_not_http_is_reported(data: bytes) -> None:
 
 def test_reads_of_a_long_answer_are_looked_at_a_few_at_a_time() -> None:
     """The end of a long answer would make the client walk through all of it at once, and all others would wait."""
-    framing, reads = Framing(), [CHUNKED]
-    framing.take(reads)
+    kept: list[bytes] = []
+    answer = Reads(None, -1, kept, 0.0, 1 << 30)
+    answer.quiet = True
     waiting = []
     for _ in range(3 * LATER):
-        reads.append(b"3\r\na\n\n\r\n")
-        if framing.may_end(reads):
-            waiting.append(len(reads))
-            framing.take(reads)
+        if answer.keep(b"3\r\na\n\n\r\n", 1.0, 1.0) == LOOK:
+            waiting.append(len(kept))
+            answer.unlooked = 0
 
-    assert [1 + LATER, 1 + 2 * LATER, 1 + 3 * LATER] == waiting
+    assert [LATER, 2 * LATER, 3 * LATER] == waiting
 
 
 @pytest.mark.parametrize(

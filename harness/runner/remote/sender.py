@@ -24,6 +24,7 @@ from harness.runner.remote.process import SenderWatch, raise_priority
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
 from harness.runner.transport import DeferredTransport
 from harness.runner.virtual import quiet_process
+from harness.runner.waiting import WaitingLoop
 from harness.runner.wall import WallDriver
 from harness.version import __version__
 
@@ -347,5 +348,8 @@ def main(do: Callable[[object, asyncio.StreamReader, Outbox], Awaitable[None]] =
     stdin_fd, stdout_fd, nothing = os.dup(0), os.dup(1), os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.dup2(2, 1)  # what others print must not come between the messages
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
-        asyncio.run(_serve(do, stdin_fd, stdout_fd))
+    with (
+        contextlib.suppress(asyncio.IncompleteReadError, ConnectionError),
+        asyncio.Runner(loop_factory=WaitingLoop) as runner,
+    ):
+        runner.run(_serve(do, stdin_fd, stdout_fd))
