@@ -263,6 +263,7 @@ class Leaps:
         del ends[last + 1 :]
         if ends[last] == self.now_s:
             self.commit(index, ends)
+            self.idle.append(index)  # the request may be refused
         else:
             heappush(self.ending, (ends[last], index, ends))
 

@@ -107,3 +107,12 @@ def test_rows_of_steps_come_in_one_order_whether_read_at_once_or_in_parts(draw):
 
     assert sum(len(part) > 0 for part in parts) > 5
     assert whole.steps_table().equals(pa.concat_tables(parts).combine_chunks())
+
+
+@pytest.mark.parametrize("router", ["round-robin", "load"])
+def test_a_request_that_is_refused_as_a_step_ends_stops_nothing(router):
+    """The leap that it cut was over, and its replica stood still until the next request."""
+    first = [Request(i, 0.0, 16, 40) for i in range(2)]
+    late = [Request(2 + i, 0.5, 9000, 1) for i in range(2)]  # more than memory holds, at the end of a step
+    leapt(first + late, replicas=2, router=router, kv_blocks=20,
+          latency="linear:base_s=0.0625,prefill_token_s=0,decode_seq_s=0")  # fmt: skip
