@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from harness.data.folder import Run
+from harness.data.folder import Aggregate, Run
 from harness.data.lists import BLOCK, Lists, gap_lists, lists, row_max
 from harness.metrics.measure import succeeded
 
@@ -79,11 +78,8 @@ class Stretches:
         return means
 
 
-class GapCounts:
+class GapCounts(Aggregate):
     """The gaps of requests, counted as they pass: how many of each length ended when, and the largest of each."""
-
-    table: ClassVar[Literal["requests", "steps"]] = "requests"
-    columns: ClassVar[Sequence[str]] = ()
 
     def __init__(self) -> None:
         self._width_s = 2.0**-20  # of a stretch: doubled whenever the last one ends too early
@@ -139,11 +135,11 @@ def _of_answered(rows: Lists, found: Lists, ok: np.ndarray) -> tuple[np.ndarray,
     return ended_s[answered], found.values[answered]
 
 
-class StepStretches:
+class StepStretches(Aggregate):
     """The steps in stretches, as they pass."""
 
-    table: ClassVar[Literal["requests", "steps"]] = "steps"
-    columns: ClassVar[Sequence[str]] = ("replica", "start_s", "end_s", *_STEPS, *PARTS)
+    table = "steps"
+    columns = ("replica", "start_s", "end_s", *_STEPS, *PARTS)
 
     def __init__(self) -> None:
         self.parts: list[Stretches] = []

@@ -73,16 +73,16 @@ class Whole:
     steps: tuple[Part, ...] | None
 
 
-class Aggregate(Protocol):
+class Aggregate:
     """What is gathered of a run in one pass over a table: while it is simulated, else over what is stored."""
 
-    table: ClassVar[Literal["requests", "steps"]]
-    columns: ClassVar[Sequence[str]]
+    table: ClassVar[Literal["requests", "steps"]] = "requests"
+    columns: ClassVar[Sequence[str]] = ()
     """Those that it needs of the steps; requests come with all."""
 
     def add(self, piece: pa.Table) -> None:
         """Take the next rows."""
-        ...
+        raise NotImplementedError
 
 
 L = TypeVar("L", bound=Aggregate)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import Bound, Metric, Slo
+from harness.data.folder import Aggregate
 from harness.data.lists import Floats, Mask, kept, pieces
 from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
@@ -163,11 +164,8 @@ def added(counts: Counts, more: npt.NDArray[np.generic]) -> Counts:
     return total
 
 
-class Pooled:
+class Pooled(Aggregate):
     """What is counted of the pooled metrics of the requests that ended well, as they pass."""
-
-    table: ClassVar[Literal["requests", "steps"]] = "requests"
-    columns: ClassVar[Sequence[str]] = ()
 
     def __init__(self) -> None:
         self.counted = {name: Counted() for name, metric in metrics().items() if metric.pooled}

@@ -15,7 +15,7 @@ otherwise the longest wait among the others that it spans.
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from harness.api import Bound
 from harness.data import run_json
-from harness.data.folder import Run
+from harness.data.folder import Aggregate, Run
 from harness.data.lists import Floats, Mask, number
 from harness.metrics.measure import metrics
 from harness.metrics.objective import BoundScore, Score, Seen
@@ -188,11 +188,11 @@ def _apart(part: _Rows, alone: Mapping[int, tuple[Floats, Floats]], *, fronted: 
     return np.stack([sent, *front, begun - arrived, done - begun, handoff, waits, part.last - decodes - inside])
 
 
-class PromptSteps:
+class PromptSteps(Aggregate):
     """The steps in which nothing decoded, as they pass."""
 
-    table: ClassVar[Literal["requests", "steps"]] = "steps"
-    columns: ClassVar[Sequence[str]] = ("replica", "start_s", "end_s", "decode_seqs", "prefill_tokens")
+    table = "steps"
+    columns = ("replica", "start_s", "end_s", "decode_seqs", "prefill_tokens")
 
     def __init__(self) -> None:
         self.parts = [np.empty((3, 0))]

@@ -5,9 +5,9 @@ The tables of stored runs are looked at again when they are read: those changed 
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from msgspec import UNSET, structs
 
 from harness.api import RunWarning, Status
-from harness.data.folder import Run
+from harness.data.folder import Aggregate, Run
 from harness.data.lists import Lists, first, gap_lists, last, lists, number, pieces, streamed_tokens
 from harness.data.records import since
 from harness.data.run_json import Ending
@@ -51,11 +51,8 @@ _REMEDIES = {
 }
 
 
-class Laws:
+class Laws(Aggregate):
     """The requests that break each law, as they pass."""
-
-    table: ClassVar[Literal["requests", "steps"]] = "requests"
-    columns: ClassVar[Sequence[str]] = ()
 
     def __init__(self) -> None:
         self._rows = 0
