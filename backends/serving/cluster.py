@@ -59,9 +59,7 @@ class Loads:
 
     __slots__ = ("_heap", "_load", "_loads", "_replicas", "_settle", "changed")
 
-    def __init__(
-        self, router: LoadRouter, replicas: list[Replica], settle: Callable[[int], bool] | None = None
-    ) -> None:
+    def __init__(self, router: LoadRouter, replicas: list[Replica], settle: Callable[[int], bool] | None) -> None:
         self._load = router.load
         self._replicas = replicas
         self._settle = settle

@@ -5,7 +5,7 @@ router acts, then hand-offs begin, then replicas form new batches; ties in order
 and transfers, and says when they end. Leaping and stepping give equal results.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
@@ -115,6 +115,7 @@ class Loop(Generic[T]):
             )
         )  # fmt: skip  # leaps go on while the router sees them, and are cut where it changes something
         self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
+        self._cut: set[int] = set()  # replicas whose leap in flight has been cut, and logged
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
         self.free: set[int] = set()  # replicas that may form a batch at this instant
         self.offered: set[int] = set()  # decode replicas that may begin a hand-off at this instant
@@ -188,7 +189,7 @@ class Loop(Generic[T]):
             now_s = arrivals.next_s
             if events and events[0][0] < now_s:
                 now_s = events[0][0]
-            if now_s > last_s or (self._passive and self.next_s == inf):
+            if now_s > last_s or (self._passive and arrivals.next_s == inf and self.next_s == inf):
                 if not self.held or not arrivals.over or self.next_s < inf:
                     break
                 self._give_up()
@@ -329,8 +330,10 @@ class Loop(Generic[T]):
         replica = self.cluster.replicas[index]
         if self._leaps[index] is not None:
             self._leaps[index] = None
-            # How many steps a leap has that may be cut is known only now.
-            if self._log is not None:
+            # How many steps a leap has is known only now, unless it was cut.
+            if index in self._cut:
+                self._cut.discard(index)
+            elif self._log is not None:
                 assert replica.in_flight is not None
                 self._log(replica.in_flight, ends, replica.decoding)
         # The commit takes the blocks of all steps of a leap; those that were taken ahead are not taken twice.
@@ -389,29 +392,47 @@ class Loop(Generic[T]):
                 self.memory_freed(source)
             self.lose(seq, 0 if source is None else source.index, why, self.now_s)
 
-    def settle(self, replica: Replica, now_s: float) -> None:
-        """Make a leap in flight what stepping would be now: what has ended is committed, one step runs."""
-        index = replica.index
-        event, self._leaps[index] = self._leaps[index], None
-        if event is None:
+    def cut(self, replica: Replica, now_s: float) -> None:
+        """Let a leap in flight end with the step that runs now, or that has ended just now: a request comes."""
+        index, event, batch = replica.index, self._leaps[replica.index], replica.in_flight
+        if event is None or index in self._cut:
+            return
+        assert batch is not None and isinstance(replica.decoding, Decodes)
+        ends = self._ends_of(event)
+        last = bisect_left(ends, now_s)
+        if self._log is not None:
+            self._log(batch, ends[: last + 1], replica.decoding)
+        self._cut.add(index)
+        if ends[last] > now_s and last + 1 == len(ends):
             return
         self._events.remove(event)
         heapify(self._events)
-        ends, batch = self._ends_of(event), replica.in_flight
-        assert batch is not None
-        ended = bisect_right(ends, now_s)
-        if self._log is not None:
-            self._log(batch, ends[: max(1, ended)], replica.decoding)
-        # The first step still runs: the leap becomes that step, and what it took for later ones is free again.
-        if not ended:
-            replica.blocks.free += self._prepaid[index]
-            self._prepaid[index] = 0
-            self._push(ends[0], COMMIT, index, ends[:1])
+        del ends[last + 1 :]
+        # What it took for steps that do not run is free again.
+        prepaid = replica.decoding.blocks_after_first(len(ends))
+        replica.blocks.free += self._prepaid[index] - prepaid
+        self._prepaid[index] = prepaid
+        if ends[last] > now_s:
+            self._leaps[index] = self._push(ends[last], COMMIT, index, ends)
+        else:
+            self._commit(index, ends)
+
+    def settle(self, replica: Replica, now_s: float) -> None:
+        """Make a leap in flight what stepping would be now: what has ended is committed, one step runs."""
+        index = replica.index
+        self.cut(replica, now_s)
+        event, self._leaps[index] = self._leaps[index], None
+        if event is None:
             return
-        self._commit(index, ends[:ended])
-        start_s = ends[ended - 1]
-        if start_s < now_s:  # else it forms the next batch when this instant is over
-            self._form(replica, start_s, last=False)
+        self._cut.discard(index)
+        replica.blocks.free += self._prepaid[index]
+        self._prepaid[index] = 0
+        ends, batch = self._ends_of(event), replica.in_flight
+        if len(ends) > 1:
+            assert batch is not None
+            replica.go_on(batch, ends[:-1])
+            del ends[:-1]
+            self.touch(index)
 
     def settle_all(self, now_s: float) -> None:
         """All leaps in flight, as above."""
@@ -496,7 +517,7 @@ class Loop(Generic[T]):
         if not replica.alive or (replica.role == "decode" and not colocated):
             return Hold()
         # A request comes between two steps: those of a leap that would begin after it has come are not run without it.
-        self.settle(replica, now_s)
+        (self.cut if replica.journal is None else self.settle)(replica, now_s)
         refusal = replica.refusal(request, whole=True) if colocated else cluster.refusal_after(replica, request)
         if refusal is None:
             refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
@@ -555,34 +576,34 @@ class Loop(Generic[T]):
         self._acting.check_empty(replica, self.now_s)
 
     def _view_of(self, replica: Replica, now_s: float) -> ReplicaView:
-        member = self.cluster.members[replica.index]
-        steps, early = self._progress(replica, now_s)
-        reported = bool(self._report_s)
-        return view_of(replica, member.gpus, member.model, now_s, whole=reported, steps=steps, early=early)
+        member, reported = self.cluster.members[replica.index], bool(self._report_s)
+        steps, early, until_s = self._progress(replica, now_s)
+        view = view_of(replica, member.gpus, member.model, now_s, whole=reported, steps=steps, early=early)
+        if not reported:
+            view._until_s = until_s
+        return view
 
-    def _progress(self, replica: Replica, now_s: float) -> tuple[int, int]:
-        """Of a leap in flight: steps that have ended, and blocks that it has taken for those that have not begun."""
+    def _progress(self, replica: Replica, now_s: float) -> tuple[int, int, float]:
+        """Of a leap in flight: steps that have ended, blocks that it has taken for those that have not begun, and until
+        when this is so."""
         event = self._leaps[replica.index]
         if event is None:
-            return 0, 0
+            return 0, 0, inf
         ends = self._ends_of(event)
         ended = bisect_right(ends, now_s)
         begun = ended if ended and ends[ended - 1] == now_s else ended + 1
         assert isinstance(replica.decoding, Decodes)
-        return ended, self._prepaid[replica.index] - replica.decoding.blocks_after_first(begun)
+        early = self._prepaid[replica.index] - replica.decoding.blocks_after_first(begun)
+        return ended, early, now_s if begun == ended else ends[ended]
 
     def _view(self, now_s: float) -> ClusterView:
         views = self._views
-        leaps = self._leaps
         for index, view in enumerate(views):
             if view is None:
                 views[index] = self._view_of(self.cluster.replicas[index], now_s)
-            elif (event := leaps[index]) is not None and not self._report_s:
-                ends, steps = self._ends_of(event), view._steps
-                if ends[steps] > now_s and (not steps or ends[steps - 1] < view.reported_s):
-                    continue  # the same step runs as when it was looked at last
+            elif view._until_s <= now_s and self._leaps[index] is not None:
                 replica = self.cluster.replicas[index]
-                view._steps, early = self._progress(replica, now_s)
+                view._steps, early, view._until_s = self._progress(replica, now_s)
                 view.free_blocks = replica.blocks.free + early
                 view.context_tokens = replica.decoding.context + view._steps * len(replica.decoding)
                 view.reported_s = now_s
@@ -641,7 +662,7 @@ class Loop(Generic[T]):
         if replica.pipeline is not None:
             if self.stages[replica.index].free_s[0] > now_s:
                 return False
-        elif replica.in_flight is not None or replica.empty:
+        elif replica.in_flight is not None:
             return False
         return not self.acts or (replica.alive and self._acting.paused_s.get(replica.index, -inf) <= now_s)
 

@@ -283,6 +283,23 @@ class Replica:
                     self._on_finish(seq)
         return done
 
+    def go_on(self, batch: Batch, end_s: ListOf[float]) -> None:
+        """Some steps of the leap in flight have ended, and the next one runs, whatever has come since the leap began.
+
+        As `commit` and `schedule`, which a journal has to have: with one nothing may have come.
+        """
+        if self.journal is not None:
+            self.commit(batch, end_s)
+            self.schedule(end_s[-1])
+            return
+        decoding, steps_left = self.decoding, batch.steps - len(end_s)
+        self._steps += len(end_s) if self._poll_steps else 0
+        self.blocks.free -= decoding.advance(end_s) + decoding.blocks_needed()
+        if self._on_step_end is not None:
+            self._report_steps(self._on_step_end, batch, end_s)
+        batch.steps, batch.start_s, batch.free_blocks = steps_left, end_s[-1], self.blocks.free
+        batch.context_tokens = decoding.context + decoding.padded_context
+
     def cancel(self, request_id: int, now_s: float) -> Sequence | None:
         """Drop a request that is waiting or running, between two batches; None if it is not here (any more)."""
         self._note("cancel", now_s, request_id)
@@ -510,14 +527,6 @@ class Replica:
         if self.pipeline is not None and self.pipeline.front is self:
             return sum(lane.running for lane in self.pipeline.lanes)
         return len(self.prefilling) + len(self.decoding.members) + len(self.parked)
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is here of which a batch could be formed; of a pipeline that is for its lanes to say."""
-        return not (
-            self.waiting or self.decoding.members or self.prefilling or self.inbox.landed or self.inbox.offers
-            or self.parked or self.swap or self.pipeline is not None
-        )  # fmt: skip
 
     @property
     def prefill_seqs(self) -> int:

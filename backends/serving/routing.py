@@ -6,6 +6,7 @@ A gateway knows what replicas report, perhaps a while ago, and never how long an
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from backends.serving.batch import Phase, Sequence, VisibleRequest
@@ -155,6 +156,7 @@ class ReplicaView:
     _model: LatencyModel | None = field(repr=False)
     _sequences: tuple[SequenceView, ...] | None = field(repr=False)
     _steps: int = field(default=0, repr=False)  # of a leap in flight that have ended
+    _until_s: float = field(default=inf, repr=False)  # when the next one ends
 
     @property
     def open(self) -> bool:
@@ -218,16 +220,19 @@ def view_of(
 
     Of a leap in flight `steps` have ended, and it has taken `early` blocks for those that have not begun.
     """
-    waiting, blocks = replica.waiting, replica.blocks
-    emitted = [seq._emitted for seq in waiting]  # a queue may be thousands long, and is counted at every change
+    waiting, blocks, decoding = replica.waiting, replica.blocks, replica.decoding
+    preempted, queued_tokens = 0 if replica.swap is None else len(replica.swap), 0
+    if waiting:
+        emitted = [seq._emitted for seq in waiting]  # a queue may be thousands long, and is counted at every change
+        preempted += len(emitted) - emitted.count(0)
+        queued_tokens = sum(emitted) + sum([seq.prompt for seq in waiting])
+    context_tokens = decoding.context + steps * len(decoding.members)
+    if replica.pipeline is not None:
+        context_tokens = sum(lane.decoding.context for lane in replica.lanes)  # pipelines do not leap
     return ReplicaView(
-        replica.index, replica.role, replica.alive, replica.draining, gpus, len(waiting), replica.running,
-        len(emitted) - emitted.count(0) + len(replica.swap or ()),
-        sum(emitted) + sum([seq.prompt for seq in waiting]),
-        waiting[0].prompt + waiting[0]._emitted if waiting else 0,
-        blocks.free + early, blocks.total, blocks.size,
-        sum(lane.decoding.context + steps * len(lane.decoding) for lane in replica.lanes), now_s,
-        replica, model, sequences_of(replica, steps) if whole else None, steps,
+        replica.index, replica.role, replica.alive, replica.draining, gpus, len(waiting), replica.running, preempted,
+        queued_tokens, waiting[0].prompt + waiting[0]._emitted if waiting else 0, blocks.free + early, blocks.total,
+        blocks.size, context_tokens, now_s, replica, model, sequences_of(replica, steps) if whole else None, steps,
     )  # fmt: skip
 
 

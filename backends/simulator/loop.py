@@ -19,9 +19,7 @@ from backends.simulator.step_log import StepLog
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord, Status
 
 if TYPE_CHECKING:
-    from backends.serving.decodes import Decodes
     from backends.serving.replica import Replica
-    from backends.serving.speculation import Drafts
 
 Column = list[object]
 LOOP: Final = 32  # up to so many steps a plain loop is faster than numpy
@@ -131,14 +129,14 @@ def simulate(
     front: FrontEnd = NO_FRONT_END,
 ) -> Iterator[EndedSequence]:
     """What ends, in this order."""
-    replicas, log = cluster.replicas, steps.append if steps is not None else None
-    arrivals, several = Arrivals(requests, front=front), len(replicas) > 1
+    replicas, arrivals = cluster.replicas, Arrivals(requests, front=front)
+    several = len(replicas) > 1
     coupled = follow_ups is not None and several  # an answer of one replica may release a request to another
     # Where a router sees nothing that changes within a leap, or the loads that it compares only grow, a leap goes on
     # until a request is sent to its replica.
     far = leap and several and not coupled and (cluster.weighs is not None or not cluster.watches)
     watched = cluster.watches and not far
-    leaps, loads, arrived = Leaps(replicas, log), None, None
+    leaps, loads, arrived = Leaps(replicas, steps), None, None
     if several and cluster.weighs is not None:
         loads = Loads(cluster.weighs, replicas, leaps.settle if far and cluster.watches else None)
     if steps is not None and several:
@@ -220,11 +218,9 @@ class Leaps:
 
     __slots__ = ("_log", "_replicas", "ending", "ends", "idle", "now_s")
 
-    def __init__(
-        self, replicas: list[Replica], log: Callable[[Batch, list[float], Decodes | Drafts], None] | None
-    ) -> None:
+    def __init__(self, replicas: list[Replica], steps: StepLog | None) -> None:
         self._replicas = replicas
-        self._log = log
+        self._log = None if steps is None else steps.append
         self.ending: list[tuple[float, int, list[float]]] = []  # heap of (last end, replica, ends), with some of old
         self.ends: list[list[float]] = [[] for _ in replicas]  # of the steps in flight
         self.idle: list[int] = []  # replicas that may form a batch at this instant
@@ -241,17 +237,19 @@ class Leaps:
 
     def settle(self, index: int) -> bool:
         """Bring a replica to what it is now; False where it is that."""
-        replica, ends = self._replicas[index], self.ends[index]
-        ended = 0 if replica.in_flight is None else bisect_right(ends, self.now_s)
-        if not ended:
+        ends, replica = self.ends[index], self._replicas[index]
+        batch = replica.in_flight
+        if batch is None or not (ended := bisect_right(ends, self.now_s)):
             return False
-        self.commit(index, ends[:ended])
         if ends[ended - 1] == self.now_s:
+            self.commit(index, ends[:ended])
             self.ends[index] = []
             self.idle.append(index)
-        else:
-            replica.schedule(ends[ended - 1])  # the same batch, whose ends are known
-            del ends[:ended]
+            return True
+        if self._log is not None:
+            self._log(batch, ends[:ended], replica.decoding)
+        replica.go_on(batch, ends[:ended])
+        del ends[:ended]
         return True
 
     def cut(self, index: int) -> None:

@@ -35,19 +35,8 @@ class StepLog:
     with the step during which a request arrives anywhere (`alone`: such a step is a leap of its own).
     """
 
-    __slots__ = (
-        "_arrived_s",
-        "_count",
-        "_end_s",
-        "_entries",
-        "_leaps",
-        "_members",
-        "_phases",
-        "_pieces",
-        "_rows",
-        "_size",
-        "alone",
-    )
+    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_leaps", "_members", "_phases", "_pieces", "_rows",
+                 "_size", "alone")  # fmt: skip
 
     def __init__(self, block_tokens: Iterable[int], members: Sequence[Member] = ()) -> None:
         """`block_tokens` are the sizes of the blocks of all replicas, which may differ; `members` know the parts."""
@@ -108,15 +97,10 @@ class StepLog:
             self._rows = [{name: column[past:] for name, column in columns.items()}]
             columns = {name: column[:past] for name, column in columns.items()}
             del self._arrived_s[: bisect_right(self._arrived_s, until_s)]
-        return pa.Table.from_arrays(
-            [
-                pa.array(columns[field.name], from_pandas=field.nullable)
-                if field.name in columns
-                else nulls(len(columns["replica"]), field.type)
-                for field in STEPS
-            ],
-            schema=STEPS,
-        )
+        count = len(columns["replica"])
+        arrays = [pa.array(columns[f.name], from_pandas=f.nullable) if f.name in columns else nulls(count, f.type)
+                  for f in STEPS]  # fmt: skip
+        return pa.Table.from_arrays(arrays, schema=STEPS)
 
     def _spread(self) -> None:
         entries = np.frombuffer(self._entries, np.int64).reshape(SPREAD, -1)[: self._count]
@@ -145,11 +129,8 @@ class StepLog:
             step, pieces = np.repeat(first, numbers[8]), np.array(self._pieces).reshape(-1, 2).T
             loads = StepLoads(decodes, columns["context_tokens"], step, *pieces)
             columns |= _columns_of_parts(columns["replica"], loads, self._members)
-        columns = {
-            field.name: columns[field.name].astype(field.type.to_pandas_dtype(), copy=False)
-            for field in STEPS
-            if field.name in columns
-        }
+        types = {field.name: field.type.to_pandas_dtype() for field in STEPS}
+        columns = {name: column.astype(types[name], copy=False) for name, column in columns.items()}
         if self._arrived_s is not None:
             columns[STARTS] = self._starts(start_s, end_s, first, np.frombuffer(self._arrived_s))
         self._rows.append(columns)

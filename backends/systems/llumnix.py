@@ -95,7 +95,7 @@ class FreenessRouter:
         """The freest replica; held where none is open."""
         best, most = None, -inf
         for replica in view.replicas:
-            if replica.open and replica.role != "decode":
+            if replica.alive and not replica.draining and replica.role != "decode":
                 freeness = self._freeness(replica)
                 if best is None or freeness > most:
                     best, most = replica, freeness

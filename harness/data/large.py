@@ -99,18 +99,19 @@ class Passing:
     def _put_together(self) -> None:
         """Put the last pieces together: large ones share the memory of columns without a value."""
         self._compacted.append(compact(pa.concat_tables(self._requests)))
-        self._requests = []
+        self._requests = [_empty(WITHOUT)]
 
     def run(self, ended: RunFolder, schedule: Schedule) -> Run | None:
         """The run, whose files are written; None where it ended before it was large."""
         if self._rows < LARGE:
             return None
         self._put_together()
+        self._compacted = [pa.concat_tables(self._compacted)]  # of which nothing is held twice
         requests, steps = ended.path / "requests.parquet", ended.path / "steps.parquet"
         return Run(
             path=ended.path,
             info=ended.info,
-            requests=compact(pa.concat_tables(self._compacted)),
+            requests=compact(self._compacted.pop()),
             steps=None,
             schedule=schedule.table,
             complete=ended.info.state == "finished",

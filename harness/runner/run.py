@@ -165,6 +165,7 @@ def _run(
     dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
     outcome = dataclasses.replace(outcome, not_sent=len(planned.schedule) - outcome.sent - dropped)
     folder.write(conclude(run, planned.slo, planned.law, outcome))
+    pa.default_memory_pool().release_unused()
     run = dataclasses.replace(run, info=folder.info)
     written = report(run, say) if report is not None else None
     return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))

@@ -8,8 +8,10 @@ import pytest
 from harness.configs import read
 from harness.data import folder
 from harness.data.codec import encode
+from harness.data.large import load
 from harness.data.run_json import Cut
 from harness.errors import UsageError
+from harness.metrics.objective import Pooled
 from harness.options import Given, run_spec
 from harness.runner.run import execute
 from reports.document.rendered import render_run as render
@@ -125,12 +127,16 @@ def test_a_large_run_is_concluded_as_a_small_one(bounds, warmup, rate, executed,
     small = executed(**given)
     monkeypatch.setattr("harness.data.large.LARGE", 100)
     monkeypatch.setattr("harness.data.large.PART", 70)
+    monkeypatch.setattr("harness.data.large.TOGETHER", 2)
     monkeypatch.setattr("harness.metrics.quantiles.HELD", 50)
     large = executed(**given)
+    passed, read = (vars(run.aggregate(Pooled).counted["itl"]) for run in (large, load(large.path)))
     one, other = encode(small.info), encode(large.info)
 
     assert small.whole is None
     assert large.whole is not None
+    assert Pooled in large.aggregates  # gathered while it went on, as from its files
+    assert all(np.array_equal(passed[name], read[name]) for name in passed)
     gaps, found = one["summary"]["metrics"]["itl"], other["summary"]["metrics"]["itl"]
     for part in ("mean", "std"):  # added up in another order
         assert gaps.pop(part) == pytest.approx(found.pop(part), rel=1e-12)

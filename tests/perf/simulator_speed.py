@@ -10,8 +10,9 @@ second.
     python tests/perf/simulator_speed.py --clusters
 
 `--clusters` takes 16 replicas behind least-requests at 16 times the load, the same behind round robin and behind
-Llumnix's freeness with migration, and two prefill replicas with one decode
-replica of OPT-13B (512 in, 64 out, Poisson 5.6/s), as DistServe's first figure has them.
+Llumnix's freeness with migration, 512 replicas at 512 times the load behind least-requests and behind Llumnix's load
+(20,000 requests or more: fewer end before the replicas are busy), and two prefill replicas with one decode replica of
+OPT-13B (512 in, 64 out, Poisson 5.6/s), as DistServe's first figure has them.
 
 `--long` holds all tables for the summary; `--flat` draws, simulates and makes tables piece by piece, holds nothing and
 sums nothing up: the cost of the simulator alone, by eighths of the run.
@@ -65,6 +66,8 @@ SETS: dict[str, Callable[[int], list[Request]]] = {
     "var16": lambda count: var(count, times=16),
     "robin": lambda count: var(count, times=16),
     "free": lambda count: var(count, times=16),
+    "var512": lambda count: var(count, times=512),
+    "load512": lambda count: var(count, times=512),
     "fig1": fig1,
 }
 SIXTEEN = {"replicas": 16, "router": "least-requests"}
@@ -73,6 +76,8 @@ SYSTEMS: dict[str, dict[str, object]] = {
     "var16": SIXTEEN,
     "robin": {"replicas": 16, "router": "round-robin"},
     "free": {"replicas": 16, "router": "freeness"},
+    "var512": {"replicas": 512, "router": "least-requests"},
+    "load512": {"replicas": 512, "router": "load"},
     "fig1": {"model": "opt-13b", "latency": "abc:vllm", "prefill": "2", "decode": "1"},
 }
 
@@ -154,7 +159,9 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=7)
     options.add_argument("--long", type=int, default=0, help="also a run of this many requests (say 1000000)")
     options.add_argument("--flat", type=int, default=0, help="instead: so many requests, nothing kept")
-    options.add_argument("--clusters", action="store_true", help="instead: 16 replicas, and 2 prefill and 1 decode")
+    options.add_argument(
+        "--clusters", action="store_true", help="instead: 16 and 512 replicas, and 2 prefill and 1 decode"
+    )
     options.add_argument("--policy", action="append")
     options.add_argument("--child", nargs=4)
     given = options.parse_args()
