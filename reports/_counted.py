@@ -136,18 +136,25 @@ def _of_answered(rows: Lists, found: Lists, ok: np.ndarray) -> tuple[np.ndarray,
 
 
 class StepStretches(Aggregate):
-    """The steps in stretches, as they pass."""
+    """The steps in stretches, as they pass, the same in whatever pieces they come."""
 
     table = "steps"
     columns = ("replica", "start_s", "end_s", *_STEPS, *PARTS)
 
     def __init__(self) -> None:
-        self.parts: list[Stretches] = []
+        self._full: list[Stretches] = []
+        self._rest: list[pa.Table] = []  # fewer than a stretch has
 
     def add(self, piece: pa.Table) -> None:
         """Take in the next steps."""
-        if piece.num_rows:
-            self.parts.append(_reduced(piece, _ROWS))
+        steps = pa.concat_tables([*self._rest, piece])
+        full = steps.num_rows - steps.num_rows % _ROWS
+        self._full += [_reduced(steps[start : start + _ROWS], _ROWS) for start in range(0, full, _ROWS)]
+        self._rest = [steps[full:]]
+
+    def parts(self) -> list[Stretches]:
+        """Those of all steps."""
+        return [*self._full, *(_reduced(rest, _ROWS) for rest in self._rest if rest.num_rows)]
 
 
 PAGE_AGGREGATES = (GapCounts, StepStretches)
@@ -161,7 +168,7 @@ def steps(run: Run, most: int) -> Stretches | None:
         return _merged([_reduced(run.steps, max(1, -(-rows // most)))] if rows else [], most)
     if run.whole is None or run.whole.steps is None:
         return None
-    return _merged(run.aggregate(StepStretches).parts, most)
+    return _merged(run.aggregate(StepStretches).parts(), most)
 
 
 def _reduced(steps: pa.Table, rows: int) -> Stretches:

@@ -81,6 +81,23 @@ def test_stretches_hold_all_steps(stored: Stored) -> None:
         assert float(span_s[whole.steps["waiting"].to_numpy() > 0].sum()) == pytest.approx(found.waited_s)
 
 
+def test_stretches_are_the_same_in_whatever_pieces_steps_come(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page that a run ends with would draw other stretches than the page that is made of its files."""
+    monkeypatch.setattr(_counted, "_ROWS", 16)
+    steps = make_run(300).steps
+    found = []
+    for rows in (7, 50, len(steps)):
+        stretches = _counted.StepStretches()
+        for start in range(0, len(steps), rows):
+            stretches.add(steps[start : start + rows])
+        found.append([(part.steps, part.start_s.tolist(), part.time_s.tolist()) for part in stretches.parts()])
+
+    assert found[0] == found[1] == found[2]
+    assert len(steps) == sum(part[0] for part in found[0])
+
+
 def test_quantiles_of_all_gaps_are_those_of_the_run(stored: Stored) -> None:
     """A large run would print an ITL that was read off a picture."""
     whole, large = stored(200)
