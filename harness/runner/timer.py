@@ -51,16 +51,18 @@ class _Timerfd:
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
         self._loop = asyncio.get_running_loop()
-        self._libc = ctypes.CDLL(None, use_errno=True)
-        self._fd = self._libc.timerfd_create(time.CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._settime, self._times = libc.timerfd_settime, _Times()
+        self._times_at = ctypes.byref(self._times)
+        self._fd = libc.timerfd_create(time.CLOCK_MONOTONIC, _TFD_NONBLOCK | _TFD_CLOEXEC)
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         self._loop.add_reader(self._fd, self._expired)
 
     def set(self, at_s: float) -> None:
-        at_ns = max(1, int(at_s * 1e9))  # 0 would disarm
-        times = _Times(0, 0, at_ns // 1_000_000_000, at_ns % 1_000_000_000)
-        self._libc.timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, ctypes.byref(times), None)
+        # once for each departure: made anew, the structure would cost as much as the system call
+        self._times.at_s, self._times.at_ns = divmod(max(1, int(at_s * 1e9)), 1_000_000_000)  # 0 would disarm
+        self._settime(self._fd, _TFD_TIMER_ABSTIME, self._times_at, None)
 
     def close(self) -> None:
         if self._fd >= 0:
