@@ -182,24 +182,6 @@ static int take_one(const struct epoll_event *event, PyObject *under_way, const 
     return failed ? -1 : 0;
 }
 
-static PyObject *take(PyObject *Py_UNUSED(module), PyObject *args) {
-    PyObject *epoll, *under_way, *ready = PyList_New(0);
-    Clock clock;
-    int most, count;
-    if (ready == NULL || !PyArg_ParseTuple(args, "OO!Lddi", &epoll, &PyDict_Type, &under_way, &clock.base_s,
-                                           &clock.shift_s, &clock.epoch_s, &most))
-        goto failed;
-    struct epoll_event events[MOST_READY];
-    count = epoll_wait(PyObject_AsFileDescriptor(epoll), events, most < MOST_READY ? most : MOST_READY, 0);
-    for (int i = 0; i < count; i++)
-        if (take_one(&events[i], under_way, &clock, ready) < 0)
-            goto failed;
-    return Py_BuildValue("(iN)", count < 0 ? 0 : count, ready);
-failed:
-    Py_XDECREF(ready);
-    return NULL;
-}
-
 /* Whether the clocks stand to one another as they did, as far as two readings of one around the other tell. */
 static int steady(const Clock *clock, double half_s) {
     struct timespec real;
@@ -243,7 +225,6 @@ failed:
 }
 
 static PyMethodDef functions[] = {
-    {"take", take, METH_VARARGS, NULL},
     {"wait", wait_for, METH_VARARGS, NULL},
     {NULL},
 };

@@ -258,7 +258,7 @@ class Connection:
                 self._read()
 
     def _read(self) -> None:
-        """One read, where it is not made for many connections at once (`reads.take`)."""
+        """One read, where it is not made while the loop waits (`reads.wait`)."""
         clock = self._clock
         if self.call is not None and self.call.reads is not None and self._tls is None:
             self.took(self.call.reads.receive(clock.base_s, clock.believed_s, clock.epoch_s))

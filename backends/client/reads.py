@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import math
-import select
 import struct
 import time
 from array import array
@@ -116,28 +115,16 @@ def stamped_s(control: Sequence[tuple[int, int, bytes]], base_s: int, shift_s: f
     return float(seconds - base_s + nanoseconds * 1e-9 - shift_s)
 
 
-def take(
-    epoll: select.epoll, under_way: Mapping[int, Reads], base_s: int, shift_s: float, epoch_s: float, most: int
-) -> tuple[int, list[Ready]]:
-    """Read what has come, from `most` sockets; how many were ready, and those that need more than that."""
-    events, ready = epoll.poll(0, most), list[Ready]()
-    for fd, what in events:
-        reads = under_way.get(fd) if not what & WRITE else None
-        came = LOOK if reads is None else reads.receive(base_s, shift_s, epoch_s)
-        if came not in (KEPT, EMPTY):
-            ready.append((fd, what, reads, came))
-    return len(events), ready
-
-
 wait: Callable[[int, int, Mapping[int, Reads], int, float, float, float, int, float], list[Ready] | None] | None = None
 """Wait for an epoll object, which also watches the selector of an event loop, and take what comes meanwhile.
 
 Until a socket needs more than that, the loop has something to do, or so many seconds have passed (negative: for ever).
-The arguments are the two files, and those of `take` with the error of the clocks before the last one. None: the clocks
-have parted, and nothing was read. Only in C: there a token costs no turn of the loop."""
+The arguments are the two files, what is under way by file, the clock as for `Reads.receive` and its error, and how many
+sockets are read at once. None: the clocks have parted, and nothing was read. Only in C: there a token costs no turn of
+the loop."""
 
 if not TYPE_CHECKING:
     with suppress(ImportError):  # not built
         from backends.client import _reads
 
-        Reads, take, wait = _reads.Reads, _reads.take, _reads.wait
+        Reads, wait = _reads.Reads, _reads.wait

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from backends.client import reads
-from backends.client.reads import CONTROL_BYTES, READ, STAMP, WRITE
+from backends.client.reads import CONTROL_BYTES, LOOK, READ, STAMP, WRITE
 from harness.metrics.quantiles import quantile
 
 if TYPE_CHECKING:
@@ -298,15 +298,12 @@ class EpollPoller:
 
     def _wake(self) -> None:
         # The clocks are compared once for all reads of a wake-up, which share the cost.
-        clock = self.clock
-        clock.sample()
-        count, ready = reads.take(
-            self._epoll, self._under_way, clock.base_s, clock.believed_s, clock.epoch_s, BATCH
-        )  # fmt: skip
-        self._attend(ready)
+        events = self._epoll.poll(0, BATCH)
+        self.clock.sample()
+        self._attend([(fd, what, None, LOOK) for fd, what in events])
         # fewer events than one batch: everything that was stamped before the step has been read
-        if count < BATCH and not clock.trusted:
-            clock.caught_up()
+        if len(events) < BATCH and not self.clock.trusted:
+            self.clock.caught_up()
 
     def _wait(self, loop_fd: int, timeout_s: float | None) -> None:
         """Wait in place of the loop, and read meanwhile."""
