@@ -203,19 +203,20 @@ class RunFolder:
             self._write_waiting()
 
     def add_requests(self, table: pa.Table) -> None:
-        """Take rows of requests that have ended; they are on disk on return, or stay in memory where that fails."""
+        """Take rows of requests that have ended; measured ones are on disk on return, or in memory where that fails."""
+        table = completed(table, REQUESTS)
         if table.num_rows:
             self._unwritten.append(table)
             self.passing("requests", table)
         self._write_tables()
 
     def add_steps(self, steps: pa.Table | Sequence[Step]) -> None:
-        """Take step rows; they are on disk when this returns."""
+        """Take step rows, as `add_table` does."""
         table = steps if isinstance(steps, pa.Table) else steps_table(steps)
-        self.add_table("steps", table)
+        self.add_table("steps", completed(table, STEPS))
 
     def add_actions(self, actions: Sequence[ActionEvent]) -> None:
-        """Take what routers did; it is on disk when this returns."""
+        """Take what routers did, as `add_table` does."""
         self.add_table("actions", actions_table(actions))
 
     def add_table(self, name: str, table: pa.Table) -> None:
@@ -229,7 +230,7 @@ class RunFolder:
         schedule.save(self.path / "schedule.parquet")
 
     def flush(self) -> None:
-        """Bring every row taken so far to the disk: a kill after this loses none of them."""
+        """Bring every row taken so far to the disk: a kill after this loses none that was measured."""
         self._write_tables()
         if self._waiting:
             self._write_waiting()
@@ -278,7 +279,7 @@ class RunFolder:
 
     @property
     def written(self) -> int:
-        """Requests whose rows are on the disk."""
+        """Requests whose rows are on the disk; of a simulation, or will be once it is closed."""
         return self._stream("requests", REQUESTS).rows
 
     @property

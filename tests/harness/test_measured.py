@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from backends.sim import Sim
 from harness.configs import read
 from harness.data import folder
 from harness.data.codec import encode
@@ -143,3 +144,21 @@ def test_a_large_run_is_concluded_as_a_small_one(bounds, warmup, rate, executed,
     for part in ("summary", "within", "checks", "warnings", "verdict", "fidelity", "warmup", "duration",
                  "request_throughput", "output_throughput"):  # fmt: skip
         assert one[part] == other[part], part
+
+
+@pytest.mark.parametrize("large", [50, 50_000])
+def test_tables_of_a_simulator_are_held_as_they_are_stored(large, executed, monkeypatch):
+    """A plug-in whose tables have other columns, or another order, would end its run in an error of Arrow."""
+    tables, steps = Sim.tables, Sim.steps_table
+    mine = executed()
+    monkeypatch.setattr("harness.data.large.LARGE", large)
+    monkeypatch.setattr(Sim, "tables", lambda *given: (t.select(t.column_names[::-1]) for t in tables(*given)))
+    monkeypatch.setattr(Sim, "steps_table", lambda sim: steps(sim).drop_columns(["host_s"]))
+    other = executed()
+    stored = folder.load(other.path)
+
+    assert encode(mine.info.summary) == encode(other.info.summary)
+    assert stored.steps.drop_columns(["host_s"]).equals(mine.steps.drop_columns(["host_s"]))
+    if large > 300:
+        assert stored.requests.equals(other.requests)
+        assert stored.steps.equals(other.steps)
