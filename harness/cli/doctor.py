@@ -63,11 +63,13 @@ def _installed(name: str) -> bool:
 
 
 def core() -> Found:
-    """Whether the simulator's core is compiled; its results are the same either way."""
+    """Whether the simulator's core and the client's reads are compiled; results are the same either way."""
+    from backends.client import reads
     from backends.serving import replica
 
     if not replica.__file__.endswith(".py"):
-        return Found("simulator core", "ok", "compiled with mypyc")
+        by = "Python" if reads.wait is None else "C"
+        return Found("simulator core", "ok", f"compiled with mypyc; the client reads tokens in {by}")
     return Found("simulator core", "ok", "pure Python; HATCH_BUILD_HOOKS_ENABLE=1 pip install . compiles it")
 
 
