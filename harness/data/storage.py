@@ -121,12 +121,12 @@ class ParquetFile:
 
     def write(self, table: pa.Table) -> None:
         """Append rows. Raises OSError where the disk takes no more."""
+        if self._size >= ROW_GROUP_BYTES:  # first, so that an interrupt meanwhile takes none of these rows
+            self._write_group()
         same = table.schema == self._schema
         self._waiting.append(table if same else table.select(self._schema.names).cast(self._schema))
         self._size += table.nbytes
         self.rows += table.num_rows
-        if self._size >= ROW_GROUP_BYTES:
-            self._write_group()
 
     def close(self) -> None:
         """Put the file in its place, with all rows. Safe to call twice; raises OSError."""
@@ -141,12 +141,13 @@ class ParquetFile:
         pa.default_memory_pool().release_unused()
 
     def _write_group(self) -> None:
-        group, self._waiting, self._size = self._waiting, [], 0
+        group = pa.concat_tables([self._schema.empty_table(), *self._waiting])
         with self._removed_on_error():
             if self._writer is None:
                 words = [f.name for f in self._schema if pa.types.is_string(f.type)]  # stamps hardly repeat
                 self._writer = pq.ParquetWriter(self._part, self._schema, compression="zstd", use_dictionary=words)
-            self._writer.write_table(pa.concat_tables([self._schema.empty_table(), *group]))
+            self._waiting, self._size = [], 0  # not earlier: an interrupt until now leaves them to `close`
+            self._writer.write_table(group)
 
     @contextlib.contextmanager
     def _removed_on_error(self) -> Iterator[None]:

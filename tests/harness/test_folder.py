@@ -194,6 +194,24 @@ def test_conversion_gathers_small_batches_and_bounds_large_ones(tmp_path, record
     assert list(range(40)) == load(tmp_path).requests["request_id"].to_pylist()
 
 
+def test_an_interrupt_takes_no_rows_of_a_simulation(tmp_path, record, monkeypatch):
+    """Ctrl-C twice would leave rows out of the table, and put others into it twice."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(storage, "ROW_GROUP_BYTES", 1)
+    folder = RunFolder.create(tmp_path, RunInfo.of({"clock": "virtual"}))
+    folder.add_requests(to_table([record(0)]))
+    with monkeypatch.context() as patched:
+        patched.setattr("pyarrow.parquet.ParquetWriter", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            folder.add_requests(to_table([record(1)]))
+    folder.finish(state="interrupted")
+
+    assert [0, 1] == load(tmp_path).requests["request_id"].to_pylist()
+
+
 def test_a_second_writer_is_turned_away(tmp_path, record):
     """Two runs would mix their rows in one file."""
     folder = RunFolder.create(tmp_path, RunInfo.of({}))
