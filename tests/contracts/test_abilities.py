@@ -198,6 +198,7 @@ def test_the_required_members_are_enough_for_traffic(others):
 
 
 NO_PLUGINS = {
+    "backends/client/stamps.py": "event loops, that of a sender among them",
     "backends/client/connection.py": "the socket of a connection that may not be open",
     "harness/bounds.py": "what a type says of its values",
     "harness/cli/explain.py": "the name of a type",
