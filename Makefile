@@ -57,7 +57,7 @@ schemas: $(STAMP) ## write the JSON Schema of every file that bench writes to bu
 wheel: $(STAMP) ## build dist/*.whl with the compiled core, for this Python on this machine
 	@rm -rf dist
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/uv build --quiet --wheel --out-dir dist
-	@ls dist/*-cp3*.whl
+	@ls dist/*-cp3*.whl 2>/dev/null || { echo "make wheel: a C compiler and Python.h are needed" >&2; exit 1; }
 
 lint: $(STAMP) ## format, lint, types, import rules
 	$(BIN)/ruff format --check .

@@ -275,7 +275,10 @@ def decided_alike(pair: Pair, chosen: Sequence[Gate], objective: Slo | None, fro
     ignored, and the same within that."""
 
     def losses(view: Callable[[pa.Table], pa.Table]) -> Scores:
-        sides = [replace(s, requests=view(s.requests)) if isinstance(s, Run) else s for s in (pair.base, pair.head)]
+        sides = [
+            replace(s, requests=view(s.requests), aggregates={}) if isinstance(s, Run) else s
+            for s in (pair.base, pair.head)
+        ]
         base, head = both(Pair(sides[0], sides[1]), objective, from_s)
         scores = []
         for gate in chosen or defaults({*base, *head}):

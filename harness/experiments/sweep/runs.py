@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness import untrusted
 from harness.data.codec import encode
-from harness.data.folder import read_info
+from harness.data.folder import load
 from harness.data.run_json import RunInfo
 from harness.errors import BenchError
 from harness.experiments.sweep.plan import Task
@@ -56,12 +56,13 @@ def execute_order(order: Order) -> RunResult:
             raise type(error)(f"{order.task.name}: {error}") from error
         if result.outcome.ended != "finished":
             return RunResult(result.outcome.ended, result.outcome.error)
+        return RunResult("finished", scored=swept(result.run.info, order.task.folder))
     return result_of(order.path, order.task.folder)
 
 
 def result_of(path: Path, folder: str) -> RunResult:
-    """A finished run; `folder` is its place in the sweep."""
-    return RunResult("finished", scored=swept(read_info(path), folder))
+    """A finished run, whose files are read; `folder` is its place in the sweep."""
+    return RunResult("finished", scored=swept(load(path).info, folder))
 
 
 def finished(path: Path) -> bool:
