@@ -68,8 +68,8 @@ def core() -> Found:
     from backends.serving import replica
 
     if not replica.__file__.endswith(".py"):
-        by = "Python" if reads.wait is None else "C"
-        return Found("simulator core", "ok", f"compiled with mypyc; the client reads tokens in {by}")
+        reader = "the client reads tokens in " + ("Python" if reads.wait is None else "C")
+        return Found("simulator core", "ok", f"compiled with mypyc; {reader}")
     return Found("simulator core", "ok", "pure Python; HATCH_BUILD_HOOKS_ENABLE=1 pip install . compiles it")
 
 

@@ -107,25 +107,21 @@ class Passing:
             return None
         self._put_together()
         self._compacted = [pa.concat_tables(self._compacted)]  # of which nothing is held twice
-        requests, steps = ended.path / "requests.parquet", ended.path / "steps.parquet"
-        return Run(
-            path=ended.path,
-            info=ended.info,
-            requests=compact(self._compacted.pop()),
-            steps=None,
-            schedule=schedule.table,
-            complete=ended.info.state == "finished",
-            actions=folder.table(ended.path, "actions", ACTIONS),
-            whole=Whole(_groups(requests, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
-            aggregates={**self._aggregates},
-        )
+        run = load(ended.path, schedule=schedule, requests=compact(self._compacted.pop()))
+        run.aggregates.update(self._aggregates)
+        return run
 
 
-def load(path: str | os.PathLike[str], large: int | None = None, schedule: Schedule | None = None) -> Run:
+def load(
+    path: str | os.PathLike[str],
+    large: int | None = None,
+    schedule: Schedule | None = None,
+    requests: pa.Table | None = None,
+) -> Run:
     """Read a run folder as `folder.load` does; a run that has ended, of `large` requests or more (`LARGE`), thin.
 
-    Its `whole` then gives what is not held. A `schedule` that is at hand is not read again. Raises UsageError as
-    `folder.load` does.
+    Its `whole` then gives what is not held. A `schedule` that is at hand is not read again, nor are thin `requests`.
+    Raises UsageError as `folder.load` does.
     """
     path = Path(path)
     path = path.parent if path.name == "run.json" else path
@@ -142,7 +138,7 @@ def load(path: str | os.PathLike[str], large: int | None = None, schedule: Sched
     return Run(
         path=path,
         info=info,
-        requests=with_held_back(read(file, without=WITHOUT), http, stall_s(info)),
+        requests=with_held_back(read(file, without=WITHOUT) if requests is None else requests, http, stall_s(info)),
         steps=None,
         schedule=None if schedule is None else schedule.table,
         complete=info.state == "finished",

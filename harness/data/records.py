@@ -260,14 +260,9 @@ def _shared_default(field: pa.Field) -> pa.Array:
     return _made_default(SHARED, field)
 
 
-@cache
-def _shared_nulls(kind: pa.DataType) -> pa.Array:
-    return pa.nulls(SHARED, kind)
-
-
 def nulls(rows: int, kind: pa.DataType) -> pa.Array:
     """So many nulls; up to `SHARED` of them take no memory of their own."""
-    return _shared_nulls(kind)[:rows] if rows <= SHARED else pa.nulls(rows, kind)
+    return _default(rows, pa.field("", kind))
 
 
 def _made_default(rows: int, field: pa.Field) -> pa.Array:

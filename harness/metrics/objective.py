@@ -164,6 +164,9 @@ def added(counts: Counts, more: npt.NDArray[np.generic]) -> Counts:
     return total
 
 
+Pieces: TypeAlias = Callable[[], Iterator[pa.Table]]
+
+
 class Pooled(Aggregate):
     """What is counted of the pooled metrics of the requests that ended well, as they pass."""
 
@@ -183,12 +186,7 @@ class Seen:
     the last of each, and `counted` what was counted of a pooled metric of those that ended well.
     """
 
-    def __init__(
-        self,
-        table: pa.Table,
-        whole: Callable[[], Iterator[pa.Table]] | None = None,
-        counted: Mapping[str, Counted] | None = None,
-    ) -> None:
+    def __init__(self, table: pa.Table, whole: Pieces | None = None, counted: dict[str, Counted] | None = None) -> None:
         self.table = table
         self.ok = succeeded(table)
         self._whole = whole
