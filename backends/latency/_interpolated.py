@@ -223,6 +223,7 @@ class Interpolated:
         if piece_s is None:
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
+            # as `_grid` has it, without its calls: half of all pieces are new
             i, share = _place(self._chunks, new)
             j, inner = _place(self._stored, stored)
             low, high = self._prefill_s[i], self._prefill_s[i + 1]

@@ -1,7 +1,7 @@
 """Large runs held thin: of every request the first and the last token, and all of them piece by piece on demand.
 
 Everything but the gaps follows from these two, so that a run of a million requests is read row group by row group,
-in threads, without ever holding all of its token times; one that is simulated is not read at all.
+in threads, without ever holding all of its token times; one that is simulated is gathered as its tables pass.
 """
 
 from __future__ import annotations
@@ -28,9 +28,6 @@ from harness.data.storage import readable
 
 PART = 2048
 """Rows that are read at one time: with 128 tokens each, 2 MB of stamps."""
-
-WITHOUT = ("token_n",)
-"""Columns that a thin run leaves out."""
 
 TOGETHER = 64
 """Pieces of a thin run that are put together: 131,072 rows, of 150 bytes each."""
@@ -79,7 +76,7 @@ class Passing:
     def __init__(self, aggregates: Iterable[type[Aggregate]]) -> None:
         self._rows = 0
         self._aggregates = {kind: kind() for kind in aggregates}
-        self._requests = [_empty(WITHOUT)]
+        self._requests = [thinned(REQUESTS.empty_table())]
         self._compacted: list[pa.Table] = []
 
     def add(self, name: str, table: pa.Table) -> None:
@@ -89,7 +86,7 @@ class Passing:
             piece = table[start : start + rows]
             if name == "requests":
                 self._rows += len(piece)
-                self._requests.append(thinned(piece, WITHOUT))
+                self._requests.append(thinned(piece))
             for aggregate in self._aggregates.values():
                 if aggregate.table == name:
                     aggregate.add(piece)
@@ -99,7 +96,7 @@ class Passing:
     def _put_together(self) -> None:
         """Put the last pieces together: large ones share the memory of columns without a value."""
         self._compacted.append(compact(pa.concat_tables(self._requests)))
-        self._requests = [_empty(WITHOUT)]
+        self._requests = [thinned(REQUESTS.empty_table())]
 
     def run(self, ended: RunFolder, schedule: Schedule) -> Run | None:
         """The run, whose files are written; None where it ended before it was large."""
@@ -138,7 +135,7 @@ def load(
     return Run(
         path=path,
         info=info,
-        requests=with_held_back(read(file, without=WITHOUT) if requests is None else requests, http, stall_s(info)),
+        requests=with_held_back(read(file) if requests is None else requests, http, stall_s(info)),
         steps=None,
         schedule=None if schedule is None else schedule.table,
         complete=info.state == "finished",
@@ -149,9 +146,9 @@ def load(
     )
 
 
-def thinned(table: pa.Table, without: Sequence[str] = ("token_n", "error")) -> pa.Table:
+def thinned(table: pa.Table) -> pa.Table:
     """The table with nothing but the first and the last time in `token_s`, their number in `events`, and in `second_s`
-    the second of three or more.
+    the second of three or more; without `token_n`.
 
     Every metric that says nothing of gaps has the same values, bit for bit.
     """
@@ -165,27 +162,27 @@ def thinned(table: pa.Table, without: Sequence[str] = ("token_n", "error")) -> p
     values[ends[:-1][events > 0]] = rows.values[rows.offsets[:-1][events > 0]]
     values[ends[1:][events > 1] - 1] = rows.values[rows.offsets[1:][events > 1] - 1]
     times = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values), type=REQUESTS.field("token_s").type)
-    table = table.drop_columns([c for c in without if c in table.column_names])
+    table = table.drop_columns([c for c in ("token_n",) if c in table.column_names])
     table = table.set_column(table.schema.get_field_index("token_s"), "token_s", times)
     return table.append_column("events", pa.array(events, pa.int32())).append_column(
         "second_s", pa.array(second_s, from_pandas=True)
     )
 
 
-def read(file: Path, since_s: float | None = None, without: Sequence[str] = ("token_n", "error")) -> pa.Table:
-    """The requests of a Parquet file, thin; of those due before `since_s` none. Row groups are read in threads.
+def read(file: Path) -> pa.Table:
+    """The requests of a Parquet file, thin. Row groups are read in threads.
 
     Raises UsageError for a file that cannot be read.
     """
-    columns = [name for name in REQUESTS.names if name not in without]
+    columns = [name for name in REQUESTS.names if name != "token_n"]
+    empty = thinned(REQUESTS.empty_table())
     groups = opened(file).metadata.num_row_groups
 
     def one(group: int) -> pa.Table:
-        thin = [thinned(since(part, since_s), without) for part in parts(file, group, REQUESTS, columns)]
-        return pa.concat_tables([_empty(without), *thin])
+        return pa.concat_tables([empty, *(thinned(part) for part in parts(file, group, REQUESTS, columns))])
 
     with ThreadPoolExecutor(max(1, min(groups, os.cpu_count() or 1))) as pool:
-        requests = compact(pa.concat_tables([_empty(without), *pool.map(one, range(groups))]))
+        requests = compact(pa.concat_tables([empty, *pool.map(one, range(groups))]))
     pa.default_memory_pool().release_unused()  # what the threads had is more than the table
     return requests
 
@@ -226,7 +223,3 @@ def _groups(file: Path, schema: pa.Schema) -> tuple[folder.Part, ...]:
 
 def _group(file: Path, group: int, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
     return parts(file, group, schema, columns or [name for name in schema.names if name != "error"])
-
-
-def _empty(without: Sequence[str]) -> pa.Table:
-    return thinned(REQUESTS.empty_table(), without)

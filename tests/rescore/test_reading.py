@@ -24,7 +24,7 @@ def test_a_folder_read_in_pieces_is_the_run(stored, monkeypatch):
 
     assert large.opened(path / "requests.parquet").metadata.num_row_groups > 2
     assert whole.requests["request_id"].to_pylist() == found.table["request_id"].to_pylist()
-    assert thinned(whole.requests).equals(found.table)
+    assert thinned(whole.requests.drop_columns(["error"])).equals(found.table)
     assert whole.requests["token_s"].to_pylist() == [t for p in found.seen.pieces() for t in p["token_s"].to_pylist()]
 
 
