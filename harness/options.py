@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from harness import values as check
 from harness.errors import UsageError, nearest
-from harness.removed import ARGUMENTS, REMOVED, SERVER, SERVER_ARGUMENTS
+from harness.removed import ARGUMENTS, REMOVED, SERVER
 from harness.spec import parse
 from harness.values import Check
 
@@ -286,20 +286,6 @@ def with_parts(spec: RunSpec, parts: Mapping[str, object]) -> RunSpec:
     options = {name: value for name, value in parts.items() if name.replace("_", "-") in PARTS}
     arguments = {name: value for name, value in parts.items() if name not in options}
     return replace(spec, **{**options, "backend": _with_arguments(spec.backend, arguments)})  # type: ignore[arg-type]  # names of fields
-
-
-def respelled(stored: Mapping[str, object]) -> dict[str, object]:
-    """The options of a stored run as they are spelled today."""
-    stored = dict(stored)
-    if (columns := stored.pop("columns", None)) is not None:
-        reader = stored.get("reader")
-        more = f"{reader}{',' if ':' in str(reader) else ':'}columns=[{columns}]"
-        stored["reader"] = columns if reader in (None, "csv", "jsonl", "parquet") else more
-    arguments = {name: value for name, value in stored.items() if name in {*ARGUMENTS, *SERVER_ARGUMENTS}}
-    if not arguments:
-        return dict(stored)
-    backend = _with_arguments(str(stored.get("backend", RunSpec().backend)), arguments)
-    return {name: value for name, value in stored.items() if name not in arguments} | {"backend": backend}
 
 
 def _with_arguments(backend: str, more: Mapping[str, object]) -> str:

@@ -194,8 +194,6 @@ def _reduced(steps: pa.Table, rows: int) -> Stretches:
 
 def _seconds(steps: pa.Table, part: str) -> np.ndarray:
     """(steps,) seconds of a part, 0 where they are not known."""
-    if part not in steps.column_names:  # a run of an older version
-        return np.zeros(steps.num_rows)
     seconds: np.ndarray = np.nan_to_num(steps[part].to_numpy())
     return seconds
 

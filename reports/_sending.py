@@ -101,7 +101,7 @@ def offered(info: RunInfo) -> float | None:
 
 
 def fidelity(info: RunInfo) -> str:
-    """All about the sending but its rate; the stored line where a run holds no facts."""
+    """All about the sending but its rate."""
     sending = info.fidelity
     if info.source:
         return f"by {clean(info.source.tool)}: how faithfully it sent what was due is not in its file"
@@ -111,8 +111,7 @@ def fidelity(info: RunInfo) -> str:
         origin = info.workload.provenance
         expected = first(origin, "expected") or first(part(origin, "arrivals"), "expected")
         return ", ".join(texts) + (f"; expected {expected}" if expected else "")
-    line = clean(sending.line or "", 600).removeprefix("sending: ")  # of an older run, which has no facts
-    return line or "The run ended before its sending could be judged."
+    return "The run ended before its sending could be judged."
 
 
 def _texts(sending: Fidelity) -> Iterator[str]:

@@ -11,19 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from msgspec import UNSET, structs
+from msgspec import structs
 
 from harness.api import Bound
-from harness.data import large
 from harness.data.codec import encode
 from harness.data.folder import read_info
-from harness.data.run_json import RunInfo, Stages
+from harness.data.run_json import RunInfo
 from harness.errors import BenchError, UsageError
 from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.capacity.store import TABLE
@@ -45,8 +43,6 @@ Info: TypeAlias = Mapping[str, Any]
 Where: TypeAlias = tuple[tuple[str, Any], ...]
 _ASIDE = (*ASIDE, "rate", "slo", "timeout")
 """Options that do not tell systems apart."""
-ENOUGH = 20_000
-"""Requests of a point after which no further seed of it is read."""
 GONE = (
     "The runs of the points are not where they were, so nothing is known of single requests; "
     "keep the folder of the sweep whole."
@@ -180,47 +176,20 @@ def _names(name: str, study: Study, specs: Mapping[str, Mapping[str, Any]]) -> I
         yield ", ".join(filter(None, (label, system.name if len(study.systems) > 1 else "")))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Samples:
-    """A run after the cut of its warm-up: how many requests, phases, and causes of misses under its SLO."""
-
-    requests: int
-    stages: Stages
+def runs_of(study: Study, point: Point) -> list[RunInfo]:
+    """The runs of a point, seed by seed; empty where none can be read."""
+    return _data.kept(study, str(point.folders), lambda: [*infos(point.folders)])
 
 
-def samples_of(study: Study, point: Point) -> list[Samples]:
-    """The runs of a point, seed by seed, until `ENOUGH` requests; empty where none can be read."""
-    runs: list[Samples] = []
-    for folder in point.folders:
-        samples: Samples | None = _data.kept(study, str(folder), partial(_read, folder))
-        if samples is not None:
-            runs.append(samples)
-        # by then shares of time hardly move, and reading whole runs is what makes a page slow
-        if sum(run.requests for run in runs) >= ENOUGH:
-            break
-    return runs
-
-
-def phases(samples: Sequence[Samples]) -> dict[str, float]:
+def phases(runs: Sequence[RunInfo]) -> dict[str, float]:
     """Percent of the time in each stage over the runs, each run counting as often as it has requests that ended well;
     empty where none has, and where they tell other stages."""
-    stages = [run.stages for run in samples if run.stages.times]
+    stages = [run.stages for run in runs if run.stages.times]
     if len({tuple(run.times) for run in stages}) != 1:
         return {}
     shares = [[time.share * 100.0 for time in run.times.values()] for run in stages]
     means = np.average(shares, axis=0, weights=[run.requests for run in stages])
     return dict(zip(stages[0].times, means.tolist(), strict=True))
-
-
-def _read(folder: Path) -> Samples | None:
-    try:
-        info = read_info(folder)
-        if info.stages:
-            return Samples(info.summary.requests or 0, info.stages)
-        run = _data.measured(large.load(folder, large=0))  # of an older version; no gap between tokens is looked at
-    except (BenchError, OSError, ValueError, KeyError):
-        return None
-    return Samples(run.requests.num_rows, _data.stages(run))
 
 
 def infos(folders: Iterable[Path]) -> Iterator[RunInfo]:
@@ -287,11 +256,8 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
     converted = [_point(info, point, home, axis) for point in points]
     rated = sorted((point for point in converted if point is not None), key=lambda point: point.rate_rps)
     slos = {clean(point.slo or "", 400) for point in points}
-    # GPUs of every run of the line; none where they differ or are unknown. Older sweeps leave it to their runs.
-    counts: set[object] = set()
-    for run in (run for point in points for run in point.runs[:1]):
-        stored = next(infos([home / run.folder]), None)
-        counts.add(run.gpus if run.gpus is not UNSET or stored is None else stored.backend.get("gpus"))
+    # GPUs of every run of the line; none where they differ or are unknown.
+    counts = {run.gpus for point in points for run in point.runs[:1]}
     gpus = counts.pop() if len(counts) == 1 else None
     capacities = tuple(  # where the curve crosses each goal, by interpolation
         Capacity(row.goal, row.at, row.low, row.high, "interpolated", clean(row.why or "", 300), row.side, row.between)
@@ -339,7 +305,7 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     # only whole trials of the size that the capacities speak of, where the file tells it
     planned = {row.requests for row in info.answers} if info.answers else {info.run.requests}
     planned.discard(None)
-    if info.over_horizon or info.chains:  # of all lengths
+    if info.over_horizon:  # of all lengths
         planned.clear()
     complete = [t for t in tried if t.key.goal is None and (not planned or t.key.planned in planned)]
     complete.sort(key=lambda t: (t.key.rate_rps, t.key.seed))

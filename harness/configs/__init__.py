@@ -13,7 +13,7 @@ from typing import Any
 from harness import untrusted
 from harness.api import VERSION
 from harness.errors import UsageError, no_such
-from harness.options import Given, respelled
+from harness.options import Given
 
 
 def names() -> list[str]:
@@ -98,4 +98,4 @@ def _from_run(text: str, path: str) -> ConfigFile:
         raise UsageError(f"'{path}' has schema {schema}, this bench reads up to {VERSION}; use a newer bench.")
     schedule = info.get("schedule")
     sha256 = schedule.get("sha256") if isinstance(schedule, dict) else None
-    return ConfigFile(Given(respelled(_flat(spec, path)), path), sha256)
+    return ConfigFile(Given(_flat(spec, path), path), sha256)

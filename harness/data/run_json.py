@@ -23,7 +23,6 @@ from harness.data.codec import (
     inner,
 )
 from harness.errors import UsageError
-from harness.options import respelled
 
 _Optional: TypeAlias = Number | UnsetType | None
 Curve: TypeAlias = dict[str, Number | None]
@@ -69,7 +68,7 @@ class StoredBound(Part, frozen=True, kw_only=True):
 
 
 class StoredSlo(Part, frozen=True, kw_only=True):
-    """The SLO: the text for people, the bounds to score by; older files have the text alone."""
+    """The SLO: the text for people, the bounds to score by; without bounds the text holds."""
 
     text: Text = None
     bounds: list[StoredBound] | None = None
@@ -470,7 +469,6 @@ class Fidelity(Part, frozen=True, kw_only=True):
     lateness_p99_s: Number | None = None
     lateness_max_s: Number | None = None
     late_share: Share | None = None
-    line: Text = None
 
 
 class Warned(Part, frozen=True, kw_only=True):
@@ -482,7 +480,8 @@ class Warned(Part, frozen=True, kw_only=True):
 
 
 class Verdict(Part, frozen=True, kw_only=True):
-    """Whether the run proves anything, and the sentences that say why not. Older files know no `queue_grew`."""
+    """Whether the run proves anything, and the sentences that say why not. `queue_grew`: all through the run, be the
+    SLO met or not."""
 
     valid: bool | None = None
     overloaded: bool | None = None
@@ -490,11 +489,6 @@ class Verdict(Part, frozen=True, kw_only=True):
     unresolved: bool | None = None
     reasons: list[str] = field(default_factory=list)
     text: Text = None
-
-    @property
-    def grew(self) -> bool:
-        """Whether the queue grew all through the run, be the SLO met or not; an older file calls that overload."""
-        return bool(self.overloaded if self.queue_grew is None else self.queue_grew)
 
 
 class Ending(Part, frozen=True, kw_only=True):
@@ -591,8 +585,6 @@ class RunInfo(_Begun, frozen=True, kw_only=True, omit_defaults=True):
 def decode(read: object) -> RunInfo:
     """The run.json in a JSON object. Raises UsageError, with the place of the first value that is of another kind."""
     present = {key: value for key, value in read.items() if value is not None} if isinstance(read, dict) else read
-    if isinstance(present, dict) and isinstance(present.get("spec"), dict):
-        present["spec"] = respelled(present["spec"])
     try:
         return codec.decode(RunInfo, present).change(as_read=read)
     except Damaged as error:

@@ -12,7 +12,6 @@ from harness import untrusted
 from harness.data.folder import make_folder
 from harness.data.storage import locked, write_json
 from harness.errors import UsageError
-from harness.options import respelled
 
 SCHEMA = 1
 """Of all these folders; a newer one is refused."""
@@ -86,7 +85,7 @@ class ExperimentFolder:
                 raise self.other(name, before.get(name), now[name])
         for group, prefix in groups.items():
             stored = before.get(group)
-            old, new = respelled(stored if isinstance(stored, Mapping) else {}), now[group]
+            old, new = stored if isinstance(stored, Mapping) else {}, now[group]
             for name in sorted({*old, *new} - free):
                 if old.get(name) != new.get(name):
                     raise self.other(f"{prefix}{name}", old.get(name), new.get(name))

@@ -145,12 +145,10 @@ def _scatter(requests: pa.Table) -> float | None:
 
 
 def by_itself(schedule: pa.Table, *, recorded: bool = False) -> np.ndarray:
-    """(rows,) whether a request waits for no answer; old schedules have no follow-ups.
+    """(rows,) whether a request waits for no answer.
 
     Unless times are `recorded`, later turns of sessions that were under way at time 0 wait for answers before it.
     """
-    if "after" not in schedule.column_names:
-        return np.ones(schedule.num_rows, bool)
     lengths = [chunk.value_lengths().fill_null(0).to_numpy() for chunk in schedule["after"].chunks]
     alone = np.concatenate([np.zeros(0, np.int32), *lengths]) == 0
     if not (recorded or _of_users(schedule)):

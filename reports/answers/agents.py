@@ -174,11 +174,11 @@ def _trials(info: AgentsAnswer) -> Table:
 
 
 def _judged(tier: str) -> Iterator[str]:
-    """The names of the shares that decide a tier; earlier versions called that of all single bounds joint."""
+    """The names of the shares that decide a tier."""
     bounds = parse_slo(tier).bounds
     yield from (str(bound) for bound in bounds if bound.percentile is not None)
     if any(bound.percentile is None for bound in bounds):
-        yield from (f"{JOINT}: {tier}", JOINT)
+        yield f"{JOINT}: {tier}"
 
 
 def _mean_of(trials: list[AgentTrial], name: str) -> float | None:

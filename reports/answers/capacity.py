@@ -66,7 +66,7 @@ SWEEP_RATES = 7
 """Rates of the sweep that is advised, each the same ratio above the one below it."""
 _MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
 _STATES = {"resolved": True, "unreachable": False}
-_MAX_REQUESTS = re.compile(r"--(?:max-)?requests (\d+)")  # earlier versions stored it without max
+_MAX_REQUESTS = re.compile(r"--max-requests (\d+)")
 
 
 def document(info: CapacityAnswer, path: Path | None = None) -> Document:
@@ -441,7 +441,7 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
     if info.horizon_s is not None and not probes:
         return "let the runs last long enough for some requests", rerun(info, horizon=f"{HORIZON_S:g}s")
     if info.over_horizon:
-        more = str(10 * (info.max_requests or MAX_REQUESTS))
+        more = str(10 * (info.run.max_requests or MAX_REQUESTS))
         return f"give the search more requests{GOES_ON}", rerun(info, **{"max-requests": more})
     return f"begin at another rate{GOES_ON}", f"{rerun(info)} --rate-from 1"
 
@@ -454,7 +454,7 @@ def rerun(info: CapacityAnswer, **more: str) -> str:
         "tolerance": None if info.tolerance in (None, TOLERANCE.get(info.clock or "")) else percent(info.tolerance),
         "at": next((_format.option(result.at.rate_rps) for result in info.answers if result.at), None),
     }
-    limit = info.max_requests
+    limit = info.run.max_requests
     options["max-requests"] = None if limit is None or (info.over_horizon and limit == MAX_REQUESTS) else str(limit)
     options["horizon"] = None if info.horizon_s is None else f"{info.horizon_s:.6g}s"
     options["windows"] = None if info.windows is None else percent(info.windows)

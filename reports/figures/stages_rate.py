@@ -9,7 +9,7 @@ from reports.figures import style, systems
 from reports.figures.drawing import Drawing
 from reports.figures.stages import PHASES, UNBOUND, Phase, cause_of
 from reports.figures.systems import Group
-from reports.study import GONE, Study, phases, samples_of
+from reports.study import GONE, Study, phases, runs_of
 
 NO_RUN = "No run has ended, so there is no time to tell apart."
 _SIDE_BY_SIDE = 6
@@ -23,7 +23,7 @@ def stages_rate(study: Study) -> Drawing | str:
     groups = systems.groups(study)
     stacks = []
     for group in groups:
-        by_rate = {name: phases(samples_of(study, point)) for name, point in group.points.items()}
+        by_rate = {name: phases(runs_of(study, point)) for name, point in group.points.items()}
         if shares := {name: percents for name, percents in by_rate.items() if percents}:  # whose runs can be read
             stacks.append((group, shares))
     if not stacks:
@@ -53,7 +53,7 @@ def misses_rate(study: Study) -> Drawing | str:
     groups = systems.groups(study)
     by_group = [(group, causes) for group in groups if (causes := _causes(study, group))]
     if not by_group:
-        readable = any(samples_of(study, point) for group in groups for point in group.points.values())
+        readable = any(runs_of(study, point) for group in groups for point in group.points.values())
         return UNBOUND if readable else GONE
     if not any(shares for _, causes in by_group for shares in causes.values()):
         return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
@@ -74,7 +74,7 @@ def _causes(study: Study, group: Group) -> Percents:
     """The percent of all requests at each label whose runs can be read and had an SLO of their own."""
     percents = {}
     for label, point in group.points.items():
-        read = [(run.requests, run.stages.misses) for run in samples_of(study, point)]
+        read = [(run.summary.requests or 0, run.stages.misses) for run in runs_of(study, point)]
         scored = [(requests, causes) for requests, causes in read if causes is not None]
         # of all requests, not of those that missed: bars of other rates then show how many more miss
         total, counted = sum(requests for requests, _ in scored), Counter[str]()

@@ -61,22 +61,6 @@ def test_a_search_finds_agents_with_an_interval_and_stores_them(
     assert made == len(json.loads((tmp_path / "found" / "agents.json").read_text(encoding="utf-8"))["trials"])
 
 
-def test_an_answer_of_an_earlier_search_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A stored search would be lost with the search that made it."""
-    shares = [{"text": text, "met": 9, "of": 10, "sd": 0.01} for text in ("joint", "ttft=1")]
-    trials = [{"users": n, "seed": 0, "seconds": 60, "requests": 10, "sessions": 2, "wall_s": 1, "shares": shares}
-              for n in (9, 11)]  # fmt: skip
-    tier = {"tier": "ttft=1", "state": "resolved", "agents": 9.8, "low": 9.1, "high": 10.4, "binding": "ttft=1"}
-    stored = {"schema": 1, "kind": "agents", "tiers": ["ttft=1"], "state": "finished", "horizon_s": 60}
-    (tmp_path / "agents.json").write_text(json.dumps({**stored, "answers": [tier], "trials": trials}))
-
-    assert 0 == main(["report", str(tmp_path), "--format", "text"])
-    printed = capsys.readouterr().out
-    assert "ttft=1: 9 agents (95% interval 9 .. 11)." in printed
-    assert "90.0%" in printed
-    assert 0 == main(["report", str(tmp_path)])
-
-
 def test_a_limit_of_requests_ends_a_search(chats: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A search of a paid service would have no limit but of time, and a resumed one would begin to count anew."""
     line = ["agents", "--trace", chats, *SIM, *SEARCH, "--out", str(tmp_path / "found"), "--max-requests", "200"]

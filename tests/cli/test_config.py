@@ -4,15 +4,14 @@ import json
 import tomllib
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from harness.cli import main
 from harness.configs import read
 from harness.errors import UsageError
-from harness.options import GROUPS, OPTIONS, Given, RunSpec, respelled, run_spec
-from harness.runner.plan import make_backend, plan
+from harness.options import GROUPS, OPTIONS, Given, RunSpec, run_spec
+from harness.runner.plan import plan
 
 
 def spec(file: dict[str, object] | None = None, **options: object) -> RunSpec:
@@ -205,46 +204,3 @@ def test_a_server_gets_no_argument_of_another() -> None:
     file = {"backend": "openai:url=http://a:1,key_env=SECRET"}
 
     assert "openai:url=http://b:2" == spec(file, backend="http://b:2").backend
-
-
-def test_a_run_of_an_earlier_version_is_repeated(tmp_path: Path) -> None:
-    """Its memory mode and its links were options of their own."""
-    stored = {
-        "workload": "chatbot",
-        "backend": "sim",
-        "policy": "orca",
-        "kv": "paged:blocks=80",
-        "link": "25Gbps",
-        "dp": 2,
-    }
-    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "spec": stored}), encoding="utf-8")
-    found = run_spec(Given({}), read(str(tmp_path)).given)
-
-    assert "sim:kv=paged:blocks=80,link=25Gbps,dp=2" == found.backend
-    assert {"policy": "orca"} == found.parts()
-
-
-@pytest.mark.parametrize(
-    ("reader", "found"),
-    [
-        (None, "at=ts,prompt=in,output=out"),
-        ("csv", "at=ts,prompt=in,output=out"),
-        ("csv:max_rows=9", "csv:max_rows=9,columns=[at=ts,prompt=in,output=out]"),
-    ],
-)
-def test_columns_of_a_stored_run_are_those_of_its_reader(reader: str | None, found: str) -> None:
-    """A run of a trace whose columns were an option of their own could not be repeated."""
-    stored = {"trace": "t.csv", "columns": "at=ts,prompt=in,output=out", "reader": reader}
-
-    assert found == respelled(stored)["reader"]
-
-
-def test_options_of_a_server_that_a_stored_run_had_are_its_arguments() -> None:
-    """A run that was stored before could not be repeated."""
-    stored = {"backend": "openai:url=http://h:1/v1,model=m", "probe": "off", "output-lengths": "server", "rate": 2}
-
-    spec = run_spec(Given(respelled(stored)))
-
-    backend: Any = make_backend(spec)
-    assert ("off", "server") == (backend.probe, backend.output_lengths)
-    assert spec.rate == 2

@@ -162,16 +162,6 @@ def test_drawings_of_a_sweep_golden(
     })  # fmt: skip
 
 
-def test_gpus_of_an_older_sweep_are_those_of_its_runs(info: dict[str, Any], swept: Path) -> None:
-    """The curves of yesterday's sweeps would not be per GPU."""
-    for point in info["points"]:
-        for run in point["runs"]:
-            del run["gpus"]
-
-    assert [1, 1] == [system.gpus for system in studied(info, swept).systems]
-    assert [None, None] == [system.gpus for system in studied(info, swept / "nowhere").systems]
-
-
 def test_ratios_of_the_page_are_those_of_the_answer_per_gpu(info: dict[str, Any], swept: Path) -> None:
     """A ratio per GPU passed for that in sweep.json, rates stood there that were not tried, and ratios were missing.
 

@@ -87,14 +87,16 @@ def test_the_answer_in_words(stored, foreign, tmp_path, monkeypatch, transcript)
     monkeypatch.chdir(tmp_path)
     stored("failures", [*one_a_second(8), RequestRecord(8, 8, 8, [], [], 5, 0, 2, "error", error="no")])
     stored("late", 20, verdict={"valid": False, "overloaded": False, "reasons": ["The client was late."]})
-    grew = {"valid": True, "overloaded": True, "reasons": []}
+    grew = {"valid": True, "overloaded": True, "queue_grew": True, "reasons": []}
     stored("growing", one_a_second(wait_s=0.1), verdict=grew)
     stored("met", one_a_second(), verdict={**grew, "overloaded": False, "queue_grew": True})
     stored("empty", [])
     for rate, kinds in ((5.0, 4), (10.0, 10)):
         facts = {"spec": {"seed": 0, "rate": rate}, "workload": {"name": "chatbot", "rate_rps": rate}}
         stored(f"missed/rate={rate}", ten_a_second(kinds=kinds), **facts)
-        stored(f"saturated/rate={rate}", 30, **facts, verdict={**grew, "overloaded": rate == 10})
+        stored(
+            f"saturated/rate={rate}", 30, **facts, verdict={**grew, "overloaded": rate == 10, "queue_grew": rate == 10}
+        )
     for number in range(1, 9):
         workload = {"name": "chatbot", "rate_rps": float(number)}
         stored(f"rates/rate={number}", 20, spec={"rate": float(number)}, workload=workload)

@@ -17,8 +17,6 @@ from harness.data.codec import encode
 from harness.data.run_json import Verdict
 from harness.errors import UsageError
 from harness.validity.conclude import completed
-from reports import _data
-from reports._tables import rows
 
 OPTIONS = {"backend": "sim", "model": "llama3.1-8b", "policy": "vllm-v0", "requests": 60, "rate": 2}
 ROW = 7
@@ -198,16 +196,3 @@ def test_what_the_run_found_itself_is_not_repeated(copy: Path) -> None:
     (copy / "run.json").write_text(json.dumps(encode(found.data.info)))
 
     assert [1, 1] == [len(verdict.reasons) for verdict in verdicts(copy)]
-
-
-def test_a_run_of_an_older_version_tells_where_its_time_went(copy: Path) -> None:
-    """Two runs could not be compared by their stages if one of them was made before run.json had them."""
-    info = json.loads((copy / "run.json").read_text())
-    stored = info.pop("stages")
-    (copy / "run.json").write_text(json.dumps(info))
-    older = large.load(copy)
-    in_table = [row.metric for row in rows([older]) if row.metric.startswith("stage ") and row.unit == "s"]
-
-    assert not older.info.stages
-    assert stored == encode(_data.stages(_data.measured(older)))
-    assert [f"stage {stage}" for stage in stored["times"]] == in_table

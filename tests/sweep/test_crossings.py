@@ -1,15 +1,12 @@
 """What a sweep says of two systems over their common seeds, and of points beyond saturation."""
 
-import json
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from harness.cli import main
 from harness.stats.seeds import half_width, jackknife
 
 Sweep = Callable[..., dict[str, Any]]
@@ -51,21 +48,3 @@ def test_saturated_points_are_named(sweep: Sweep) -> None:
 
     assert "saturated" in info["printed"]
     assert not any("not-stationary" in text for text in info["warnings"])  # it follows from the overload
-
-
-def test_rates_that_earlier_versions_added_are_read_and_kept(
-    sweep: Sweep, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The runs between the points of a stored sweep would vanish from its curve, and be lost when it goes on."""
-    line = ("--requests", "60", "--seeds", "1")
-    sweep("--rate", "1,2,4", *line)
-    file = tmp_path / "sweep" / "sweep.json"
-    stored = json.loads(file.read_text())
-    axes = [{"name": "rate", "values": [1, 4]}]
-    file.write_text(json.dumps({**stored, "axes": axes, "refine": 0.05, "added": [{"rate": 2}], "state": "running"}))
-
-    assert 0 == main(["report", str(tmp_path / "sweep"), "--format", "json"])
-    assert [1, 2, 4] == [point["values"]["rate"] for point in json.loads(capsys.readouterr().out)["points"]]
-    sweep("--rate", "1,4", *line, code=2)
-    again = sweep("--rate", "1,2,4", *line)
-    assert 3 == again["runs"]["done"]

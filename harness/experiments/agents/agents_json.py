@@ -11,8 +11,8 @@ from harness.experiments.capacity.capacity_json import HorizonRuns, RunsNear
 
 
 class TrialShare(Part, frozen=True, kw_only=True):
-    """The share `met` / `of` of a condition in one trial, also by quarter of it (not of earlier versions); `sd` is its
-    standard deviation over sessions, as whole."""
+    """The share `met` / `of` of a condition in one trial, also by quarter of it; `sd` is its standard deviation over
+    sessions, as whole."""
 
     text: str
     met: Count

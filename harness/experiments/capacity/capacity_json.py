@@ -32,14 +32,10 @@ class RateBracket(Part, frozen=True, kw_only=True):
 
 
 class BoundCapacity(Part, frozen=True, kw_only=True):
-    """A bound of the SLO, and the share that met it in the trials near the capacity.
-
-    `capacity_rps`: of earlier versions, its own, by another fit than that of the answer.
-    """
+    """A bound of the SLO, and the share that met it in the trials near the capacity."""
 
     text: str
     goal: Share
-    capacity_rps: Positive | None = None
     attainment: Share | None = None
 
 
@@ -146,9 +142,8 @@ class TrialOptions(Part, frozen=True, kw_only=True):
 class CapacityAnswer(Document, frozen=True, kw_only=True):
     """capacity.json. A search that is not over has no `answers`.
 
-    `over_horizon`: trials are runs over a horizon, without a set number of requests. Earlier versions searched the
-    steady state by `chains`, and stored the limit of the search as `run.requests`. `floor` is the client's error, where
-    it was measured once for the whole search.
+    `over_horizon`: trials are runs over a horizon, without a set number of requests. `floor` is the client's error,
+    where it was measured once for the whole search.
     """
 
     schema: int = 1
@@ -177,17 +172,11 @@ class CapacityAnswer(Document, frozen=True, kw_only=True):
     over_horizon: bool = False
     horizon_s: Positive | None = None
     windows: Share | None = None
-    chains: bool = False
     curve_of: Text = None
     curve: list[RatePoint] = field(default_factory=list)
     cost: SearchCost | None = None
     output_tokens: dict[str, Number] | UnsetType = UNSET
     floor: Floor | None = None
-
-    @property
-    def max_requests(self) -> int | None:
-        """The most requests of the whole search; None: no limit was given."""
-        return self.run.requests if self.chains and self.run.max_requests is None else self.run.max_requests
 
     @property
     def searched_goals(self) -> list[Share]:

@@ -98,9 +98,6 @@ FEWEST = 12
 """Fewer requests or answers have no rate."""
 SETTLE = 1.5
 """Times an answer takes, which are not counted at the start of a block; at its end it is once at most."""
-ADDED = ("output_tokens", "answered_rps", "arrived_rps", "dispersion", "late", "typical_s", "drawn", "open",
-         "blocks", "full")  # fmt: skip
-"""Columns that the files of earlier versions lack."""
 AnyTask = TypeVar("AnyTask", bound="RunTask")
 TRIALS_FOLDER = "trials"
 AGAIN = 2
@@ -588,9 +585,6 @@ def _row(tried: Trial) -> dict[str, object]:
 def _read(path: Path) -> Iterable[Trial]:
     try:
         table = untrusted.read_parquet(path)
-        for field in TRIALS:  # of a search that an earlier version made
-            if field.name not in table.column_names and field.name in ADDED:
-                table = table.append_column(field, pa.nulls(len(table), field.type))
         rows = table.select(TRIALS.names).cast(TRIALS).to_pylist()
     except MemoryError:  # an ArrowException too, where Arrow has no memory
         raise

@@ -228,7 +228,7 @@ def _of_runs(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
     """Overload, caches that helped one side, TTFT counted from sending, and searches without their tolerance."""
     sides = [run for pair in matched.pairs for run in (pair.base, pair.head)]
     runs = [run for run in sides if not isinstance(run, Numbers)]
-    if count := sum(run.info.verdict.grew for run in runs):
+    if count := sum(run.info.verdict.queue_grew is True for run in runs):
         text = f"the queue grew all through {count} of {len(runs)} runs: their latencies tell how long the run was"
         yield "overloaded", text
     valid = {pair.base_run for pair in info.pairs if pair.valid}

@@ -97,7 +97,7 @@ def _run(source: Source, query: RescoreOptions) -> ScoredRun:
 
     slos = [slo_part(source, objective, goals, query, per_second) for objective in objectives]
     compared = next((objective for objective in query.objectives if isinstance(objective, Slo)), run_slo)
-    grew = info.verdict.grew
+    grew = bool(info.verdict.queue_grew)
     return ScoredRun(
         name=info.source.name or source.path.name,
         path=str(source.path),

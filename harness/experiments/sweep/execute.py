@@ -21,7 +21,7 @@ from harness.errors import BackendError, Interrupted, UsageError
 from harness.experiments import pool
 from harness.experiments.folder import ExperimentFolder
 from harness.experiments.sweep.answer import answer
-from harness.experiments.sweep.axes import RATE, Layout
+from harness.experiments.sweep.axes import Layout
 from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
@@ -130,8 +130,6 @@ def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mappin
     """Runs of two sweeps in one curve would be no curve; values and seeds may be added."""
     folder.check_same(before, now, "clock")
     old = {axis["name"]: [*axis["values"]] for axis in before.get("axes") or []} | {"seeds": before.get("seeds") or []}
-    for point in before.get("added") or ():  # of an earlier version
-        old[RATE].append(point[RATE])
     new = {axis["name"]: axis["values"] for axis in now["axes"]} | {"seeds": now["seeds"]}
     if list(old) != list(new):
         raise folder.other("axes", ", ".join([*old][:-1]) or None, ", ".join([*new][:-1]) or None)

@@ -138,7 +138,7 @@ class RunCount(Part, frozen=True):
 
 
 class SweepAnswer(Document, frozen=True, kw_only=True):
-    """sweep.json. Earlier versions `added` points between those of the axes, where a goal was crossed."""
+    """sweep.json."""
 
     schema: int = 1
     kind: Literal["sweep"] = "sweep"
@@ -149,7 +149,6 @@ class SweepAnswer(Document, frozen=True, kw_only=True):
     clock: Text
     fixed: bool = False
     axes: list[SweepAxis]
-    added: list[Facts] = field(default_factory=list)
     seeds: list[int]
     goals: list[Share]
     fail_under: Share | None
