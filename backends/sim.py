@@ -31,6 +31,7 @@ from backends.simulator.layout import (
     divided,
     failures,
     first_tokens,
+    hierarchy,
     link_of,
     refuse_unused,
     replica_groups,
@@ -67,6 +68,9 @@ class Sim:
 
     With `lora=slots=8,rank=16` requests that name a model run with a LoRA adapter, and wait while it has no slot.
 
+    `tiers=dram:size=60GB+ssd` is the memory hierarchy under the prefix caches, the fastest tier first (`bench list
+    tiers`).
+
     `latency`, `policy`, `kv`, `admission` and `router` are specs of their kinds; what they draw follows from `seed`.
     KV memory is what `hardware` leaves beside the weights of `model` at `utilisation`, unless `kv_blocks` (or `kv`
     itself) says how many blocks there are. `max_model_len` is the longest prompt and answer in tokens, by default
@@ -85,6 +89,7 @@ class Sim:
     speculate: str | None = None
     preempt: str = "recompute"
     lora: str | None = None
+    tiers: str | None = None
     tp: AtLeastOne = 1
     pp: AtLeastOne = 1
     dp: AtLeastOne = 1
@@ -133,8 +138,8 @@ class Sim:
 
     def _refuse_what_would_be_ignored(self, *, acts: bool) -> None:
         recorded = [part for part in self._parts if isinstance(part.model, Recorded)]
-        if recorded and (self.fail is not None or self.lora is not None):
-            raise UsageError("latency=recorded repeats a run without failures and adapters.")
+        if recorded and (self.fail is not None or self.lora is not None or self.tiers is not None):
+            raise UsageError("latency=recorded repeats a run without failures, adapters and tiers.")
         if len({part.latency for part in self._parts}) > 1 and recorded:
             raise UsageError("latency=recorded repeats a whole run; give no side another latency.")
         if self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
@@ -144,7 +149,10 @@ class Sim:
 
     def reset(self) -> None:
         """Forget everything that was simulated: fresh replicas, empty memory."""
-        self.cluster = cluster(self._parts, self._replica, self._link, pull=self.handoff == "pull")
+        self.cluster = cluster(
+            self._parts, self._replica, self._link, pull=self.handoff == "pull",
+            hierarchy=hierarchy(self._parts, self.model),
+        )  # fmt: skip
         members = () if isinstance(self._model, Recorded) else self.cluster.members  # parts of steps that were not run
         self._steps = StepLog((replica.blocks.size for replica in self.cluster.replicas), members)
         self._acted = ActionCounts()
@@ -209,7 +217,7 @@ class Sim:
     @property
     def _plain(self) -> bool:
         """Whether replicas are alike and have one batch in flight each, and nothing acts but arrivals."""
-        return self._parts[0].role == "mixed" and self.pp == 1 and not self._acts
+        return self._parts[0].role == "mixed" and self.pp == 1 and not self._acts and self.tiers is None
 
     def _as_served(
         self, requests: Iterable[Request], follow_ups: FollowUps | None
@@ -283,5 +291,6 @@ class Sim:
             **({} if piped is None else {"bubble_share": bubble_share(piped.loop.stages)}),
             **preemption_costs(self.cluster.replicas),
             **adapter_facts(self.lora, self.cluster.replicas),
+            **({} if self.cluster.hierarchy is None else {"tiers": self.cluster.hierarchy.facts()}),
             **facts_of_files(self.model, tuple(dict.fromkeys(part.shape.hardware for part in self._parts))),
         }  # fmt: skip

@@ -1044,7 +1044,7 @@ class RunTables:
     their start; none where the backend does not show them. `http` is None for a backend that is not remote. `step_w`
     are the limits of the power (W) of the GPUs that a step keeps busy, by replica, the last one for all that follow;
     none where a GPU's is unknown. `prompts()` gives all prompts in the order of their sending, those of the warm-up
-    too; none where no prompt names blocks.
+    too; none where no prompt names blocks. `tiers` is what the backend counts of each tier of KV memory.
     """
 
     requests: pa.Table
@@ -1053,6 +1053,7 @@ class RunTables:
     since_s: float = 0.0
     step_w: Sequence[float] = ()
     prompts: Callable[[], Iterator[SentPrompt]] = lambda: iter(())
+    tiers: Sequence[Mapping[str, Any]] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "policies": "backends.serving.policies",
         "routers": "backends.serving.routers",
         "kv": "backends.serving.kv",
+        "tiers": "backends.serving.tiers",
         "admission": "backends.serving.admission",
         "predictors": "backends.serving.predictors",
         "latency": "backends.latency",
@@ -57,7 +58,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 )
 _KIND_OF_SUFFIX = MappingProxyType({
     "Policy": "policies", "Router": "routers", "Kv": "kv", "Admission": "admission", "Predictor": "predictors",
-    "Latency": "latency",
+    "Latency": "latency", "Tier": "tiers",
 })  # fmt: skip
 _IN_SYSTEM = re.compile(
     rf"^(?:class|def) (?P<name>[A-Za-z]\w*?)(?:(?P<suffix>{'|'.join(_KIND_OF_SUFFIX)})\b|\([^()]*\) -> list\[Row\]:)",
@@ -70,7 +71,7 @@ SYSTEM = ("model", "hardware", "tp", "pp", "dp", "ep")
 _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency": "latency model", "metrics": "metric",
                           "run_metrics": "metric of a run", "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
-                          "kv": "KV memory mode", "admission": "rule of admission",
+                          "kv": "KV memory mode", "tiers": "tier of KV memory", "admission": "rule of admission",
                           "predictors": "length predictor", "systems": "published system",
                           "theory": "closed form"})  # fmt: skip
 

@@ -7,7 +7,7 @@
 
 Field types are those of the dataclass, or of the parameters of the function: int, float, bool, str, each optionally
 None. A field whose name ends in `_s` takes durations (`250ms`, `60s`, `5min`, `1h`), one in `_bytes` sizes (`80GiB`,
-`24GB`).
+`24GB`), one in `_bytes_per_s` rates (`25Gbps`, `600GBps`).
 """
 
 import ast
@@ -27,7 +27,7 @@ from harness.removed import REMOVED
 
 T = TypeVar("T")
 
-UNITS = ("_s", "_tokens", "_rps", "_bytes", "_flops")
+UNITS = ("_s", "_tokens", "_rps", "_bytes", "_flops", "_bytes_per_s")
 _SECONDS = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1.0, "B": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
           "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40}  # fmt: skip
@@ -233,6 +233,9 @@ def convert(text: str, hint: Any, name: str, where: str) -> object:
         if text.lower() in ("false", "no", "off", "0"):
             return False
         raise UsageError(f"'{where}': {name} must be true or false, got '{text}'.")
+    if kind is float and name.endswith("_bytes_per_s"):
+        message = f"'{where}': {name} must be a rate such as 25Gbps (bits) or 600GBps (bytes), got '{text}'."
+        return _quantity(text, {"": 1.0, **_BANDWIDTH}, message)
     if kind is float and name.endswith("_s"):
         return seconds(text, f"'{where}': {name}")
     if kind in (int, float) and name.endswith("_bytes"):

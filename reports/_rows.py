@@ -273,6 +273,11 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(loads := backend.get("adapter_loads"), int) and loads:
         mean_time = _format.seconds(backend["adapter_load_s"])
         yield f"{_format.count(loads, 'load')} of adapters into {backend['adapter_slots']:,} slots, {mean_time} each"
+    for tier in backend.get("tiers", ()):
+        hits = _format.share(tier["hit_tokens"] / max(1, tier["queried_tokens"]))
+        loaded, written = (f"{tier[way] / 1e9:,.1f} GB" for way in ("load_bytes", "store_bytes"))
+        wait = _format.seconds(tier["wait_s"] / max(1, tier["loads"]))
+        yield f"{tier['name']} had {hits} of the prompt tokens: {loaded} loaded ({wait} each time), {written} written"
     if isinstance(bubbles, float):
         yield f"bubbles {_format.share(bubbles)} of busy stages"
 

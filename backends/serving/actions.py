@@ -147,6 +147,8 @@ class Actions(Generic[T]):
         replica, member = loop.cluster.build(action.role)
         give_model(replica, member)
         replica.alive = False
+        if loop.cluster.hierarchy is not None:
+            loop.cluster.hierarchy.attach(replica)
         loop.cluster.replicas.append(replica)
         loop.cluster.members.append(member)
         loop.has_grown(replica)
@@ -196,6 +198,8 @@ class Actions(Generic[T]):
         offers += self._moves.replica_down(replica, now_s)
         self._down_indices.add(replica.index)
         lost = replica.fail(now_s)
+        if loop.cluster.hierarchy is not None:
+            loop.cluster.hierarchy.lose(replica)
         loop.forget(replica)
         for other in loop.cluster.replicas:
             other.inbox.offers = deque((seq, source) for seq, source in other.inbox.offers if source is not replica)

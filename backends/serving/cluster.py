@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.handoff import Link, Links, arrived_prefilled
+from backends.serving.hierarchy import Hierarchy
 from backends.serving.plugins import LoadRouter, OneRole, Router, StepRouter, StepTimes
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import NONE_UP, DecidingRouter, Requirements, acts, requirements
@@ -101,8 +102,8 @@ class Cluster:
     prompts computed. `handoff_router` chooses among the decode replicas, `build(role)` makes a further replica.
     """
 
-    __slots__ = ("_apart", "_decode_route", "_entries", "_route", "build", "decodes", "links", "members", "planned",
-                 "pull", "replicas", "router", "watches", "weighs")  # fmt: skip
+    __slots__ = ("_apart", "_decode_route", "_entries", "_route", "build", "decodes", "hierarchy", "links", "members",
+                 "planned", "pull", "replicas", "router", "watches", "weighs")  # fmt: skip
 
     def __init__(
         self,
@@ -114,6 +115,7 @@ class Cluster:
         pull: bool = True,
         members: list[Member] | None = None,
         build: Callable[[Role], tuple[Replica, Member]] | None = None,
+        hierarchy: Hierarchy | None = None,
     ) -> None:
         self.replicas = replicas
         self.members = [Member()] * len(replicas) if members is None else members
@@ -121,6 +123,10 @@ class Cluster:
         self.links = Links(link or Link())
         self.pull = pull
         self.build = build
+        self.hierarchy = hierarchy
+        if hierarchy is not None:
+            for replica in replicas:
+                hierarchy.attach(replica)
         self.planned: dict[int, int] = {}  # request id: decode replica that the router has chosen
         self._route, self._decode_route = route_of(router), route_of(handoff_router)
         self.weighs = None if isinstance(router, (DecidingRouter, Router)) else router
@@ -234,6 +240,8 @@ class Cluster:
         """Integrity of every replica."""
         for replica in self.replicas:
             replica.check()
+        if self.hierarchy is not None:
+            self.hierarchy.check()
 
     def __repr__(self) -> str:
         return f"<Cluster {list(self.replicas)!r}>"

@@ -124,7 +124,7 @@ def replay(calls: ListOf[JournalCall], requests: Mapping[int, Request], replica:
                 seq = next(seq for seq in replica.outbox.leaving if seq.request.id == request_id)
                 (replica.release if call.kind == "release" else replica.stay)(seq, at_s)
             case "reserve", int(request_id):
-                replica.reserve(request_id, call.blocks, at_s)
+                replica.reserve(request_id, call.blocks, at_s, call.keys)
             case "unreserve", int(request_id):
                 replica.unreserve(request_id, at_s)
             case "fail", None:
@@ -132,8 +132,8 @@ def replay(calls: ListOf[JournalCall], requests: Mapping[int, Request], replica:
             case "role", None:
                 assert call.role is not None
                 replica.set_role(call.role, at_s)
-            case "insert", None:
-                replica.insert_prefix(call.keys, at_s)
+            case "insert", request_id:
+                replica.insert_prefix(call.keys, at_s, request_id)
             case _:
                 raise AssertionError(call)
     return done

@@ -17,6 +17,7 @@ from backends.serving.batch import Batch, Sequence, VisibleRequest
 from backends.serving.cluster import Cluster
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
+from backends.serving.hierarchy import Channel, Transit
 from backends.serving.migration import Migration, Moves
 from backends.serving.pipeline import Stages
 from backends.serving.plugins import Arrivals, Committer, Driver, Mover
@@ -89,6 +90,10 @@ class Loop(Generic[T]):
         self._commits = driver.commit if isinstance(driver, Committer) else None
         self._arrivals = arrivals
         self._log = log
+        self._hierarchy = cluster.hierarchy
+        if self._hierarchy is not None:
+            self._hierarchy.loop = self
+            leap = leap and not self._hierarchy.watches
         self._leap = leap
         self._coupled = coupled
         self._only_decodes = all(replica.role == "decode" for replica in cluster.replicas)
@@ -252,6 +257,10 @@ class Loop(Generic[T]):
         """Leaps end where the router may look, from now on."""
         self._cuts = False
 
+    def transits(self, at_s: float, index: int, transit: Channel | Transit) -> None:
+        """Transfers of a channel between a tier and a replica may be through then, or one arrives."""
+        self._push(at_s, LAND, index, transit)
+
     def has_grown(self, replica: Replica) -> None:
         """The cluster has a replica more."""
         self.stages.append(Stages(replica))
@@ -304,6 +313,12 @@ class Loop(Generic[T]):
                 self._moves.land(payload, now_s)
         elif isinstance(payload, Migration):
             self._moves.copied(payload, now_s)
+        elif isinstance(payload, Channel):
+            assert self._hierarchy is not None
+            self._hierarchy.go_on(payload, index, now_s)
+        elif isinstance(payload, Transit):
+            assert self._hierarchy is not None
+            self._hierarchy.arrive(payload, now_s)
         elif isinstance(payload, (Fail, Up)):
             self._passive -= 1
             self._changes -= 1
@@ -678,7 +693,12 @@ class Loop(Generic[T]):
     def _form(self, replica: Replica, now_s: float, *, last: bool) -> None:
         index = replica.index
         stages = self.stages[index]
-        batch = replica.schedule(now_s)
+        if self._hierarchy is None:
+            batch = replica.schedule(now_s)
+        else:
+            self._hierarchy.fetch(replica, now_s)
+            batch = replica.schedule(now_s)
+            self._hierarchy.write(replica, now_s)
         began = bool(replica.inbox.offers) and self._hand_off(replica, now_s)
         if batch is None:
             return

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from collections.abc import Sequence as ListOf
-from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, runtime_checkable
 
 from backends.serving.batch import Batch, VisibleRequest
 from harness.api import LatencyModel, Request
@@ -203,6 +203,40 @@ class MapTime(Protocol):
     @property
     def maps_ahead(self) -> bool:
         """Whether the blocks of a step are mapped beside the step before; then it pays only what exceeds that one."""
+        ...
+
+
+class Tier(Protocol):
+    """A memory below that of the GPUs, which stores KV blocks by what they hold; the least recently used ones go."""
+
+    @property
+    def size_bytes(self) -> float:
+        """What one memory of it holds."""
+        ...
+
+    @property
+    def load_bytes_per_s(self) -> float:
+        """Rate of all loads under way over one link."""
+        ...
+
+    @property
+    def store_bytes_per_s(self) -> float:
+        """The same of writes."""
+        ...
+
+    @property
+    def latency_s(self) -> float:
+        """Seconds that each transfer takes besides."""
+        ...
+
+    @property
+    def replicas(self) -> int | None:
+        """How many replicas share a memory and its link; None: all share the memory, each over a link of its own."""
+        ...
+
+    @property
+    def write(self) -> Literal["through", "back"]:
+        """Whether blocks are written as the GPU fills them, or when the tier above it (the GPU's) gives them up."""
         ...
 
 

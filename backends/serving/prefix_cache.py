@@ -11,7 +11,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterable
 from collections.abc import Sequence as ListOf
 from itertools import takewhile
-from typing import cast
+from typing import TypeAlias, cast
 
 from backends.serving.batch import Sequence, VisibleRequest
 from backends.serving.blocks import Blocks
@@ -20,6 +20,8 @@ from harness.api import names_answer
 CHAINS = 4
 """How many times as many keys as blocks are remembered of sessions, which may return after their blocks are gone."""
 _SEED = 0x9E3779B97F4A7C15  # where every chain begins
+Changes: TypeAlias = tuple[list[int], list[int], list[int]]
+"""Keys of blocks that were stored, used, given up, each in order."""
 
 
 class Shelf:
@@ -139,11 +141,13 @@ def linked(ids: ListOf[int], each: int, full: int, size: int, model: int = 0, be
 class PrefixCache:
     """Finds stored blocks for what arrives, keeps those of what ended, and gives up the least recently used."""
 
-    __slots__ = ("_blocks", "_chained", "_chains", "_copies", "_drawn", "_found", "_fresh", "_holds", "_index", "_list",
-                 "_listed", "_shelf", "hit_tokens", "queried_tokens")  # fmt: skip
+    __slots__ = ("_blocks", "_chained", "_chains", "_changes", "_copies", "_drawn", "_found", "_fresh", "_holds",
+                 "_index", "_list", "_listed", "_shelf", "hit_tokens", "queried_tokens")  # fmt: skip
 
-    def __init__(self, blocks: Blocks) -> None:
+    def __init__(self, blocks: Blocks, *, tiered: bool = False) -> None:
+        """With `tiered` it keeps what tiers below it want to know: `changes`."""
         self._blocks = blocks
+        self._changes: Changes | None = ([], [], []) if tiered else None
         self._shelf = Shelf()
         self._index: dict[int, int] = {}  # key: number of the block to be found
         self._copies: dict[int, list[int]] = {}  # key: further blocks with the same content, in order
@@ -171,6 +175,28 @@ class PrefixCache:
         index = self._index
         return self._blocks.size * sum(1 for _ in takewhile(index.__contains__, keys))
 
+    def __contains__(self, key: int) -> bool:
+        return key in self._index
+
+    def findable(self, seq: Sequence) -> list[int]:
+        """Keys of the blocks of a sequence that may be found, at least one token left to compute."""
+        # A prompt that is stored to its last token has no step left that would give the next one.
+        return self._hold(seq).keys[: (seq.prompt + seq._emitted - 1) // self._blocks.size]
+
+    def touch(self, keys: ListOf[int]) -> None:
+        """What is stored of this chain will be used soon, and goes last."""
+        self._settle()
+        for key in reversed(keys):
+            if (block := self._index.get(key)) is not None and block in self._list:
+                self._list.move_to_end(block)
+
+    def changes(self) -> Changes:
+        """Keys that were stored, used by sequences that left, and given up, since the last call."""
+        self._settle()
+        changes, self._changes = self._changes, ([], [], [])
+        assert changes is not None
+        return changes
+
     def look(self, seq: Sequence) -> int:
         """Find what is stored of the sequence at the head of the queue, at least one token left to compute.
 
@@ -178,8 +204,7 @@ class PrefixCache:
         """
         self._settle()
         index, size = self._index, self._blocks.size
-        # A prompt that is stored to its last token has no step left that would give the next one.
-        keys = self._hold(seq).keys[: (seq.prompt + seq._emitted - 1) // size]
+        keys = self.findable(seq)
         blocks: list[int | None] = [*map(index.get, keys), None]
         stored = cast("list[int]", blocks[: blocks.index(None)])
         self._found = seq, stored
@@ -253,6 +278,8 @@ class PrefixCache:
         if plain:
             self._give(plain, table[len(stored) :])
         # The end of a chain goes first: without its beginning it is not found, but the beginning is without it.
+        if self._changes is not None:
+            self._changes[1].extend(self._shelf.keys[block] for block in reversed(stored))
         refs, before = self._shelf.refs, len(self._list)
         for block in reversed(stored):
             refs[block] -= 1
@@ -266,15 +293,19 @@ class PrefixCache:
 
     def give_unused(self, count: int, ids: list[int]) -> None:
         """Take back `count` blocks that nothing was stored in, `ids` of which have ids."""
-        if count:
+        if count > 0:
             self._settle()
             self._give(count, ids)
 
-    def insert(self, keys: ListOf[int]) -> int:
-        """Store blocks with these keys that are not stored yet, as if just used, where blocks are free; how many."""
+    def insert(self, keys: ListOf[int], reserved: int = 0) -> int:
+        """Store blocks with these keys that are not stored yet, as if just used, where blocks are free; how many.
+
+        `reserved` blocks have been taken for them before.
+        """
         self._settle()
-        new = [key for key in keys if key not in self._index][: self._blocks.free]
-        self._blocks.free -= len(new)
+        new = [key for key in keys if key not in self._index][: self._blocks.free + reserved]
+        self.give_unused(reserved - len(new), [])
+        self._blocks.free -= max(0, len(new) - reserved)
         self._settle()
         hold = Hold(new, 0)
         self._store(hold, len(new), [])
@@ -327,6 +358,8 @@ class PrefixCache:
             if index.setdefault(key, block) != block:
                 self._copies.setdefault(key, []).append(block)
         hold.blocks += blocks
+        if self._changes is not None:
+            self._changes[0].extend(keys)
 
     def _give(self, count: int, ids: list[int]) -> None:
         """`count` blocks without reusable content go to the end of the list; those without ids were never drawn."""
@@ -346,7 +379,8 @@ class PrefixCache:
         owed = self._listed - self._blocks.free
         if not owed:
             return
-        free, drawn, index, copies, shelf = self._list, self._drawn, self._index, self._copies, self._shelf
+        free, drawn, index, shelf = self._list, self._drawn, self._index, self._shelf
+        watched = bool(self._copies) or self._changes is not None
         # Counting has taken them already; which blocks they are follows from the order of the list alone, whenever that
         # is looked up.
         self._listed -= owed
@@ -355,7 +389,7 @@ class PrefixCache:
             head, _ = free.popitem(last=False)
             if not isinstance(head, UnnamedBlocks):
                 owed -= 1
-                if copies:
+                if watched:
                     id_ = self._drop(head)
                 else:  # the same without a call for each block
                     del index[shelf.keys[head]]
@@ -381,6 +415,8 @@ class PrefixCache:
             copies = self._copies.get(key)
         if copies is None:
             del self._index[key]
+            if self._changes is not None:
+                self._changes[2].append(key)
         else:
             if self._index[key] == block:
                 self._index[key] = copies.pop(0)

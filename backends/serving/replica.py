@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from _typeshed import SupportsRichComparison
 
     from backends.serving.blocks import Swap
+    from backends.serving.hierarchy import Level
     from backends.serving.journal import Journal, Kind
 
 Role = Literal["mixed", "prefill", "decode"]
@@ -52,9 +53,9 @@ class Replica:
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_learn", "_limits",
                  "_map_s", "_mapped", "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps",
                  "_reserved_tokens", "_steps", "_unseen", "_watermark", "adapters", "alive", "blocks", "cache",
-                 "decoding", "drafts", "draining", "in_flight", "inbox", "index", "journal", "memory", "outbox",
-                 "parked", "pipeline", "policy", "prefilling", "prompt_tokens", "recomputed_tokens", "role", "swap",
-                 "waiting", "whole")  # fmt: skip
+                 "decoding", "drafts", "draining", "in_flight", "inbox", "index", "journal", "levels", "memory",
+                 "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens", "recomputed_tokens", "role",
+                 "swap", "waiting", "whole")  # fmt: skip
 
     def __init__(
         self,
@@ -72,6 +73,7 @@ class Replica:
         adapters: Adapters | None = None,
         map_s: float = 0.0,
         maps_ahead: bool = False,
+        tiered: bool = False,
     ) -> None:
         self.policy = policy
         self._admission = admission
@@ -86,7 +88,10 @@ class Replica:
         self.index = index
         self.journal = journal
         self.blocks = Blocks(num_blocks, memory.block_tokens)
-        self.cache = PrefixCache(self.blocks) if prefix_cache else None
+        self.cache = PrefixCache(self.blocks, tiered=tiered) if prefix_cache else None
+        self.levels: list[Level] = []  # of a memory hierarchy, the fastest first
+        if tiered:
+            self._fill = _without_loading(self._fill)
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}  # admitted, prompt not yet computed, in order of admission
         self._reserved_tokens = memory.reserved_tokens if isinstance(memory, Reserving) and memory.reserves else None
@@ -202,8 +207,13 @@ class Replica:
         return batch
 
     def _fill_with_adapters(self, adapters: Adapters, batch: Batch) -> None:
-        """Fill a batch without those whose adapter has no slot; they keep their places in the queue."""
-        late = adapters.without_slot(self.waiting, self._with_adapters())
+        """Fill a batch without those whose adapter has no slot."""
+        fill = Replica._fill_without_unseen if self._unseen else self._fill
+        self.fill_without(adapters.without_slot(self.waiting, self._with_adapters()), batch, fill)
+        batch.setup_s, batch.adapter_factor = adapters.load(self._with_adapters())
+
+    def fill_without(self, late: ListOf[Sequence], batch: Batch, fill: Callable[[Replica, Batch], None]) -> None:
+        """Let `fill` fill a batch as if these did not wait; they keep their places in the queue."""
         place: dict[Sequence, int] = {}
         if late:
             place = {seq: i for i, seq in enumerate(self.waiting)}
@@ -211,10 +221,7 @@ class Replica:
             ready = [seq for seq in self.waiting if seq not in skipped]
             self.waiting.clear()  # in place: the lanes of a pipeline share it
             self.waiting.extend(ready)
-        if self._unseen:
-            self._fill_without_unseen(batch)
-        else:
-            self._fill(self, batch)
+        fill(self, batch)
         if late:
             still_waiting, next_late = list(self.waiting), 0
             self.waiting.clear()
@@ -224,7 +231,6 @@ class Replica:
                     next_late += 1
                 self.waiting.append(seq)
             self.waiting.extend(late[next_late:])
-        batch.setup_s, batch.adapter_factor = adapters.load(self._with_adapters())
 
     def _with_adapters(self) -> Iterator[Sequence]:
         return chain(self.all_holders(), self.swap or ())
@@ -380,11 +386,17 @@ class Replica:
         self.inbox.held += seq.blocks
         self.inbox.landed.append(seq)
 
-    def reserve(self, request_id: int, blocks: int, now_s: float) -> bool:
-        """Set `blocks` blocks aside for a sequence that will come here; False where that leaves less than admission."""
+    def reserve(self, request_id: int, blocks: int, now_s: float, keys: ListOf[int] = ()) -> bool:
+        """Set `blocks` blocks aside for a sequence that will come here; False where that leaves less than admission.
+
+        What the prefix cache stores of `keys` makes no room for them.
+        """
         if self.blocks.free - blocks < self._watermark:
             return False
-        self._note("reserve", now_s, request_id, blocks=blocks)
+        if self.journal is not None:
+            self.journal.call("reserve", now_s, request_id, blocks=blocks, keys=keys)
+        if self.cache is not None and keys:
+            self.cache.touch(keys)
         inbox = self.inbox
         inbox.reserved[request_id] = inbox.reserved.get(request_id, 0) + blocks
         inbox.held += blocks
@@ -432,7 +444,7 @@ class Replica:
             seq.blocks, seq.table, seq.phase = 0, [], Phase.DONE
         # New ones, because nothing of the old memory is given back block by block.
         self.blocks = Blocks(self.blocks.total, self.blocks.size)
-        self.cache = None if self.cache is None else PrefixCache(self.blocks)
+        self.cache = None if self.cache is None else PrefixCache(self.blocks, tiered=bool(self.levels))
         self.inbox, self.outbox = Inbox(), Outbox()
         self.waiting.clear()
         self._unseen.clear()
@@ -779,13 +791,22 @@ class Replica:
         for replica in (self, *self.lanes):
             replica.role = role
 
-    def insert_prefix(self, keys: ListOf[int], now_s: float) -> int:
-        """Store blocks with these keys, copied from another prefix cache; how many were new and found room."""
+    def insert_prefix(self, keys: ListOf[int], now_s: float, request_id: int | None = None) -> int:
+        """Store blocks with these keys, copied from elsewhere; how many were new and found room.
+
+        Those for which memory was reserved for a request take it.
+        """
         if self.cache is None:
             return 0
         if self.journal is not None:
-            self.journal.call("insert", now_s, keys=keys)
-        return self.cache.insert(keys)
+            self.journal.call("insert", now_s, request_id, keys=keys)
+        reserved, inbox = 0, self.inbox
+        if request_id is not None and (blocks := inbox.reserved.pop(request_id, 0)):
+            reserved = min(len(keys), blocks)
+            inbox.held -= reserved
+            if blocks > reserved:
+                inbox.reserved[request_id] = blocks - reserved
+        return self.cache.insert(keys, reserved)
 
     def has(self, request_id: int) -> bool:
         """Whether a request waits, runs, is swapped out or has landed here."""
@@ -932,6 +953,17 @@ def _with_clock(policy: Clocked) -> Callable[[Replica, Batch], None]:
         policy.fill(replica, batch)
 
     return fill
+
+
+def _without_loading(fill: Callable[[Replica, Batch], None]) -> Callable[[Replica, Batch], None]:
+    """Fill batches without those whose blocks are on their way from a tier."""
+
+    def fill_ready(replica: Replica, batch: Batch) -> None:
+        reserved = replica.inbox.reserved
+        loading = [seq for seq in replica.waiting if seq._request.id in reserved] if reserved else []
+        replica.fill_without(loading, batch, fill)
+
+    return fill_ready
 
 
 def _order(seq: Sequence) -> int:

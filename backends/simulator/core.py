@@ -3,6 +3,7 @@
 The serving core: the plug-ins and switches that decide inside a replica, under either clock.
 """
 
+import re
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ LINK_SHARE = 0.78
 (NVIDIA developer forums, topic 352186)."""
 SWITCH = MappingProxyType({"on": True, "off": False, "true": True, "false": False})
 """Words that turn a part on or off."""
+_PLUS = re.compile(r"\+(?=[a-z])")  # between tiers, and not that of 1e+9
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ class Core:
     caches_prefixes: bool
     speculation: Speculation | None
     swapping: Swapping | None
+    tiers: tuple[Spec, ...]
 
     @classmethod
     def of(
@@ -176,6 +179,7 @@ class Core:
         prefix_cache: str = "off",
         speculate: str | None = None,
         preempt: str = "recompute",
+        tiers: str | None = None,
     ) -> Self:
         """The core that these options of the simulator and the engine ask for. Raises UsageError for a wrong one."""
         specs = {"policies": parse(policy), "kv": parse(kv), "admission": parse(admission)}
@@ -189,7 +193,14 @@ class Core:
             raise UsageError(f"seed must be at least 0, got {seed}.")
         if prefix_cache not in SWITCH:
             raise UsageError(f"prefix_cache must be on or off, got '{prefix_cache}'.")
-        return cls(specs["policies"], specs["kv"], specs["admission"], seed, SWITCH[prefix_cache], speculation, swap)
+        below = () if tiers is None else tuple(parse(tier) for tier in _PLUS.split(tiers))
+        for tier in below:
+            make("tiers", tier)
+        if below and not SWITCH[prefix_cache]:
+            raise UsageError(f"tiers={tiers} store what a prefix cache knows; give prefix_cache=on.")
+        return cls(
+            specs["policies"], specs["kv"], specs["admission"], seed, SWITCH[prefix_cache], speculation, swap, below
+        )
 
     def memory(self, token_bytes: int | None = None) -> Any:
         """The KV memory mode; `blocks` of it is None where its spec does not set it.
@@ -228,6 +239,7 @@ class Core:
             adapters=adapters,
             map_s=memory.step_map_s if isinstance(memory, MapTime) else 0.0,
             maps_ahead=isinstance(memory, MapTime) and memory.maps_ahead,
+            tiered=bool(self.tiers),
         )
 
     def chance(self, purpose: str, index: int) -> Callable[[], float]:

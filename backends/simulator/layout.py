@@ -17,10 +17,11 @@ import numpy as np
 from backends.latency.recorded import Recorded
 from backends.serving.cluster import Cluster, Member
 from backends.serving.handoff import Link
+from backends.serving.hierarchy import Hierarchy
 from backends.serving.loop import Loop
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, Fail, Up, acts
-from backends.simulator.core import Core
+from backends.simulator.core import LINK_SHARE, Core
 from backends.simulator.loop import FrontEnd
 from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits, TokenizerTime
 from harness.catalog import (
@@ -219,7 +220,7 @@ def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> Repli
     built = _timed(latency, sim.model, shape)
     if isinstance(built, Recorded) and shape.pp > 1:
         raise UsageError("latency=recorded repeats a run of whole replicas; it does not go with pipeline stages.")
-    core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt)
+    core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt, sim.tiers)
     front = FrontEnd(
         built.front_s if isinstance(built, FrontTime) else 0.0,
         built.front_token_s if isinstance(built, TokenizerTime) else 0.0,
@@ -272,7 +273,12 @@ def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
 
 
 def cluster(
-    parts: tuple[ReplicaGroup, ...], build: Callable[[ReplicaGroup, int], Replica], link: Link, *, pull: bool
+    parts: tuple[ReplicaGroup, ...],
+    build: Callable[[ReplicaGroup, int], Replica],
+    link: Link,
+    *,
+    pull: bool,
+    hierarchy: Hierarchy | None = None,
 ) -> Cluster:
     """The cluster of these parts; `build(part, index)` makes a replica."""
 
@@ -296,8 +302,24 @@ def cluster(
             members.append(its)
     handoff_router = make("routers", parts[-1].router) if parts[-1].role == "decode" else None
     return Cluster(
-        replicas, make("routers", parts[0].router), handoff_router, link, pull=pull, members=members, build=further
+        replicas, make("routers", parts[0].router), handoff_router, link, pull=pull, members=members, build=further,
+        hierarchy=hierarchy,
+    )  # fmt: skip
+
+
+def hierarchy(parts: tuple[ReplicaGroup, ...], model_name: str) -> Hierarchy | None:
+    """The tiers under the prefix caches of these parts, whose blocks must be alike. Raises UsageError."""
+    if not parts[0].core.tiers:
+        return None
+    sizes = {part.core.memory().block_tokens for part in parts}
+    bits = {part.stored_bits[1] for part in parts}
+    if len(sizes) > 1 or len(bits) > 1:
+        raise UsageError("Tiers store blocks of all replicas; prefill and decode must have blocks alike.")
+    pcie_bytes_per_s = LINK_SHARE * min(
+        hardware(part.shape.hardware).pcie_bytes_per_s / 2 * part.shape.gpus for part in parts
     )
+    tiers = [(spec.name, make("tiers", spec, pcie_bytes_per_s=pcie_bytes_per_s)) for spec in parts[0].core.tiers]
+    return Hierarchy(tiers, sizes.pop() * kv_bytes_per_token(model(model_name), kv_bits=bits.pop()))
 
 
 def link_of(text: str, model_name: str, gpus: Collection[str], role: Role) -> tuple[Link, Rate]:

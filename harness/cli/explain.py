@@ -16,8 +16,8 @@ from harness.cli.list import OPTION, glossary, listed, names, table
 from harness.errors import no_such
 from harness.spec import defaults, types_of
 
-_UNITS = {"_s": "seconds; 250ms, 60s, 5min", "_tokens": "tokens", "_rps": "requests per second",
-          "_bytes": "bytes; 24GB, 80GiB", "_flops": "FLOP/s"}  # fmt: skip
+_UNITS = {"_bytes_per_s": "bytes per second; 25Gbps, 600GBps", "_s": "seconds; 250ms, 60s, 5min", "_tokens": "tokens",
+          "_rps": "requests per second", "_bytes": "bytes; 24GB, 80GiB", "_flops": "FLOP/s"}  # fmt: skip
 
 
 _SCALES = {

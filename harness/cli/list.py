@@ -25,6 +25,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "policies": "--policy NAME",
         "routers": "--router NAME",
         "kv": "--backend sim:kv=NAME, --backend engine:kv=NAME",
+        "tiers": "--backend sim:tiers=NAME",
         "admission": "--backend sim:admission=NAME, --backend engine:admission=NAME",
         "predictors": "--policy gmax:predictor=NAME",
         "executors": "executes the batches of the engine",

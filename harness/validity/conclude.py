@@ -112,7 +112,8 @@ def _tables(measured: Run, run: Run) -> RunTables:
                 lengths = int(sizes[index]), int(tokens[row]), int(answers[row])
                 yield SentPrompt(float(sent_s[row]), blocks, *lengths, bool(counted[row]))
 
-    return RunTables(measured.requests, steps, measured.http, since_s, _step_w(backend), prompts)
+    tiers: Any = backend.get("tiers", ())
+    return RunTables(measured.requests, steps, measured.http, since_s, _step_w(backend), prompts, tiers)
 
 
 def _step_w(backend: Mapping[str, Any]) -> list[float]:

@@ -11,7 +11,7 @@ from harness.api import Request
 from harness.registry import about, find, make, names, summary
 from harness.spec import Spec, build, text_of
 
-KINDS = ("policies", "routers", "kv", "predictors", "latency", "executors", "backends")
+KINDS = ("policies", "routers", "kv", "tiers", "predictors", "latency", "executors", "backends")
 MEMBERS = [(kind, name) for kind in KINDS for name in names(kind)]
 NEEDS_INPUT = {("latency", "recorded"), ("latency", "file"), ("latency", "operators")}
 
@@ -30,7 +30,7 @@ def test_it_has_a_docstring_and_builds_from_defaults(kind, name):
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"), [m for m in MEMBERS if m[0] in ("policies", "routers", "kv", "predictors", "latency")]
+    ("kind", "name"), [m for m in MEMBERS if m[0] in ("policies", "routers", "kv", "tiers", "predictors", "latency")]
 )
 def test_its_spec_round_trips(kind, name):
     """The spec in run.json must build the same thing again."""

@@ -165,3 +165,14 @@ def test_what_agents_see_of_a_run():
     assert [[], [], [], []] == [
         value(name, tables()) for name in ("session_time", "new_prompt_tps", "cached_prompt_tps", "slow_decile")
     ]
+
+
+def test_tiers_count_together():
+    """A quarter and an eighth of the prompts from two tiers, and 3 s of 4 loads."""
+    tiers = [{"queried_tokens": 800, "hit_tokens": 200, "loads": 3, "wait_s": 1.0},
+             {"queried_tokens": 800, "hit_tokens": 100, "loads": 1, "wait_s": 2.0}]  # fmt: skip
+    run = replace(tables(), tiers=tiers)
+
+    assert [0.375] == value("tier_hits", run)
+    assert [0.75] == value("tier_wait", run)
+    assert [] == value("tier_hits", tables())

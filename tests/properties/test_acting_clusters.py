@@ -125,6 +125,8 @@ CLUSTERS = [
     {"replicas": 3, "policy": "online-priority"},
     {"replicas": 3, "policy": "vllm-v1", "speculate": "k=2,alpha=0.6"},
     {"replicas": 3, "policy": "vllm-v0", "kv": "reserve-oracle"},
+    {"replicas": 3, "policy": "vllm-v1", "prefix_cache": "on", "tiers": "dram:size=150MB,latency=30ms,write=back"},
+    {"prefill": "2", "decode": "2", "policy": "vllm-v1", "prefix_cache": "on", "tiers": "pool:load=100MBps"},
 ]  # fmt: skip
 
 

@@ -116,6 +116,18 @@ def _prompt_tps(run: RunTables, *, cached: bool) -> Floats:
     return np.array([selected.sum() / np.ptp(scheduled_s)])
 
 
+def tier_hits(run: RunTables) -> Floats:
+    """(1,): of all tiers together; none where no prompt was looked up."""
+    shares = [tier["hit_tokens"] / tier["queried_tokens"] for tier in run.tiers if tier["queried_tokens"]]
+    return np.array([sum(shares)]) if shares else np.empty(0)
+
+
+def tier_wait(run: RunTables) -> Floats:
+    """(1,): the mean over the loads of all tiers."""
+    loads = sum(tier["loads"] for tier in run.tiers)
+    return np.array([sum(tier["wait_s"] for tier in run.tiers) / loads]) if loads else np.empty(0)
+
+
 def slow_decile(run: RunTables) -> Floats:
     """(1,): of requests of sessions that ended well."""
     in_sessions = np.isfinite(number(run.requests, "session"))
@@ -234,6 +246,27 @@ ROWS: tuple[RunMetric, ...] = (
         Source: as `new_prompt_tps`.
 
         Prompt tokens found in the cache, of the answers that tell, over the same time.
+        """,
+    ),
+    RunMetric(
+        name="tier_hits", title="prompt tokens found in tiers", unit="share", better="higher", place=10,
+        of=tier_hits,
+        about="""
+        How much of the prompts was loaded from tiers below GPU memory (share of their tokens, whole run).
+
+        Source: the hit rate of a pool of KV, as in Mooncake (FAST 2025), of host memory, SSD and pool together.
+
+        Tokens loaded, those of preempted requests too, over the tokens of the prompts that were looked up.
+        """,
+    ),
+    RunMetric(
+        name="tier_wait", title="load from a tier", unit="s", place=11, of=tier_wait,
+        about="""
+        How long blocks are on their way from a tier to a GPU (seconds per load, whole run).
+
+        Source: the time of a transfer that shares its link with others; 1 load is what 1 request gets of 1 tier.
+
+        Seconds from when memory is set aside for the blocks until they have arrived, over the loads.
         """,
     ),
     RunMetric(

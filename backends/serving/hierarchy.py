@@ -1,0 +1,321 @@
+"""The memory hierarchy under the prefix caches of a cluster: tiers that store KV blocks beyond GPU memory.
+
+What a prefix cache fills, or gives up, is written to the tiers; a request that waits gets those of its blocks that a
+tier stores loaded before it runs. Both are transfers beside the steps of the replicas: a request whose blocks are on
+their way keeps its place in the queue and lets others go first. It has memory for them from the start of the load on;
+when they have come they are in the prefix cache, where the request finds them. What a tier stores is to be found once
+it is written. A block that is given up is copied aside at once, so that no step waits for a write.
+Source: Qin et al., Mooncake, FAST 2025, section 4; SGLang's HiCache (write-through and write-back).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from collections.abc import Sequence as ListOf
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from math import inf
+from typing import TYPE_CHECKING, Protocol
+
+from backends.serving.batch import Phase, Sequence, VisibleRequest
+from backends.serving.prefix_cache import PrefixCache, chain
+
+if TYPE_CHECKING:
+    from backends.serving.plugins import Tier
+    from backends.serving.replica import Replica
+
+COUNTS = ("hit_tokens", "loads", "load_bytes", "wait_s", "store_bytes", "evicted_blocks")
+"""What is counted of a tier, in its order in run.json."""
+
+
+@dataclass(slots=True, eq=False)
+class Channel:
+    """Transfers that share `bytes_per_s` equally; `event_s` is when the loop comes back to it.
+
+    Source: Parekh, Gallager, IEEE/ACM ToN 1993 (virtual time): all transfers under way get as many bytes, so each ends
+    when one that was always there would have got a number of bytes that is known at its start.
+    """
+
+    bytes_per_s: float
+    event_s: float = inf
+    _ends: list[tuple[float, int, Transit]] = field(default_factory=list)  # heap
+    _served_bytes: float = 0.0  # of one that was always there,
+    _at_s: float = 0.0  # at this time
+    _number: int = 0
+
+    def start(self, transit: Transit, size_bytes: float, now_s: float) -> None:
+        """A transfer begins."""
+        if self._ends:
+            self._served_bytes += (now_s - self._at_s) * self.bytes_per_s / len(self._ends)
+        else:
+            self._served_bytes = 0.0
+        self._at_s = now_s
+        self._number += 1
+        heappush(self._ends, (self._served_bytes + size_bytes, self._number, transit))
+
+    @property
+    def next_s(self) -> float:
+        """When the first one ends if no other begins."""
+        if not self._ends:
+            return inf
+        return self._at_s + (self._ends[0][0] - self._served_bytes) * len(self._ends) / self.bytes_per_s
+
+    def ended(self, now_s: float) -> list[Transit]:
+        """Those that are through by now, which leave."""
+        through = []
+        while (end_s := self.next_s) <= now_s:
+            self._at_s = end_s
+            self._served_bytes, _, transit = heappop(self._ends)
+            through.append(transit)
+        return through
+
+
+@dataclass(slots=True, eq=False)
+class TierMemory:
+    """Room for `capacity` blocks, of a node or of all replicas; the least recently used ones make room.
+
+    `counts`: tokens that were found, loads, bytes of both ways, seconds of the loads, blocks that had to go.
+    """
+
+    capacity: int
+    load: Channel
+    store: Channel
+    keys: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    on_way: set[int] = field(default_factory=set)  # of them, being written and not yet to be found
+    counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
+
+    def __contains__(self, key: int) -> bool:
+        return key in self.keys and key not in self.on_way
+
+    def touch(self, keys: Iterable[int]) -> None:
+        """Those that are stored have just been used, in this order."""
+        for key in keys:
+            if key in self.keys:
+                self.keys.move_to_end(key)
+
+    def put(self, keys: Iterable[int]) -> list[int]:
+        """Room for these, used in this order, which are being written. Returns what had to go."""
+        self.keys.update(dict.fromkeys(keys))
+        self.on_way.update(keys)
+        evicted = [self.keys.popitem(last=False)[0] for _ in range(len(self.keys) - self.capacity)]
+        self.on_way.difference_update(evicted)
+        self.counts["evicted_blocks"] += len(evicted)
+        return evicted
+
+
+@dataclass(slots=True, eq=False)
+class Level:
+    """A tier as one replica reaches it; what a memory gives up may go to the level `below`."""
+
+    name: str
+    tier: Tier
+    memory: TierMemory
+    load: Channel
+    store: Channel
+    block_bytes: float
+    below: Level | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Transit:
+    """Blocks on their way: into a replica for the request that waits for them, or out of it (None).
+
+    `cache` is that of the replica at the start, which has another one once it has failed.
+    """
+
+    replica: Replica
+    cache: PrefixCache | None
+    level: Level
+    keys: list[int]
+    request_id: int | None
+    began_s: float
+
+
+class Transits(Protocol):
+    """What it needs of the loop."""
+
+    def transits(self, at_s: float, index: int, transit: Channel | Transit) -> None:
+        """Come back with this at that time."""
+        ...
+
+    def memory_freed(self, replica: Replica) -> None:
+        """The replica may go on."""
+        ...
+
+
+class Hierarchy:
+    """The tiers of a cluster by name, the fastest first; a block takes `block_bytes`."""
+
+    def __init__(self, tiers: ListOf[tuple[str, Tier]], block_bytes: float) -> None:
+        self._tiers = tiers
+        self._block_bytes = block_bytes
+        self._memories: list[dict[int, TierMemory]] = [{} for _ in tiers]  # by number of the node
+        self._seen: dict[int, dict[Sequence, int]] = {}  # replica: preemptions of those that it has looked up
+        self._under_way = 0
+        self.queried_tokens = 0
+        self.loop: Transits | None = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether it must see when a prefix cache gives a block up, and not only at the end of a leap."""
+        return self._tiers[0][1].write == "back"
+
+    def attach(self, replica: Replica) -> None:
+        """Give a replica its levels."""
+        above: Level | None = None
+        for (name, tier), memories in zip(self._tiers, self._memories, strict=True):
+            channels = Channel(tier.load_bytes_per_s), Channel(tier.store_bytes_per_s)
+            node = 0 if tier.replicas is None else replica.index // tier.replicas
+            memory = memories.setdefault(node, TierMemory(int(tier.size_bytes // self._block_bytes), *channels))
+            if tier.replicas is not None:  # else each replica has a link of its own
+                channels = memory.load, memory.store
+            level = Level(name, tier, memory, *channels, self._block_bytes)
+            if above is not None:
+                above.below = level
+            above = level
+            replica.levels.append(level)
+        self._seen[replica.index] = {}
+
+    # ---- around a batch -------------------------------------------------------------------------------------
+
+    def fetch(self, replica: Replica, now_s: float) -> None:
+        """Begin to load what tiers store of the requests that wait, as far as memory has room for their prompts."""
+        if not replica.waiting:
+            return
+        seen, reserved = self._seen[replica.index], replica.inbox.reserved
+        for seq in [seq for seq, n in seen.items() if seq.phase is not Phase.WAITING or seq.preemptions != n]:
+            del seen[seq]
+        room = replica.room() if replica.running else replica.blocks.free
+        for seq in replica.waiting:
+            room -= replica._blocks_at_admission(seq) - reserved.get(seq._request.id, 0)
+            if room < 0:
+                return
+            if seq not in seen:
+                seen[seq] = seq.preemptions
+                self._load(replica, seq, now_s)
+
+    def _load(self, replica: Replica, seq: Sequence, now_s: float) -> None:
+        assert replica.cache is not None
+        keys, request_id = replica.cache.findable(seq), seq._request.id
+        for level in replica.levels:
+            level.memory.touch(reversed(keys))
+        if not seq.preemptions:
+            self.queried_tokens += seq.prompt
+        parts = stored_below(replica, keys)
+        if parts and replica.reserve(request_id, sum(map(len, parts.values())), now_s, keys):
+            for level, stored in parts.items():
+                counts = level.memory.counts
+                counts["hit_tokens"] += len(stored) * replica.blocks.size
+                counts["loads"] += 1
+                counts["load_bytes"] += len(stored) * level.block_bytes
+                self._start(level.load, Transit(replica, replica.cache, level, stored, request_id, now_s), now_s)
+
+    def write(self, replica: Replica, now_s: float) -> None:
+        """Begin to write what the prefix cache has filled or given up since the last call."""
+        assert replica.cache is not None
+        filled, used, evicted = replica.cache.changes()
+        for level in replica.levels:
+            if level.tier.write == "through":
+                self._put(replica, level, filled[::-1], now_s)  # the end of a chain goes first
+            level.memory.touch(used)
+        if self.watches:
+            self._put(replica, replica.levels[0], evicted, now_s)
+
+    def _put(self, replica: Replica, level: Level, keys: ListOf[int], now_s: float) -> None:
+        """Begin to write these, used in this order, and what has to go to the level below."""
+        memory, below = level.memory, level.below
+        if new := [key for key in dict.fromkeys(keys) if key not in memory.keys]:
+            memory.counts["store_bytes"] += len(new) * level.block_bytes
+            self._start(level.store, Transit(replica, replica.cache, level, new, None, now_s), now_s)
+            evicted = memory.put(new)
+            if below is not None and below.tier.write == "back":
+                self._put(replica, below, evicted, now_s)
+
+    # ---- transfers ------------------------------------------------------------------------------------------
+
+    def _start(self, channel: Channel, transit: Transit, now_s: float) -> None:
+        self._under_way += 1
+        channel.start(transit, len(transit.keys) * transit.level.block_bytes, now_s)
+        self._wake(channel, transit.replica.index)
+
+    def _wake(self, channel: Channel, index: int) -> None:
+        if (next_s := channel.next_s) < channel.event_s:
+            assert self.loop is not None
+            channel.event_s = next_s
+            self.loop.transits(next_s, index, channel)
+
+    def go_on(self, channel: Channel, index: int, now_s: float) -> None:
+        """Transfers may be through, and arrive after the latency of their tier."""
+        assert self.loop is not None
+        if channel.event_s == now_s:
+            channel.event_s = inf
+        for transit in channel.ended(now_s):
+            self.loop.transits(now_s + transit.level.tier.latency_s, transit.replica.index, transit)
+        self._wake(channel, index)
+
+    def arrive(self, transit: Transit, now_s: float) -> None:
+        """Blocks have arrived: a tier stores them, or the request that waits for them finds them in its replica."""
+        replica, memory = transit.replica, transit.level.memory
+        self._under_way -= 1
+        is_up = transit.cache is replica.cache
+        if transit.request_id is None:
+            for key in () if is_up else memory.on_way.intersection(transit.keys):
+                del memory.keys[key]
+            memory.on_way.difference_update(transit.keys)
+            return
+        memory.counts["wait_s"] += now_s - transit.began_s
+        if is_up:
+            assert self.loop is not None
+            replica.insert_prefix(transit.keys, now_s, transit.request_id)
+            self.loop.memory_freed(replica)
+
+    def lose(self, replica: Replica) -> None:
+        """A replica is down, and with it the memories that are its own."""
+        for memory in (level.memory for level in replica.levels if level.tier.replicas == 1):
+            memory.keys.clear()
+            memory.on_way.clear()
+
+    # ---- what came of it ------------------------------------------------------------------------------------
+
+    def facts(self) -> list[dict[str, object]]:
+        """What each tier did so far, for run.json, beside the tokens of all prompts that were looked up."""
+        rows: list[dict[str, object]] = []
+        for (name, _), by_node in zip(self._tiers, self._memories, strict=True):
+            counts = {count: sum(memory.counts[count] for memory in by_node.values()) for count in COUNTS}
+            rows.append({"name": name, "queried_tokens": self.queried_tokens, **counts})
+        return rows
+
+    def check(self) -> None:
+        """Integrity: no memory has more than it can store, and what is being written is under way."""
+        memories = [memory for by_node in self._memories for memory in by_node.values()]
+        assert all(len(memory.keys) <= memory.capacity for memory in memories)
+        assert all(memory.on_way <= memory.keys.keys() for memory in memories)
+        assert self._under_way or not any(memory.on_way for memory in memories)
+
+    def __repr__(self) -> str:
+        return f"<Hierarchy {', '.join(name for name, _ in self._tiers)}, {self._under_way} transfers>"
+
+
+def stored_below(replica: Replica, keys: ListOf[int]) -> dict[Level, list[int]]:
+    """Keys at the head of a chain that a prefix cache does not store, by the first level that does."""
+    parts: dict[Level, list[int]] = {}
+    for key in keys:
+        if replica.cache is None or key in replica.cache:
+            continue
+        level = next((level for level in replica.levels if key in level.memory), None)
+        if level is None:
+            break
+        parts.setdefault(level, []).append(key)
+    return parts
+
+
+def predicted_load(replica: Replica, request: VisibleRequest) -> tuple[int, float]:
+    """Tokens of a prompt that tiers store beyond the prefix cache, and the seconds to load them over idle links."""
+    size = replica.blocks.size
+    parts = stored_below(replica, chain(request, size).keys[: (request.prompt_tokens - 1) // size])
+    loads_s = [
+        level.tier.latency_s + len(stored) * level.block_bytes / level.load.bytes_per_s
+        for level, stored in parts.items()
+    ]
+    return size * sum(map(len, parts.values())), max(loads_s, default=0.0)
