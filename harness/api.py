@@ -145,6 +145,11 @@ class Request:
         """The model or adapter that it asks for; None for the one that is served."""
         return None if self.extra is None else self.extra.model
 
+    @property
+    def answers(self) -> int:
+        """How many answers it asks for, of `output_tokens` each."""
+        return 1 if self.extra is None else self.extra.n
+
 
 def names_answer(blocks: int, block_tokens: int, prompt_tokens: int) -> bool:
     """Whether so many named blocks go on behind the prompt: its answer fills them, and a follow-up has them."""
@@ -230,7 +235,7 @@ class Exchange:
     unknown_text: str | None = None
 
 
-def tpot(first_s: float, last_s: float, tokens: int) -> float | None:
+def tpot(first_s: float, last_s: float, tokens: float) -> float | None:
     """Time per output token after the first: (last - first) / (tokens - 1), seconds; None for less than two tokens."""
     return (last_s - first_s) / (tokens - 1) if tokens > 1 else None
 
@@ -244,7 +249,8 @@ class RequestRecord:
     produced were never streamed, such as hidden reasoning;
     `arrived_s` is when the scheduler of the system saw the request, where the backend knows it; `ended_s` is when the
     request ended, where that was not its last token. `cap_wait_s` is how long it waited because the run allows no
-    more requests in flight; None where it did not.
+    more requests in flight; None where it did not. `answers` is how many were requested where that is several: both
+    counts of output tokens are those of all of them, and a stamp may hold a token of each.
     """
 
     request_id: int
@@ -278,6 +284,7 @@ class RequestRecord:
     unseen_tokens: int | None = None
     slo_e2e_s: float | None = None
     cap_wait_s: float | None = None
+    answers: int | None = None
 
     @property
     def ttft_s(self) -> float | None:
@@ -289,7 +296,8 @@ class RequestRecord:
         """`tpot` of the streamed tokens; None too where all came in one event, whose time nothing divides."""
         if len(self.token_s) < 2:
             return None
-        return tpot(self.token_s[0], self.token_s[-1], self.output_tokens - (self.unseen_tokens or 0))
+        streamed_tokens = self.output_tokens - (self.unseen_tokens or 0)
+        return tpot(self.token_s[0], self.token_s[-1], streamed_tokens / (self.answers or 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,8 +203,9 @@ def _class(
     prefixes = prefixes_of(c.prefixes, number)
     try:
         return Mixed(
-            arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number, offline=c.offline, model=c.model
-        )
+            arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number, offline=c.offline, model=c.model,
+            n=1 if c.n is None else c.n,
+        )  # fmt: skip
     except ValueError as error:
         raise UsageError(f"class {c.name}: {error}") from None
 

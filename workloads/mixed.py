@@ -131,7 +131,7 @@ class Mixed:
     names the class of traffic, `number` counts the classes of a mix. `slo` sets bounds in seconds for every
     request itself (keys `ttft`, `tpot`, `task`), which no SLO of a run can relax; leave it empty for one that can
     be scored again. The requests name `model` where that is not the one of the run. Follow-ups stand at their earliest
-    times, or as if each token of an answer took `answer_token_s`.
+    times, or as if each token of an answer took `answer_token_s`. Each request asks for `n` answers.
     """
 
     arrivals: Arrivals
@@ -144,10 +144,13 @@ class Mixed:
     number: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
     offline: bool = False
+    n: int = 1
     model: str | None = None
     answer_token_s: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"n must be at least 1 answer, got {self.n}.")
         if self.sessions is None and isinstance(self.arrivals, Closed) and self.arrivals.steady:
             raise ValueError(
                 "steady users begin in the middle of sessions, and these are single requests; give --sessions, or a "
@@ -240,8 +243,9 @@ class Mixed:
 
     def _constants(self) -> dict[str, object]:
         bounds = {"slo_task_s": self.deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
-        extra = asdict(Extra(offline=self.offline, model=self.model)) if self.offline or self.model else None
-        constants = {**bounds, "tag": self.tag, "priority": self.priority or None, "extra": extra}
+        extra = Extra(offline=self.offline, model=self.model, n=self.n)
+        constants = {**bounds, "tag": self.tag, "priority": self.priority or None,
+                     "extra": None if extra == Extra() else asdict(extra)}  # fmt: skip
         return {name: v for name, v in constants.items() if v}
 
     def _runs(self, rows: Columns) -> list[Run]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 
 import numpy as np
 
@@ -45,12 +46,14 @@ class Work:
     """What an executor does for one step: copies between KV blocks and host memory, then the pieces.
 
     `swaps` are (request id, ids of its blocks, whether they are copied to the host); what leaves comes first: it may
-    make room for those that come back. A paced step has neither, but ends at `end_s`.
+    make room for those that come back. `forks` are blocks that are copied into others before they are written to. A
+    paced step has none of them, but ends at `end_s`.
     """
 
     swaps: list[tuple[int, list[int], bool]] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     end_s: float | None = None
+    forks: list[tuple[int, list[int]]] = field(default_factory=list)
 
 
 def execute(executor: Executor, host: dict[int, ListOf[object]], work: Work) -> list[int | None]:
@@ -61,6 +64,8 @@ def execute(executor: Executor, host: dict[int, ListOf[object]], work: Work) -> 
         else:
             blocks = host.pop(request_id)
             executor.copy_in(blocks, table[: len(blocks)])
+    for source, targets in work.forks:
+        executor.copy_in(list(executor.copy_out([source])) * len(targets), targets)
     return executor.execute(work.pieces)
 
 
@@ -71,6 +76,7 @@ class PlannedStep:
     items: list[tuple[Sequence, int]]
     work: Work
     drafts: Drafting | None = None
+    counts: list[int] = field(default_factory=list)  # pieces of each item
     produced: list[list[int]] = field(default_factory=list)  # tokens of each item
     rows: int = 0  # how many rows ran for them
 
@@ -84,7 +90,8 @@ class Answers:
     def __init__(
         self, prompts: Prompts | None, vocab_size: int, max_tokens: int, temperature: float, pacer: Paced | None = None
     ) -> None:
-        self.token_ids: dict[int, np.ndarray] = {}  # request id -> (prompt + output,) ids, filled as they come
+        # request id -> (prompt + output,) ids, filled as they come; of several answers one after the other
+        self.token_ids: dict[int, np.ndarray] = {}
         self._params: dict[int, GenerationParams] = {}
         self._answered: dict[int, list[tuple[Request, np.ndarray]]] = {}  # by session: answers that follow-ups repeat
         self._prompts = prompts
@@ -102,7 +109,7 @@ class Answers:
 
     def add(self, request: Request, params: GenerationParams | None) -> None:
         """A request is under way; without `params` it has the prompt of its content."""
-        ids = np.zeros(request.prompt_tokens + request.output_tokens, np.int64)
+        ids = np.zeros(request.prompt_tokens + request.answers * request.output_tokens, np.int64)
         if params is not None:
             ids[: request.prompt_tokens] = params.prompt
             self._params[request.id] = params
@@ -112,7 +119,7 @@ class Answers:
             ids[: request.prompt_tokens] = self._prompts(request, self._vocab_size)
             self._repeat(request, ids)
         if self._pacer is not None:
-            ids[request.prompt_tokens :] = made_up(self._pacer, request, params)
+            ids[request.prompt_tokens :] = np.tile(made_up(self._pacer, request, params), request.answers)
         self.token_ids[request.id] = ids
 
     def _repeat(self, request: Request, ids: np.ndarray) -> None:
@@ -133,7 +140,9 @@ class Answers:
             for seq, table in sorted(batch.swaps, key=lambda swap: swap[1] is None)
         ]
         items = batch.items(iter(replica.decoding))
-        pieces = [self._piece(replica, seq, tokens) for seq, tokens in items]
+        rows = [self._pieces(replica, seq, tokens) for seq, tokens in items]
+        pieces = [piece for each in rows for piece in each]
+        forks = [fork for seq, _ in items if (fork := self._fork(replica, seq))]
         drafts = Drafting.of(replica, self.token_ids) if batch.draft_rows else None
         if drafts is not None:
             pieces = drafts.with_pieces(
@@ -142,18 +151,17 @@ class Answers:
                     replica, seq, [token], seq.computed + nth, seq.emitted + nth, sample=True
                 ),
             )
-        return PlannedStep(items, Work(swaps, pieces), drafts)
+        return PlannedStep(items, Work(swaps, pieces, forks=forks), drafts, counts=[len(each) for each in rows])
 
     def take(self, step: PlannedStep, sampled: ListOf[int | None]) -> None:
         """The executor gave these tokens to the pieces of a step."""
-        step.produced = [
-            []
-            if token is None
-            else [token]
-            if step.drafts is None
-            else step.drafts.kept(seq, token, sampled, self._ends(seq))
-            for (seq, _), token in zip(step.items, sampled, strict=False)  # drafts come after them
-        ]
+        tokens = iter(sampled)  # drafts come after those of the items
+        answered = [[token for token in islice(tokens, count) if token is not None] for count in step.counts]
+        drafts = step.drafts
+        step.produced = answered if drafts is None else [
+            drafts.kept(seq, its[0], sampled, self._ends(seq)) if its else []
+            for (seq, _), its in zip(step.items, answered, strict=True)
+        ]  # fmt: skip
         step.rows = len(sampled)
 
     def plan_paced(self, pace: Pace, replica: Replica, batch: Batch) -> PlannedStep:
@@ -162,11 +170,12 @@ class Answers:
         items = batch.items(iter(replica.decoding))
         produced = []
         for seq, tokens in items:
-            due = seq.computed + tokens == seq.prompt + seq.emitted
+            due = seq.group is not None or tokens == seq.need()
             first, count = seq.prompt + seq.emitted, 1 + right.get(seq, 0) if due else 0
-            produced.append(self.token_ids[Oracle.request(seq).id][first : first + count].tolist())
+            produced.append(seq.answers * self.token_ids[Oracle.request(seq).id][first : first + count].tolist())
         work = Work(end_s=pace.due_s(batch, batch.start_s))
-        return PlannedStep(items, work, produced=produced, rows=len(items) + batch.draft_rows)
+        rows = len(batch.prefills) + replica.decoding.rows + batch.draft_rows
+        return PlannedStep(items, work, produced=produced, rows=rows)
 
     def commit(self, turn: Turn, replica: Replica, batch: Batch, step: PlannedStep) -> list[Sequence]:
         """Commit a batch that ended at `turn.at_s`, and say what came of it in `turn`; the sequences that are over."""
@@ -175,8 +184,7 @@ class Answers:
         for (seq, _), tokens in zip(step.items, step.produced, strict=True):
             if tokens:
                 request_id = Oracle.request(seq).id
-                place = seq.prompt + seq.emitted
-                self.token_ids[request_id][place : place + len(tokens)] = tokens
+                self.token_ids[request_id][_places(seq, len(tokens))] = tokens
                 turn.tokens.extend([request_id] * len(tokens))
                 turn.token_ids.extend(tokens)
                 if tokens[-1] in self._ends(seq):
@@ -191,7 +199,8 @@ class Answers:
         turn.started = [Oracle.request(seq).id for seq in first]
         turn.cached = [seq.cached_tokens or 0 for seq in first]
         turn.preempted = [Oracle.request(seq).id for seq in batch.preempted]
-        decodes = step.rows - len(batch.prefills)  # a padded row is not executed
+        prompts = sum(step.counts[-len(batch.prefills) :]) if batch.prefills and step.counts else len(batch.prefills)
+        decodes = step.rows - prompts  # a padded row is not executed
         turn.step = Step(
             replica.index, batch.start_s, end_s, sum(n for _, n in batch.prefills), decodes, batch.context_tokens,
             batch.waiting, batch.running, batch.free_blocks,
@@ -214,7 +223,7 @@ class Answers:
         request = Oracle.request(seq)
         goes_on = names_answer(len(request.prefix_ids), request.prefix_block_tokens, request.prompt_tokens)
         if status == "ok" and request.session is not None and goes_on and self._pacer is None:
-            answer = self.token_ids[request.id][request.prompt_tokens :]
+            answer = self.token_ids[request.id][request.prompt_tokens :][: request.output_tokens]
             self._answered.setdefault(request.session, []).append((request, answer.astype(np.int32)))
         self.forget(Oracle.request(seq).id)
         return Ended(
@@ -229,18 +238,65 @@ class Answers:
         self.token_ids.pop(request_id, None)
         self._params.pop(request_id, None)
 
-    def _piece(self, replica: Replica, seq: Sequence, tokens: int) -> Piece:
-        end = seq.computed + tokens
-        ids = self.token_ids[Oracle.request(seq).id][seq.computed : end].tolist()
-        return self._row(replica, seq, ids, seq.computed, seq.emitted, sample=end == seq.prompt + seq.emitted)
+    def _pieces(self, replica: Replica, seq: Sequence, tokens: int) -> list[Piece]:
+        """What runs of a sequence: the next tokens of its prompt, or of each of its answers.
+
+        Where it has several answers the last token of the prompt runs once for each, which sample by seeds of their
+        own. Answers that are computed again begin with the tokens of the prompt in the block that each has to itself;
+        those whose last token ran in an earlier step run it once more with the last ones, to sample.
+        """
+        ids, start, end = self.token_ids[Oracle.request(seq).id], seq.computed, seq.computed + tokens
+        if seq.answers == 1:
+            sample = end == seq.prompt + seq.emitted
+            return [self._row(replica, seq, ids[start:end].tolist(), start, seq.emitted, sample=sample)]
+        size, output = replica.blocks.size, Oracle.output_tokens(seq)
+        parts = []  # (answer, its tokens from position, to position)
+        if seq.group is not None:
+            parts = [(i, start, start + 1) for i in range(seq.answers)]
+        elif not seq.emitted:
+            last = end == seq.prompt
+            parts = [(0, start, end - last)] + [(i, end - 1, end) for i in range(seq.answers) if last]
+        else:
+            first = [seq.prompt + i * seq.emitted for i in range(seq.answers)]  # place of an answer among what runs
+            parts = [(0, start, min(end, seq.prompt))]
+            if start < seq.prompt <= end:
+                parts += [(i, seq.prompt // size * size, seq.prompt) for i in range(1, seq.answers)]
+            parts += [(i, max(start - at, 0) + seq.prompt, min(end - at, seq.emitted) + seq.prompt)
+                      for i, at in enumerate(first)]  # fmt: skip
+        after = seq.prompt + seq.emitted
+        if seq.emitted and seq.group is None and end == seq.to_compute():
+            parts = [
+                (i, min(begin, after - 1), upto) if upto == after else (i, begin, upto) for i, begin, upto in parts
+            ]
+        return [
+            self._row(replica, seq, ids[_of_answer(seq.prompt, output, answer, begin, upto)].tolist(), begin,
+                      seq.emitted, sample=upto == after and (end == seq.to_compute() or seq.group is not None),
+                      answer=answer)
+            for answer, begin, upto in parts if begin < upto
+        ]  # fmt: skip
+
+    @staticmethod
+    def _fork(replica: Replica, seq: Sequence) -> tuple[int, list[int]] | None:
+        """The last block of a prompt and those of the other answers into which it is copied before the first write."""
+        size = replica.blocks.size
+        if seq.answers == 1 or seq.group is None or seq.emitted > 1 or seq.prompt % size == 0:
+            return None
+        table, shared = replica.table(seq), seq.prompt // size
+        return table[shared], table[shared + 1 : shared + seq.answers]
 
     def _row(
-        self, replica: Replica, seq: Sequence, ids: list[int], start: int, emitted: int, *, sample: bool
+        self, replica: Replica, seq: Sequence, ids: list[int], start: int, emitted: int, *, sample: bool,
+        answer: int = 0,
     ) -> Piece:  # fmt: skip
-        """These tokens at `start`, and with `sample` the token after `emitted` others."""
+        """These tokens at `start` of an answer, and with `sample` the token after `emitted` others."""
         request_id = Oracle.request(seq).id
         table = replica.table(seq)
-        piece = Piece(request_id, ids, start, table, sample=sample, temperature=self._temperature, seed=request_id)
+        if seq.answers > 1:  # behind what they share their blocks take turns
+            shared = seq.prompt // replica.blocks.size
+            in_prompt = start + len(ids) <= seq.prompt and not seq.emitted
+            table = table[:shared] + table[shared + (0 if in_prompt else answer) :: seq.answers]
+        seed = request_id + (answer << 32)  # the first answer is that of the request alone
+        piece = Piece(request_id, ids, start, table, sample=sample, temperature=self._temperature, seed=seed)
         params = self._params.get(request_id)
         if params is not None and sample:
             _grant(params, piece, emitted)
@@ -249,6 +305,22 @@ class Answers:
     def _ends(self, seq: Sequence) -> frozenset[int]:
         params = self._params.get(Oracle.request(seq).id)
         return params.ends if params is not None else frozenset()
+
+
+def _of_answer(prompt: int, output: int, answer: int, begin: int, end: int) -> np.ndarray:
+    """Places among the ids of a request of the positions `begin`..`end`-1 of prompt and this answer."""
+    positions = np.arange(begin, end)
+    places: np.ndarray = positions + answer * output * (positions >= prompt)
+    return places
+
+
+def _places(seq: Sequence, tokens: int) -> slice:
+    """Where the next tokens of a sequence stand among the ids of its request; of several answers one of each."""
+    place = seq.prompt + seq.emitted
+    if seq.answers == 1:
+        return slice(place, place + tokens)
+    output = Oracle.output_tokens(seq)
+    return slice(place, place + seq.answers * output, output)
 
 
 def _grant(params: GenerationParams, piece: Piece, emitted: int) -> None:

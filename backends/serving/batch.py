@@ -89,6 +89,8 @@ class Phase(Enum):
 class Sequence:
     """One request being served: how many of its tokens have KV (`computed`) and how many came out (`emitted`).
 
+    Its `answers` decode together, a row each, and both counts are those of one of them; they are preempted together,
+    and while they are computed again `computed` counts prompt and answers one after the other.
     `need()` is what still has to run before the next token: prompt, chunk, recompute after preemption and decode
     are one and the same. While it decodes, `computed` and `emitted` follow the tick of its group (`Decodes`), so
     that a step costs nothing per sequence. How many tokens it will produce is not for plug-ins to see: `Oracle`
@@ -96,9 +98,9 @@ class Sequence:
     """
 
     __slots__ = (
-        "_computed", "_emitted", "_end_tick", "_output", "_request", "adapter", "admitted", "arrived_s", "blocks",
-        "cached_tokens", "decode_start_s", "group", "handoff_end_s", "handoff_start_s", "joined_tick", "order",
-        "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "table", "token_n",
+        "_computed", "_emitted", "_end_tick", "_output", "_request", "adapter", "admitted", "answers", "arrived_s",
+        "blocks", "cached_tokens", "decode_start_s", "group", "handoff_end_s", "handoff_start_s", "joined_tick",
+        "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "table", "token_n",
         "token_s",
     )  # fmt: skip
 
@@ -109,6 +111,7 @@ class Sequence:
         self.arrived_s = arrived_s
         self.prompt = request.prompt_tokens
         self.adapter = request.model
+        self.answers = request.answers
         self._output = request.output_tokens
         self._computed = 0
         self._emitted = 0
@@ -148,8 +151,26 @@ class Sequence:
         return self._emitted if group is None else self._emitted + group.tick - self.joined_tick
 
     def need(self) -> int:
-        """Tokens that must still run before the next token comes out."""
-        return self.prompt + self._emitted - self._computed  # the tick of a group moves both
+        """Tokens that must still run before the next token, or that of each answer, comes out."""
+        if self.answers == 1:
+            return self.prompt + self._emitted - self._computed  # the tick of a group moves both
+        return self.answers if self.phase is Phase.DECODE else self.to_compute() - self._computed
+
+    def to_compute(self) -> int:
+        """Tokens that run before the next one where nothing is stored: the prompt, then one answer after the other."""
+        return self.prompt + self.answers * self._emitted
+
+    def blocks_for(self, tokens: int, size: int) -> int:
+        """Blocks of `size` tokens that hold `tokens` tokens of each answer, prompt included.
+
+        Answers share the full blocks of the prompt. Each has its last, partly full one to itself (copied on the first
+        write), from when the prompt is computed.
+        """
+        blocks = -(-tokens // size)
+        if self.answers == 1 or tokens < self.prompt:
+            return blocks
+        shared = self.prompt // size
+        return shared + self.answers * (blocks - shared)
 
     def tokens_per_stamp(self) -> list[int]:
         """How many tokens came out at each stamp."""

@@ -31,6 +31,7 @@ class Decodes:
         "padded_context",
         "padded_rows",
         "phases",
+        "rows",
         "tick",
     )
 
@@ -46,7 +47,8 @@ class Decodes:
         self._past = 0
         self.fresh: list[Sequence] = []  # joined since the last tick began
         self.tick = 0
-        self.context = 0  # KV entries that the next step reads: sum of `computed` of the members
+        self.rows = 0  # answers of the members
+        self.context = 0  # KV entries that the next step reads: sum of `computed` of the rows
         self.padded_rows = 0  # finished rows that are still in a padded batch
         self.padded_context = 0
 
@@ -63,15 +65,16 @@ class Decodes:
     def join(self, seq: Sequence) -> None:
         """A sequence whose prompt is computed starts to decode at the next tick."""
         tick = self.tick
-        computed = seq._computed
+        computed, rows = seq._computed, seq.answers
         seq.group = self
         seq.joined_tick = tick
         seq.phase = Phase.DECODE
         self.members[seq] = None
         self.fresh.append(seq)
-        self.context += computed
+        self.rows += rows
+        self.context += rows * computed
         if self.phases is not None:
-            self.phases[(tick - computed) % self._size] += 1
+            self.phases[(tick - computed) % self._size] += rows
         seq._end_tick = end = tick + seq._output - seq._emitted
         heappush(self._ends, (end, seq.order, seq))
 
@@ -83,17 +86,18 @@ class Decodes:
         if ran:
             past = self._past
             seq.token_s += self._end_s[joined - past : tick - past]
-        computed = seq._computed
+        computed, rows = seq._computed, seq.answers
         if self.phases is not None:
             # A member's blocks are not counted step by step: what it holds follows from how far it has come.
             size = self._size
-            self.phases[(joined - computed) % size] -= 1
-            seq.blocks = (computed + ran + size - 1) // size
+            self.phases[(joined - computed) % size] -= rows
+            seq.blocks = (computed + ran + size - 1) // size if rows == 1 else seq.blocks_for(computed + ran, size)
         seq._computed = computed = computed + ran
         seq._emitted += ran
         seq.group = None
         seq._end_tick = 0
-        self.context -= computed
+        self.rows -= rows
+        self.context -= rows * computed
 
     def begin(self, now_s: float) -> None:
         """A step with all members starts."""
@@ -116,7 +120,7 @@ class Decodes:
             blocks = self.blocks_after_first(count)
             self._end_s.extend(end_s)
         self.tick += count
-        self.context += count * len(self.members)
+        self.context += count * self.rows
         if self.padded_rows:
             self.padded_context += count * self.padded_rows
         return blocks
@@ -131,7 +135,7 @@ class Decodes:
         if end <= size:
             return sum(phases[start:end])
         cycles, rest = divmod(count - 1, size)
-        return cycles * len(self.members) + sum((phases + phases)[start : start + rest])
+        return cycles * self.rows + sum((phases + phases)[start : start + rest])
 
     def _steps_until_end(self) -> int:
         """Ticks until the first member ends (at least 1)."""
@@ -144,16 +148,16 @@ class Decodes:
         """Ticks that fit before a member ends, the first being paid for and `free` blocks left for the others."""
         steps = self._steps_until_end()
         phases = self.phases
-        # upper bound first: each member takes at most one block per `size` ticks, and most leaps fit even then
-        if phases is None or len(self.members) * ((steps + self._size - 2) // self._size) <= free:
+        # upper bound first: each row takes at most one block per `size` ticks, and most leaps fit even then
+        if phases is None or self.rows * ((steps + self._size - 2) // self._size) <= free:
             return steps
         return self._steps_within(steps, free, phases)
 
     def _steps_within(self, steps: int, free: int, phases: array[int]) -> int:
-        size, members = self._size, len(self.members)
-        # In `size` ticks every member takes one block: whole cycles need no walk, only the rest does.
-        cycles = free // members
-        fit, free = 1 + cycles * size, free - cycles * members
+        size, rows = self._size, self.rows
+        # In `size` ticks every row takes one block: whole cycles need no walk, only the rest does.
+        cycles = free // rows
+        fit, free = 1 + cycles * size, free - cycles * rows
         while fit < steps and phases[(self.tick + fit) % size] <= free:
             free -= phases[(self.tick + fit) % size]
             fit += 1
@@ -181,10 +185,11 @@ class Decodes:
 
     def check(self) -> None:
         """Integrity of the derived sums."""
-        assert self.context == sum(seq.computed for seq in self.members)
+        assert self.rows == sum(seq.answers for seq in self.members)
+        assert self.context == sum(seq.answers * seq.computed for seq in self.members)
         assert all(seq.group is self and seq.computed == seq.prompt + seq.emitted - 1 for seq in self.members)
         if self.phases is not None:
-            assert sum(self.phases) == len(self.members)
+            assert sum(self.phases) == self.rows
 
     def __repr__(self) -> str:
         return f"<Decodes {len(self.members)} at tick {self.tick}, {self.context} tokens of context>"

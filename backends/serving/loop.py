@@ -620,7 +620,7 @@ class Loop(Generic[T]):
                 replica = self.cluster.replicas[index]
                 view._steps, early, view._until_s = self._progress(replica, now_s)
                 view.free_blocks = replica.blocks.free + early
-                view.context_tokens = replica.decoding.context + view._steps * len(replica.decoding)
+                view.context_tokens = replica.decoding.context + view._steps * replica.decoding.rows
                 view.reported_s = now_s
         if self._held_requests is None:
             self._held_requests = [visible for visible, *_ in self.held.values()]

@@ -108,6 +108,8 @@ class Moves(Generic[T]):
         if request_id in self.under_way or source.blocks.size != target.blocks.size:
             return
         seq = next((seq for lane in source.lanes for seq in lane.decoding if seq._request.id == request_id), None)
+        if seq is not None and seq.answers > 1:
+            return  # what it stores is not one run of blocks
         queued = None if seq is not None else next((s for s in source.waiting if s._request.id == request_id), None)
         if queued is not None:
             back = source.role == "decode" and target.role == "prefill"  # it lost its memory after a hand-off

@@ -238,7 +238,7 @@ class PrefixCache:
     def fill(self, seq: Sequence) -> None:
         """Store the blocks that the sequence has just filled."""
         hold = self._hold(seq)
-        self._store(hold, min(seq._computed // self._blocks.size, len(hold.keys)), seq.table)
+        self._store(hold, min(self._named_blocks(seq), len(hold.keys)), seq.table)
 
     def tell(self, seq: Sequence, ids: ListOf[int]) -> None:
         """All blocks of the sequence, answer included, are known by now: `ids` name them one by one."""
@@ -266,7 +266,7 @@ class PrefixCache:
         """`release` for a sequence whose `count` blocks, of which those in `table` have ids, stand apart from it."""
         self._settle()
         hold = self._hold(seq)
-        full = min(seq._computed // self._blocks.size, count)  # one that waits may have been looked up
+        full = min(self._named_blocks(seq), count)  # one that waits may have been looked up
         if over:
             self._store(hold, min(full, len(hold.keys)), table)
             del self._holds[seq]
@@ -323,12 +323,17 @@ class PrefixCache:
 
     # ---- inside ---------------------------------------------------------------------------------------------
 
+    def _named_blocks(self, seq: Sequence) -> int:
+        """Full blocks that a chain can name: of several answers those of their prompt."""
+        tokens = seq._computed if seq.answers == 1 else min(seq._computed, seq.prompt)
+        return tokens // self._blocks.size
+
     def _hold(self, seq: Sequence) -> Hold:
         hold = self._holds.get(seq)
         if hold is None:
             session = seq._request.session
             before = None if session is None else self._chains.pop(session, None)
-            keyed = chain(seq.request, self._blocks.size, seq._output, before)
+            keyed = chain(seq.request, self._blocks.size, seq._output if seq.answers == 1 else 0, before)
             hold = self._holds[seq] = Hold(keyed.keys, keyed.link)
             if session is not None:
                 self._remember(session, keyed, 0 if before is None else before.full)

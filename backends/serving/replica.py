@@ -53,9 +53,9 @@ class Replica:
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_learn", "_limits",
                  "_map_s", "_mapped", "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps",
                  "_reserved_tokens", "_steps", "_unseen", "_watermark", "adapters", "alive", "blocks", "cache",
-                 "decoding", "drafts", "draining", "in_flight", "inbox", "index", "journal", "levels", "memory",
-                 "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens", "recomputed_tokens", "role",
-                 "swap", "waiting", "whole")  # fmt: skip
+                 "decoding", "drafts", "draining", "has_forks", "in_flight", "inbox", "index", "journal", "levels",
+                 "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
+                 "recomputed_tokens", "role", "swap", "waiting", "whole")  # fmt: skip
 
     def __init__(
         self,
@@ -121,6 +121,7 @@ class Replica:
         self._admitted = 0
         self.recomputed_tokens = 0  # stored once and dropped, to be computed again
         self.prompt_tokens = 0  # of all requests here that are not over
+        self.has_forks = False  # whether any request so far is for several answers
         self._now_s = 0.0
 
     # ---- calls of the driver ------------------------------------------------------------------------------
@@ -132,6 +133,8 @@ class Replica:
         refusal = self.refusal(request)
         if refusal is None:
             seq = Sequence(request, self._arrived, now_s)
+            if seq.answers > 1:
+                self._has_forked()
             self.waiting.append(seq)
             if self._poll_steps and self.in_flight is not None:
                 self._unseen[seq] = None
@@ -200,7 +203,7 @@ class Replica:
         batch.replica = self.index
         batch.start_s = now_s
         batch.waiting = len(self.waiting)
-        batch.running = len(self.prefilling) + len(decoding.members) + len(self.parked)
+        batch.running = self.running
         self.in_flight = batch
         if journal is not None:
             journal.batch(batch, decoding)
@@ -343,13 +346,22 @@ class Replica:
         for limit in self._limits:
             if (reason := limit.refusal(prompt, output)) is not None:
                 return reason
+        if self.drafts is not None and request.answers > 1:
+            return "a request of several answers is not drafted for"
         if self.role == "prefill" and not whole:
             output = 1  # the further tokens need memory elsewhere
         # The last token is never fed back, so it has no KV.
         most = prompt + output - 1 if self._reserved_tokens is None else self._reserved_tokens(prompt, output)
-        if self.blocks.blocks_for(most) > self.blocks.total:
-            room = self.blocks.total * self.blocks.size
-            return f"needs KV memory for {most} tokens, the replica has {room}"
+        if request.answers == 1:
+            blocks = self.blocks.blocks_for(most)
+        elif self._reserved_tokens is None:
+            blocks = Sequence(request, 0, 0.0).blocks_for(most, self.blocks.size)
+        else:
+            blocks = request.answers * self.blocks.blocks_for(most)
+        if blocks > self.blocks.total:
+            room, count = self.blocks.total * self.blocks.size, request.answers
+            needs = f"{most} tokens" if count == 1 else f"{most} tokens in each of {count} answers"
+            return f"needs KV memory for {needs}, the replica has {room}"
         return None
 
     # ---- moves: calls of the driver on replicas that sequences leave and come to -----------------------------
@@ -529,15 +541,17 @@ class Replica:
         """Blocks that a prefilled sequence takes when it comes here."""
         if self._reserved_tokens:
             return self._blocks_at_admission(seq)
-        return self.blocks.blocks_for(seq._computed if seq.group is None else seq.computed)
+        return seq.blocks_for(seq._computed if seq.group is None else seq.computed, self.blocks.size)
 
     # ---- what a policy may do while it fills a batch -------------------------------------------------------
 
     @property
     def running(self) -> int:
-        """Sequences that hold memory: in prefill, decoding or parked; those of a lane are its own."""
+        """Answers of sequences that hold memory: in prefill, decoding or parked; those of a lane are its own."""
         if self.pipeline is not None and self.pipeline.front is self:
             return sum(lane.running for lane in self.pipeline.lanes)
+        if self.has_forks:
+            return sum([seq.answers for seq in self.holders()])
         return len(self.prefilling) + len(self.decoding.members) + len(self.parked)
 
     @property
@@ -605,7 +619,8 @@ class Replica:
         """Blocks that the next `tokens` tokens of an admitted prompt take beyond those it holds."""
         if self._reserved_tokens:
             return 0
-        return max(0, self.blocks.blocks_for(seq._computed + tokens) - seq.blocks)
+        stored = min(seq._computed + tokens, seq.prompt + seq._emitted)  # what answers share is computed first
+        return max(0, seq.blocks_for(stored, self.blocks.size) - seq.blocks)
 
     def grow(self, batch: Batch, seq: Sequence, tokens: int) -> None:
         """Put the next `tokens` tokens of a prompt admitted on demand into the batch, with the blocks they need."""
@@ -660,18 +675,19 @@ class Replica:
         if decoding.members:
             if needed:
                 blocks.free -= needed
-            batch.decode_seqs = len(decoding.members) + decoding.padded_rows
+            batch.decode_seqs = decoding.rows + decoding.padded_rows
             if self.drafts is not None:
                 self.drafts.take_blocks()
                 batch.draft_rows, batch.draft_steps = self.drafts.drafted()
                 batch.decode_seqs += batch.draft_rows
 
-    def wants_block(self, seq: Sequence) -> bool:
-        """Whether the next token of a decoding sequence does not fit the blocks it has."""
+    def wanted_blocks(self, seq: Sequence) -> int:
+        """Blocks that the next token of a decoding sequence takes beyond those it has."""
         if self._reserved_tokens:
-            return False
+            return 0
         size = self.blocks.size
-        return seq.computed % size == 0 if self.drafts is None else seq.computed >= seq.blocks * size
+        full = seq.computed % size == 0 if self.drafts is None else seq.computed >= seq.blocks * size
+        return seq.answers if full else 0
 
     def park(self, seq: Sequence) -> None:
         """Let a decoding sequence sit out; it keeps its memory and queues behind those that are parked already."""
@@ -713,7 +729,8 @@ class Replica:
         self._release(seq, over=False)
         if swapped:
             return
-        self.recomputed_tokens += seq._computed
+        others = seq._computed - seq.prompt if seq.phase is Phase.DECODE else 0
+        self.recomputed_tokens += seq._computed + (seq.answers - 1) * others
         seq._computed = 0
         seq.phase = Phase.WAITING
         # To the front: it was admitted before all that wait.
@@ -724,8 +741,9 @@ class Replica:
 
     def room(self) -> int:
         """Free blocks beside those that admitted prompts and the next decode step will take."""
-        blocks_for, reserved = self.blocks.blocks_for, self._reserved_tokens is not None
-        prompts = 0 if reserved else sum(blocks_for(s.prompt + s._emitted) - s.blocks for s in self.prefilling)
+        reserved = self._reserved_tokens is not None
+        size = self.blocks.size
+        prompts = 0 if reserved else sum(s.blocks_for(s.prompt + s._emitted, size) - s.blocks for s in self.prefilling)
         return self.blocks.free - self.decoding.blocks_needed() - prompts - self._watermark
 
     def resume(self, seq: Sequence, blocks: int) -> None:
@@ -740,7 +758,7 @@ class Replica:
         """Ids of the blocks of a running sequence, enough for the step in flight."""
         owner = self.blocks if self.cache is None else self.cache
         if seq.group is not None and not self._reserved_tokens and self.drafts is None:
-            return owner.name(seq.table, self.blocks.blocks_for(seq.computed + 1))
+            return owner.name(seq.table, seq.blocks_for(seq.computed + 1, self.blocks.size))
         return owner.name(seq.table, seq.blocks)
 
     def shared_blocks(self) -> int:
@@ -769,7 +787,7 @@ class Replica:
         """Blocks that the running sequences of this replica or lane hold, between two batches."""
         exact, size = self._reserved_tokens is not None or self.drafts is not None, self.blocks.size
         held = sum(s.blocks for s in (*self.prefilling, *self.parked))
-        held += sum(s.blocks if exact else -(-s.computed // size) for s in self.decoding)
+        held += sum(s.blocks if exact else s.blocks_for(s.computed, size) for s in self.decoding)
         return held
 
     def held_on_the_way(self) -> int:
@@ -877,11 +895,11 @@ class Replica:
 
     def _blocks_at_admission(self, seq: Sequence, tokens: int | None = None) -> int:
         if self._reserved_tokens is not None:
-            return self.blocks.blocks_for(self._reserved_tokens(seq.prompt, seq._output))
+            return seq.answers * self.blocks.blocks_for(self._reserved_tokens(seq.prompt, seq._output))
         stored = seq.prompt + seq._emitted
         if tokens is not None and seq._computed + tokens < stored:
             stored = seq._computed + tokens
-        return -(-stored // self.blocks.size)
+        return -(-stored // self.blocks.size) if seq.answers == 1 else seq.blocks_for(stored, self.blocks.size)
 
     def _commit_prefills(self, batch: Batch, now_s: float) -> list[Sequence]:
         done, cache = [], self.cache
@@ -889,8 +907,9 @@ class Replica:
             seq._computed += tokens
             if cache is not None:
                 cache.fill(seq)
-            if seq._computed < seq.prompt + seq._emitted:
+            if seq._computed < seq.to_compute():
                 continue
+            seq._computed = seq.prompt + seq._emitted
             del self.prefilling[seq]
             seq._emitted += 1
             seq.token_s.append(now_s)
@@ -907,6 +926,12 @@ class Replica:
     def _number(self, seq: Sequence) -> None:
         seq.order = self._arrived  # here it is younger than what was handed on before it
         self._arrived += 1
+        if seq.answers > 1:
+            self._has_forked()
+
+    def _has_forked(self) -> None:
+        for replica in (self, *self.lanes):
+            replica.has_forks = True
 
     def _take_in(self, seq: Sequence) -> None:
         seq.blocks = want = self.blocks_to_hold(seq)
@@ -943,8 +968,8 @@ class Replica:
         if not decoding.members and not self.prefilling:
             decoding.padded_rows = decoding.padded_context = 0
         else:
-            decoding.padded_rows += len(done)
-            decoding.padded_context += sum(seq._computed for seq in done)
+            decoding.padded_rows += sum(seq.answers for seq in done)
+            decoding.padded_context += sum(seq.answers * seq._computed for seq in done)
 
 
 def _with_clock(policy: Clocked) -> Callable[[Replica, Batch], None]:

@@ -226,7 +226,7 @@ def view_of(
         emitted = [seq._emitted for seq in waiting]  # a queue may be thousands long, and is counted at every change
         preempted += len(emitted) - emitted.count(0)
         queued_tokens = sum(emitted) + sum([seq.prompt for seq in waiting])
-    context_tokens = decoding.context + steps * len(decoding.members)
+    context_tokens = decoding.context + steps * decoding.rows
     if replica.pipeline is not None:
         context_tokens = sum(lane.decoding.context for lane in replica.lanes)  # pipelines do not leap
     return ReplicaView(

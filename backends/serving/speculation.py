@@ -84,6 +84,11 @@ class Drafts:
     def __len__(self) -> int:
         return len(self.members)
 
+    @property
+    def rows(self) -> int:
+        """Members, each of one answer."""
+        return len(self.members)
+
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self.members)
 

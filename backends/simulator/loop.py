@@ -47,15 +47,22 @@ class EndedSequence:
         seq = self.seq
         request = Oracle.request(seq)
         scheduled_s = request.scheduled_s
-        token_n = None if seq.token_n is None else seq.tokens_per_stamp()
+        answers = seq.answers
         return RequestRecord(
-            request.id, scheduled_s, scheduled_s, seq.token_s, token_n, seq.prompt, seq.emitted, request.output_tokens,
-            self.status, self.error, request.session, request.turn, request.tag, None, seq.cached_tokens, self.replica,
-            seq.preemptions, seq.prefill_start_s, seq.prefill_end_s, seq.handoff_start_s, seq.handoff_end_s,
-            seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s,
+            request.id, scheduled_s, scheduled_s, seq.token_s, token_n(seq), seq.prompt, answers * seq.emitted,
+            answers * request.output_tokens, self.status, self.error, request.session, request.turn, request.tag, None,
+            seq.cached_tokens, self.replica, seq.preemptions, seq.prefill_start_s, seq.prefill_end_s,
+            seq.handoff_start_s, seq.handoff_end_s, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s,
             None if self.status == "rejected" else seq.arrived_s, self.ended_s, request.slo_task_s,
-            slo_e2e_s=request.slo_e2e_s,
+            slo_e2e_s=request.slo_e2e_s, answers=None if answers == 1 else answers,
         )  # fmt: skip
+
+
+def token_n(seq: Sequence) -> list[int] | None:
+    """How many tokens came out at each stamp of a sequence; None where it was one each."""
+    if seq.answers > 1:
+        return [seq.answers] * len(seq.token_s)
+    return None if seq.token_n is None else seq.tokens_per_stamp()
 
 
 def records(ended: Iterator[EndedSequence]) -> Iterator[RequestRecord]:
@@ -81,11 +88,11 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
         "scheduled_s": scheduled_s,
         "sent_s": scheduled_s,
         "token_s": [seq.token_s for seq in sequences],
-        "token_n": [None if seq.token_n is None else seq.tokens_per_stamp() for seq in sequences],
+        "token_n": [token_n(seq) for seq in sequences],
         "prompt_tokens": [seq.prompt for seq in sequences],
         "cached_tokens": [seq.cached_tokens for seq in sequences],
-        "output_tokens": [seq.emitted for seq in sequences],
-        "output_tokens_asked": [request.output_tokens for request in requests],
+        "output_tokens": [seq.answers * seq.emitted for seq in sequences],
+        "output_tokens_asked": [request.answers * request.output_tokens for request in requests],
         "status": [entry.status for entry in ended],
         "error": [entry.error for entry in ended],
         "replica": [entry.replica for entry in ended],
@@ -101,6 +108,7 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
         "ended_s": [entry.ended_s for entry in ended],
         "slo_task_s": [request.slo_task_s for request in requests],
         "slo_e2e_s": [request.slo_e2e_s for request in requests],
+        "answers": [None if seq.answers == 1 else seq.answers for seq in sequences],
     }
 
 

@@ -149,7 +149,7 @@ class RealTime:
             seq.request.id
             for seq in producing
             if seq.request.id not in withdrawn
-            for _ in range(1 if seq.token_n is None else seq.tokens_per_stamp()[-1])  # several with drafts
+            for _ in range(seq.answers if seq.token_n is None else seq.tokens_per_stamp()[-1])  # several with drafts
         ]
         first = [seq for seq, _ in batch.prefills if seq.prefill_start_s == batch.start_s]
         at_s = end_s[-1]

@@ -52,7 +52,7 @@ class Seats:
         preempted = len(batch.preempted)
         if replica.decoding.members:
             replica.decode(batch, self.budget)
-        budget_left = replica.run_chunks(batch, self.budget - batch.decode_seqs)
+        budget_left = replica.run_chunks(batch, max(0, self.budget - batch.decode_seqs))
         if len(batch.preempted) > preempted:
             return
         while budget_left and replica.waiting and self._free(replica) and replica.admissible():
@@ -115,7 +115,7 @@ class Seats:
             last = max(replica.parked, key=ranks.__getitem__, default=None)
             if replica.admissible() or last is None or ranks[last] < ranks[waiting[0]]:
                 break
-            if replica.swap is not None and replica.running == 1:
+            if replica.swap is not None and len([*replica.holders()]) == 1:
                 break  # who is swapped out comes back in a later step, and there would be none
             replica.preempt(batch, last)
             replica.order_waiting(ranks.__getitem__)

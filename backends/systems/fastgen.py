@@ -36,13 +36,13 @@ class FastgenPolicy(Checked):
 
     def _fuse(self, replica: Replica, batch: Batch) -> None:
         self._generate(replica, batch)
-        self._split(replica, batch, self.budget - batch.decode_seqs)
+        self._split(replica, batch, max(0, self.budget - batch.decode_seqs))
         batch.repeats = not batch.preempted and not replica.parked
 
     def _generate(self, replica: Replica, batch: Batch) -> None:
         decoding = replica.decoding
         most = min(self.budget, self.max_seqs)
-        if replica.parked or len(decoding) > most or decoding.blocks_needed() > replica.blocks.free:
+        if replica.parked or decoding.rows > most or decoding.blocks_needed() > replica.blocks.free:
             self._choose(replica, most)
         if decoding.members:
             replica.decode(batch, self.budget)
@@ -56,15 +56,15 @@ class FastgenPolicy(Checked):
             replica.unpark()
         free = replica.blocks.free
         for seq in sorted(replica.decoding, key=_order):
-            needs = replica.wants_block(seq)
-            if most == 0 or (needs and free == 0):
+            needs = replica.wanted_blocks(seq)
+            if most <= 0 or needs > free:
                 replica.park(seq)
                 continue
-            most -= 1
+            most -= seq.answers
             free -= needs
 
     def _split(self, replica: Replica, batch: Batch, left: int) -> None:
-        seats = self.max_seqs - batch.decode_seqs + batch.draft_rows
+        seats = max(0, self.max_seqs - batch.decode_seqs + batch.draft_rows)
         for seq in replica.prefilling:
             need = seq.need()
             if not left or not seats or replica.blocks_to_grow(seq, need) > replica.blocks.free:

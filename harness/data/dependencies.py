@@ -106,7 +106,7 @@ def record_of(
         token_n=None if plain else token_n,
         prompt_tokens=request.prompt_tokens,
         output_tokens=(len(token_n) if plain else sum(token_n)) + (ended.unseen_tokens or 0),
-        output_tokens_asked=request.output_tokens,
+        output_tokens_asked=request.answers * request.output_tokens,
         status=ended.status,
         error=ended.error,
         session=request.session,
@@ -129,4 +129,5 @@ def record_of(
         exchange=ended.exchange,
         unseen_tokens=ended.unseen_tokens,
         slo_e2e_s=request.slo_e2e_s,
+        answers=None if request.answers == 1 else request.answers,
     )

@@ -54,6 +54,12 @@ def streamed_tokens(table: pa.Table) -> Floats:
     return output if unseen.null_count == len(unseen) else output - np.nan_to_num(number(table, "unseen_tokens"))
 
 
+def tokens_each(table: pa.Table) -> Floats:
+    """(requests,) streamed output tokens of each answer to a request, their mean where there are several."""
+    streamed, answers = streamed_tokens(table), table["answers"]
+    return streamed if answers.null_count == len(answers) else streamed / np.fmax(number(table, "answers"), 1)
+
+
 def ratio(above: Floats, below: Floats) -> Floats:
     """above / below, NaN where `below` is not positive."""
     ratios = np.full(len(above), np.nan)

@@ -52,9 +52,10 @@ _OTHER_UNITS = {
     "prompt_tokens_server": "tokens", "output_tokens_asked": "tokens", "decode_seqs": "sequences",
     "waiting": "sequences", "running": "sequences", "free_blocks": "blocks", "reads": "reads",
     "process_stamps": "reads", "shared_events": "events", "held_events": "events", "n": "answers",
+    "answers": "answers",
 }  # fmt: skip
-_SMALL = frozenset(("turn", "priority", "stage", "n", "token_n", "replica", "target", "preemptions", "sender",
-                    "http_status"))  # fmt: skip
+_SMALL = frozenset(("turn", "priority", "stage", "n", "answers", "token_n", "replica", "target", "preemptions",
+                    "sender", "http_status"))  # fmt: skip
 """Whole numbers of 32 bits; all others have 64."""
 _KINDS = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 _SLO_CLASSES = (LatencySlo, DeadlineSlo, ProgramSlo)
@@ -100,7 +101,7 @@ REQUESTS: pa.Schema = _schema(
         "prompt_tokens_server", "cached_tokens", "output_tokens", "output_tokens_asked", "status", "error", "replica",
         "preemptions", "prefill_start_s", "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s",
         "slo_ttft_s", "slo_tpot_s", "arrived_s", "ended_s", "slo_task_s", "unseen_tokens",
-        "slo_e2e_s", "cap_wait_s",
+        "slo_e2e_s", "cap_wait_s", "answers",
     )),
 )  # fmt: skip
 """What happened, one row per request, whatever happened."""

@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from harness import values as check
 from harness.api import Metric, RunTables, Slo, Status
 from harness.data.codec import Facts
-from harness.data.lists import BLOCK, Floats, Mask, lists, number, ratio, streamed_tokens
+from harness.data.lists import BLOCK, Floats, Mask, lists, number, ratio, streamed_tokens, tokens_each
 from harness.data.run_json import Described, OutputTokens, ScoredBound, Summary
 from harness.metrics.measure import ended_well, first_last, metrics, missing, run_metrics, sample
 from harness.metrics.objective import BoundScore, Score, Seen, met_bounds, score
@@ -223,7 +223,7 @@ def vllm_keys(
         first_s = np.where(unknown, np.nan, first_s)
     latencies = {
         "ttft": (first_s - sent_s)[ok],
-        "tpot": ratio((last_s - first_s)[ok], streamed_tokens(table)[ok] - 1),
+        "tpot": ratio((last_s - first_s)[ok], tokens_each(table)[ok] - 1),
         "e2e": (last_s - sent_s)[ok],
     }
     bounds = [b for b in slo.bounds if b.metric in latencies and b.tag is None and b.percentile is None]

@@ -336,8 +336,9 @@ def _not_as_scheduled(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWar
     sent = ~np.isnan(number(requests, "sent_s"))
     early = scheduled_s < np.where(waits & sent, due_times_s(requests, schedule)[row] - CLOCK_S, planned_s)
     bad = ~matched | early | (~waits & (scheduled_s > planned_s))
-    for column, planned_column in (("prompt_tokens", "prompt_tokens"), ("output_tokens_asked", "output_tokens")):
-        bad |= number(requests, column) != number(schedule, planned_column)[row]
+    answers = pc.fill_null(pc.struct_field(schedule["extra"], "n"), 1).to_numpy()
+    bad |= number(requests, "prompt_tokens") != number(schedule, "prompt_tokens")[row]
+    bad |= number(requests, "output_tokens_asked") != (number(schedule, "output_tokens") * answers)[row]
     if bad.any():
         text = "Each record is that of a scheduled request (id, time, tokens of prompt and output)"
         yield RunWarning(RECORDS, f"{text}: not so for {which(requests, bad)}.")

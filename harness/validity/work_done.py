@@ -133,7 +133,8 @@ def too_long(
     limit = backend.get("max_tokens")
     if not isinstance(limit, int) or not len(table):
         return
-    total = number(table, "prompt_tokens") + number(table, output)
+    answers = np.fmax(number(table, "answers"), 1) if "answers" in table.column_names else 1
+    total = number(table, "prompt_tokens") + number(table, output) / answers
     over, longest = int((total > limit).sum()), int(total.max())
     if over:
         shorter = "take a part of the trace without them" if recorded else "limit --lengths"

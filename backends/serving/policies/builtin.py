@@ -136,7 +136,7 @@ class Sarathi:
         left, shrinks = self.budget, self.low is not None
         if replica.decoding.members:
             replica.decode(batch, self.budget)
-            left -= batch.decode_seqs
+            left = max(0, left - batch.decode_seqs)  # the answers of one request may exceed it
         for seq in replica.prefilling:
             if left == 0:
                 return

@@ -68,7 +68,7 @@ class VllmV1:
         self, replica: Replica, batch: Batch, left: int, may_start: Callable[[Sequence], bool] | None = None
     ) -> None:
         """Waiting sequences in order with what is left of the budget, up to the first one that may not start."""
-        while left and replica.waiting and replica.running < self.max_seqs:
+        while left > 0 and replica.waiting and replica.running < self.max_seqs:
             if self.order == "priority":
                 _most_urgent_first(replica)
             if may_start is not None and not may_start(replica.waiting[0]):
@@ -84,16 +84,18 @@ class VllmV1:
 
     def _chunks(self, replica: Replica) -> list[Chunk]:
         """What of each unfinished prompt runs; decodes for which no token of the budget is left sit out."""
-        budget_left = self.budget - len(replica.decoding)
+        budget_left = self.budget - replica.decoding.rows
         wants = [(seq, self._cap(seq.need(), self.budget)) for seq in replica.prefilling]
         if sum(tokens for _, tokens in wants) <= budget_left:
             return wants
         chunks, budget_left = [], self.budget
         for seq in sorted((*replica.decoding, *replica.prefilling), key=_admitted):
-            tokens = self._cap(seq.need(), budget_left)
+            tokens = self._cap(seq.need(), max(0, budget_left))
             if seq.group is None:
                 chunks += [(seq, tokens)] if tokens else []
-            elif not tokens:
+            elif tokens:
+                tokens = seq.answers  # those of one request run together, and may exceed the budget
+            else:
                 replica.park(seq)
             budget_left -= tokens
         return chunks

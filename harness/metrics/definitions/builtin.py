@@ -21,7 +21,7 @@ from harness.data.lists import (
     ratio,
     row_max,
     row_quantile,
-    streamed_tokens,
+    tokens_each,
 )
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def ttft_sent(table: pa.Table) -> Floats:
 def tpot(table: pa.Table) -> Floats:
     """The mean time of the tokens after the first."""
     stamps = lists(table, "token_s")
-    more = streamed_tokens(table) - 1
+    more = tokens_each(table) - 1
     more[np.diff(stamps.offsets) < 2] = 0  # one event: no time has passed that could be shared out
     return ratio(last(stamps) - first(stamps), more)
 
@@ -67,7 +67,8 @@ def p99_gap(table: pa.Table) -> Floats:
 
 
 def normalized_latency(table: pa.Table) -> Floats:
-    return ratio(e2e(table), number(table, "output_tokens"))
+    answers = np.fmax(number(table, "answers"), 1)  # NaN for one: fmax takes the other
+    return ratio(e2e(table), number(table, "output_tokens") / answers)
 
 
 def scheduling_delay(table: pa.Table) -> Floats:

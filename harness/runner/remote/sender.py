@@ -112,6 +112,7 @@ class Arrived:
     slo_tpot_s: float | None
     slo_task_s: float | None
     slo_e2e_s: float | None
+    answers: int
     cap_wait_s: float | None
     answer: Any
 
@@ -121,8 +122,9 @@ class Arrived:
 
     @property
     def request(self) -> Request:
-        extra = None if self.slo_e2e_s is None else Extra(slo=DeadlineSlo(self.slo_e2e_s))
-        return Request(**dict(zip(_OF_REQUEST[:-1], _of_request(self), strict=False)), extra=extra)
+        slo = None if self.slo_e2e_s is None else DeadlineSlo(self.slo_e2e_s)
+        extra = None if slo is None and self.answers == 1 else Extra(slo=slo, n=self.answers)
+        return Request(**dict(zip(_OF_REQUEST[:-2], _of_request(self), strict=False)), extra=extra)
 
 
 @dataclass(frozen=True, slots=True)
