@@ -178,9 +178,11 @@ class Builder:
         body["stream"] = ask.stream
         if ask.stream and ask.include_usage:
             body["stream_options"] = {"include_usage": True}
-            if ask.continuous_usage:
+            if ask.continuous_usage and request.answers == 1:  # of several it would be that of one
                 body["stream_options"] = {"include_usage": True, "continuous_usage_stats": True}
         body[ask.length] = request.output_tokens
+        if request.answers > 1:
+            body["n"] = request.answers
         if ask.token_ids:
             body["return_token_ids"] = True
         if ask.ignore_eos:

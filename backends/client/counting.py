@@ -81,6 +81,21 @@ def count(stream: Stream, requested_tokens: int | None = None) -> Counted:
     return Counted(which, [1] * len(which), "events", min(max(counted_tokens, usage.claimed), LARGEST))
 
 
+def rounds(stream: Stream, counted: Counted) -> Counted:
+    """The same with one event for a token of each choice: those between two of one choice are one, as of its step."""
+    which: list[int] = []
+    token_n: list[int] = []
+    present: set[int] = set()
+    for i, tokens in zip(counted.which, counted.token_n, strict=True):
+        if not which or (stream.choices[i] in present and stream.end[i] > stream.end[which[-1]]):
+            present.clear()
+            which.append(i)
+            token_n.append(0)
+        present.add(stream.choices[i])
+        token_n[-1] += tokens
+    return counted._replace(which=which, token_n=token_n)
+
+
 def most(characters: int, events: int = 0) -> int:
     """More tokens than this cannot have been in a text of so many characters and its events."""
     return CHARACTER_BYTES * characters + events + HIDDEN_TOKENS

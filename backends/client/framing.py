@@ -379,13 +379,16 @@ class Stream:
     `unknown` are the strings in fields that no known server has: path, place in the body, string; `unknown_text` are
     the paths of those that turned out to be text. `events` counts all events, `first_event` and `first_answer` are
     places in the body, `finish_at` is the item with the finish reason, None if it came in an event of its own.
-    `answer` are the texts of the answer itself, `ids` its token ids where the server gives them (`token_ids` of vLLM).
+    `answer` are the texts of the answer itself, `ids` its token ids where the server gives them (`token_ids` of vLLM),
+    of several answers those of the first. `choices` says which answer item i belongs to, `finished` how many ended.
     `other_api` is the error where the events are those of an API that is not read.
     """
 
     end: list[int] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     counted: list[int | None] = field(default_factory=list)
+    choices: list[int] = field(default_factory=list)
+    finished: int = 0
     thinking: list[str] = field(default_factory=list)
     silent: int = 0
     unknown: list[tuple[str, int, str]] = field(default_factory=list)
@@ -468,16 +471,17 @@ def _take_unknown(stream: Stream) -> None:
     for path, _, text in stream.unknown:
         strings.setdefault(path, set()).add(text)
     stream.unknown_text = tuple(path for path, different in strings.items() if len(different) > 1)
-    by_end = dict(zip(stream.end, zip(stream.text, stream.counted, strict=True), strict=True))
+    by_end = dict(zip(stream.end, zip(stream.text, stream.counted, stream.choices, strict=True), strict=True))
     finish = None if stream.finish_at is None else stream.end[stream.finish_at]
     for path, end, text in stream.unknown:
-        before, counted = by_end.get(end, ("", None))
+        before, counted, index = by_end.get(end, ("", None, 0))
         if path in stream.unknown_text and not before:
             stream.thinking.append(text)
-            by_end[end] = text, counted
+            by_end[end] = text, counted, index
     stream.end = sorted(by_end)
     stream.text = [by_end[end][0] for end in stream.end]
     stream.counted = [by_end[end][1] for end in stream.end]
+    stream.choices = [by_end[end][2] for end in stream.end]
     stream.finish_at = None if finish is None else stream.end.index(finish)
 
 
@@ -501,13 +505,13 @@ def decoded(data: bytes) -> Json | None:
 
 def take(stream: Stream, chunk: Json, end: int) -> None:
     """Add the content of one object; `end` is where it was complete."""
-    choice = shapes.first_choice(chunk)
-    used = shapes.usage(chunk, choice)
+    choices, fresh = shapes.choices(chunk), not stream.begun
+    used = shapes.usage(chunk, choices[0] if choices else None)
     if used is not None:
         stream.usage = stream.usage.merged(used)
-    if choice is not None:
-        _say(stream, choice, used, end)
-    elif stream.other_api is None:
+    for choice in choices:
+        _say(stream, choice, used, end, fresh=fresh)
+    if not choices and stream.other_api is None:
         stream.other_api = shapes.other_api(chunk)
     if "timings" in chunk:
         stream.timings = shapes.inside(chunk["timings"]) or stream.timings
@@ -515,25 +519,29 @@ def take(stream: Stream, chunk: Json, end: int) -> None:
         stream.metrics = shapes.inside(chunk["metrics"]) or stream.metrics
 
 
-def _say(stream: Stream, choice: Json, used: Usage | None, end: int) -> None:
+def _say(stream: Stream, choice: Json, used: Usage | None, end: int, *, fresh: bool) -> None:
     """The words of a choice, and whether it ends the answer."""
-    words = shapes.words(choice, fresh=not stream.begun)
+    words, index = shapes.words(choice, fresh=fresh), shapes.whole(choice.get("index")) or 0
     text = words.thinking + words.text if words.thinking else words.text
     if text or (used is not None and stream.finish_reason is None):
         stream.end.append(end)
         stream.text.append(text)
         stream.counted.append(None if used is None else used.completion)
+        stream.choices.append(index)
     if words.unknown:
         stream.unknown += ((path, end, part) for path, part in words.unknown.items())
     elif not text and stream.begun and not (stream.finish_reason or choice.get("finish_reason")):
         stream.silent += 1
     if words.text:
-        stream.answer.append(words.text)
+        if not index:
+            stream.answer.append(words.text)
         stream.first_answer = end if stream.first_answer is None else stream.first_answer
-    if isinstance(ids := choice.get("token_ids"), list):
+    if isinstance(ids := choice.get("token_ids"), list) and not index:
         stream.ids += [i for i in ids if type(i) is int]
     if words.thinking:
         stream.thinking.append(words.thinking)
-    if stream.finish_reason is None and (reason := choice.get("finish_reason")):
+    reason = choice.get("finish_reason")
+    stream.finished += bool(reason)
+    if stream.finish_reason is None and reason:
         stream.finish_reason = shapes.finish_reason(reason)
         stream.finish_at = len(stream.end) - 1 if stream.end and stream.end[-1] == end else None

@@ -40,7 +40,9 @@ class Reader:
     ) -> Iterator[TokenEvent | Ended]:  # fmt: skip
         """The token events, then how the request ended. Works on any part of an answer."""
         parsed = parsed or self.parse(answer)
-        counted = counting.count(parsed.stream, request.output_tokens)
+        counted = counting.count(parsed.stream, request.answers * request.output_tokens)
+        if request.answers > 1:
+            counted = counting.rounds(parsed.stream, counted)
         reads = parsed.reads_at([parsed.stream.end[i] for i in counted.which])
         stamps_s = [*accumulate([answer.stamp_s[read] for read in reads], max)]  # times of tokens never fall
         yield from map(TokenEvent, repeat(request.id), stamps_s, counted.token_n)
@@ -182,6 +184,8 @@ def _end_of_stream(stream: Stream, request: Request, events: int, unseen: int) -
     """Status of an answer whose body arrived completely."""
     if stream.finish_reason is None:
         return "truncated", f"the stream ended without finish_reason after {events} token events"
+    if stream.finished < request.answers:
+        return "truncated", f"{stream.finished} of {request.answers} choices ended"
     if stream.finish_reason in CUT_OFF:
         return "truncated", f"finish_reason {stream.finish_reason}"
     if stream.finish_reason == "error":

@@ -302,12 +302,10 @@ def usage(chunk: Json, choice: Json | None) -> Usage | None:
     return None if merged.completion is None and merged.prompt is None and not merged.claimed else merged
 
 
-def first_choice(chunk: Json) -> Json | None:
-    """`choices[0]`, by position; None where there is none."""
-    choices = chunk.get("choices")
-    if isinstance(choices, list) and choices and isinstance(choices[0], dict):
-        return choices[0]
-    return None
+def choices(chunk: Json) -> list[Json]:
+    """The `choices` of an event or a whole answer."""
+    listed = chunk.get("choices")
+    return [choice for choice in listed if isinstance(choice, dict)] if isinstance(listed, list) else []
 
 
 def finish_reason(reason: object) -> str | None:

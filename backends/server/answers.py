@@ -132,6 +132,16 @@ class AnswerLog:
     ticket: Ticket | None = None
     first_s: float = 0.0
     last_s: float = 0.0
+    made: int = 0  # tokens of all answers
+    ended: int = 0  # answers
+
+    def ends(self, end: EndReason, error: str) -> bool:
+        """An answer ends; whether it is the last one, as any is that fails."""
+        self.ended += 1
+        self.record.output_tokens = self.made
+        self.record.finish_reason = end
+        self.record.error = error or None
+        return self.ended == self.ask.n or end == "error"
 
     def record_write(self, made: int, due_s: float, left_s: float) -> None:
         """Record that `made` tokens in all have been sent."""
@@ -164,7 +174,7 @@ class AnswerLog:
         record, metrics = self.record, self.metrics
         metrics.end_to_end.observe(self.last_s - record.received_s)
         metrics.decode.observe(self.last_s - self.first_s)
-        if (tpot_s := tpot(self.first_s, self.last_s, record.output_tokens)) is not None:
+        if (tpot_s := tpot(self.first_s, self.last_s, record.output_tokens / self.ask.n)) is not None:
             metrics.per_token.observe(tpot_s)
         if scheduled_s is not None:
             metrics.queue.observe(scheduled_s - record.received_s)
@@ -173,9 +183,9 @@ class AnswerLog:
 
 
 class CompleteAnswer:
-    """A non-streamed answer: sent when it is complete."""
+    """A non-streamed answer: sent when it is complete, with the others to its request."""
 
-    __slots__ = ("_outcome", "_texts", "_words", "done", "ids", "made")
+    __slots__ = ("_outcome", "_texts", "_words", "done", "ids", "reason")
 
     def __init__(self, outcome: AnswerLog, tokenizer: Tokenizer, done: asyncio.Future[None]) -> None:
         self._outcome = outcome
@@ -183,7 +193,7 @@ class CompleteAnswer:
         self._texts: list[str] = []
         self.ids: list[int] = []
         self.done = done
-        self.made = 0
+        self.reason: EndReason = "error"
 
     @property
     def text(self) -> str:
@@ -195,23 +205,24 @@ class CompleteAnswer:
         if self.done.done():
             return
         outcome = self._outcome
-        self.made += len(token_ids)
+        outcome.made += len(token_ids)
         self._texts.append(self._words.add(token_ids))
         self.ids += token_ids
         outcome.metrics.generation_tokens += len(token_ids)
         if token_ids:
-            outcome.record_write(self.made, due_s, at_s)
+            outcome.record_write(outcome.made, due_s, at_s)
         if end is None:
             return
         self._texts.append(self._words.rest())
-        outcome.record.output_tokens = self.made
-        outcome.record.finish_reason = end
-        outcome.record.error = error or None
-        self.done.set_result(None)
+        self.reason = end
+        if outcome.ends(end, error):
+            self.done.set_result(None)
 
 
 class StreamedAnswer:
-    """An answer as server-sent events, one write a step; the last one holds everything up to the end of the body."""
+    """An answer as server-sent events, one write a step; the last one, of the last answer to its request, holds
+    everything up to the end of the body.
+    """
 
     __slots__ = ("_chunks", "_framed", "_outcome", "_started", "_transport", "_words", "done", "made")
 
@@ -247,33 +258,36 @@ class StreamedAnswer:
             return
         outcome = self._outcome
         self.made += len(token_ids)
+        outcome.made += len(token_ids)
         outcome.metrics.generation_tokens += len(token_ids)
         text = self._words.add(token_ids)
         ids = token_ids if outcome.ask.token_ids else None
         if end is None:
             if text or ids or outcome.ask.usage_on_every_chunk:
                 self._write(self._event(text, ids).encode())
-                outcome.record_write(self.made, due_s, time.monotonic())
+                outcome.record_write(outcome.made, due_s, time.monotonic())
             return
-        self._last(text + self._words.rest(), ids, end, error)
+        last = outcome.ends(end, error)
+        self._last(text + self._words.rest(), ids, end, error, last=last)
         if token_ids:
-            outcome.record_write(self.made, due_s, time.monotonic())
-        self.done.set_result(None)
+            outcome.record_write(outcome.made, due_s, time.monotonic())
+        if last:
+            self.done.set_result(None)
 
-    def _last(self, text: str, ids: Sequence[int] | None, end: EndReason, error: str) -> None:
-        """The last token, how the answer ended, its usage, and the end of the stream."""
+    def _last(self, text: str, ids: Sequence[int] | None, end: EndReason, error: str, *, last: bool) -> None:
+        """The last token and how the answer ended; of the `last` answer usage, too, and the end of the stream."""
         outcome = self._outcome
-        outcome.record.output_tokens = self.made
-        outcome.record.finish_reason = end
-        outcome.record.error = error or None
         events = self._event(text, ids) if text or ids or outcome.ask.usage_on_every_chunk else self._role()
         if end == "error":
             events += error_event(fields.body(500, error or "The backend failed."))
         else:
             events += self._chunks.finish(end, self._so_far())
+        if not last:
+            self._write(events.encode())
+            return
         if outcome.ask.usage and end != "error":
             cached_tokens = 0 if outcome.ticket is None else outcome.ticket.cached_tokens
-            events += self._chunks.usage(Usage(self._chunks.prompt_tokens, self.made, cached_tokens))
+            events += self._chunks.usage(Usage(self._chunks.prompt_tokens, outcome.made, cached_tokens))
         # In one write: an end of its own would be a second segment, which leaves later than the last token.
         self._write((events + DONE).encode(), LAST_CHUNK)
 
@@ -375,15 +389,18 @@ class Usage:
 class Chunks:
     """Builds the events of one streamed answer. Texts are put in as they are, not escaped to ASCII."""
 
-    __slots__ = ("_after", "_before", "_chat", "_head", "_usage_before", "prompt_tokens")
+    __slots__ = ("_after", "_before", "_chat", "_choice", "_head", "_usage_before", "prompt_tokens")
 
-    def __init__(self, api: Api, answer_id: str, created: int, model: str, prompt_tokens: int) -> None:
+    def __init__(
+        self, api: Api, answer_id: str, created: int, model: str, prompt_tokens: int, index: int = 0
+    ) -> None:  # fmt: skip
         self._chat = api == "chat"
         self.prompt_tokens = prompt_tokens
         kind = "chat.completion.chunk" if self._chat else "text_completion"
         head = _json({"id": answer_id, "object": kind, "created": created, "model": model})
         self._head = f"data: {head[:-1]}," + '"choices":['
-        self._before = self._head + ('{"index":0,"delta":{"content":' if self._chat else '{"index":0,"text":')
+        self._choice = f'{self._head}{{"index":{index},'
+        self._before = self._choice + ('"delta":{"content":' if self._chat else '"text":')
         self._after = ("}" if self._chat else "") + ',"logprobs":null,"finish_reason":null}]'
         self._usage_before = f',"usage":{{"prompt_tokens":{prompt_tokens},"completion_tokens":'
 
@@ -396,13 +413,13 @@ class Chunks:
         """The first chunk of a chat, with zero usage if `with_usage`; a completion has none."""
         if not self._chat:
             return ""
-        delta = '{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
-        return f"{self._head}{delta}{self._usage(0 if with_usage else None)}}}\n\n"
+        delta = '"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+        return f"{self._choice}{delta}{self._usage(0 if with_usage else None)}}}\n\n"
 
     def finish(self, reason: str, made: int | None = None) -> str:
         """The chunk with the finish reason."""
-        what = '{"index":0,"delta":{}' if self._chat else '{"index":0,"text":""'
-        return f'{self._head}{what},"logprobs":null,"finish_reason":"{reason}"}}]{self._usage(made)}}}\n\n'
+        what = '"delta":{}' if self._chat else '"text":""'
+        return f'{self._choice}{what},"logprobs":null,"finish_reason":"{reason}"}}]{self._usage(made)}}}\n\n'
 
     def usage(self, usage: Usage) -> str:
         """The chunk of its own that a client asks for with `include_usage`."""
@@ -425,21 +442,24 @@ def frame(payload: bytes) -> bytes:
 
 
 def whole(
-    api: Api, answer_id: str, created: int, model: str, text: str, reason: str, usage: Usage, ids: Sequence[int] | None
+    ask: GenerationRequest, answer_id: str, created: int, model: str, answers: Sequence[CompleteAnswer], usage: Usage
 ) -> Mapping[str, object]:
-    """The answer to a request that does not stream, with its token `ids` where they are given."""
-    choice: dict[str, object] = {"index": 0, "logprobs": None, "finish_reason": reason}
-    choice |= {} if ids is None else {"token_ids": ids}
-    if api == "chat":
-        choice["message"] = {"role": "assistant", "content": text}
-    else:
-        choice["text"] = text
+    """The answers to a request that does not stream, with their token ids where they are requested."""
+    choices: list[dict[str, object]] = []
+    for index, answer in enumerate(answers):
+        choice: dict[str, object] = {"index": index, "logprobs": None, "finish_reason": answer.reason}
+        choice |= {"token_ids": answer.ids} if ask.token_ids else {}
+        if ask.api == "chat":
+            choice["message"] = {"role": "assistant", "content": answer.text}
+        else:
+            choice["text"] = answer.text
+        choices.append(choice)
     return {
         "id": answer_id,
-        "object": "chat.completion" if api == "chat" else "text_completion",
+        "object": "chat.completion" if ask.api == "chat" else "text_completion",
         "created": created,
         "model": model,
-        "choices": [choice],
+        "choices": choices,
         "usage": usage.fields(),
     }
 

@@ -1,7 +1,7 @@
 """Parses and checks the JSON body of a request before anything is computed.
 
 Unknown fields are ignored, as real servers do; what would change the answer and is not supported
-(several answers, log probabilities, images) is refused with an error message.
+(log probabilities, images) is refused with an error message.
 
 Errors have the form of OpenAI's API: a status and `{"error": {"message", "type", "param", "code"}}`.
 
@@ -26,6 +26,8 @@ D = TypeVar("D")
 Api = Literal["chat", "completions"]
 COMPLETION_TOKENS = 16
 """`max_tokens` of a completion that names none (OpenAI's API reference); a chat may fill the context."""
+MOST_ANSWERS = 128
+"""Answers to a request (OpenAI's API reference)."""
 _CHARACTERS = 64
 """Characters per token that no prompt has on average: English has some 4."""
 
@@ -53,6 +55,7 @@ class GenerationRequest:
     usage: bool
     usage_on_every_chunk: bool
     token_ids: bool = False
+    n: int = 1
 
 
 def parse(body: bytes) -> dict[str, object]:
@@ -90,6 +93,7 @@ def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_
         stream and (continuous or _flag(options, "include_usage")),
         stream and continuous,
         _flag(fields, "return_token_ids"),
+        _answers(fields),
     )
 
 
@@ -162,9 +166,8 @@ def _part(part: object) -> str:
 
 
 def _refuse_what_is_not_here(fields: Mapping[str, object]) -> None:
-    for name in ("n", "best_of"):
-        if _whole(fields, name) not in (None, 1):
-            raise Refused(400, f"{name} must be 1: one answer a request.", param=name)
+    if _whole(fields, "best_of") not in (None, 1):
+        raise Refused(400, "best_of must be 1: every answer is sent.", param="best_of")
     for name in ("echo", "logprobs", "stop"):
         if fields.get(name) not in (None, False, []):  # 0 log probabilities are none too
             raise Refused(400, f"{name} is not available here; leave it out.", param=name)
@@ -200,6 +203,13 @@ def _least(fields: Mapping[str, object], max_tokens: int) -> int:
     if not 0 <= least <= max_tokens:
         raise Refused(400, f"min_tokens must be from 0 to max_tokens ({max_tokens}), got {least}.", param="min_tokens")
     return least
+
+
+def _answers(fields: Mapping[str, object]) -> int:
+    n = _whole(fields, "n")
+    if n is not None and not 1 <= n <= MOST_ANSWERS:
+        raise Refused(400, f"n must be from 1 to {MOST_ANSWERS}, got {n}.", param="n")
+    return n or 1
 
 
 def _object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:

@@ -9,7 +9,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -218,14 +218,20 @@ class Front:
     ) -> web.StreamResponse:
         record = outcome.record
         response = web.StreamResponse(headers=self._headers(STREAM_HEADERS, record))
-        builder = answers.Chunks(outcome.ask.api, record.id, int(time.time()), self.names[0], record.prompt_tokens)
+        created, name, api = int(time.time()), self.names[0], outcome.ask.api
         transport = _transport(request)
         framed = request.version >= (1, 1)
         if not framed:
             response.force_close()  # without chunks only the end of the connection tells the end of the answer
         done = asyncio.get_running_loop().create_future()
-        answer = answers.StreamedAnswer(outcome, self.service.tokenizer, done, builder, transport, framed)
-        await self._run(request, outcome, answer, faults, head=response)
+        each = [
+            answers.StreamedAnswer(
+                outcome, self.service.tokenizer, done,
+                answers.Chunks(api, record.id, created, name, record.prompt_tokens, index), transport, framed,
+            )
+            for index in range(outcome.ask.n)
+        ]  # fmt: skip
+        await self._run(request, outcome, each, faults, head=response)
         await response.write_eof()
         return response
 
@@ -234,16 +240,12 @@ class Front:
     ) -> web.StreamResponse:
         record = outcome.record
         done = asyncio.get_running_loop().create_future()
-        answer = answers.CompleteAnswer(outcome, self.service.tokenizer, done)
-        await self._run(request, outcome, answer, faults)
+        each = [answers.CompleteAnswer(outcome, self.service.tokenizer, done) for _ in range(outcome.ask.n)]
+        await self._run(request, outcome, each, faults)
         if record.finish_reason == "error":
             raise Refused(500, record.error or "The backend failed.")
         usage = answers.Usage(record.prompt_tokens, record.output_tokens, record.cached_tokens)
-        ids = answer.ids if outcome.ask.token_ids else None
-        reason = record.finish_reason or ""
-        content = answers.whole(
-            outcome.ask.api, record.id, int(time.time()), self.names[0], answer.text, reason, usage, ids
-        )
+        content = answers.whole(outcome.ask, record.id, int(time.time()), self.names[0], each, usage)
         text = json.dumps(content, ensure_ascii=False)
         headers = self._headers({"Content-Type": "application/json"}, record)
         record.status = 200
@@ -253,22 +255,31 @@ class Front:
         self,
         request: web.Request,
         outcome: answers.AnswerLog,
-        answer: answers.StreamedAnswer | answers.CompleteAnswer,
+        each: Sequence[answers.StreamedAnswer | answers.CompleteAnswer],
         faults: Sequence[Fault],
         head: web.StreamResponse | None = None,
     ) -> None:
-        """Give the request to the service and wait for its last token, or for the client to hang up."""
-        listener: Listener = answer
-        trouble: answers.FaultyAnswer | None = None
+        """Give the request to the service, once for each answer, and wait for the last token, or for the client to
+        hang up.
+
+        Source of the fan-out: vllm-project/vllm, `vllm/v1/engine/parallel_sampling.py` (seeds count up, too).
+        """
+        listeners: Sequence[Listener] = each
+        troubles: Sequence[answers.FaultyAnswer] = ()
         if faults:
-            listener = trouble = answers.FaultyAnswer(answer, faults, lambda: answers.reset(_transport(request)))
-        ask = outcome.ask
+            listeners = troubles = [
+                answers.FaultyAnswer(answer, faults, lambda: answers.reset(_transport(request))) for answer in each
+            ]
+        sampling, tickets = outcome.ask.sampling, []
         try:
-            ticket = outcome.ticket = self.service.submit(ask.prompt, ask.sampling, listener, outcome.record.read_s)
+            for number, listener in enumerate(listeners):
+                seeded = sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + number)
+                tickets.append(self.service.submit(outcome.ask.prompt, seeded, listener, outcome.record.read_s))
         except ValueError as error:
             raise Refused(400, str(error), code="context_length_exceeded") from None
         except BackendError as error:
             raise Refused(500, str(error), code="backend_failed") from None
+        outcome.ticket = tickets[0]
         outcome.record.submitted_s = time.monotonic()
         try:
             if head is not None:
@@ -276,13 +287,14 @@ class Front:
                 assert isinstance(writer, StreamWriter)
                 writer.chunked = False  # the answer frames its chunks itself, and aiohttp adds nothing
                 outcome.record.status = head.status
-            await answer.done
+            await each[0].done
         finally:
             # Also where the client hangs up, which cancels this task wherever it waits; after the end it does nothing.
-            ticket.abort()
-            if trouble is not None:
+            for ticket in tickets:
+                ticket.abort()
+            for trouble in troubles:
                 trouble.stop()
-            outcome.record.output_tokens = answer.made
+            outcome.record.output_tokens = outcome.made
             outcome.close()
 
     def _headers(self, own: dict[str, str], record: AnswerRecord) -> dict[str, str]:

@@ -15,7 +15,7 @@ from msgspec import UnsetType
 
 from harness.api import Bound, RunWarning, Slo
 from harness.data.folder import Run
-from harness.data.lists import lateness, number, streamed_tokens
+from harness.data.lists import lateness, number, streamed_tokens, tokens_each
 from harness.data.run_json import Described, Fidelity, RunInfo
 from harness.metrics.measure import first_last, succeeded
 from harness.metrics.objective import score
@@ -330,11 +330,11 @@ def tokens_text(output: float, streamed: float) -> str:
 
 
 def tokens_per_event(requests: pa.Table) -> float:
-    """Streamed tokens of the requests that ended well per token event; NaN without one."""
+    """Streamed tokens of an answer per token event, of the requests that ended well; NaN without one."""
     ok = requests.filter(pc.equal(requests["status"], "ok"))
     of_each = ok["events"] if "events" in ok.column_names else pc.list_value_length(ok["token_s"])
     events = int(pc.sum(of_each).as_py() or 0)
-    return float(streamed_tokens(ok).sum()) / events if events else float("nan")
+    return float(tokens_each(ok).sum()) / events if events else float("nan")
 
 
 def first_gaps_s(run: Run) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backends.client.connection import Answer, How
 from backends.client.reading import Reader
 from backends.client.secrets import Redaction
-from harness.api import Ended, Exchange, Request, TokenEvent
+from harness.api import Ended, Exchange, Extra, Request, TokenEvent
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 DONE = b"data: [DONE]\n\n"
@@ -225,3 +225,41 @@ def test_words_that_begin_with_an_odd_space_are_words(space: str) -> None:
 
     assert ("error", "HTTP 500 No: {} no room") == (refused.status, refused.error)
     assert ("error", True) == (broken.status, "malformed event" in (broken.error or ""))
+
+
+def choices(*texts: str | None, finish: str | None = None) -> bytes:
+    """An event for each choice that has a text, in one read."""
+    made = [(i, text) for i, text in enumerate(texts) if text is not None]
+    return b"".join(
+        f"data: {json.dumps({'choices': [{'index': i, 'text': text, 'finish_reason': finish}]})}\n\n".encode()
+        for i, text in made
+    )
+
+
+def test_a_stamp_holds_a_token_of_each_of_several_answers() -> None:
+    """Three answers side by side would pass for one that is three times as fast."""
+    request = Request(5, 0.0, 7, 3, extra=Extra(n=3))
+    ends = choices("", "", "", finish="length") + f"data: {json.dumps({'choices': [], **used(8)})}\n\n".encode() + DONE
+    came = answer(choices("a", "a"), choices(None, None, "a"), choices("b", "b", "b"), choices("c", "c"), ends)
+    *events, ended = Reader().read(came, request)
+    cut = answer(choices("a", "a", "a"), choices("b", finish="length"), choices(None, "b", finish="length") + DONE)
+    *_, short = Reader().read(cut, request)
+
+    assert [(1.0, 3), (3.0, 3), (4.0, 2)] == [(e.at_s, e.tokens) for e in events if isinstance(e, TokenEvent)]
+    assert isinstance(ended, Ended) and ("ok", 7) == (ended.status, ended.prompt_tokens_server)
+    assert isinstance(short, Ended) and ("truncated", "2 of 3 choices ended") == (short.status, short.error)
+
+
+def test_several_answers_in_one_piece_are_one_event_of_all_their_tokens() -> None:
+    """Their tokens would seem to come at once, in no time."""
+    body = {
+        "choices": [{"index": i, "message": {"content": "a b"}, "finish_reason": "stop"} for i in range(2)],
+        **used(4),
+    }
+    head = HEAD.replace(b"text/event-stream", b"application/json")
+    *events, ended = Reader(stream=False).read(
+        answer(json.dumps(body).encode(), head=head), Request(5, 0.0, 7, 2, extra=Extra(n=2))
+    )
+
+    assert [4] == [event.tokens for event in events if isinstance(event, TokenEvent)]
+    assert isinstance(ended, Ended) and "ok" == ended.status

@@ -38,6 +38,27 @@ async def test_answers_have_the_requested_length(play: Play, backend: str) -> No
         assert "length" == whole["choices"][0]["finish_reason"]
 
 
+@pytest.mark.parametrize("backend", ["sim:model=opt-13b,hardware=a100-80g", "engine"])
+async def test_each_of_several_answers_is_that_of_its_seed_and_all_tokens_are_counted(play: Play, backend: str) -> None:
+    """A client that asks for three answers would get one three times, or be charged for one."""
+    async with play(backend=backend) as stage:
+        ask = {"prompt": list(range(40)), "max_tokens": 6, "ignore_eos": True, "temperature": 1.0, "seed": 5}
+        whole = json.loads((await stage.post(TEXT, {**ask, "n": 3}))[2])
+        alone = [json.loads((await stage.post(TEXT, {**ask, "seed": 5 + i}))[2]) for i in range(3)]
+        *chunks, done = await stage.stream(TEXT, {**ask, "n": 3, "stream_options": {"include_usage": True}})
+        texts, ends = ["", "", ""], []
+        choices: list[dict[str, Any]] = [choice for chunk in chunks for choice in chunk["choices"]]  # type: ignore[index]
+        for choice in choices:
+            texts[choice["index"]] += choice["text"]
+            ends += [choice["index"]] if choice["finish_reason"] else []
+
+        assert [answer["choices"][0]["text"] for answer in alone] == [c["text"] for c in whole["choices"]] == texts
+        assert len(set(texts)) == 3 and [0, 1, 2] == [c["index"] for c in whole["choices"]] == sorted(ends)
+        assert "[DONE]" == done
+        for usage in (whole["usage"], chunks[-1]["usage"]):  # type: ignore[index]  # objects
+            assert (40, 18) == (usage["prompt_tokens"], usage["completion_tokens"])
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_several_streams_run_at_once(play: Play, backend: str) -> None:
     """A stand-in for a server that batches would answer one after the other."""
