@@ -40,7 +40,7 @@ from backends.simulator.layout import (
 from backends.simulator.loop import EndedSequence, Flow, columns, records, simulate, step_ends
 from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
-from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord
+from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord, ResponseCache
 from harness.bounds import AtLeastOne, Positive, PositiveShare, check
 from harness.catalog import Shape, facts_of_files, model
 from harness.data.records import TABLE_ROWS, in_tables, table_of, to_table
@@ -118,6 +118,7 @@ class Sim:
     _rate: Rate | None = field(init=False, repr=False)
     _flow: Flow | None = field(default=None, init=False, repr=False)
     _changes: list[tuple[float, Fail | Up]] = field(default_factory=list, init=False, repr=False)
+    response_cache: ResponseCache | None = field(default=None, init=False, repr=False)
     _acted: ActionCounts = field(default_factory=ActionCounts, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -195,11 +196,15 @@ class Sim:
         steps, front = self._steps if self.log_steps else None, self._parts[0].front
         # The loop of whole replicas knows no event but arrivals and ends of batches, and pays for no other.
         if isinstance(self._model, Recorded):
+            if self.response_cache is not None:
+                raise UsageError("latency=recorded repeats a run without a response cache; leave --response-cache out.")
             self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=False, recorded=self._model)
             return self._flow.ended()
         if self._plain:
             return simulate(self.cluster, self._model, steps, requests, follow_ups, leap=self.leap, front=front)
-        self._flow = Flow(self.cluster, steps, requests, follow_ups, leap=self.leap, front=front)
+        self._flow = Flow(
+            self.cluster, steps, requests, follow_ups, leap=self.leap, front=front, cache=self.response_cache
+        )
         for at_s, change in self._changes:
             self._flow.loop.plan(at_s, change)
         return self._flow.ended()
@@ -216,8 +221,9 @@ class Sim:
 
     @property
     def _plain(self) -> bool:
-        """Whether replicas are alike and have one batch in flight each, and nothing acts but arrivals."""
-        return self._parts[0].role == "mixed" and self.pp == 1 and not self._acts and self.tiers is None
+        """Whether replicas are alike and have one batch in flight each, and nothing acts but arrivals at them."""
+        plain = self.tiers is None and self.response_cache is None
+        return self._parts[0].role == "mixed" and self.pp == 1 and not self._acts and plain
 
     def _as_served(
         self, requests: Iterable[Request], follow_ups: FollowUps | None

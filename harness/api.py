@@ -35,6 +35,8 @@ End = Literal["finished", "interrupted", "stopped", "failed"]
 Timing = Literal["drawn", "recorded", "closed"]
 """What decides when requests come: chance, a recording (it has its own rate, and the seed does not change it), or
 the answers to those before (a closed loop: its rate follows from the answers)."""
+CacheHit = Literal["right", "wrong", "stale"]
+"""An answer from a response cache: to the same question, to another one, or one that was true when it was stored."""
 ActionKind = Literal["migrate", "abort", "copy", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
 Prompts = Callable[["Request", int], "np.ndarray"]
 """(request, vocab_size) -> token ids of its prompt, (T,) int64."""
@@ -249,8 +251,9 @@ class RequestRecord:
     produced were never streamed, such as hidden reasoning;
     `arrived_s` is when the scheduler of the system saw the request, where the backend knows it; `ended_s` is when the
     request ended, where that was not its last token. `cap_wait_s` is how long it waited because the run allows no
-    more requests in flight; None where it did not. `answers` is how many were requested where that is several: both
-    counts of output tokens are those of all of them, and a stamp may hold a token of each.
+    more requests in flight, or a response cache was searched; None where it did not. `answers` is how many were
+    requested where that is several: both counts of output tokens are those of all of them, and a stamp may hold a token
+    of each. `cache_hit` is what a response cache answered with; None where the backend did.
     """
 
     request_id: int
@@ -285,6 +288,7 @@ class RequestRecord:
     slo_e2e_s: float | None = None
     cap_wait_s: float | None = None
     answers: int | None = None
+    cache_hit: CacheHit | None = None
 
     @property
     def ttft_s(self) -> float | None:
@@ -758,6 +762,30 @@ class Calibrated(Remote, Protocol):
         ...
 
 
+class CachedAnswer(NamedTuple):
+    """An answer that needs no backend: all of it is there `after_s` seconds after the lookup."""
+
+    hit: CacheHit
+    after_s: float
+
+
+class ResponseCache(Protocol):
+    """Stands before a backend of any kind and answers requests in its place. One instance per run."""
+
+    @property
+    def search_s(self) -> float:
+        """Seconds after which a request goes on to the backend, where nothing is found for it."""
+        ...
+
+    def lookup(self, request: Request, now_s: float) -> CachedAnswer | None:
+        """The answer to a request that arrives now; None where the backend must answer it."""
+        ...
+
+    def store(self, request: Request, record: RequestRecord) -> None:
+        """The backend is done with a request, well or not; in the order in which requests end."""
+        ...
+
+
 @runtime_checkable
 class Simulator(Protocol):
     """A serving system under a virtual clock."""
@@ -787,6 +815,13 @@ class TableSimulator(Simulator, Protocol):
         Where an error or an interrupt ends it, what has ended until then comes before.
         """
         ...
+
+
+@runtime_checkable
+class CachedSimulator(Protocol):
+    """A simulator that a response cache can stand before, which then sees the requests as virtual time passes."""
+
+    response_cache: ResponseCache | None
 
 
 @runtime_checkable

@@ -49,6 +49,7 @@ class Options(TypedDict, total=False):
     policy: Text
     router: Text
     prefix_cache: Text
+    response_cache: Text
     replicas: Number
     tp: Number
     pp: Number

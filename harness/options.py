@@ -162,6 +162,9 @@ class RunSpec:
     prefix_cache: str | None = option(
         SYSTEM, "ON", check.text, "on: share the KV of common prompt prefixes. Default: off.", part=True
     )
+    response_cache: str | None = option(
+        SYSTEM, "SPEC", check.one_spec, "Cache before the backend that answers requests in its place: semantic, ..."
+    )
     replicas: int | None = option(PARALLELISM, "N", check.count, "sim, engine: number of model replicas.", part=True)
     tp: int | None = option(
         PARALLELISM, "N", check.count, "sim: tensor parallelism, GPUs per pipeline stage.", part=True
@@ -350,8 +353,9 @@ def _check_together(spec: RunSpec) -> None:
             raise UsageError(f"--{name} does not go with --trace, which brings its own; {instead}.")
     if spec.start is not None and spec.stop is not None and spec.stop <= spec.start:
         raise UsageError(f"--stop must lie after --start, got {spec.stop:g} s and {spec.start:g} s.")
-    if spec.max_in_flight is not None and spec.senders not in (None, "1", "auto"):
-        raise UsageError("--max-in-flight is kept by one sender, which sees all requests; leave --senders out.")
+    for option in ("max-in-flight", "response-cache"):
+        if getattr(spec, option.replace("-", "_")) is not None and spec.senders not in (None, "1", "auto"):
+            raise UsageError(f"--{option} is kept by one sender, which sees all requests; leave --senders out.")
     args = parse(spec.backend).args
     for part in spec.parts():
         if part in args:

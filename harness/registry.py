@@ -46,6 +46,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "admission": "backends.serving.admission",
         "predictors": "backends.serving.predictors",
         "latency": "backends.latency",
+        "caches": SYSTEMS,
         "executors": "backends.executors",
         "systems": SYSTEMS,
         "metrics": "harness.metrics.definitions",
@@ -58,7 +59,7 @@ KINDS: Mapping[str, str] = MappingProxyType(
 )
 _KIND_OF_SUFFIX = MappingProxyType({
     "Policy": "policies", "Router": "routers", "Kv": "kv", "Admission": "admission", "Predictor": "predictors",
-    "Latency": "latency", "Tier": "tiers",
+    "Latency": "latency", "Tier": "tiers", "Cache": "caches",
 })  # fmt: skip
 _IN_SYSTEM = re.compile(
     rf"^(?:class|def) (?P<name>[A-Za-z]\w*?)(?:(?P<suffix>{'|'.join(_KIND_OF_SUFFIX)})\b|\([^()]*\) -> list\[Row\]:)",
@@ -72,7 +73,7 @@ _WORD = MappingProxyType({"policies": "policy", "backends": "backend", "latency"
                           "run_metrics": "metric of a run", "profiles": "definition profile",
                           "readers": "trace reader", "routers": "router", "executors": "executor", "reports": "report",
                           "kv": "KV memory mode", "tiers": "tier of KV memory", "admission": "rule of admission",
-                          "predictors": "length predictor", "systems": "published system",
+                          "predictors": "length predictor", "caches": "response cache", "systems": "published system",
                           "theory": "closed form"})  # fmt: skip
 
 
@@ -99,7 +100,7 @@ def names(kind: str) -> list[str]:
 
 def _files(kind: str) -> dict[str, Path]:
     """The files that hold one plug-in each, by its name."""
-    files = () if kind == FORMS else folder(KINDS[kind]).glob("*.py")
+    files = () if kind in (FORMS, "caches") else folder(KINDS[kind]).glob("*.py")
     return {file.stem.replace("_", "-"): file for file in files if _is_member(file.stem)}
 
 

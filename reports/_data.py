@@ -44,7 +44,7 @@ EMPTY = "No request was recorded, so there is nothing to draw; run it longer or 
 AGGREGATES = "The file holds aggregates and no single requests, so there is nothing to draw; the verdict says more."
 S = TypeVar("S", bound="Remembering")
 NAMES = {
-    CAP_WAIT: "wait for --max-in-flight", LATENESS: "client lateness", FRONT: "front end", QUEUE: "queue",
+    CAP_WAIT: "wait to be sent", LATENESS: "client lateness", FRONT: "front end", QUEUE: "queue",
     QUEUE_PREFILL: "queue and prefill", PREFILL: "prefill", HANDOFF: "hand-off", STALL: "stall", DECODE: "decode",
     PREEMPTED: "preempted", UNKNOWN: "unknown (no stamps)",
 }  # fmt: skip

@@ -202,9 +202,10 @@ def _class(
     slo = {} if c.deadline_s is None else {"task": c.deadline_s}
     prefixes = prefixes_of(c.prefixes, number)
     try:
+        questions = None if c.clusters is None else Prefixes(c.clusters, zipf=c.zipf)
         return Mixed(
             arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number, offline=c.offline, model=c.model,
-            n=1 if c.n is None else c.n,
+            n=1 if c.n is None else c.n, questions=questions,
         )  # fmt: skip
     except ValueError as error:
         raise UsageError(f"class {c.name}: {error}") from None

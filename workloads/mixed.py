@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.api import WARM_UP, Arrivals, Extra, Lengths
-from harness.data.records import SCHEDULE, listed, places, schedule_chunk
+from harness.data.records import EXTRA, SCHEDULE, listed, places, schedule_chunk
 from harness.errors import UsageError
 from workloads.arrivals.closed import Closed
 from workloads.prefixes import MOST_OWNERS, Prefixes, Run, Space, id_lists
+from workloads.trace_rows import extra_columns
 from workloads.under_way import ANSWER_TOKEN_S, begun_rps, next_requests
 
 FIRST_CHUNK, CHUNK = 256, 32_768
@@ -131,7 +132,8 @@ class Mixed:
     names the class of traffic, `number` counts the classes of a mix. `slo` sets bounds in seconds for every
     request itself (keys `ttft`, `tpot`, `task`), which no SLO of a run can relax; leave it empty for one that can
     be scored again. The requests name `model` where that is not the one of the run. Follow-ups stand at their earliest
-    times, or as if each token of an answer took `answer_token_s`. Each request asks for `n` answers.
+    times, or as if each token of an answer took `answer_token_s`. Each request asks for `n` answers; `questions` draws
+    their `cluster`.
     """
 
     arrivals: Arrivals
@@ -147,6 +149,7 @@ class Mixed:
     n: int = 1
     model: str | None = None
     answer_token_s: float = 0.0
+    questions: Prefixes | None = None
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -193,7 +196,10 @@ class Mixed:
             before = _before(self.sessions, pool_streams, rate_rps, choice_rng, self.answer_token_s)
             begun = _tasks_of_arrivals(chunks, self.sessions, streams, before, self.answer_token_s)
             rows = _in_order(begun, self.prefixes, [prefixes_rng, before_rng])
+        questions_rng = rng.spawn(1)[0]  # after all others, which do not change with it
         for columns in rows:
+            if self.questions is not None:
+                columns["cluster"], _ = self.questions.draw(questions_rng, len(columns["id"]))
             if self.prefixes is not None and self.sessions is None:
                 columns.update(_prefixed(self.prefixes, prefixes_rng, len(columns["id"])))
             if len(columns["id"]):
@@ -221,6 +227,10 @@ class Mixed:
         if "prefix" in rows:
             assert self.prefixes is not None
             prompt = prompt + np.where(rows["prefixed"], self.prefixes.length_tokens(rows["prefix"]), 0)
+        if "cluster" in rows:
+            alike = {"category": self.tag, "model": self.model, "offline": self.offline, "n": self.n}
+            known = {name: pa.repeat(pa.scalar(v, EXTRA.field(name).type), n) for name, v in alike.items()}
+            columns["extra"] = extra_columns(n, {**known, "cluster": rows["cluster"]})
         if "parents" in rows:
             columns |= {"after": listed(rows["parents"], rows["after"], SCHEDULE.field("after").type),
                         "delay_s": rows["delay_s"]}  # fmt: skip

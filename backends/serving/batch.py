@@ -172,6 +172,12 @@ class Sequence:
         shared = self.prompt // size
         return shared + self.answers * (blocks - shared)
 
+    def answer(self, now_s: float) -> None:
+        """Its whole answer comes now, from elsewhere."""
+        self._emitted = self._output
+        self.token_s.append(now_s)
+        self.token_n = [self._output]
+
     def tokens_per_stamp(self) -> list[int]:
         """How many tokens came out at each stamp."""
         counts = self.token_n or []

@@ -213,7 +213,8 @@ class Loop(Generic[T]):
                 while results:
                     yield results.popleft()
             while arrivals.next_s == now_s:
-                self._arrive(arrivals.pop(), now_s)
+                if (request := arrivals.pop()) is not None:
+                    self._arrive(request, now_s)
                 while results:
                     yield results.popleft()
             if self.acts:

@@ -329,8 +329,8 @@ class Arrivals(Protocol):
         """Whether none will be added but those that answers bring about."""
         ...
 
-    def pop(self) -> Request:
-        """The request that arrives at `next_s`."""
+    def pop(self) -> Request | None:
+        """The request that arrives at `next_s`; None where something before the cluster answers it, or takes time."""
         ...
 
 

@@ -16,6 +16,7 @@ from backends.serving.batch import Batch, Oracle, Sequence
 from backends.serving.cluster import Cluster, Loads
 from backends.serving.loop import Loop
 from backends.simulator.step_log import StepLog
+from harness import api
 from harness.api import FollowUps, LatencyModel, Request, RequestRecord, Status
 
 if TYPE_CHECKING:
@@ -31,17 +32,18 @@ _COUNT = np.arange(LEAP, dtype=np.int64)
 class EndedSequence:
     """A sequence that is answered, rejected, or ended by an error; `ended_s` where that was not its last token."""
 
-    __slots__ = ("ended_s", "error", "replica", "seq", "status")
+    __slots__ = ("cache_hit", "ended_s", "error", "replica", "seq", "status")
 
     def __init__(
         self, seq: Sequence, replica: int | None, status: Status = "ok", error: str | None = None,
-        ended_s: float | None = None,
+        ended_s: float | None = None, cache_hit: api.CacheHit | None = None,
     ) -> None:  # fmt: skip
         self.seq = seq
         self.replica = replica
         self.status: Status = status
         self.error = error
         self.ended_s = ended_s
+        self.cache_hit: api.CacheHit | None = cache_hit
 
     def record(self) -> RequestRecord:
         seq = self.seq
@@ -53,15 +55,15 @@ class EndedSequence:
             answers * request.output_tokens, self.status, self.error, request.session, request.turn, request.tag, None,
             seq.cached_tokens, self.replica, seq.preemptions, seq.prefill_start_s, seq.prefill_end_s,
             seq.handoff_start_s, seq.handoff_end_s, seq.decode_start_s, request.slo_ttft_s, request.slo_tpot_s,
-            None if self.status == "rejected" else seq.arrived_s, self.ended_s, request.slo_task_s,
-            slo_e2e_s=request.slo_e2e_s, answers=None if answers == 1 else answers,
+            None if self.status == "rejected" or self.cache_hit else seq.arrived_s, self.ended_s, request.slo_task_s,
+            slo_e2e_s=request.slo_e2e_s, answers=None if answers == 1 else answers, cache_hit=self.cache_hit,
         )  # fmt: skip
 
 
 def token_n(seq: Sequence) -> list[int] | None:
     """How many tokens came out at each stamp of a sequence; None where it was one each."""
     if seq.answers > 1:
-        return [seq.answers] * len(seq.token_s)
+        return [seq.answers * count for count in seq.tokens_per_stamp()]
     return None if seq.token_n is None else seq.tokens_per_stamp()
 
 
@@ -104,11 +106,14 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
         "decode_start_s": [seq.decode_start_s for seq in sequences],
         "slo_ttft_s": [request.slo_ttft_s for request in requests],
         "slo_tpot_s": [request.slo_tpot_s for request in requests],
-        "arrived_s": [None if entry.status == "rejected" else entry.seq.arrived_s for entry in ended],
+        "arrived_s": [
+            None if entry.status == "rejected" or entry.cache_hit else entry.seq.arrived_s for entry in ended
+        ],
         "ended_s": [entry.ended_s for entry in ended],
         "slo_task_s": [request.slo_task_s for request in requests],
         "slo_e2e_s": [request.slo_e2e_s for request in requests],
         "answers": [None if seq.answers == 1 else seq.answers for seq in sequences],
+        "cache_hit": [entry.cache_hit for entry in ended],
     }
 
 
@@ -347,6 +352,45 @@ class Arrivals:
         return self._arrived(self._next)[1:] < self._later[0][1:3]
 
 
+class CachedArrivals:
+    """The same requests before a response cache: one that it does not answer arrives when it has searched.
+
+    `hits` takes what it answers, when the answer is there.
+    """
+
+    def __init__(self, arrivals: Arrivals, cache: api.ResponseCache, hits: deque[EndedSequence]) -> None:
+        self.over = True
+        self._arrivals = arrivals
+        self._cache = cache
+        self._hits = hits
+        self._searched: list[tuple[float, int, Request, api.CachedAnswer | None]] = []  # heap
+
+    def add(self, follow_ups: Iterable[Request], now_s: float) -> None:
+        """Requests that an answer brought about, none of them before `now_s`."""
+        self._arrivals.add(follow_ups, now_s)
+
+    @property
+    def next_s(self) -> float:
+        return min(self._arrivals.next_s, self._searched[0][0]) if self._searched else self._arrivals.next_s
+
+    def pop(self) -> Request | None:
+        """The request that arrives at `next_s`; None where it is but looked up then, or answered."""
+        now_s = self.next_s
+        if self._searched and self._searched[0][0] == now_s:
+            _, _, request, answer = heappop(self._searched)
+            if answer is None:
+                return request
+            seq = Sequence(request, 0, now_s)
+            seq.answer(now_s)
+            self._hits.append(EndedSequence(seq, None, cache_hit=answer.hit))
+            return None
+        request = self._arrivals.pop()
+        answer = self._cache.lookup(request, now_s)
+        wait_s = self._cache.search_s if answer is None else answer.after_s
+        heappush(self._searched, (now_s + wait_s, request.id, request, answer))
+        return None
+
+
 def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float) -> list[float]:
     """Ends of the steps of a batch: at least one, and all that start before `horizon_s` while the batch repeats."""
     seqs, context = batch.decode_seqs, batch.context_tokens
@@ -421,12 +465,15 @@ class Flow:
         leap: bool,
         front: FrontEnd = NO_FRONT_END,
         recorded: Recorded | None = None,
+        cache: api.ResponseCache | None = None,
     ) -> None:
         self.results: deque[EndedSequence] = deque()
         self._members = cluster.members
         self._recorded = recorded
         self._times = None if recorded is None else Repetition(recorded, cluster.replicas)
-        self._arrivals = Arrivals(iter(requests), None if recorded is None else recorded.arrived, front)
+        self._cache = cache
+        arrivals = Arrivals(iter(requests), None if recorded is None else recorded.arrived, front)
+        self._arrivals = arrivals if cache is None else CachedArrivals(arrivals, cache, self.results)
         self._follow_ups = follow_ups
         self.loop = Loop(
             cluster, self, self._arrivals, None if steps is None else steps.append, leap=leap,
@@ -438,6 +485,8 @@ class Flow:
         recorded, number = self._recorded, 0
         self.loop.begin(0.0 if recorded is None else recorded.begun_s)
         for ended in self.loop.advance(inf if recorded is None else recorded.last_s):
+            if self._cache is not None and ended.cache_hit is None:
+                self._cache.store(Oracle.request(ended.seq), ended.record())
             yield ended
             number += 1
             if self._follow_ups is not None:

@@ -28,6 +28,7 @@ OPTION: Mapping[str, str] = MappingProxyType(
         "tiers": "--backend sim:tiers=NAME",
         "admission": "--backend sim:admission=NAME, --backend engine:admission=NAME",
         "predictors": "--policy gmax:predictor=NAME",
+        "caches": "--response-cache NAME",
         "executors": "executes the batches of the engine",
         "systems": "bench reproduce NAME",
         "arrivals": "--arrivals NAME",

@@ -101,7 +101,7 @@ REQUESTS: pa.Schema = _schema(
         "prompt_tokens_server", "cached_tokens", "output_tokens", "output_tokens_asked", "status", "error", "replica",
         "preemptions", "prefill_start_s", "prefill_end_s", "handoff_start_s", "handoff_end_s", "decode_start_s",
         "slo_ttft_s", "slo_tpot_s", "arrived_s", "ended_s", "slo_task_s", "unseen_tokens",
-        "slo_e2e_s", "cap_wait_s", "answers",
+        "slo_e2e_s", "cap_wait_s", "answers", "cache_hit",
     )),
 )  # fmt: skip
 """What happened, one row per request, whatever happened."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow.compute as pc
 
-from harness import registry
+from harness import api, registry
 from harness.api import Backend, FollowUps, Loaded, RecordedContent, Remote, RequestRecord, Simulator, Slo, Source
 from harness.data.dependencies import Releases
 from harness.data.run_json import Workload
@@ -47,6 +47,7 @@ class Plan:
     schedule: Schedule
     history: str = "live"
     """What follow-ups repeat, as `--history` has it."""
+    response_cache: api.ResponseCache | None = None
 
     @property
     def virtual(self) -> bool:
@@ -115,6 +116,11 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
     an option raises UsageError.
     """
     backend = make_backend(spec)
+    cache = None if spec.response_cache is None else registry.make("caches", spec.response_cache, seed=spec.seed)
+    if isinstance(backend, api.CachedSimulator):
+        backend.response_cache = cache
+    elif cache is not None and isinstance(backend, Simulator):
+        raise UsageError(f"--response-cache does not apply to the backend '{spec.backend}', which knows of none.")
     remote = backend if isinstance(backend, Remote) else None
     spec = replace(spec, content=spec.content or (remote.default_content if remote is not None else None))
     if spec.drain is None:
@@ -149,7 +155,7 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
             f"({repeats[:12]}); the trace, the preset or bench itself has changed since."
         )
     filled = _anywhere(replace(spec, slo=str(objective) or None, backend=_spelled(spec.backend, backend)))
-    return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule, history)
+    return Plan(filled, loaded, replace(objective, goal=spec.goal), backend, schedule, history, cache)
 
 
 def _history(spec: RunSpec, loaded: Loaded, backend: Backend | Simulator) -> str:

@@ -413,7 +413,7 @@ async def _serve(start: _Start, live: Live) -> Outcome:
         follow_ups = planned.follow_ups(recorder.add)
         driver = WallDriver(
             StreamingTransport(backend), planned.schedule.planned(), follow_ups, recorder, live, planned.drain_s,
-            planned.spec.max_in_flight,
+            planned.spec.max_in_flight, planned.response_cache,
         )  # fmt: skip
         try:
             with quiet_process(), _signals(driver.interrupt, live):

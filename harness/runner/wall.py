@@ -9,7 +9,8 @@ from heapq import heappop, heappush
 from traceback import format_exception
 from typing import Protocol, cast
 
-from harness.api import End, FollowUps, Outcome, Request, RequestRecord, Status, Step
+from harness.api import End, Ended, FollowUps, Outcome, Request, RequestRecord, ResponseCache, Status, Step
+from harness.data.dependencies import record_of
 from harness.runner.timer import Alarm, alarm
 
 LEAD_S = 0.02
@@ -96,7 +97,7 @@ class WallDriver:
 
     After the last departure it waits `drain_s` at most: a request unanswered then is recorded as `timeout`,
     or as `cancelled` when the run was interrupted. With `most` requests in flight those that are due wait, in the order
-    of their times.
+    of their times. What `cache` does not answer leaves for the backend when it has searched.
     """
 
     def __init__(
@@ -108,11 +109,13 @@ class WallDriver:
         live: ProgressListener,
         drain_s: float,
         most: int | None = None,
+        cache: ResponseCache | None = None,
     ) -> None:
+        self._cache = cache
         self._most = most
         self._freed_s = -math.inf  # when a request ended and others could have been waiting for its place
         self.cap_wait_s: dict[int, float] = {}
-        """How long requests waited for a place, by id, of those that did and have not ended."""
+        """How long requests waited for a place or for the cache, by id, of those that did and have not ended."""
         self._line = line
         self._schedule = iter(schedule)
         self._ahead: deque[Request] = deque()  # taken from the schedule and made ready
@@ -288,7 +291,7 @@ class WallDriver:
         self._live.sent += 1
         sent_s = self._now_s()
         try:
-            going = self._line.carry(request, sent_s)
+            going = self._line.carry(request, sent_s) if self._cache is None else self._cached(request, sent_s)
         except Exception as error:  # noqa: BLE001  # a bug in the transport must end the run
             self._broke(error)
             return
@@ -298,6 +301,22 @@ class WallDriver:
         task = asyncio.create_task(self._follow(going))
         self._tasks[task] = request
         task.add_done_callback(self._finished)
+
+    async def _cached(self, request: Request, sent_s: float) -> RequestRecord | None:
+        """The answer of the response cache, else that of the backend, which the cache then gets to know."""
+        assert self._cache is not None
+        hit = self._cache.lookup(request, sent_s)
+        await asyncio.sleep(self._cache.search_s if hit is None else hit.after_s)
+        now_s = self._now_s()
+        if hit is not None:
+            tokens = request.answers * request.output_tokens
+            record = record_of(request, Ended(request.id, now_s, "ok"), sent_s, [now_s], [tokens])
+            record.cache_hit = hit.hit
+            return record
+        self.cap_wait_s[request.id] = self.cap_wait_s.get(request.id, 0.0) + now_s - sent_s  # is no lateness
+        if (answered := await self._line.carry(request, now_s)) is not None:
+            self._cache.store(request, answered)
+        return answered
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:  # a bug in the transport must end the run

@@ -18,7 +18,7 @@ from reports.document import Block, Cell, Document, Figure, Finding, Markup, Not
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline")
 """Figures that stand open on the page; the others are folded."""
 FLOOR = "client floor p50 / p99"
-SHOWN_WITHOUT_STEPS = frozenset({"ttft_answer", "cache_found", "cache_best", "cache_prompts"})
+SHOWN_WITHOUT_STEPS = frozenset({"ttft_answer", "response_hits", "cache_found", "cache_best", "cache_prompts"})
 OF_CACHE = frozenset({"cache_found", "cache_best", "cache_prompts"})
 """Already beside the throughput, where the backend is a built-in one with a prefix cache."""
 NARROW = ("max", "mean", FLOOR, "p90", "p50")

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from harness.api import RunMetric
+from harness.api import CacheHit, RunMetric
 from harness.data.lists import Floats, first, last, lists, number
 from harness.metrics.measure import cached_share, metrics, succeeded
 from harness.metrics.quantiles import quantile
@@ -126,6 +127,13 @@ def tier_wait(run: RunTables) -> Floats:
     """(1,): the mean over the loads of all tiers."""
     loads = sum(tier["loads"] for tier in run.tiers)
     return np.array([sum(tier["wait_s"] for tier in run.tiers) / loads]) if loads else np.empty(0)
+
+
+def answered_by_cache(run: RunTables, *, kind: CacheHit | None = None) -> Floats:
+    """(1,); none where no response cache has answered."""
+    hits = run.requests["cache_hit"]
+    counted = pc.is_valid(hits) if kind is None else pc.equal(hits, kind)
+    return np.empty(0) if hits.null_count == len(hits) else np.array([pc.sum(counted).as_py() or 0]) / len(hits)
 
 
 def slow_decile(run: RunTables) -> Floats:
@@ -268,6 +276,25 @@ ROWS: tuple[RunMetric, ...] = (
 
         Seconds from when memory is set aside for the blocks until they have arrived, over the loads.
         """,
+    ),
+    RunMetric(
+        name="response_hits", title="answered by the response cache", unit="share", better="higher", place=8,
+        of=answered_by_cache,
+        about="Requests that a response cache answered, not the backend (share of the requests).\n\nSource: hit rates "
+        "in Category-Aware Semantic Caching (arXiv 2510.26835).\n\nThey count as requests and tokens of the run, but "
+        "are no capacity of the backend.",
+    ),
+    RunMetric(
+        name="wrong_hits", title="answers to another question", unit="share", place=8,
+        of=partial(answered_by_cache, kind="wrong"),
+        about="Requests that got the answer to another question from the response cache (share of the requests).\n\n"
+        "Source: false positives, as above; the workload tells which questions are alike.",
+    ),
+    RunMetric(
+        name="stale_hits", title="answers out of date", unit="share", place=8,
+        of=partial(answered_by_cache, kind="stale"),
+        about="Requests that got an answer from the response cache that had ceased to hold (share of the requests).\n\n"
+        "Source: stale answers, as above.",
     ),
     RunMetric(
         name="slow_decile", title="slowest decile (tokens/s per user)", unit="tokens/s", better="higher", place=8,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from harness.api import ENDED_WELL, End, Outcome, Remote, RequestRecord
+from harness.api import ENDED_WELL, End, Outcome, Remote, RequestRecord, ResponseCache
 from harness.data.schedule import Schedule
 from harness.errors import BackendError
 from harness.ipc import Malformed, of_data
@@ -75,6 +75,8 @@ class Senders:
     """Of all requests together; one sender keeps it."""
     raised: bool = True
     """Whether they send at raised priority."""
+    response_cache: ResponseCache | None = None
+    """Before all of them; one sender keeps it."""
     facts: list[dict[str, Any]] = field(default_factory=list, init=False)
     """What each sender reported of itself at the end, and what is known of its host."""
     _children: list[_Child] = field(default_factory=list, init=False)
@@ -97,7 +99,7 @@ class Senders:
             schedule = os.fspath(self.path) if child.where is None else self.path.read_bytes()
             child.line.send(
                 sender.Job(self.backend, schedule, child.index, self.count, self.duration_s, self.drain_s,
-                           self.max_in_flight, self.raised)
+                           self.max_in_flight, self.raised, self.response_cache)
             )  # fmt: skip
         await self._all_ready()
         self._send(sender.Connect())

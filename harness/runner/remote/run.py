@@ -105,6 +105,7 @@ class RemoteRun:
         senders = Senders(
             self.backend, path, self._count(), spec.duration, self.plan.drain_s, recorder, self.live, begun=follow,
             hosts=hosts(spec.senders), max_in_flight=spec.max_in_flight, raised=self._raised,
+            response_cache=self.plan.response_cache,
         )  # fmt: skip
         policy = None
         self.live.waits_for = f"{self._count()} sender{'s' if self._count() > 1 else ''} to build requests and connect"
@@ -142,7 +143,7 @@ class RemoteRun:
         return self.plan.spec.priority != "off"
 
     def _count(self) -> int:
-        if self.plan.spec.max_in_flight is not None:
+        if self.plan.spec.max_in_flight is not None or self.plan.response_cache is not None:
             return 1
         return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule.table))
 

@@ -15,7 +15,7 @@ from traceback import format_exc
 from typing import Any, Self
 
 from harness import termination
-from harness.api import DeadlineSlo, Ended, Extra, Outcome, Remote, Request, RequestRecord, Step
+from harness.api import DeadlineSlo, Ended, Extra, Outcome, Remote, Request, RequestRecord, ResponseCache, Step
 from harness.data.dependencies import Releases, record_of
 from harness.data.schedule import Schedule
 from harness.errors import BenchError, Crashed, UsageError
@@ -54,6 +54,7 @@ class Job:
     max_in_flight: int | None = None
     raised: bool = True
     """Whether it sends at raised priority, as far as its system allows."""
+    response_cache: ResponseCache | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +202,12 @@ class Outgoing:
         """That of the driver."""
 
     def add(self, record: RequestRecord) -> None:
-        """Nothing to do: the answer was passed on, and is read and recorded there like all others."""
+        """An answer of the backend was passed on, and is read and recorded there; one of the response cache is not."""
+        if record.cache_hit is not None:
+            self.drop(record)
 
     def drop(self, record: RequestRecord) -> None:
-        """The record of a request that is not passed on: it will never be sent, or its answer is too large."""
+        """The record of a request whose answer is not passed on: it will never be sent, or there is none to be read."""
         self._outbox.send(Known(record))
 
     def add_steps(self, steps: Iterable[Step]) -> None:
@@ -262,9 +265,12 @@ def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progre
     """A driver whose first requests are built."""
     outgoing, progress = Outgoing(outbox), Progress()
     follow_ups = Releases(ours, outgoing.drop, job.duration_s) if ours.has_follow_ups else None
-    waited = frozenset(int(i) for i in ours.table["after"].combine_chunks().flatten()) if follow_ups else frozenset()
-    line = DeferredTransport(job.backend, waited, outgoing.pass_on)
-    driver = WallDriver(line, ours.planned(), follow_ups, outgoing, progress, job.drain_s, job.max_in_flight)
+    # others leave when these have ended; a response cache stores all
+    waited = ours.table["after"].combine_chunks().flatten() if job.response_cache is None else ours.table["id"]
+    line = DeferredTransport(job.backend, frozenset(waited.to_pylist()), outgoing.pass_on)
+    driver = WallDriver(
+        line, ours.planned(), follow_ups, outgoing, progress, job.drain_s, job.max_in_flight, job.response_cache
+    )
     outgoing.cap_wait_s = driver.cap_wait_s
     driver.prepare()
     return driver, progress
