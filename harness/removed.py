@@ -63,6 +63,7 @@ REMOVED = {
     ("trace command", "slice"): "'bench trace convert FILE --start 5min --stop 20min' writes a part of a trace",
     ("trace command", "scale"): "'bench trace convert FILE --scale thin:0.5' writes a trace under another load",
     ("option of bench report", "--plotly-bundle"): "a page holds the plotly.js of the installed plotly",
+    ("option of bench report", "--sections"): "'--figure NAME' draws one figure, and '--format csv' writes the numbers",
     ("option of bench report", "--plain"): "every browser since 2023 unpacks a page",
     ("option of bench trace generate", "--workers"): "one process draws the same rows",
     ("option of bench trace convert", "--sort"): "rows are ordered by their stamps without it",
@@ -83,9 +84,6 @@ REMOVED = {
         "--failed-as-infinite",
     ): "in '--slo p99:ttft=1' a failed request is infinitely slow",
     ("definition profile", "etalon"): "'bench slo RUN --slo ttft=1,tpot=0.1 --tokens' counts tokens by their deadlines",
-    ("section", "sliders"): "'bench slo' scores stored requests under other bounds",
-    ("section", "systems"): "the table is in the section 'figures'",
-    ("section", "slos"): "'bench slo RUN --scale 0.25:4' scores stored requests under other bounds",
     (
         "option",
         "--max-seeds",

@@ -70,16 +70,14 @@ class Markdown:
 class Html:
     """One offline HTML file: verdict, tables and figures of a run, with plotly.js inside and no request to any host.
 
-    The page of a run; the same run gives the same bytes. Of its `sections` only those named, where any are.
+    The page of a run; the same run gives the same bytes.
     """
 
-    sections: tuple[str, ...] = ()
-
     def render(self, run: Run) -> str:
-        """The whole file as text. Raises UsageError for a section that the page does not have."""
+        """The whole file as text."""
         from reports.document import html  # heavy
 
-        return html.render(document(run), self.sections)
+        return html.render(document(run))
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,9 +40,8 @@ HERE = "bench-report"
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a page is made: which of its sections, or the one figure alone; where --out puts it."""
+    """How a page is made: whole, or the one figure alone; where --out puts it."""
 
-    sections: tuple[str, ...] = ()
     figure: str | None = None
     folder: Path | None = None
 
@@ -61,9 +60,7 @@ class ReportOptions:
         return _name(form) not in FILES and (not self.forms or (len(self.forms) == 1 and self.out is None))
 
 
-def report_options(
-    given: Sequence[str], out: str | None, *, show: bool, sections: str | None, figure: str | None = None
-) -> ReportOptions:
+def report_options(given: Sequence[str], out: str | None, *, show: bool, figure: str | None = None) -> ReportOptions:
     """The options, checked. Raises UsageError for an unknown form, and for options that do not go together.
 
     Raises BenchError where pictures are wanted and no browser can draw them.
@@ -84,12 +81,6 @@ def report_options(
         )
     if show and "html" not in (forms or ("html",)):
         raise UsageError(f"--open opens a report in the browser; it goes with --format html, not '{','.join(forms)}'.")
-    paged = not forms or not {"html", *PICTURES}.isdisjoint(forms)
-    if not paged and sections:
-        raise UsageError("--sections is about the page; it goes with --format html.")
-    if sections:
-        forms = forms or ("html",)
-    names = tuple(dict.fromkeys(name.strip() for name in (sections or "").split(",") if name.strip()))
     if figure is not None:
         from reports import _pictures
 
@@ -99,7 +90,7 @@ def report_options(
         several = _wants_folder(forms, out)
         _check(out, folder=several)
         folder = Path(out) if several else Path(out).parent
-    return ReportOptions(forms, out, show, Look(names, figure, folder))
+    return ReportOptions(forms, out, show, Look(figure, folder))
 
 
 def _forms(given: Sequence[str]) -> tuple[str, ...]:
@@ -181,8 +172,8 @@ class OneRun:
         from reports.document import rendered
 
         if look.figure is not None:
-            return rendered.picture(run.document(completed(self.load())), name, look.figure, look.sections)
-        content: Content = rendered.render_run(name, completed(self.load()), sections=look.sections)
+            return rendered.picture(run.document(completed(self.load())), name, look.figure)
+        content: Content = rendered.render_run(name, completed(self.load()))
         return content
 
     def show(self, form: str) -> None:
@@ -332,8 +323,8 @@ def _drawn(document: Document, form: str, home: Path, look: Look) -> Content:
     from reports.document import html, rendered
 
     if look.figure is not None:
-        return rendered.picture(document, form, look.figure, look.sections)
-    return html.render(document if look.folder is None else html.moved(document, home, look.folder), look.sections)
+        return rendered.picture(document, form, look.figure)
+    return html.render(document if look.folder is None else html.moved(document, home, look.folder))
 
 
 def _same(run: Run) -> Run:

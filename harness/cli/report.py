@@ -45,11 +45,9 @@ Values
 @option("--figure", metavar="NAME", help="Draw one figure, as --format svg (default), pdf or png; needs Chromium.")
 @option("--out", metavar="PATH", help="Output file, or a folder for several files.")
 @option("--open", is_flag=True, help="Open the page in the browser.")
-@option("--sections", metavar="NAMES", group="Page", help="Only these sections, by the names in the navigation.")
 def command(
     runs: tuple[str, ...], forms: tuple[str, ...], figure: str | None, out: str | None,
     open: bool,  # noqa: A002  # the option's name
-    sections: str | None,
 ) -> int:  # fmt: skip
     """Write an HTML page of each RUN, one file that opens without a network, or other formats.
 
@@ -65,7 +63,7 @@ def command(
     from reports.document import rendered
 
     # a wrong name is reported before the first run is read
-    options = _report.report_options(forms, out, show=open, sections=sections, figure=figure)
+    options = _report.report_options(forms, out, show=open, figure=figure)
     subject = _report.of(runs)
     for form in options.forms or subject.default:
         for part in _report.split(subject, form):

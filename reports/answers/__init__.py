@@ -45,11 +45,11 @@ def _module(info: Readable) -> Any:
     return importlib.import_module(f"{__name__}.{answers.kind_of(info)}")
 
 
-def page(info: Readable, path: Path, sections: Sequence[str] = ()) -> str:
+def page(info: Readable, path: Path) -> str:
     """One offline HTML file of a stored answer. The same answer gives the same bytes."""
     from reports.document import html
 
-    return html.render(document(info, path), sections)
+    return html.render(document(info, path))
 
 
 def together(found: Sequence[tuple[Readable, Path]], runs: Iterable[Run], home: Path = Path()) -> Document:

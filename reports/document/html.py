@@ -20,7 +20,7 @@ import numpy as np
 
 from harness.errors import UsageError, no_such
 from reports import _format
-from reports.document import Block, Cell, Document, Figure, Section, Table
+from reports.document import Block, Cell, Document, Figure, Table
 from reports.figures import caption as caption_of
 from reports.figures.drawing import Drawing
 from reports.figures.style import DARK, MARKS, MOST_ROWS
@@ -225,23 +225,20 @@ def _template(name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def render(document: Document, sections: Sequence[str] = ()) -> str:
-    """The whole file as text; of its sections only those named, where any are. Equal documents give equal bytes.
-
-    Raises UsageError for a section that the document does not have.
-    """
+def render(document: Document) -> str:
+    """The whole file as text. Equal documents give equal bytes."""
     stated = {finding.text for finding in document.findings}
     rendered = [
         replace(section, blocks=tuple(_captioned(_drawn(block), stated) for block in section.blocks))
-        for section in chosen(document, sections)
+        for section in document.sections
     ]
     parts = [block for section in rendered for block in section.blocks if isinstance(block, Part)]
     return fill("document.html.j2", parts, document=document, sections=rendered)
 
 
-def figure(document: Document, name: str, sections: Sequence[str] = ()) -> Part:
-    """A figure of those sections, drawn. Raises UsageError for an unknown name, and for a figure without data."""
-    blocks = [block for section in chosen(document, sections) for block in section.blocks]
+def figure(document: Document, name: str) -> Part:
+    """A figure of the page, drawn. Raises UsageError for an unknown name, and for a figure without data."""
+    blocks = [block for section in document.sections for block in section.blocks]
     by_name = {block.key: block for block in blocks if isinstance(block, Figure)}
     if name not in by_name:
         raise no_such("figure", name, by_name) if by_name else UsageError("This report has no figures.")
@@ -260,15 +257,6 @@ def _captioned(block: Block, stated: Collection[str]) -> Block:
     if not isinstance(block, Part) or block.table is None or block.finding not in stated:
         return block
     return replace(block, caption=block.caption.removeprefix(block.finding).strip())
-
-
-def chosen(document: Document, names: Sequence[str]) -> list[Section]:
-    """The sections of these names, all of them where none is named."""
-    keys = [section.key for section in document.sections]
-    for name in names:
-        if name not in keys:
-            raise no_such("section", name, keys)
-    return [section for section in document.sections if not names or section.key in names]
 
 
 def moved(document: Document, home: Path, folder: Path) -> Document:

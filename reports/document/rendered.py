@@ -123,12 +123,12 @@ def answer_figures(info: Answer, path: Path) -> dict[str, Callable[[], Any]]:
     return {block.key: block.draw for section in sections for block in section.blocks if isinstance(block, Figure)}
 
 
-def picture(document: Document, form: str, figure: str, sections: Sequence[str]) -> bytes:
+def picture(document: Document, form: str, figure: str) -> bytes:
     """Return a figure of a page as png, svg or pdf. Raises UsageError for an unknown one, and for one without data."""
     from reports import _pictures
     from reports.document import html
 
-    return _pictures.drawn(html.figure(document, figure, sections), form)
+    return _pictures.drawn(html.figure(document, figure), form)
 
 
 def run_path(run: Run, ending: str = "html") -> Path:

@@ -246,9 +246,8 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
 
 def test_options_of_a_form_stay_with_it() -> None:
     """`perfetto:requests=5,start=1s` would be cut at the comma."""
-    given = _report.report_options(("html,perfetto:requests=5,start_s=1", "md"), None, show=False, sections=" a, b,a")
+    given = _report.report_options(("html,perfetto:requests=5,start_s=1", "md"), None, show=False)
 
     assert ("html", "perfetto:requests=5,start_s=1", "markdown") == given.forms
-    assert ("a", "b") == given.look.sections
     with pytest.raises(UsageError, match="--open"):
-        _report.report_options(("md",), None, show=True, sections=None)
+        _report.report_options(("md",), None, show=True)

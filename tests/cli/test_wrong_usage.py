@@ -75,7 +75,6 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "format": ["report", run, "--format", name],
         "export format": ["compare", run, run, "--export", f"{name}=x"],
         "figure": ["report", run, "--figure", name],
-        "section": ["report", run, "--sections", name],
         "definition profile": ["slo", run, "--profile", name],
         "term or plug-in": ["explain", name],
     }[what]

@@ -221,7 +221,7 @@ def test_a_search_of_each_bound_by_itself_does_not_speak_of_their_curve(info: An
     """The curve of all bounds crosses the goal below the rate that is reported as sustained."""
     stored = {**info, "definition": "separate"}
 
-    part = html.figure(pages.document(stored, searched), "attainment_rate", ["curve"])
+    part = html.figure(pages.document(stored, searched), "attainment_rate")
 
     assert part.caption.startswith("With definition separate, ")
 

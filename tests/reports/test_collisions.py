@@ -65,7 +65,7 @@ def test_texts_of_a_run_stand_apart(slo: str, width: int, make_run: MakeRun, ope
 
 def test_a_text_on_another_is_found(make_run: MakeRun, opened: Open) -> None:
     """The tests of this file could not fail."""
-    seen = opened(Html(sections=("fidelity",)).render(make_run(60)), width=390)
+    seen = opened(Html().render(make_run(60)), width=390)
     clean = collisions(seen)
     seen.page.evaluate(
         """() => Plotly.relayout(document.querySelector("[data-figure]"), {annotations: [

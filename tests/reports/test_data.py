@@ -115,7 +115,7 @@ def test_a_large_run_has_a_whole_page(stored: Stored) -> None:
 
     missing = [row.key for row in rows if isinstance(row.draw(large), str)]
     assert [row.key for row in rows if isinstance(row.draw(whole), str)] == missing
-    assert "150 requests of class chat" in Html(sections=("classes",)).render(large)
+    assert "150 requests of class chat" in Html().render(large)
 
 
 def test_small_runs_are_held_whole(stored: Stored, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from harness.errors import UsageError
 from reports.document import Cell, Command, Document, Figure, Finding, Notice, Section, Table, html, markdown, rendered
 from reports.document.text import render
 
@@ -107,12 +106,6 @@ def test_findings_warnings_and_foreign_text_in_every_form() -> None:
     assert "<script>x" not in page + marked.partition("```")[0]
     assert "[a](https" not in marked.partition("```")[0].replace(r"\[a\]", "")
     assert 2 == marked.count("```")
-
-
-def test_a_section_that_is_not_there_is_named() -> None:
-    """`--sections pionts` would make an empty page."""
-    with pytest.raises(UsageError, match="No section named 'b'"):
-        html.render(page("text"), sections=["b"])
 
 
 def test_csv_has_a_column_for_every_name() -> None:

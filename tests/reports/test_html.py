@@ -91,7 +91,7 @@ def test_page_order_is_fixed(usual: str) -> None:
 
 def box_of(run: Run) -> str:
     """The HTML of the verdict."""
-    html = Html(sections=("percentiles",)).render(run)
+    html = Html().render(run)
     return html.partition('<section class="verdict')[2].partition("</section>")[0]
 
 
@@ -129,7 +129,7 @@ def test_goal_and_validity_are_two_things(given: dict[str, Any], mark: str, colo
 def test_figures_of_an_overloaded_run_say_so(usual: str, make_run: MakeRun) -> None:
     """The table would keep its latencies back, and the figures below it tell them as if they meant something."""
     grown = {"code": "overload", "message": "overloaded: the queue grew"}
-    overloaded = Html(sections=("figures",)).render(make_run(warnings=[grown]))
+    overloaded = Html().render(make_run(warnings=[grown]))
 
     assert "latencies and goodput in these figures depend on the length" not in usual
     assert "latencies and goodput in these figures depend on the length" in overloaded
@@ -263,14 +263,14 @@ def test_killed_run_says_so(make_run: MakeRun, put) -> None:
     for key in ("summary", "verdict", "fidelity", "warnings"):
         put(run, **{key: None})
 
-    words = " ".join(Page(Html(sections=("percentiles",)).render(run)).words().split())
+    words = " ".join(Page(Html().render(run)).words().split())
     assert "NOT FINISHED: It was killed, or is still running: requests recorded: 240 of 240 planned" in words
     assert "of 240 requests recorded so far met the SLO" in words
 
 
 def test_interrupted_run_says_so(make_run: MakeRun) -> None:
     """A run that Ctrl-C cut short would look like a good one."""
-    html = Html(sections=("percentiles",)).render(make_run(complete=False, state="interrupted"))
+    html = Html().render(make_run(complete=False, state="interrupted"))
     words = Page(html).words()
 
     assert "INTERRUPTED" in words
