@@ -295,8 +295,8 @@ def _from_workload(
 def download(name: str | None, folder: str, force: bool, timeout: float, quiet: bool, form: str) -> int:
     """Download the public trace NAME, or any URL; without either, list the names.
 
-    An interrupted download resumes. If the SHA-256 differs from the official one, the file is saved as FILE.bad and the
-    exit code is 4; a file without a known hash is reported as unverified.
+    An interrupted download of known hash resumes. If the SHA-256 differs from the official one, the file is saved as
+    FILE.bad and the exit code is 4; without a known one the file is reported as unverified.
     """
     from workloads.trace_tools import download as traces
 

@@ -1,18 +1,12 @@
 """Public traces by name: where their owners keep them, under which licence, and their hash where it is known.
 
-One attempt to fetch a file over HTTP into FILE.part, from where an earlier attempt stopped.
-
-FILE.part.json beside it holds the URL and the validators of the server, so that two versions are never
-joined.
-
-Downloads a trace from its public URL: resumes a partial file, and checks the hash before it gets its name.
-
-While it is incomplete it is called FILE.part.
+Downloads a trace from its public URL, and checks the hash before it gets its name. While it is incomplete it is
+called FILE.part. Only where the hash is known does a command complete what an earlier one left: without it, two
+versions could be joined and pass for the file.
 """
 
 import hashlib
 import http.client
-import json
 import re
 import time
 import tomllib
@@ -95,7 +89,7 @@ def known_as(sha256: str) -> str | None:
 
 
 class Changed(Exception):
-    """What is there belongs to another version of the file; it was removed."""
+    """The part cannot be completed; it was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,110 +104,43 @@ class Watch:
     sleep: Callable[[float], None] = time.sleep
 
 
-@dataclass(frozen=True, slots=True)
-class _Version:
-    """Validators of a server for a file, to check that the rest belongs to the partial file."""
-
-    url: str
-    etag: str | None = None
-    modified: str | None = None
-    size: int | None = None
-
-    @property
-    def condition(self) -> str | None:
-        """For If-Range; a weak tag does not promise equal bytes."""
-        return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
-
-
 def fetch(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
-    """The rest of the part if the server can, else all of it. Raises what urllib raises, and Changed."""
-    had, version = size(part), _stored(part, url)
-    if had and version is None:
-        watch.note(f"'{part}' is of another address or of unknown origin; starting again.")
-    if version is not None and had == version.size:
-        return
-    request = _request(url, had if version is not None else 0, version)
+    """Fetch the rest of the part if the server can, else all of it. Raises what urllib raises, and Changed."""
+    had = size(part)
+    headers = {"User-Agent": "bench", "Accept-Encoding": "identity"} | ({"Range": f"bytes={had}-"} if had else {})
+    request = urllib.request.Request(url, headers=headers)  # noqa: S310  # http(s) only: sources.find
     try:
-        answer = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310  # http(s) only: sources.find
+        answer = urllib.request.urlopen(request, timeout=timeout_s)  # noqa: S310  # as above
     except urllib.error.HTTPError as error:
-        if error.code != 416:
+        if error.code != 416 or not had:
             raise
         error.close()
-        forget(part)
-        raise Changed("the file is shorter than its part, so it is fetched again from its start") from None
+        part.unlink()
+        raise Changed("nothing follows the part of the file, so it is fetched again from its start") from None
     with answer:
-        _store(answer, url, part, had, version, watch)
+        _store(answer, part, had, watch)
 
 
-def _request(url: str, had: int, version: _Version | None) -> urllib.request.Request:
-    headers = {"User-Agent": "bench", "Accept-Encoding": "identity"}
-    if had and version is not None:
-        headers["Range"] = f"bytes={had}-"
-        if version.condition:
-            headers["If-Range"] = version.condition
-    return urllib.request.Request(url, headers=headers)  # noqa: S310  # as above
-
-
-def _store(
-    answer: http.client.HTTPResponse, url: str, part: Path, had: int, old: _Version | None, watch: Watch
-) -> None:
+def _store(answer: http.client.HTTPResponse, part: Path, had: int, watch: Watch) -> None:
     """Append the answer to the part, or begin it anew where the answer is the whole file."""
-    version = _version(answer, url)
-    goes_on = False
-    if old is not None and had > 0 and answer.status == 206:
-        start = answer.headers.get("Content-Range", "").removeprefix("bytes ").partition("-")[0]
-        pairs = ((old.etag, version.etag), (old.modified, version.modified), (old.size, version.size))
-        same = all(a is None or b is None or a == b for a, b in pairs)  # as far as both tell
-        goes_on = same and start.isdecimal() and int(start) == had
-    if answer.status == 206 and not goes_on:
-        forget(part)
-        raise Changed("the file changed on the server, so it is fetched again from its start")
-    if had and not goes_on:
-        watch.note("the server cannot go on in the middle (or the file changed); starting again.")
-    elif goes_on:
+    goes_on = answer.status == 206
+    if goes_on and not answer.headers.get("Content-Range", "").startswith(f"bytes {had}-"):
+        part.unlink()
+        raise Changed("the server sent another part of the file, so it is fetched again from its start")
+    if goes_on:
         watch.note(f"going on after {had:,} bytes.")
-    _beside(part).write_text(json.dumps({name: getattr(version, name) for name in _Version.__slots__}))
+    elif had:
+        watch.note("the server cannot go on in the middle; starting again.")
     done = had if goes_on else 0
+    length = answer.headers.get("Content-Length")
+    total = None if length is None else done + int(length)
     with part.open("ab" if goes_on else "wb") as stream:
         while block := answer.read1(BLOCK):
             stream.write(block)
             done += len(block)
-            watch.progress(done, version.size)
-    if version.size is not None and done != version.size:
+            watch.progress(done, total)
+    if total is not None and done != total:
         raise ConnectionError("the connection was cut")
-
-
-def _version(answer: http.client.HTTPResponse, url: str) -> _Version:
-    ranged = answer.headers.get("Content-Range", "").rpartition("/")[2] if answer.status == 206 else ""
-    total = ranged or (answer.headers.get("Content-Length") if answer.status != 206 else None) or ""
-    return _Version(
-        url, answer.headers.get("ETag"), answer.headers.get("Last-Modified"), int(total) if total.isdecimal() else None
-    )
-
-
-def _stored(part: Path, url: str) -> _Version | None:
-    """What was stored about the part; None for a part that is not known to be of this address."""
-    try:
-        values = json.loads(_beside(part).read_text())
-        version = _Version(**values)
-    except (OSError, ValueError, TypeError):
-        return None
-    return version if version.url == url else None
-
-
-def forget(part: Path) -> None:
-    """Remove the part and what was stored about it."""
-    part.unlink(missing_ok=True)
-    forget_version(part)
-
-
-def forget_version(part: Path) -> None:
-    """Remove what was stored about the part, once it is complete."""
-    _beside(part).unlink(missing_ok=True)
-
-
-def _beside(part: Path) -> Path:
-    return part.with_name(part.name + ".json")
 
 
 def size(part: Path) -> int:
@@ -244,7 +171,7 @@ def download(
 
     Raises UsageError for an unknown name, or a file that is there (unless `force`, or it is the right one);
     NotValid for bytes with another hash than the official file (kept as FILE.bad); Interrupted on Ctrl-C;
-    BenchError where the server refuses or cannot be reached. What was fetched stays in FILE.part.
+    BenchError where the server refuses or cannot be reached.
     """
     source = find(name_or_url)
     path = folder / source.file
@@ -256,11 +183,13 @@ def download(
         what = "is a file; name a folder" if folder.is_file() else f"cannot be made: {error.strerror}"
         raise UsageError(f"'{folder}' {what}.") from None
     part = path.with_name(path.name + ".part")
+    if source.sha256 is None:
+        part.unlink(missing_ok=True)
     try:
         _complete(source.url, part, watch, timeout_s)
     except KeyboardInterrupt:
         saved = part.stat().st_size if part.exists() else 0
-        raise Interrupted(f"interrupted; {saved:,} bytes are kept in '{part}': rerun the command to resume.") from None
+        raise Interrupted(f"interrupted; {saved:,} bytes are kept in '{part}': rerun the command.") from None
     return _checked(part, path, source)
 
 
@@ -278,7 +207,6 @@ def _checked(part: Path, path: Path, wanted: KnownTrace) -> Fetched:
     with part.open("rb") as stream:
         pointer = stream.read(len(_LFS)) == _LFS
     digest = _sha256(part)
-    forget_version(part)
     if pointer or (wanted.sha256 is not None and digest != wanted.sha256):
         bad = path.with_name(path.name + ".bad")
         part.replace(bad)
@@ -318,7 +246,7 @@ def _complete(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
         if failures > RETRIES:
             raise BenchError(
                 f"'{url}' could not be read: {reason}, {failures} times in a row; {size(part):,} bytes are "
-                f"kept in '{part}'; rerun the command to resume."
+                f"kept in '{part}'; rerun the command."
             )
         wait_s = 2.0 ** (failures - 1)
         watch.note(f"{reason} after {size(part):,} bytes; next attempt in {wait_s:g} s.")
