@@ -274,7 +274,6 @@ def sweep(
     from harness.experiments.sweep.execute import run_sweep
     from harness.experiments.sweep.plan import plan_sweep
     from harness.options import Given
-    from reports.document import rendered
 
     swept = [axes.over(f"{name}={_listed(values, '|')}") for name, values in (over or {}).items()]
     if rate is not None:
@@ -290,10 +289,7 @@ def sweep(
     _await_servers([task.spec for task in planned.tasks], wait)
     folder = new_folder(planned.home) if out is None else Path(out)
     command = _call("sweep", {"rate": rate, "over": over, "seeds": seeds, **given})
-    info = run_sweep(
-        planned, folder, workers=workers, pool_name=pool, display=_display(progress), command=command,
-        render=rendered.render,
-    )  # fmt: skip
+    info = run_sweep(planned, folder, workers=workers, pool_name=pool, display=_display(progress), command=command)
     return AnswerResult(info, folder)
 
 

@@ -81,7 +81,7 @@ def command(
 ) -> int:  # fmt: skip
     """Run a workload at several rates, or over the values of any option, and report SLO attainment at each.
 
-    The sweep folder holds sweep.json, sweep.csv, sweep.md, report.html and, under points/, every run.
+    The sweep folder holds sweep.json, report.html and, under points/, every run.
     """
     from pathlib import Path
 
@@ -102,9 +102,7 @@ def command(
     _terminal.await_servers([task.spec for task in sweep.tasks], wait, say)
     folder = new_folder(sweep.home) if out is None else Path(out)
     with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
-        info = run_sweep(
-            sweep, folder, workers=workers, pool_name=pool_name, display=display, say=say, render=rendered.render
-        )
+        info = run_sweep(sweep, folder, workers=workers, pool_name=pool_name, display=display, say=say)
     _terminal.show(form, info)
     if not no_html and rendered.write_answer_page(info, folder, _terminal.complain) is not None:
         say(f"report: {rendered.answer_path(folder)}")

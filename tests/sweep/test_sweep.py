@@ -242,10 +242,10 @@ def test_backend_that_fails_most_requests_ends_with_3(sweep: Sweep, tmp_path: Pa
     assert "199 of 200 requests failed." in sweep(*TWO, "--seeds", "1", code=3)["printed"]
 
 
-def test_csv_tells_the_requests_that_are_swept(sweep: Sweep, tmp_path: Path) -> None:
+def test_csv_tells_the_requests_that_are_swept(sweep: Sweep) -> None:
     """The axis of a plot would be the number of measured requests instead of the requested one."""
-    sweep("--rate", "2", "--seeds", "1", "--over", "requests=60,120")
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "sweep" / "sweep.csv").read_text())))
+    printed = sweep("--rate", "2", "--seeds", "1", "--over", "requests=60,120", "--format", "csv")["printed"]
+    rows = list(csv.DictReader(io.StringIO(printed)))
 
     assert ["60", "120"] == [row["requests"] for row in rows]
     assert all(int(row["measured_requests"]) <= int(row["requests"]) for row in rows)

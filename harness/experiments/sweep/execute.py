@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from harness import termination
-from harness.data import files
 from harness.data.codec import encode
 from harness.errors import BackendError, Interrupted, UsageError
 from harness.experiments import pool
@@ -161,14 +160,12 @@ def run_sweep(
     pool_name: str = pool.PROCESSES,
     display: Display = QUIET,
     say: Callable[[str], None] = lambda _: None,
-    render: Callable[[SweepAnswer, str], str] | None = None,
 ) -> SweepAnswer:
     """Execute what is not done yet, and write and return sweep.json.
 
     Simulated runs go several at a time, `workers` of them in the pool of that name; those in real time one after
-    another. Ctrl-C and a backend that fails end it with an answer from what is there. `render` gives the answer as csv
-    and as markdown, to be written beside it. Raises UsageError for a folder that holds anything else, BackendError
-    where not a single run was made, Interrupted where none had ended.
+    another. Ctrl-C and a backend that fails end it with an answer from what is there. Raises UsageError for a folder
+    that holds anything else, BackendError where not a single run was made, Interrupted where none had ended.
     """
     count = workers if len(sweep.tasks) > 1 else 1
     with pool.of(count, pool_name, virtual=sweep.virtual) as processes, opened(out, sweep):
@@ -186,9 +183,6 @@ def run_sweep(
                 raise BackendError(outcome.error or "the backend failed.")
             raise Interrupted("interrupted before the first run had ended; rerun the command to start again.")
         info = answer(outcome.sweep.stored, outcome.results, outcome.state, outcome.error)
-        for form, name in (("csv", "sweep.csv"), ("markdown", "sweep.md")):
-            if render is not None:
-                files.put(out / name, render(info, form).encode())
         _folder(out).write(encode(info))
         return info
 
