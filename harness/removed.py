@@ -58,6 +58,7 @@ REMOVED = {
     ("option of bench doctor", "--no-engine"): "it takes a second or two with the engine",
     ("option of bench fit", "--holdout"): "a fifth of the rows is held out",
     ("option of bench fit", "--no-gaps"): "the time to the next step of a busy run is part of a step",
+    ("option of bench validate", "--leave-out"): "'--fit' leaves each run out in turn",
     ("option of bench explain", "--html"): "'bench trace generate NAME --requests N -o FILE' draws requests, and "
     "'bench trace info FILE --html PAGE' charts them",
     ("trace command", "slice"): "'bench trace convert FILE --start 5min --stop 20min' writes a part of a trace",

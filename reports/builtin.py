@@ -84,15 +84,13 @@ class Html:
 class Json:
     """The run as JSON: what `run.json` holds, for other programs.
 
-    `run.json`, indented by `indent` spaces; a run that was killed gets the summary of what it recorded.
+    `run.json`; a run that was killed gets the summary of what it recorded.
     """
-
-    indent: int = 2
 
     def render(self, run: Run) -> str:
         """The text, ending with a newline; control characters are escaped as JSON does."""
         info = encode(_data.summarized(run).info) | {"complete": run.complete}
-        return json.dumps(info, indent=self.indent, ensure_ascii=True, allow_nan=False) + "\n"
+        return json.dumps(info, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
 
 
 @dataclass(frozen=True, slots=True)

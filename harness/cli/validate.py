@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from harness.cli._options import BOUNDS, formats
 from harness.errors import UsageError
@@ -32,14 +31,11 @@ Examples
 @click.option("--slo", type=BOUNDS, metavar="BOUNDS", help="SLO for attainment. Default: that of the run or of FILE.")
 @click.option("--fit", "latency", metavar="NAME", help="Tables: fit this latency model (linear or mixed) to all but "
               "one run, and score it on that one; each in turn.")  # fmt: skip
-@click.option("--leave-out", "by", type=click.Choice(["run", "curve"]), default="run", show_default=True,
-              help="What --fit leaves out in turn.")  # fmt: skip
 @formats
 @click.option("--out", metavar="FILE", help="Write to this file instead: .html, .md, .json, .csv or .txt.")
 def command(
-    against: tuple[str, ...], backend: str | None, slo: str | None, latency: str | None, by: Literal["run", "curve"],
-    form: str, out: str | None,
-) -> int:  # fmt: skip
+    against: tuple[str, ...], backend: str | None, slo: str | None, latency: str | None, form: str, out: str | None
+) -> int:
     """Compare simulated with measured latencies.
 
     Only measurements that were not used for calibration are scored. Exit code 1 if a target is missed.
@@ -49,14 +45,10 @@ def command(
 
     if not against:
         raise UsageError("Name what was measured: --against RUN for stored runs, --against FILE.toml for tables.")
-    if latency is None and click.get_current_context().get_parameter_source("by") is not ParameterSource.DEFAULT:
-        raise UsageError("--leave-out belongs to --fit; name the latency model to fit, such as --fit linear.")
     if out is not None:
         _terminal.check(out)
     options = [("--backend", backend), *(("--against", path) for path in against), ("--slo", slo), ("--fit", latency)]
-    if latency is not None and by != "run":
-        options.append(("--leave-out", by))
-    info = answer.answer([*_compared(against, backend, slo, latency, by)], _terminal.command("bench validate", options))
+    info = answer.answer([*_compared(against, backend, slo, latency)], _terminal.command("bench validate", options))
     if out is None:
         _terminal.show(form, info)
     else:
@@ -66,7 +58,7 @@ def command(
 
 
 def _compared(
-    against: Sequence[str], backend: str | None, slo: str | None, latency: str | None, by: Literal["run", "curve"]
+    against: Sequence[str], backend: str | None, slo: str | None, latency: str | None
 ) -> Iterator["Validation"]:
     """Each file of measurements by itself, then all stored runs together."""
     files = [path for path in dict.fromkeys(against) if path.endswith((".toml", ".csv", ".parquet"))]
@@ -84,9 +76,8 @@ def _compared(
     if files:
         from harness.experiments.validate import measured_runs  # heavy, and only for tables
 
-        left_out = None if latency is None else measured_runs.LeftOut(latency, by)
         for path in files:
-            yield measured_runs.validate(Path(path), backend, slo, left_out)
+            yield measured_runs.validate(Path(path), backend, slo, latency)
     if runs:
         from harness.experiments.validate import replay  # heavy, and only for stored runs
 

@@ -56,6 +56,7 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "option of bench serve": ["serve", name, "5s"],
         "option of bench fit": ["fit", "--steps", str(table), name, "0.5"],
         "option of bench report": ["report", run, name],
+        "option of bench validate": ["validate", "--against", run, name, "curve"],
         "option of bench explain": ["explain", "chatbot", name, "page.html"],
         "trace command": ["trace", name],
         "option of bench trace generate": ["trace", "generate", "chatbot", "-o", "b.csv", name, "2"],

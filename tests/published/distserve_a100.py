@@ -21,7 +21,6 @@ from backends.systems import distserve
 from harness.errors import UsageError
 from harness.experiments.validate import measured_runs
 from harness.experiments.validate.answer import FACTOR, RMSE, Pair, Validation, errors
-from harness.experiments.validate.measured_runs import LeftOut
 from harness.experiments.validate.measurements import Floats, Traffic
 from published import form
 
@@ -75,7 +74,7 @@ def validate(data: Path) -> Validation:
     """Each run by what was fitted to the others of its configuration, beside DistServe's simulator."""
     with tempfile.TemporaryDirectory() as folder:
         (path,) = convert(data, Path(folder))
-        found = measured_runs.validate(path, left_out=LeftOut(LATENCY))
+        found = measured_runs.validate(path, latency=LATENCY)
     return replace(found, setting=[*found.setting, *_beside(measured(data))])
 
 

@@ -10,7 +10,6 @@ from harness.cli import main
 from harness.errors import UsageError
 from harness.experiments.fit import requests
 from harness.experiments.validate import measured_runs, measurements
-from harness.experiments.validate.measured_runs import LeftOut
 from harness.experiments.validate.measurements import Traffic, times
 from harness.registry import make
 
@@ -228,7 +227,7 @@ def test_each_run_is_scored_by_a_fit_to_the_others(tmp_path: Path, capsys: pytes
     assert main(["validate", "--against", str(path), "--backend", "sim:policy=vllm-v0", "--fit", "linear"]) == 0
     assert "Each run is simulated with a model 'linear' fitted on all others." in capsys.readouterr().out
 
-    found = measured_runs.validate(path, "sim:policy=vllm-v0", left_out=LeftOut("linear"))
+    found = measured_runs.validate(path, "sim:policy=vllm-v0", latency="linear")
     assert not any(pair.calibrated for pair in found.pairs)
     assert max(abs(pair.error) for pair in found.pairs) < 20
     assert np.mean([abs(pair.error) for pair in found.pairs]) < 5
@@ -250,9 +249,9 @@ def test_what_cannot_be_left_out_is_one_sentence(tmp_path: Path) -> None:
     """A single run has no others to fit on; runs of other systems tell nothing of this one."""
     path = measured(tmp_path, 4, 'requests = "requests.parquet"\nbackend = "sim"\n')
     with pytest.raises(UsageError, match="has one run; leaving one out needs two or more"):
-        measured_runs.validate(path, left_out=LeftOut("linear"))
+        measured_runs.validate(path, latency="linear")
     runs_of(tmp_path, "requests.csv")
     (tmp_path / "runs.csv").write_text("run,backend\nat-1,sim\nat-3,sim:policy=vllm-v0\n")
     (tmp_path / "server.toml").write_text('requests = "requests.csv"\nruns = "runs.csv"\n')
     with pytest.raises(UsageError, match="no other run has its backend"):
-        measured_runs.validate(tmp_path / "server.toml", left_out=LeftOut("linear"))
+        measured_runs.validate(tmp_path / "server.toml", latency="linear")

@@ -5,7 +5,6 @@ called FILE.part. Only where the hash is known does a command complete what an e
 versions could be joined and pass for the file.
 """
 
-import hashlib
 import http.client
 import re
 import time
@@ -18,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BenchError, Interrupted, NotValid, UsageError, no_such
-from workloads.readers import _known
+from workloads.readers import _known, _lines
 
 BLOCK = 1 << 20
 TIMEOUT_S = 30.0
@@ -195,7 +194,7 @@ def download(
 
 def _there(path: Path, wanted: KnownTrace) -> Fetched:
     """A file of that name exists: good if it is the requested one."""
-    digest = _sha256(path)
+    digest = _lines.sha256(path)
     if digest != wanted.sha256:
         why = "has another hash than the official file" if wanted.sha256 else "already exists"
         raise UsageError(f"'{path}' {why}; --force replaces it, -o FOLDER puts the download elsewhere.")
@@ -206,7 +205,7 @@ def _checked(part: Path, path: Path, wanted: KnownTrace) -> Fetched:
     """The complete file under its name. Raises NotValid when it is not the one that is wanted."""
     with part.open("rb") as stream:
         pointer = stream.read(len(_LFS)) == _LFS
-    digest = _sha256(part)
+    digest = _lines.sha256(part)
     if pointer or (wanted.sha256 is not None and digest != wanted.sha256):
         bad = path.with_name(path.name + ".bad")
         part.replace(bad)
@@ -251,11 +250,6 @@ def _complete(url: str, part: Path, watch: Watch, timeout_s: float) -> None:
         wait_s = 2.0 ** (failures - 1)
         watch.note(f"{reason} after {size(part):,} bytes; next attempt in {wait_s:g} s.")
         watch.sleep(wait_s)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _reason(error: Exception) -> str:

@@ -1,10 +1,8 @@
 """Measured runs of a deployment simulated and scored: the requests of its tables, each run by its own backend."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import isnan, nan
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -29,21 +27,12 @@ from harness.metrics.objective import met_bounds
 from harness.spec import Spec, parse
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """Cross-validation: each run, or each curve of runs, by a latency model that was fitted on all others."""
-
-    latency: str
-    by: Literal["run", "curve"] = "run"
-
-
-def validate(
-    path: Path, backend: str | None = None, slo: str | None = None, left_out: LeftOut | None = None
-) -> Validation:
+def validate(path: Path, backend: str | None = None, slo: str | None = None, latency: str | None = None) -> Validation:
     """Simulate every run of a TOML file of measurements or of a table, and score what the calibration did not see.
 
-    `backend` replaces those of the file, and then no run counts as calibrated on; `slo` replaces its bounds. Raises
-    UsageError for what cannot be read or simulated.
+    `backend` replaces those of the file, and then no run counts as calibrated on; `slo` replaces its bounds. With a
+    `latency` model each run is simulated by that model, fitted on all others. Raises UsageError for what cannot be read
+    or simulated.
     """
     if path.suffix == ".toml":
         held = read(path)
@@ -51,8 +40,8 @@ def validate(
         held = Deployment(path, path.stem, path.stem, (), tuple(of_table(path)), QUANTILES, {}, ())
     bounds = held.slo if slo is None else {"attainment_pct": bounds_of(slo)}
     sim = None if backend is None else parse(backend)
-    fitted = {} if left_out is None else _fitted(held, sim, left_out)
-    fresh = sim is not None or left_out is not None
+    fitted = {} if latency is None else _fitted(held, sim, latency)
+    fresh = sim is not None or latency is not None
     pairs = [
         pair for run in held.runs for pair in _pairs(held, run, fitted.get(run.name, sim or run.backend), bounds, fresh)
     ]
@@ -64,8 +53,8 @@ def validate(
         raise UsageError(f"--slo scores requests, and the requests of '{path}' have no ttft_s and tpot_s.")
     limits = [row for row in held.limits if slo is None or row.metric not in held.slo]
     setting = held.setting if backend is None else (*held.setting, f"Simulated by {backend}.")
-    if left_out is not None:
-        setting = (*setting, f"Each {left_out.by} is simulated with a model '{left_out.latency}' fitted on all others.")
+    if latency is not None:
+        setting = (*setting, f"Each run is simulated with a model '{latency}' fitted on all others.")
     targets = [
         target([pair for pair in pairs if not row.runs or pair.setting in row.runs], row.metric, row.how, row.limit,
                row.published)
@@ -74,30 +63,26 @@ def validate(
     return validation(held.name, held.title, setting, pairs, targets)
 
 
-def _fitted(held: Deployment, own: Spec | None, left_out: LeftOut) -> dict[str, Spec]:
-    """The backend of each run, with the latency model that was fitted on the runs of other names or curves."""
-    specs = {run.name: own or run.backend for run in held.runs}
-    groups = {run.name: run.name if left_out.by == "run" else run.curve or run.name for run in held.runs}
-    if len(set(groups.values())) < 2:
-        raise UsageError(f"'{held.path}' has one {left_out.by}; leaving one out needs two or more.")
+def _fitted(held: Deployment, own: Spec | None, latency: str) -> dict[str, Spec]:
+    """The backend of each run, with the latency model that was fitted on the runs of other names."""
+    specs = {run.name: spec for run in held.runs if (spec := own or run.backend) is not None}
+    if len({run.name for run in held.runs}) < 2:
+        raise UsageError(f"'{held.path}' has one run; leaving one out needs two or more.")
     seen = {run.name: requests.of_measurements(run, held.path) for run in held.runs}
-    backends: dict[tuple[str, str], Spec] = {}
+    backends: dict[str, Spec] = {}
     for name, spec in specs.items():
-        if spec is None or (groups[name], str(spec)) in backends:
-            continue
         plain = Spec(spec.name, {key: value for key, value in spec.args.items() if key != "latency"}, spec.first)
-        rest = [measured for other, measured in seen.items() if groups[other] != groups[name] and specs[other] == spec]
+        rest = [seen[other] for other in specs if other != name and specs[other] == spec]
         if not rest:
             raise UsageError(
-                f"'{held.path}', {left_out.by} '{groups[name]}': no other {left_out.by} has its backend, so nothing is "
-                "there to fit on."
+                f"'{held.path}', run '{name}': no other run has its backend, so nothing is there to fit on."
             )
         masks = [np.full(len(measured), True) for measured in rest]
-        constants, _, memory = fit_with_kv(left_out.latency, rest, masks, plain, {})
+        constants, _, memory = fit_with_kv(latency, rest, masks, plain, {})
         if memory is not None and memory.tokens is not None:
             plain = with_kv(plain, memory.tokens)
-        backends[groups[name], str(spec)] = requests.spec_of(left_out.latency, constants, plain)
-    return {name: backends[groups[name], str(spec)] for name, spec in specs.items() if spec is not None}
+        backends[name] = requests.spec_of(latency, constants, plain)
+    return backends
 
 
 def _pairs(held: Deployment, run: Run, spec: Spec | None, bounds: Mapping[str, Slo], again: bool) -> Iterator[Pair]:
