@@ -12,12 +12,14 @@ Beside them what lies in host memory until there is room: the KV of preempted se
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from backends.serving.batch import Batch, Phase, Sequence
 
 if TYPE_CHECKING:
+    from _typeshed import SupportsRichComparison
+
     from backends.serving.replica import Replica
 
 
@@ -84,19 +86,21 @@ class Swap:
     """Host memory of a replica: room for `total` blocks, where preempted sequences keep their KV until it fits again.
 
     While any sequence is swapped out no request is admitted (`closed`, in the step being formed); they come back in the
-    order in which they left. Only sequences that decode are swapped: what a half-computed prompt has stored is computed
-    again, as is everything once host memory is full. `block_s` is what a driver charges for copying one block, `moved`
-    the blocks copied before the step being formed.
+    order in which they left, or that of a policy. Only sequences that decode are swapped: what a half-computed prompt
+    has stored is computed again, as is everything once host memory is full. `block_s` is what a driver charges for
+    copying one block, `moved` the blocks copied before the step being formed; with `overlaps` they are copied beside
+    the step before that one, and only what exceeds it counts.
     Source: Kwon et al., vLLM, SOSP 2023, section 4.5 (swapping; no admission meanwhile).
     """
 
-    __slots__ = ("_held", "_queue", "block_s", "closed", "copied", "free", "moved", "total")
+    __slots__ = ("_held", "_queue", "block_s", "closed", "copied", "free", "moved", "overlaps", "total")
 
-    def __init__(self, total: int, block_s: float = 0.0) -> None:
+    def __init__(self, total: int, block_s: float = 0.0, *, overlaps: bool = False) -> None:
         if total < 0:
             raise ValueError(f"host memory must be at least 0 blocks, got {total}")
         self.total = total
         self.block_s = block_s
+        self.overlaps = overlaps
         self.free = total
         self.closed = False
         self.moved = 0
@@ -113,6 +117,10 @@ class Swap:
 
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self._queue)
+
+    def order(self, key: Callable[[Sequence], SupportsRichComparison]) -> None:
+        """Sort those that are swapped out, the smallest key first to come back."""
+        self._queue = deque(sorted(self._queue, key=key))
 
     def keep(self, seq: Sequence, batch: Batch) -> bool:
         """Take the stored KV of a preempted sequence; False where host memory has no room for it."""

@@ -75,7 +75,8 @@ class Channel:
 class TierMemory:
     """Room for `capacity` blocks, of a node or of all replicas; the least recently used ones make room.
 
-    `counts`: tokens that were found, loads, bytes of both ways, seconds of the loads, blocks that had to go.
+    `counts`: tokens found of prompts that are looked up for the first time, loads of those and others, bytes of both
+    ways, seconds of the loads, blocks that had to go.
     """
 
     capacity: int
@@ -156,11 +157,6 @@ class Hierarchy:
         self.queried_tokens = 0
         self.loop: Transits | None = None
 
-    @property
-    def watches(self) -> bool:
-        """Whether it must see when a prefix cache gives a block up, and not only at the end of a leap."""
-        return self._tiers[0][1].write == "back"
-
     def attach(self, replica: Replica) -> None:
         """Give a replica its levels."""
         above: Level | None = None
@@ -187,29 +183,34 @@ class Hierarchy:
         for seq in [seq for seq, n in seen.items() if seq.phase is not Phase.WAITING or seq.preemptions != n]:
             del seen[seq]
         room = replica.room() if replica.running else replica.blocks.free
-        for seq in replica.waiting:
-            room -= replica._blocks_at_admission(seq) - reserved.get(seq._request.id, 0)
-            if room < 0:
+        for place, seq in enumerate(replica.waiting):
+            if room <= 0:
                 return
-            if seq not in seen:
-                seen[seq] = seq.preemptions
+            blocks_on_way = reserved.get(seq._request.id, 0)
+            # The head is looked up each time: what was loaded for it may have been given up since.
+            if not blocks_on_way and (not place or seq not in seen):
                 self._load(replica, seq, now_s)
+            room -= replica._blocks_at_admission(seq) - blocks_on_way
 
     def _load(self, replica: Replica, seq: Sequence, now_s: float) -> None:
+        """Begin to load what tiers store of a sequence, unless memory has no room for it."""
         assert replica.cache is not None
-        keys, request_id = replica.cache.findable(seq), seq._request.id
+        keys, seen = replica.cache.findable(seq), self._seen[replica.index]
+        parts = stored_below(replica, keys)
+        if parts and not replica.reserve(seq._request.id, sum(map(len, parts.values())), now_s, keys):
+            return
+        first = seq not in seen and not seq.preemptions
+        self.queried_tokens += first * seq.prompt
+        seen[seq] = seq.preemptions
         for level in replica.levels:
             level.memory.touch(reversed(keys))
-        if not seq.preemptions:
-            self.queried_tokens += seq.prompt
-        parts = stored_below(replica, keys)
-        if parts and replica.reserve(request_id, sum(map(len, parts.values())), now_s, keys):
-            for level, stored in parts.items():
-                counts = level.memory.counts
-                counts["hit_tokens"] += len(stored) * replica.blocks.size
-                counts["loads"] += 1
-                counts["load_bytes"] += len(stored) * level.block_bytes
-                self._start(level.load, Transit(replica, replica.cache, level, stored, request_id, now_s), now_s)
+        for level, stored in parts.items():
+            counts = level.memory.counts
+            counts["hit_tokens"] += first * len(stored) * replica.blocks.size
+            counts["loads"] += 1
+            counts["load_bytes"] += len(stored) * level.block_bytes
+            transit = Transit(replica, replica.cache, level, stored, seq._request.id, now_s)
+            self._start(level.load, transit, now_s)
 
     def write(self, replica: Replica, now_s: float) -> None:
         """Begin to write what the prefix cache has filled or given up since the last call."""
@@ -219,7 +220,7 @@ class Hierarchy:
             if level.tier.write == "through":
                 self._put(replica, level, filled[::-1], now_s)  # the end of a chain goes first
             level.memory.touch(used)
-        if self.watches:
+        if replica.levels[0].tier.write == "back":
             self._put(replica, replica.levels[0], evicted, now_s)
 
     def _put(self, replica: Replica, level: Level, keys: ListOf[int], now_s: float) -> None:

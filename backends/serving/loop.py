@@ -93,7 +93,7 @@ class Loop(Generic[T]):
         self._hierarchy = cluster.hierarchy
         if self._hierarchy is not None:
             self._hierarchy.loop = self
-            leap = leap and not self._hierarchy.watches
+            leap = False  # it sees each step what prefix caches give up
         self._leap = leap
         self._coupled = coupled
         self._only_decodes = all(replica.role == "decode" for replica in cluster.replicas)

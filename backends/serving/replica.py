@@ -50,8 +50,8 @@ Role = Literal["mixed", "prefill", "decode"]
 class Replica:
     """Serves requests in the order that its policy chooses, within `num_blocks` blocks of KV memory."""
 
-    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_learn", "_limits",
-                 "_map_s", "_mapped", "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps",
+    __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_last", "_learn",
+                 "_limits", "_map_s", "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps",
                  "_reserved_tokens", "_steps", "_unseen", "_watermark", "adapters", "alive", "blocks", "cache",
                  "decoding", "drafts", "draining", "has_forks", "in_flight", "inbox", "index", "journal", "levels",
                  "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
@@ -112,7 +112,7 @@ class Replica:
         self._has_room = policy.has_room if isinstance(policy, HandOffRoom) else None
         self._map_s = map_s  # what mapping takes for each block of a step
         self._maps_ahead = maps_ahead
-        self._mapped = (0.0, 0.0)  # begin and end of the last step, beside which blocks were mapped ahead
+        self._last = (0.0, 0.0)  # begin and end of the last step, beside which blocks were mapped or copied
         self._watermark = int(memory.watermark * num_blocks)
         self._poll_steps = policy.poll_steps if isinstance(policy, Polling) else 0
         self._unseen: dict[Sequence, None] = {}  # of those that wait, what the policy has not been shown yet
@@ -171,12 +171,12 @@ class Replica:
         if batch.swaps:
             assert self.swap is not None
             batch.swap_s = self.swap.moved * self.swap.block_s
+            if self.swap.overlaps:
+                batch.swap_s = self._beside_last(batch.swap_s, now_s)
         batch.free_blocks = free = self.blocks.free
         if self._map_s:
             map_s = max(0, had - free) * self._map_s
-            if self._maps_ahead and now_s == self._mapped[1]:  # no pause, in which nothing was known of this step
-                map_s = max(0.0, map_s - (self._mapped[1] - self._mapped[0]))
-            batch.setup_s += map_s
+            batch.setup_s += self._beside_last(map_s, now_s) if self._maps_ahead else map_s
         if batch.prefills:
             if not batch.loads:
                 batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
@@ -214,6 +214,11 @@ class Replica:
         fill = Replica._fill_without_unseen if self._unseen else self._fill
         self.fill_without(adapters.without_slot(self.waiting, self._with_adapters()), batch, fill)
         batch.setup_s, batch.adapter_factor = adapters.load(self._with_adapters())
+
+    def _beside_last(self, seconds: float, now_s: float) -> float:
+        """What is left of this once the last step is over, unless nothing was known of it in a pause."""
+        begin_s, end_s = self._last
+        return max(0.0, seconds - (end_s - begin_s)) if now_s == end_s else seconds
 
     def fill_without(self, late: ListOf[Sequence], batch: Batch, fill: Callable[[Replica, Batch], None]) -> None:
         """Let `fill` fill a batch as if these did not wait; they keep their places in the queue."""
@@ -259,8 +264,8 @@ class Replica:
         self.in_flight = None
         if self._poll_steps:
             self._steps += len(end_s)
-        if self._map_s:
-            self._mapped = (batch.start_s, end_s[-1])  # a step that maps is never one of a leap
+        if self._map_s or self.swap is not None:
+            self._last = (batch.start_s if len(end_s) == 1 else end_s[-2], end_s[-1])
         done: list[Sequence] = []
         if batch.decode_seqs:
             # Those of the first step were taken when the batch was formed; a leap takes the others here.

@@ -10,6 +10,7 @@ from math import inf
 from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from backends.serving.batch import Phase, Sequence, VisibleRequest
+from backends.serving.hierarchy import predicted_load
 from backends.serving.prefix_cache import chain
 from backends.serving.replica import Replica, Role
 from harness.api import LatencyModel, tpot
@@ -181,6 +182,10 @@ class ReplicaView:
         """Tokens at the head of the prompt that its prefix cache stores now (replicas publish these changes)."""
         cache = self._replica.cache
         return 0 if cache is None else cache.stored_tokens(chain(request, cache.block_tokens).keys)
+
+    def tier_load(self, request: VisibleRequest) -> tuple[int, float]:
+        """Tokens of the prompt that its tiers store now beyond its prefix cache, and seconds to load them alone."""
+        return predicted_load(self._replica, request)
 
     def step_s(self, prefills: ListOf[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds that its latency model predicts of a step (`harness.api.LatencyModel`)."""

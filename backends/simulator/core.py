@@ -67,7 +67,8 @@ class Swapping(Checked):
     """KV of preempted sequences goes to `host_bytes` of host memory per GPU (or room for `blocks` blocks).
 
     Every layer's keys and values of a block are a copy of their own, each of which takes `copy_s` besides its bytes,
-    at `link_share` of the rate of PCIe. The simulator charges for both; on the engine it takes what it takes. 4 GiB is
+    at `link_share` of the rate of PCIe; `group` blocks of a sequence lie side by side and are one copy. The simulator
+    charges for both, with `overlap` only what exceeds the step before; on the engine it takes what it takes. 4 GiB is
     vLLM's default.
     """
 
@@ -75,11 +76,13 @@ class Swapping(Checked):
     blocks: AtLeastOne | None = None
     copy_s: NotNegative = COPY_S
     link_share: PositiveShare = LINK_SHARE
+    group: AtLeastOne = 1
+    overlap: bool = False
 
     def swap(self, cost: BlockCost) -> Swap:
         """Host memory for blocks of this cost."""
-        block_s = cost.bytes / (cost.bytes_per_s * self.link_share) + 2 * cost.layers * self.copy_s
-        return Swap(self.blocks or int(self.host_bytes // cost.bytes), block_s)
+        block_s = cost.bytes / (cost.bytes_per_s * self.link_share) + 2 * cost.layers * self.copy_s / self.group
+        return Swap(self.blocks or int(self.host_bytes // cost.bytes), block_s, overlaps=self.overlap)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,9 @@ class Sent:
             self._prompts_until_s.pop(replica.index, None)  # what was predicted too long is over
         return max(0.0, self._prompts_until_s.get(replica.index, 0.0) - now_s)
 
-    def ttft_s(self, replica: ReplicaView, request: VisibleRequest, now_s: float) -> float:
-        """Predicted seconds until its prompt is computed there."""
-        return self.queue_s(replica, now_s) + replica.step_s([(request.prompt_tokens, 0)], 0, 0)
+    def ttft_s(self, replica: ReplicaView, request: VisibleRequest, now_s: float, stored: int = 0) -> float:
+        """Predicted seconds until its prompt is computed there but for the tokens that are `stored`."""
+        return self.queue_s(replica, now_s) + replica.step_s([(request.prompt_tokens - stored, stored)], 0, 0)
 
     def decodes(self, replica: ReplicaView) -> tuple[int, int]:
         """Requests that decode there or will, and the tokens of their contexts."""
@@ -38,9 +38,11 @@ class Sent:
         seqs, context = self.decodes(replica)
         return replica.step_s([], seqs + 1, context + request.prompt_tokens)
 
-    def send(self, request: VisibleRequest, prefill: ReplicaView, decode: ReplicaView | None, now_s: float) -> Send:
+    def send(
+        self, request: VisibleRequest, prefill: ReplicaView, decode: ReplicaView | None, now_s: float, stored: int = 0
+    ) -> Send:
         """Note the decision, and make it."""
-        self._prompts_until_s[prefill.index] = now_s + self.ttft_s(prefill, request, now_s)
+        self._prompts_until_s[prefill.index] = now_s + self.ttft_s(prefill, request, now_s, stored)
         if decode is None:
             return Send(prefill.index)
         self.decode(request, decode.index)

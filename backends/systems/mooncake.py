@@ -54,14 +54,17 @@ class EarlyRejectRouter(Checked):
         """The prefill replica with the shortest queue, if the request will meet both targets."""
         sent, decodes = self._sent, view.open("decode")
         prefill = min(view.open("prefill", "mixed"), key=lambda r: sent.queue_s(r, now_s), default=None)
-        if prefill is None or (ttft_s := sent.ttft_s(prefill, request, now_s)) > self.ttft_s:
+        if prefill is None:
+            return Reject(LATE)
+        ttft_s, stored = _predicted(sent, prefill, request, now_s)
+        if ttft_s > self.ttft_s:
             return Reject(LATE)
         if decodes and self.rule == "naive" and self._load(request, decodes)[0] > 1:
             return Reject(FULL)
         if decodes and self.rule == "predicted" and self._load_after(ttft_s, request, decodes, now_s) > 1:
             return Reject(FULL)
         self._prompts[request.id] = now_s + ttft_s, request.prompt_tokens
-        return sent.send(request, prefill, None, now_s)
+        return sent.send(request, prefill, None, now_s, stored)
 
     def hand_off(self, request: VisibleRequest, now_s: float, view: ClusterView) -> int | Reject | None:  # noqa: ARG002
         """The decode replica with the least load, if that is at most 1; None where no report shows one."""
@@ -104,6 +107,52 @@ class EarlyRejectRouter(Checked):
         seqs = share * sum(seqs for seqs, _ in now) + len(joins) + 1
         context = share * sum(context for _, context in now) + sum(joins) + request.prompt_tokens
         return self._load_of(decodes[0], ceil(seqs / len(decodes)), round(context / len(decodes)))
+
+
+@dataclass(slots=True)
+class ConductorRouter(Checked):
+    """KV-centric: the replica that will give the first token soonest, with what its tiers store and what loading costs.
+
+    Source: Qin et al., Mooncake, FAST 2025, algorithm 1: predicted seconds of the transfer, of the queue, and of the
+    prompt without its stored prefix. With a pool every replica can load what any has stored (global), without one what
+    it has itself (local).
+
+    Predicted times of prompts, and of decodes where prefill and decode are apart, are those of the latency model. A
+    request that will miss `ttft_s` or `tpot_s` is rejected where they are given. `replicas` publish what they store.
+    """
+
+    ttft_s: Positive | None = None
+    tpot_s: Positive | None = None
+    report_s: float = 0.0
+    _sent: Sent = field(default_factory=Sent, init=False, repr=False, compare=False)
+
+    @property
+    def requires(self) -> Requirements:
+        """Predicted times."""
+        return Requirements(step_times=True)
+
+    def decide(self, request: VisibleRequest, now_s: float, view: ClusterView) -> Decision:
+        """The least predicted time, the first of equals; the decode replica with the fastest step."""
+        predicted = [
+            (*_predicted(self._sent, replica, request, now_s), replica) for replica in view.open("prefill", "mixed")
+        ]
+        ttft_s, stored, prefill = min(predicted, key=lambda row: row[0], default=(inf, 0, None))
+        decode = min(view.open("decode"), key=lambda r: self._sent.tpot_s(r, request), default=None)
+        if prefill is None or (self.ttft_s is not None and ttft_s > self.ttft_s):
+            return Reject(LATE)
+        if decode is not None and self.tpot_s is not None and self._sent.tpot_s(decode, request) > self.tpot_s:
+            return Reject(FULL)
+        return self._sent.send(request, prefill, decode, now_s, stored)
+
+    def on_finish(self, finished: FinishedRequest) -> None:
+        self._sent.on_finish(finished)
+
+
+def _predicted(sent: Sent, replica: ReplicaView, request: VisibleRequest, now_s: float) -> tuple[float, int]:
+    """Seconds until the prompt is computed there: load, queue, computing; and the tokens that it stores by then."""
+    tokens, load_s = replica.tier_load(request)
+    stored = min(request.prompt_tokens - 1, tokens + replica.prefix_tokens(request))
+    return load_s + sent.ttft_s(replica, request, now_s, stored), stored
 
 
 def kv_reuse(

@@ -26,6 +26,7 @@ def replica(index, role, **state):
     return SimpleNamespace(
         index=index, role=role, alive=True, draining=False, open=True, total_blocks=1000, block_tokens=16,
         step_s=lambda prefills, seqs, context: sum(n for n, _ in prefills) * 1e-3 + seqs * 1e-3,  # noqa: ARG005
+        prefix_tokens=lambda _: 0, tier_load=lambda _: (0, 0.0),
         sequences=list, requests=state["waiting"] + state["running"], **state,
     )  # fmt: skip
 

@@ -62,31 +62,28 @@ def drawn(number):
 
 
 @cache
-def simulated(number, *, leap):
+def simulated(number):
     requests, cluster, tiers = drawn(number)
-    sim = Sim(prefix_cache="on", kv_blocks=24, tiers=tiers, leap=leap, journal=True,
+    sim = Sim(prefix_cache="on", kv_blocks=24, tiers=tiers, journal=True,
               latency="linear:base_s=0.0625,prefill_token_s=0.0001", **cluster)  # fmt: skip
     records = sorted(sim.simulate(requests), key=lambda record: record.request_id)
     sim.cluster.check()
     return sim, records
 
 
-@pytest.mark.parametrize("number", range(60))
+@pytest.mark.parametrize("number", range(48))
 def test_nothing_is_lost_with_tiers(number):
-    """Every request ends once with all its tokens, memory and bytes balance, journals replay, leaps equal steps."""
-    requests, sim, records = drawn(number)[0], *simulated(number, leap=True)
-    stepped_sim, stepped = simulated(number, leap=False)
+    """Every request ends once with all its tokens, memory and bytes balance, journals replay."""
+    requests, (sim, records) = drawn(number)[0], simulated(number)
 
     assert sorted(r.id for r in requests) == [record.request_id for record in records]
-    assert records == stepped
-    assert sim.describe()["tiers"] == stepped_sim.describe()["tiers"]
     assert all(len(r.token_s) == r.output_tokens_asked for r in records if r.status == "ok")
     assert all(r.cached_tokens < r.prompt_tokens for r in records if r.cached_tokens is not None)
-    hierarchy = sim.cluster.hierarchy
-    assert not hierarchy._under_way
+    assert not sim.cluster.hierarchy._under_way
     for row in sim.describe()["tiers"]:
-        assert row["load_bytes"] == row["hit_tokens"] // SIZE * BLOCK_BYTES
-        assert row["hit_tokens"] <= row["queried_tokens"] + sum(r.preemptions * 1000 for r in records)
+        assert row["hit_tokens"] // SIZE * BLOCK_BYTES <= row["load_bytes"]
+        assert row["load_bytes"] % BLOCK_BYTES == 0
+    assert sum(row["hit_tokens"] for row in sim.describe()["tiers"]) <= sim.cluster.hierarchy.queried_tokens
     for replica in sim.cluster.replicas:
         assert replica.blocks.free == replica.blocks.total, replica
         assert not replica.inbox.reserved
@@ -103,8 +100,8 @@ def test_nothing_is_lost_with_tiers(number):
 def test_the_draws_hold_what_they_are_about():
     """Draws without loads, evictions, preemptions or failures would prove nothing."""
     seen = Counter()
-    for number in range(60):
-        sim, records = simulated(number, leap=True)
+    for number in range(48):
+        sim, records = simulated(number)
         seen["preempted"] += sum(record.preemptions for record in records)
         for row in sim.describe()["tiers"]:
             seen.update({f"{row['name']} {count}": row[count] > 0 for count in ("loads", "evicted_blocks")})

@@ -264,7 +264,7 @@ ROWS: tuple[RunMetric, ...] = (
 
         Source: the hit rate of a pool of KV, as in Mooncake (FAST 2025), of host memory, SSD and pool together.
 
-        Tokens loaded, those of preempted requests too, over the tokens of the prompts that were looked up.
+        Tokens found in a tier over those of the prompts, each at its first lookup.
         """,
     ),
     RunMetric(
