@@ -24,6 +24,7 @@ POLICIES = [
     "sarathi:budget=48,max_seqs=8,low=8,stages=4,span_tokens=64",
     "tgi:max_waiting_tokens=3",
     "chunk-only:budget=24,max_seqs=6",
+    "priority-preempt:frequency=0.1",
     "fastgen:budget=32,max_seqs=8",
     "fastgen:budget=64,max_seqs=4,max_tracked=12",
     "distserve-prefill:max_seqs=4,max_batched_tokens=90",
