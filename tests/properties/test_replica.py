@@ -18,6 +18,7 @@ POLICIES = [
     "static:batch=3,pad=false",
     "orca:max_batch=3",
     "vllm-v0:max_seqs=6",
+    "priority-preempt:frequency=0.1,max_seqs=6",
     "vllm-v0:max_batched_tokens=120",
     "sarathi:budget=32,max_seqs=8",
     "sarathi:budget=7,max_seqs=4",
