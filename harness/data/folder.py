@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -54,8 +54,8 @@ _REPORT = re.compile(
 """Reports, which `bench report` makes again: report.html, report.csv, a picture of each figure."""
 
 
-class Part(Protocol):
-    """A part of a table that is not held: read when called, with all columns or those named."""
+class Passes(Protocol):
+    """A table that is not held: read when called, with all columns or those named."""
 
     def __call__(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in pieces."""
@@ -64,13 +64,10 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole:
-    """What a run that is read thin does not hold: its requests with all tokens, and its steps.
+    """What a run that is read thin does not hold: its requests with all tokens, and its steps."""
 
-    Parts may be read at the same time, in threads.
-    """
-
-    requests: tuple[Part, ...]
-    steps: tuple[Part, ...] | None
+    requests: Passes
+    steps: Passes | None
 
 
 class Aggregate:
@@ -115,14 +112,13 @@ class Run:
         """The requests with all their token times, in pieces that bound memory."""
         if self.whole is None:
             return pieces(self.requests)
-        return chain.from_iterable(part() for part in self.whole.requests)
+        return self.whole.requests()
 
     def step_pieces(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The steps, of a large run in pieces, with all columns or at least those named; none where none are known."""
         if self.steps is not None:
             return iter([self.steps])
-        parts = None if self.whole is None else self.whole.steps
-        return chain.from_iterable(part(columns) for part in parts or ())
+        return iter(()) if self.whole is None or self.whole.steps is None else self.whole.steps(columns)
 
     def aggregate(self, kind: type[L]) -> L:
         """What an aggregate of this kind has gathered of all requests, or of all steps."""

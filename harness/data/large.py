@@ -1,14 +1,13 @@
 """Large runs held thin: of every request the first and the last token, and all of them piece by piece on demand.
 
-Everything but the gaps follows from these two, so that a run of a million requests is read row group by row group,
-in threads, without ever holding all of its token times; one that is simulated is gathered as its tables pass.
+Everything but the gaps follows from these two, so that a run of a million requests is read row group by row group
+without ever holding all of its token times; one that is simulated is gathered as its tables pass.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.data import folder
-from harness.data.folder import Aggregate, Run, RunFolder, Whole
+from harness.data.folder import Aggregate, Passes, Run, RunFolder, Whole
 from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import lists
 from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed, since
@@ -74,10 +73,8 @@ class Passing:
     """A large simulated run as its tables pass: its requests, thin, and what `aggregates` gather."""
 
     def __init__(self, aggregates: Iterable[type[Aggregate]]) -> None:
-        self._rows = 0
         self._aggregates = {kind: kind() for kind in aggregates}
-        self._requests = [thinned(REQUESTS.empty_table())]
-        self._compacted: list[pa.Table] = []
+        self._requests = _Thin()
 
     def add(self, name: str, table: pa.Table) -> None:
         """Take the next rows of the table of that name, in pieces as `parts` gives them, so that sums are the same."""
@@ -85,28 +82,43 @@ class Passing:
         for start in range(0, table.num_rows, rows):
             piece = table[start : start + rows]
             if name == "requests":
-                self._rows += len(piece)
-                self._requests.append(thinned(piece))
+                self._requests.add(piece)
             for aggregate in self._aggregates.values():
                 if aggregate.table == name:
                     aggregate.add(piece)
-        if len(self._requests) >= TOGETHER:
-            self._put_together()
-
-    def _put_together(self) -> None:
-        """Put the last pieces together: large ones share the memory of columns without a value."""
-        self._compacted.append(compact(pa.concat_tables(self._requests)))
-        self._requests = [thinned(REQUESTS.empty_table())]
 
     def run(self, ended: RunFolder, schedule: Schedule) -> Run | None:
         """The run, whose files are written; None where it ended before it was large."""
-        if self._rows < LARGE:
+        if self._requests.rows < LARGE:
             return None
-        self._put_together()
-        self._compacted = [pa.concat_tables(self._compacted)]  # of which nothing is held twice
-        run = load(ended.path, schedule=schedule, requests=compact(self._compacted.pop()))
+        run = load(ended.path, schedule=schedule, requests=self._requests.table())
         run.aggregates.update(self._aggregates)
         return run
+
+
+class _Thin:
+    """Requests that are made thin piece by piece."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self._pieces = [thinned(REQUESTS.empty_table())]
+        self._compacted: list[pa.Table] = []
+
+    def add(self, piece: pa.Table) -> None:
+        """Take the next rows."""
+        self.rows += len(piece)
+        self._pieces.append(thinned(piece))
+        if len(self._pieces) >= TOGETHER:  # together they share the memory of columns without a value
+            self._compacted.append(compact(pa.concat_tables(self._pieces)))
+            self._pieces = [thinned(REQUESTS.empty_table())]
+
+    def table(self) -> pa.Table:
+        """All of them, which are not held here any more: nothing is held twice."""
+        self._pieces = [pa.concat_tables([*self._compacted, *self._pieces])]
+        self._compacted = []
+        table = compact(self._pieces.pop())
+        pa.default_memory_pool().release_unused()
+        return table
 
 
 def load(
@@ -142,7 +154,7 @@ def load(
         http=http,
         server_metrics=folder.table(path, "server_metrics"),
         actions=folder.table(path, "actions", ACTIONS),
-        whole=Whole(_groups(file, REQUESTS), _groups(steps, STEPS) if steps.exists() else None),
+        whole=Whole(partial(parts, file, REQUESTS), partial(parts, steps, STEPS) if steps.exists() else None),
     )
 
 
@@ -170,30 +182,26 @@ def thinned(table: pa.Table) -> pa.Table:
 
 
 def read(file: Path) -> pa.Table:
-    """The requests of a Parquet file, thin. Row groups are read in threads.
+    """The requests of a Parquet file, thin. Raises UsageError for a file that cannot be read."""
+    requests = _Thin()
+    for piece in parts(file, REQUESTS, [name for name in REQUESTS.names if name != "token_n"]):
+        requests.add(piece)
+    return requests.table()
 
-    Raises UsageError for a file that cannot be read.
+
+def parts(file: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a file, a few at a time: their memory can be used again, which costs less than new memory.
+
+    With the columns named, or all but the texts of errors. Raises UsageError for a file that cannot be read.
     """
-    columns = [name for name in REQUESTS.names if name != "token_n"]
-    empty = thinned(REQUESTS.empty_table())
-    groups = opened(file).metadata.num_row_groups
-
-    def one(group: int) -> pa.Table:
-        return pa.concat_tables([empty, *(thinned(part) for part in parts(file, group, REQUESTS, columns))])
-
-    with ThreadPoolExecutor(max(1, min(groups, os.cpu_count() or 1))) as pool:
-        requests = compact(pa.concat_tables([empty, *pool.map(one, range(groups))]))
-    pa.default_memory_pool().release_unused()  # what the threads had is more than the table
-    return requests
-
-
-def parts(file: Path, group: int, schema: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of a group, a few at a time: their memory can be used again, which costs less than new memory."""
+    columns = columns or [name for name in schema.names if name != "error"]
     projected = pa.schema([schema.field(name) for name in columns])
     rows = PART if schema is REQUESTS else 32 * PART
     with readable(file), opened(file) as source:
-        for batch in source.iter_batches(rows, [group], columns, use_threads=False):
-            yield completed(untrusted.decoded(pa.Table.from_batches([batch]), file), projected)
+        for group in range(source.metadata.num_row_groups):
+            for batch in source.iter_batches(rows, [group], columns):
+                yield completed(untrusted.decoded(pa.Table.from_batches([batch]), file), projected)
+    pa.default_memory_pool().release_unused()
 
 
 def opened(file: Path) -> pq.ParquetFile:
@@ -207,19 +215,11 @@ def measured(run: Run) -> Run:
     since_s = run.info.warmup.since_s
     if since_s is None:
         return run
-    parts = () if run.whole is None else run.whole.requests
-    trimmed = run.whole and replace(run.whole, requests=tuple(partial(_since, part, since_s) for part in parts))
+    whole = run.whole
+    trimmed = whole and replace(whole, requests=lambda columns=None: _since(whole.requests, since_s, columns))
     return replace(run, requests=run.measured, whole=trimmed, aggregates={})
 
 
-def _since(part: folder.Part, since_s: float, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+def _since(requests: Passes, since_s: float, columns: Sequence[str] | None) -> Iterator[pa.Table]:
     needed = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
-    return (since(piece, since_s) for piece in part(needed))
-
-
-def _groups(file: Path, schema: pa.Schema) -> tuple[folder.Part, ...]:
-    return tuple(partial(_group, file, group, schema) for group in range(opened(file).metadata.num_row_groups))
-
-
-def _group(file: Path, group: int, schema: pa.Schema, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-    return parts(file, group, schema, columns or [name for name in schema.names if name != "error"])
+    return (since(piece, since_s) for piece in requests(needed))

@@ -36,6 +36,8 @@ from harness.api import (
 from harness.data import pandas_later  # noqa: F401  # before the first conversion
 from harness.errors import BackendError
 
+pa.set_memory_pool(pa.system_memory_pool())  # which gives back what is free; the others keep a third more of a run
+
 T = TypeVar("T")
 
 TABLE_ROWS = 4096
@@ -283,28 +285,27 @@ def _columns(rows: Sequence[Any], names: Sequence[str]) -> list[tuple[Any, ...]]
 
 
 def compact(table: pa.Table) -> pa.Table:
-    """The table with one chunk a column; one that is null, the same integer or empty lists throughout takes no memory.
+    """The table with one chunk a column; one that repeats its beginning, as one value does, takes no memory, nor does
+    one that is equal to another.
 
     Column by column, so that hardly anything is held twice.
     """
-    schema, columns = table.schema, []
-    for name in schema.names:
-        columns.append(_compact(table[name]))
-        table = table.drop_columns([name])
+    schema, columns = table.schema, list[pa.ChunkedArray]()
+    for field in schema:
+        column = _compact(table[field.name])
+        columns.append(next((one for one in columns if one.type == column.type and one.equals(column)), column))
+        table = table.drop_columns([field.name])
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    rows, kind = len(column), column.type
-    same = column.null_count == rows
-    if not column.null_count and pa.types.is_list(kind):
-        same = all(len(chunk.flatten()) == 0 for chunk in column.chunks)
-    elif not column.null_count and pa.types.is_integer(kind):
-        same = len({*pc.min_max(column).as_py().values()}) == 1
-    if not same or rows <= SHARED:
-        return column.combine_chunks()
-    shared = pa.concat_arrays(column[:SHARED].chunks)
-    return pa.chunked_array([*[shared] * (rows // SHARED), shared[: rows % SHARED]], kind)
+    rows = len(column)
+    if rows > SHARED:
+        shared = pa.concat_arrays(column[:SHARED].chunks)
+        repeated = pa.chunked_array([*[shared] * (rows // SHARED), shared[: rows % SHARED]], column.type)
+        if repeated.equals(column):
+            return repeated
+    return pa.table({"": column}).combine_chunks()[0]
 
 
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from harness.data import files
 from harness.errors import UsageError
 
-ROW_GROUP_BYTES = 32 << 20
+ROW_GROUP_BYTES = 16 << 20
 """Rows gather to this size before they become a Parquet row group; it bounds the memory of `ParquetFile`."""
 
 

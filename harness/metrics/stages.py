@@ -97,19 +97,13 @@ def joint(bounds: Sequence[Margin]) -> Floats:
     return greatest
 
 
-def of(run: Run, seen: Seen, queue_shares: QueueShares) -> Stages:
-    """The stages of every request of the run, which `seen` is of."""
-    parts = [stages for _, stages in _in_pieces(run, seen, queue_shares)]
-    return Stages(parts[0].keys, np.concatenate([part.seconds for part in parts], axis=1))
-
-
 def summed(run: Run, seen: Seen, scored: Score, queue_shares: QueueShares) -> run_json.Stages:
     """The time of all requests by stage, and how many missed for each cause, most first."""
     bounds = margins(seen, scored)
     held_back = seen.unknown("ttft")
     keys: tuple[str, ...] = ()
     total_s, requests, causes = np.zeros(1), 0, Counter[str]()
-    for rows, stages in _in_pieces(run, seen, queue_shares):
+    for rows, stages in in_pieces(run, seen, queue_shares):
         seconds = stages.of_known()
         keys, total_s, requests = stages.keys, total_s + seconds.sum(axis=1), requests + seconds.shape[1]
         if bounds:
@@ -126,8 +120,9 @@ def summed(run: Run, seen: Seen, scored: Score, queue_shares: QueueShares) -> ru
     return run_json.Stages(requests=requests, times=times, misses=most_first if bounds else None)
 
 
-def _in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tuple[slice, Stages]]:
-    """Some requests after the others, one piece or more, so that the times of a large run take little memory."""
+def in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tuple[slice, Stages]]:
+    """The stages of every request of the run, which `seen` is of: some after the others, one piece or more, so that
+    those of a large run take little memory."""
     answered = seen.ok if (unknown := seen.unknown("ttft")) is None else seen.ok & ~unknown
     first_s, last_s = seen.values("ttft"), seen.values("e2e")  # both from the scheduled time
     capped = run.requests["cap_wait_s"].null_count < run.requests.num_rows

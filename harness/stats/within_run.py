@@ -24,7 +24,7 @@ import pyarrow as pa
 from harness.api import Slo
 from harness.data.lists import number
 from harness.data.run_json import Interval, Intervals, Within
-from harness.metrics.measure import headline, per_request, succeeded
+from harness.metrics.measure import headline, metrics, per_request, succeeded
 from harness.metrics.objective import Score, score
 from harness.metrics.quantiles import quantile
 from harness.stats.tails import CONFIDENCE, student
@@ -200,9 +200,12 @@ def within(
     """
     order = np.argsort(number(table, "scheduled_s"), kind="stable")
     ok = succeeded(table)
-    found_of = {m.name: per_request(m, table) for m in headline()}
-    series = {name: np.where(ok & np.isfinite(values), values, np.nan)[order] for name, values in found_of.items()}
-    alike = autocorrelation(series["ttft"])
+
+    def series(name: str) -> Floats:
+        values = per_request(metrics()[name], table)
+        return np.where(ok & np.isfinite(values), values, np.nan)[order]
+
+    alike = autocorrelation(series("ttft"))
     by_sessions = Sessions.draw(number(table, "session")[order])
     sessions = None if by_sessions is None else by_sessions.count
     why_not = next(_why_not(len(table), alike, sessions, overloaded=overloaded, valid=valid), None)
@@ -220,7 +223,7 @@ def within(
         low, high = drawn.share(met)
         share = Interval(low=low, high=high)
     rare = sessions is None or sessions >= SESSIONS_FOR_P99
-    intervals = {name: _of(drawn, values, rare=rare) for name, values in series.items()}
+    intervals = {metric.name: _of(drawn, series(metric.name), rare=rare) for metric in headline()}
     return msgspec.structs.replace(partial, block=blocks.size, attainment=share, metrics=intervals)
 
 

@@ -117,7 +117,7 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     horizon_s = leave_s.max() - arrive_s.min()
     times_s = np.concatenate([arrive_s, leave_s])
     order = np.argsort(times_s, kind="stable")
-    present = np.cumsum(np.repeat([1, -1], len(arrive_s))[order])
+    present = np.cumsum(np.repeat(np.array([1, -1], np.int8), len(arrive_s))[order], dtype=np.int32)
     mean_present = float((present[:-1] * np.diff(times_s[order])).sum() / horizon_s)
     shares = (leave_s - arrive_s) / horizon_s  # each at most 1: a rate of requests alone may overflow
     return mean_present, float(shares.sum())

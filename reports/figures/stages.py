@@ -20,7 +20,7 @@ from harness.metrics.stages import (
     QUEUE_PREFILL,
     STALL,
     UNKNOWN,
-    of,
+    in_pieces,
 )
 from harness.validity.server_metrics import queue_shares
 from reports import _data, _format
@@ -86,19 +86,10 @@ def stages(run: Run) -> Drawing | str:
         return _data.EMPTY
     if not _data.stages(run).times:
         return NO_STAMPS
-    divided = of(run, _data.seen(run), queue_shares)
-    seconds = divided.of_known()
-    # stable, so that requests of equal TTFT fall into the same groups on every platform
-    order = np.argsort(_data.metric(run, "ttft")[divided.known], kind="stable")
-    groups = {"all requests": order}
-    if len(order) >= _LEAST:
-        groups = {name: order[round(a * len(order)) : round(b * len(order))] for name, a, b in _GROUPS}
-    parts = [seconds[:, rows] for rows in groups.values()]
-    mean_s = np.array([part.mean(axis=1) for part in parts]).T  # (stages, groups)
-    percent = np.array([_percent(part) for part in parts]).T
-    names = [f"{name}<br>n = {len(rows):,}" for name, rows in groups.items()]
+    keys, mean_s, percent, groups = _by_group(run)
+    names = [f"{name}<br>n = {count:,}" for name, count in groups.items()]
     drawn = style.panels([0.5, 0.5], 600, spacing=0.08)
-    for i, key in enumerate(divided.keys):
+    for i, key in enumerate(keys):
         if any(percent[i] > 0):
             if key in _BEFORE_FIRST:
                 _bars(drawn, 1, names, mean_s[i].tolist(), key, " s")
@@ -114,7 +105,7 @@ def stages(run: Run) -> Drawing | str:
     ]}  # fmt: skip
     return style.done(drawn, style.finding(values), [
         "Percentages are means of those of the single requests.",
-        note(divided.keys),
+        note(keys),
     ])  # fmt: skip
 
 
@@ -126,10 +117,28 @@ def _bars(drawn: Drawing, row: int, names: list[str], values: list[float], key: 
     )  # fmt: skip
 
 
-def _percent(seconds: np.ndarray) -> np.ndarray:
-    """(stages,) the mean of the percentages of the single requests, of (stages, requests) seconds."""
-    total = np.maximum(seconds.sum(axis=0), 1e-12)
-    return np.array([(row / total).mean() for row in seconds]) * 100.0  # stage by stage: little memory at one time
+def _by_group(run: Run) -> tuple[tuple[str, ...], np.ndarray, np.ndarray, dict[str, int]]:
+    """The stages; (stages, groups) mean seconds, and means of the percentages of the single requests, by groups of
+    requests of like TTFT; the requests of each group."""
+    seen = _data.seen(run)
+    known = np.concatenate([part.known for _, part in in_pieces(run, seen, queue_shares)])
+    # stable, so that requests of equal TTFT fall into the same groups on every platform
+    order = np.flatnonzero(known)[np.argsort(_data.metric(run, "ttft")[known], kind="stable")]
+    groups = {"all requests": order}
+    if len(order) >= _LEAST:
+        groups = {name: order[round(a * len(order)) : round(b * len(order))] for name, a, b in _GROUPS}
+    group = np.zeros(len(known), np.int8)
+    for number, members in enumerate(groups.values()):
+        group[members] = number
+    keys: tuple[str, ...] = ()
+    sums = np.zeros(1)  # (2, stages, groups)
+    for rows, part in in_pieces(run, seen, queue_shares):
+        keys, seconds, inside = part.keys, part.of_known(), group[rows][part.known]
+        percent = seconds * (100.0 / np.maximum(seconds.sum(axis=0), 1e-12))
+        sums = sums + [[np.bincount(inside, row, len(groups)) for row in each] for each in (seconds, percent)]
+    counts = {name: len(members) for name, members in groups.items()}
+    mean_s, mean_percent = sums / np.maximum(1, list(counts.values()))
+    return keys, mean_s, mean_percent, counts
 
 
 def misses(run: Run) -> Drawing | str:

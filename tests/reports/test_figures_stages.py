@@ -15,7 +15,7 @@ from harness.data.records import steps_table, to_table
 from harness.data.run_json import RunInfo
 from harness.metrics.measure import marked
 from harness.metrics.objective import parse_slo, restored_slo, score
-from harness.metrics.stages import APART, TOGETHER, of, summed
+from harness.metrics.stages import APART, TOGETHER, in_pieces, summed
 from harness.validity.server_metrics import queue_shares
 from reports import _data
 from reports.document.html import data_table
@@ -65,7 +65,7 @@ def test_phases_of_a_request_follow_from_its_stamps(staged: MakeStaged) -> None:
     """The time that other requests' prompts took from a decoding request would be called its own work."""
     one = record(arrived_s=0.375, prefill_end_s=1.4375, handoff_start_s=1.5, handoff_end_s=1.625)
     run = staged([one], [step(2.0, 2.25), step(2.25, 2.75, decodes=1), step(2.9, 9.0), step(2.0, 3.0, replica=1)])
-    found = of(run, _data.seen(run), queue_shares)
+    [(_, found)] = in_pieces(run, _data.seen(run), queue_shares)
 
     seconds = (0.25, 0.125 + 0.0625, 0.125, 0.9375, 0.125, 0.1875 + 0.25 + 0.0375, 0.9)
     assert dict(zip(APART, seconds, strict=True)) == pytest.approx(
@@ -85,7 +85,7 @@ def test_phases_add_up_to_the_latency(staged: MakeStaged) -> None:
     ]  # fmt: skip
     at = np.cumsum(rng.exponential(0.05, 100))
     run = staged(records, [step(a, b, decodes=i % 2) for i, (a, b) in enumerate(zip(at, at[1:], strict=False))])
-    found = of(run, _data.seen(run), queue_shares)
+    [(_, found)] = in_pieces(run, _data.seen(run), queue_shares)
 
     assert _data.metric(run, "e2e").tolist() == pytest.approx(found.seconds.sum(axis=0).tolist())
     assert np.all(found.seconds >= 0)
@@ -94,7 +94,7 @@ def test_phases_add_up_to_the_latency(staged: MakeStaged) -> None:
 def test_without_stamps_queue_and_prefill_stand_together(make_run: MakeRun) -> None:
     """Of an endpoint, which stamps no stages, a queue would be drawn that was never observed; or nothing at all."""
     run = make_run(200, failed=5)
-    found, figure = of(run, _data.seen(run), queue_shares), drawn(stages(run))
+    [(_, found)], figure = in_pieces(run, _data.seen(run), queue_shares), drawn(stages(run))
 
     assert TOGETHER == found.keys
     assert (195, 5) == (int(found.known.sum()), int((~found.known).sum()))
