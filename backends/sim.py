@@ -18,6 +18,7 @@ from backends.serving.cluster import Cluster
 from backends.serving.handoff import Link
 from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline, bubble_share
+from backends.serving.plugins import Sharing
 from backends.serving.replica import Replica
 from backends.serving.routing import Fail, Up, requirements
 from backends.simulator.core import Lora, adapter_facts, block_cost, preemption_costs, token_bytes
@@ -168,8 +169,21 @@ class Sim:
         cost = replace(cost, bytes=recorded.get("kv_block_bytes", cost.bytes))
         adapters = None if self.adapted is None else self.adapted.adapters(m, part.shape)
         front = core.replica(memory, blocks, index, journal, cost, adapters)
-        if (stages := part.shape.pp) > 1:
-            Pipeline(front, [core.replica(memory, blocks, LANES * (n + 1) + index, None, cost) for n in range(stages)])
+        sharing, stages = front.policy if isinstance(front.policy, Sharing) else None, part.shape.pp
+        whole = part.role == "mixed" and stages == 1 and not isinstance(part.model, Recorded)
+        if sharing is not None and not whole:
+            raise UsageError(
+                f"policy={part.policy} has lanes on shares of GPUs, which do not go with pp, prefill and decode, or "
+                "latency=recorded; leave these out."
+            )
+        if sharing is not None or stages > 1:
+            policies = [None] * stages if sharing is None else sharing.lanes()
+            draws = range(LANES + index, LANES * (len(policies) + 1), LANES)
+            lanes = [
+                core.replica(memory, blocks, number, None, cost, policy=policy)
+                for number, policy in zip(draws, policies, strict=True)
+            ]
+            Pipeline(front, lanes, sharing)
         return front
 
     def simulate(self, requests: Iterable[Request], follow_ups: FollowUps | None = None) -> Iterator[RequestRecord]:
@@ -223,7 +237,8 @@ class Sim:
     def _plain(self) -> bool:
         """Whether replicas are alike and have one batch in flight each, and nothing acts but arrivals at them."""
         plain = self.tiers is None and self.response_cache is None
-        return self._parts[0].role == "mixed" and self.pp == 1 and not self._acts and plain
+        one_batch = all(replica.pipeline is None for replica in self.cluster.replicas)
+        return self._parts[0].role == "mixed" and one_batch and not self._acts and plain
 
     def _as_served(
         self, requests: Iterable[Request], follow_ups: FollowUps | None

@@ -560,7 +560,7 @@ class Step:
 
     Tokens and sequences are those of this step; `context_tokens` counts the KV entries that its decodes read;
     `waiting`, `running` and `free_blocks` are taken when the batch was formed. Its parts (`StepParts`) are None where
-    they are not known.
+    they are not known, its `lane` where the replica has one batch under way at a time.
     """
 
     replica: int
@@ -577,6 +577,7 @@ class Step:
     experts_s: float | None = None
     communication_s: float | None = None
     host_s: float | None = None
+    lane: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ class JournalCall:
     """One call of a driver: `at_s` seconds; `request_id` of what is added or withdrawn; the step ends of a commit.
 
     Of a sequence that comes from elsewhere `computed` and `emitted` are its tokens with KV and its answer so far; of
-    a reservation `blocks`.
+    a reservation `blocks`; of a commit the `lane`, where lanes share the GPUs.
     """
 
     kind: Kind
@@ -36,6 +36,7 @@ class JournalCall:
     blocks: int = 0
     role: Role | None = None
     keys: tuple[int, ...] = ()
+    lane: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,11 @@ class Journal:
     def call(
         self, kind: Kind, at_s: float, request_id: int | None = None, computed: int = 0, emitted: int = 0,
         blocks: int = 0, *, end_s: ListOf[float] = (), role: Role | None = None, keys: ListOf[int] = (),
+        lane: int | None = None,
     ) -> None:  # fmt: skip
         """Keep one call of the driver."""
         self.calls.append(
-            JournalCall(kind, at_s, request_id, tuple(end_s), computed, emitted, blocks, role, tuple(keys))
+            JournalCall(kind, at_s, request_id, tuple(end_s), computed, emitted, blocks, role, tuple(keys), lane)
         )
 
     def batch(self, batch: Batch, decoding: Decodes | Drafts) -> None:
@@ -91,6 +93,8 @@ def replay(calls: ListOf[JournalCall], requests: Mapping[int, Request], replica:
             case "commit", None:
                 if replica.in_flight is None:
                     raise ValueError(f"the journal commits a batch at {at_s} s that the replica did not form")
+                if replica.pipeline is not None and call.lane is not None:
+                    replica.pipeline.leaves_next(call.lane)
                 done += replica.commit(replica.in_flight, array("d", call.end_s))
             case "forget", None:
                 replica.forget_prefixes(at_s)

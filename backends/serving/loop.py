@@ -19,7 +19,7 @@ from backends.serving.decodes import Decodes
 from backends.serving.handoff import Transfer, arrived_prefilled, start_handoffs
 from backends.serving.hierarchy import Channel, Transit
 from backends.serving.migration import Migration, Moves
-from backends.serving.pipeline import Stages
+from backends.serving.pipeline import Shares, Stages
 from backends.serving.plugins import Arrivals, Committer, Driver, Mover
 from backends.serving.replica import Replica
 from backends.serving.routing import (
@@ -352,6 +352,12 @@ class Loop(Generic[T]):
             elif self._log is not None:
                 assert replica.in_flight is not None
                 self._log(replica.in_flight, ends, replica.decoding)
+        shares = self.stages[index].shares
+        if shares is not None:
+            assert replica.in_flight is not None
+            shares.end()
+            if self._log is not None:
+                self._log(replica.in_flight, ends, replica.decoding)
         # The commit takes the blocks of all steps of a leap; those that were taken ahead are not taken twice.
         replica.blocks.free += self._prepaid[index]
         self._prepaid[index] = 0
@@ -363,6 +369,8 @@ class Loop(Generic[T]):
             done = replica.commit(batch, ends)
             for seq in done:
                 self._driver.end(seq, index, None, ends[-1])
+        if shares is not None:
+            self._time(replica, shares)
         self.free.add(index)
         if replica.inbox.offers:
             self.offered.add(index)
@@ -707,6 +715,14 @@ class Loop(Generic[T]):
             self.touch(index)
         if began:
             batch.steps = 1  # memory is another now, and who has landed joins the next step
+        if stages.shares is not None:
+            work_s = self._driver.start(replica, batch, 0.0, 0.0)
+            assert work_s is not None
+            assert batch.lane is not None
+            stages.shares.begin(batch.lane, work_s[0], now_s)
+            self._time(replica, stages.shares)
+            self.free.add(index)  # another lane may have something to do
+            return
         if stages.count > 1:
             stage = self._driver.start(replica, batch, 0.0, 0.0)
             assert stage is not None
@@ -737,6 +753,15 @@ class Loop(Generic[T]):
         event = self._push(ends[-1], COMMIT, index, ends)
         if cuts:
             self._leaps[index] = event
+
+    def _time(self, replica: Replica, shares: Shares) -> None:
+        """A lane has begun or ended a batch: the next end is another, and no stale one is left."""
+        self._events[:] = [e for e in self._events if e[2] != replica.index or e[1] != COMMIT]
+        heapify(self._events)
+        if shares.end_s is not None:
+            assert replica.pipeline is not None
+            replica.pipeline.leaves_next(shares.lane)
+            self._push(shares.end_s[0], COMMIT, replica.index, shares.end_s)
 
     def _quiet(self, replica: Replica) -> bool:
         """Whether the end of a batch of this replica changes nothing for others: it hands nothing on, nothing waits for

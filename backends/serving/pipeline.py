@@ -1,9 +1,11 @@
-"""Pipeline parallelism: a replica on several stages keeps as many batches in flight as it has stages.
+"""Several batches in flight on one replica: as many as it has pipeline stages, or lanes on shares of its GPUs.
 
 Each batch belongs to a lane, which has sequences of its own, so a sequence is in one batch at a time. Lanes are
 replicas that share memory, queue and whatever else there is one of; the replica in front of them passes the calls of
-the driver on, lane after lane in turn. Batches leave in the order in which they entered.
-Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 3.3; Zhong et al., DistServe, OSDI 2024 (disjoint batches).
+the driver on. On stages lanes take turns, and batches leave in the order in which they entered. On shares of the GPUs
+lanes have roles, and a batch goes slower while another one is under way.
+Source: Agrawal et al., Sarathi-Serve, OSDI 2024, section 3.3; Zhong et al., DistServe, OSDI 2024 (disjoint batches);
+the paper on semi-PD, infinigence/Semi-PD (shares).
 """
 
 from __future__ import annotations
@@ -16,20 +18,26 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from backends.serving.batch import Batch
+from backends.serving.handoff import Inbox, Outbox
 
 if TYPE_CHECKING:
     from backends.serving.batch import Sequence
+    from backends.serving.plugins import Sharing
     from backends.serving.replica import Replica
 
 
 class Pipeline:
-    """The lanes behind the replica `front`, which has none of the running sequences itself."""
+    """The lanes behind the replica `front`, which has none of the running sequences itself.
 
-    __slots__ = ("_flying", "_turn", "front", "lanes")
+    With `sharing` they run on shares of its GPUs, else on its stages.
+    """
 
-    def __init__(self, front: Replica, lanes: ListOf[Replica]) -> None:
+    __slots__ = ("_flying", "_turn", "front", "lanes", "sharing")
+
+    def __init__(self, front: Replica, lanes: ListOf[Replica], sharing: Sharing | None = None) -> None:
         self.front = front
         self.lanes = lanes
+        self.sharing = sharing
         self._turn = 0
         self._flying: deque[tuple[Replica, Batch]] = deque()  # oldest first
         front.pipeline = self
@@ -46,6 +54,9 @@ class Pipeline:
         for lane in self.lanes:
             lane.waiting, lane.blocks, lane.cache, lane.swap = front.waiting, front.blocks, front.cache, front.swap
             lane.adapters, lane.inbox, lane.outbox, lane.whole = front.adapters, front.inbox, front.outbox, front.whole
+        if self.sharing is not None:
+            for lane in self.lanes[1:]:
+                lane.role, lane.inbox, lane.outbox = "prefill", Inbox(), Outbox()
 
     @property
     def in_flight(self) -> int:
@@ -55,6 +66,12 @@ class Pipeline:
     def oldest(self) -> Replica:
         """The lane whose batch is the next to leave."""
         return self._flying[0][0]
+
+    def leaves_next(self, lane: int) -> None:
+        """The batch of this lane is the next to leave."""
+        while self.oldest is not self.lanes[lane]:
+            self._flying.rotate(-1)
+        self.front.in_flight = self._flying[0][1]
 
     def runs(self, request_id: int) -> bool:
         """Whether the request is in a batch in flight, or may be."""
@@ -70,7 +87,10 @@ class Pipeline:
             turn = (self._turn + i) % len(lanes)
             lane = lanes[turn]
             if lane.in_flight is None and (batch := lane.schedule(now_s)) is not None:
-                self._turn = turn + 1
+                if self.sharing is None:
+                    self._turn = turn + 1
+                else:
+                    batch.lane = turn
                 batch.steps = 1  # the other lanes come between
                 batch.running = front.running
                 self._flying.append((lane, batch))
@@ -81,14 +101,20 @@ class Pipeline:
         return None
 
     def commit(self, batch: Batch, end_s: ListOf[float]) -> list[Sequence]:
-        """The oldest batch in flight has left the last stage. Returns what is done."""
+        """The next batch to leave has left. Returns what is done."""
         front = self.front
         assert batch is front.in_flight
         if front.journal is not None:
-            front.journal.call("commit", end_s[-1], end_s=end_s)
+            front.journal.call("commit", end_s[-1], end_s=end_s, lane=batch.lane)
         lane, _ = self._flying.popleft()
         front.in_flight = self._flying[0][1] if self._flying else None
         done = lane.commit(batch, end_s)
+        if self.sharing is not None:
+            for seq in lane.outbox.fresh:  # its memory stays where it is
+                lane.outbox.back(seq)
+                front.inbox.held += seq.blocks
+                front.inbox.landed.append(seq)
+            lane.outbox.fresh.clear()
         front.prompt_tokens += lane.prompt_tokens  # a lane only counts off
         lane.prompt_tokens = 0
         return done
@@ -124,14 +150,60 @@ class Pipeline:
             assert held + front.blocks.free == front.blocks.total, (held, front.blocks)
 
 
-class Stages:
-    """The pipeline stages of a replica: when each is free for its next batch, and how long it stood idle in between."""
+class Shares:
+    """The batches under way on shares of the GPUs of a replica, each timed anew whenever one begins or ends."""
 
-    __slots__ = ("_replica", "bubble_s", "busy_s", "count", "free_s")
+    __slots__ = ("_left_s", "_rates", "_sharing", "_since_s", "end_s", "lane")
+
+    def __init__(self, sharing: Sharing) -> None:
+        self._sharing = sharing
+        self._left_s: dict[int, float] = {}  # lane: seconds of work at full speed
+        self._rates: ListOf[float] = ()  # in the same order
+        self._since_s = 0.0
+        self.end_s: list[float] | None = (
+            None  # of the next batch to end, as things stand; a new list whenever they change
+        )
+        self.lane = 0  # its lane
+
+    def begin(self, lane: int, work_s: float, now_s: float) -> None:
+        """A batch begins that would take `work_s` alone on all GPUs."""
+        self._pass(now_s)
+        self._left_s[lane] = work_s
+        self._time()
+
+    def end(self) -> None:
+        """The batch that ends next has ended."""
+        assert self.end_s is not None
+        self._pass(self.end_s[0])
+        del self._left_s[self.lane]
+        self._time()
+
+    def _pass(self, now_s: float) -> None:
+        for lane, rate in zip(self._left_s, self._rates, strict=True):
+            self._left_s[lane] = max(0.0, self._left_s[lane] - rate * (now_s - self._since_s))
+        self._since_s = now_s
+
+    def _time(self) -> None:
+        self._rates, self.end_s = self._sharing.rates(list(self._left_s)), None
+        if self._left_s:
+            ends = zip(self._left_s.items(), self._rates, strict=True)
+            end_s, self.lane = min((self._since_s + left_s / rate, lane) for (lane, left_s), rate in ends)
+            self.end_s = [end_s]
+
+
+class Stages:
+    """The pipeline stages of a replica: when each is free for its next batch, and how long it stood idle in between.
+
+    One stage, and `shares`, where it has lanes on shares of its GPUs.
+    """
+
+    __slots__ = ("_replica", "bubble_s", "busy_s", "count", "free_s", "shares")
 
     def __init__(self, replica: Replica) -> None:
+        pipeline = replica.pipeline
         self._replica = replica
-        self.count = 1 if replica.pipeline is None else len(replica.pipeline.lanes)
+        self.shares = None if pipeline is None or pipeline.sharing is None else Shares(pipeline.sharing)
+        self.count = 1 if pipeline is None or self.shares is not None else len(pipeline.lanes)
         self.free_s = [-inf] * self.count
         self.busy_s = self.bubble_s = 0.0  # of all stages together
 

@@ -163,6 +163,28 @@ class HandOffRoom(Protocol):
         ...
 
 
+@runtime_checkable
+class Sharing(Policy, Protocol):
+    """A policy that has several batches under way at a time, each in a lane, on shares of the GPUs of its replica.
+
+    Lanes have one memory and one queue. `fill` is that of a driver without lanes, which refuses the policy.
+    """
+
+    def lanes(self) -> ListOf[Policy]:
+        """What decides in each lane what runs next; fresh ones, once for each replica.
+
+        The first lane is for decodes and takes memory first, the others are for prompts: a sequence whose prompt is
+        computed is in the next batch of the first, without a copy.
+        """
+        ...
+
+    def rates(self, lanes: ListOf[int]) -> ListOf[float]:
+        """How fast each of these lanes works while they all, and no others, have a batch under way: seconds of work at
+        full speed in a second, above 0.
+        """
+        ...
+
+
 class Memory(Protocol):
     """How KV memory is given out: on demand, unless it is `Reserving`."""
 

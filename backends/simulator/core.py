@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 
 from backends.serving.blocks import Adapters, Swap
 from backends.serving.journal import Journal
-from backends.serving.plugins import MapTime, Memory, Predicting
+from backends.serving.plugins import MapTime, Memory, Policy, Predicting
 from backends.serving.replica import Replica
 from backends.serving.speculation import Speculation
 from harness.bounds import AtLeastOne, Checked, NotNegative, PositiveShare
@@ -226,10 +226,14 @@ class Core:
         journal: Journal | None = None,
         cost: BlockCost = FREE,
         adapters: Adapters | None = None,
+        policy: Policy | None = None,
     ) -> Replica:
-        """A fresh replica with `blocks` blocks of KV memory; `cost` is that of moving one of them to the host."""
+        """A fresh replica with `blocks` blocks of KV memory; `cost` is that of moving one of them to the host.
+
+        `policy` where it is a lane, with one of its own.
+        """
         return Replica(
-            make("policies", self.policy),
+            policy or make("policies", self.policy),
             memory,
             blocks,
             index,

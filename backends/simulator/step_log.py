@@ -35,8 +35,8 @@ class StepLog:
     with the step during which a request arrives anywhere (`alone`: such a step is a leap of its own).
     """
 
-    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_leaps", "_members", "_phases", "_pieces", "_rows",
-                 "_size", "alone")  # fmt: skip
+    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_lanes", "_leaps", "_members", "_phases", "_pieces",
+                 "_rows", "_size", "alone")  # fmt: skip
 
     def __init__(self, block_tokens: Iterable[int], members: Sequence[Member] = ()) -> None:
         """`block_tokens` are the sizes of the blocks of all replicas, which may differ; `members` know the parts."""
@@ -52,6 +52,7 @@ class StepLog:
         self._count = 0  # entries
         self._pieces = array("q")  # of prompts: their new tokens and those that are stored
         self._end_s = array("d")
+        self._lanes = array("q")  # of each entry, where replicas have lanes; none is a leap
         self._leaps = array("q")  # entry and tick of each leap of several steps
         self._phases = array("q")  # per leap: members that need a block, by tick mod block size
 
@@ -60,6 +61,8 @@ class StepLog:
         count = len(end_s)
         if count == 1:
             self._end_s.append(end_s[0])
+            if batch.lane is not None:
+                self._lanes.append(batch.lane)
         else:
             self._end_s.extend(end_s)
             if (phases := decoding.phases) is not None:
@@ -125,7 +128,9 @@ class StepLog:
             "running": np.repeat(numbers[6], count),
             "free_blocks": np.repeat(numbers[7], count) - self._taken(row, nth, first),
         }
-        if self._members:
+        if self._lanes:  # lanes slow one another down, so that no model of steps knows the parts
+            columns["lane"] = np.array(self._lanes)
+        elif self._members:
             step, pieces = np.repeat(first, numbers[8]), np.array(self._pieces).reshape(-1, 2).T
             loads = StepLoads(decodes, columns["context_tokens"], step, *pieces)
             columns |= _columns_of_parts(columns["replica"], loads, self._members)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from backends.serving.batch import Oracle, Sequence
 from backends.serving.journal import Journal, replay
+from backends.serving.plugins import Sharing
 from backends.serving.replica import Replica
 from harness.api import Request
 from harness.registry import make, names
@@ -232,7 +233,8 @@ def test_what_can_never_fit_is_refused_when_it_arrives(policy, memory, prompt, o
 
 def test_every_policy_and_memory_mode_is_covered():
     """A new policy or memory mode must come under these tests."""
-    assert set(names("policies")) == {spec.partition(":")[0] for spec in POLICIES}
+    lanes = {name for name in names("policies") if isinstance(make("policies", name), Sharing)}  # in test_lanes.py
+    assert set(names("policies")) == {spec.partition(":")[0] for spec in POLICIES} | lanes
     assert set(names("kv")) == {spec.partition(":")[0] for spec in MEMORIES}
 
 
