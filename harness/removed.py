@@ -70,7 +70,7 @@ REMOVED = {
     ("option of bench trace convert", "--sort"): "rows are ordered by their stamps without it",
     **{
         ("export format", form): "'--export json=FILE' has every number, for a program that writes it in that form"
-        for form in ("bencher", "pytorch", "github-smaller", "github-bigger")
+        for form in ("bencher", "pytorch")
     },
     **{
         ("option of bench compare", f"--{form}"): f"'--export {form}=FILE' writes it, and '--format' prints text, "

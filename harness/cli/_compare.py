@@ -16,7 +16,8 @@ from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
 from harness.experiments.compare.pair_log import Command
 from harness.options import Given
 
-EXPORTS = ("markdown", "json", "junit")
+EXPORTS = ("junit", "github-smaller", "github-bigger")
+"""Forms that other tools read, of `reports.answers.exports`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ def checked(options: Mapping[str, Any]) -> Files:
         form, equals, path = text.partition("=")
         if not equals or not path:
             raise UsageError(f"--export '{text}': write FORM=FILE, such as junit=bench.xml.")
-        if form not in EXPORTS:
-            raise no_such("export format", form, EXPORTS)
+        if form not in ("markdown", "json", *EXPORTS):
+            raise no_such("export format", form, ("markdown", "json", *EXPORTS))
         forms.append((form, path))
     for _, path in forms:
         files.check(path)
@@ -63,8 +64,8 @@ def _render(form: str, info: CompareAnswer | TrendAnswer, path: str) -> str:
 
     if form == "html":
         return answers.page(info, Path(path))
-    if form == "junit" and isinstance(info, CompareAnswer):  # of a trend it was refused
-        return exports.junit(info)
+    if form in EXPORTS:
+        return str(getattr(exports, form.replace("-", "_"))(info))
     return rendered.render(info, form)
 
 

@@ -121,7 +121,8 @@ def _pairs(value: object, name: str) -> int | str:
 @formats
 @option("--html", metavar="FILE", help="Write an HTML page that opens without a network.")
 @option("--export", multiple=True, metavar="FORM=FILE",
-        help="Write markdown, json (all details) or junit (a test case per gate). Repeatable.")  # fmt: skip
+        help="Write markdown, json (all details), junit (a test case per gate), or the format of another tool: "
+        "github-smaller, github-bigger. Repeatable.")  # fmt: skip
 @quiet
 @config
 def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:

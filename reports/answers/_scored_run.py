@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from harness.experiments.rescore.slo_json import Groups, ScoredRun, SloAnswer, SloScore
 from harness.metrics.measure import headline
@@ -10,6 +11,9 @@ from harness.validity.remote import undecided
 from reports import _format
 from reports._format import clean, number, percent, share
 from reports.document import Block, Table
+
+if TYPE_CHECKING:
+    pass
 
 TOOLS = 5
 """Columns of other tools side by side."""
@@ -154,15 +158,17 @@ def _tokens(slo: SloScore, unknown: int) -> Iterator[Block]:
     score = slo.tokens
     if score is None:
         return
-    heads = ("", "tokens in time", "token goodput (tokens/s)")
+    heads = ("", "tokens in time", "token goodput (tokens/s)", "service 1:8", "service 0:1")
     rows = tuple(
-        (clean(name, 40), share(part.share), number(part.token_goodput_tps))
+        (clean(name, 40), share(part.share), number(part.token_goodput_tps),
+         *(number(part.service[weights]) for weights in ("1:8", "0:1")))
         for name, part in (("all", score), *((f"class {name}", part) for name, part in score.classes.items()))
-    )
+    )  # fmt: skip
     yield Table(f"{clean(slo.text)}, token by token", heads, rows)
     whole_tps = score.whole_answers_tps
     yield (
-        "Token k is due at the bound on TTFT + k times that on TPOT; other bounds hold for all tokens of a request."
+        "Token k is due at the bound on TTFT + k times that on TPOT; other bounds hold for all tokens of a request. "
+        "Service a:b is a x good prompt tokens + b x good output tokens per second."
         + ("" if whole_tps is None else f" Requests that met every bound have {number(whole_tps)} tokens/s.")
     )
     if unknown:

@@ -1,16 +1,66 @@
-"""The answer of `bench compare` as JUnit XML: a test case for each gate."""
+"""The candidate's numbers of a comparison for github-action-benchmark, which follows a series.
+
+It takes a list of name, unit, value, range, extra, and one list for each direction.
+
+The answer of `bench compare` as JUnit XML: a test case for each gate.
+"""
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
 
 from harness.experiments.compare import wording
-from harness.experiments.compare.compare_json import CompareAnswer, GateRow
-from reports._format import clean
+from harness.experiments.compare.compare_json import CompareAnswer, GateRow, Row
+from reports._format import clean, count
 from reports.answers import compare
 from reports.document import text
 from reports.junit import Case, Suite, render
 
 
+def github_smaller(info: CompareAnswer) -> str:
+    """For github-action-benchmark with the tool `customSmallerIsBetter`."""
+    return _text([_github(row, info) for row in _rows(info) if row.better == "lower"])
+
+
+def github_bigger(info: CompareAnswer) -> str:
+    """For github-action-benchmark with the tool `customBiggerIsBetter`."""
+    return _text([_github(row, info) for row in _rows(info) if row.better == "higher"])
+
+
+def _rows(info: CompareAnswer) -> Iterator[Row]:
+    return (row for row in info.rows if row.head is not None)
+
+
+def _github(row: Row, info: CompareAnswer) -> dict[str, Any]:
+    ends = _ends(row)
+    half = {} if ends is None else {"range": f"± {(ends[1] - ends[0]) / 2:.3g}"}
+    verdict = row.verdict if isinstance(row, GateRow) else "not gated"
+    extra = f"base {row.base}, verdict {verdict}, {count(row.pairs, 'pair')}"
+    point = f", {wording.where(row.point)}" if row.point else ""
+    name = f"{_workload(info)} on {info.head.system.get('backend', 'unknown')}{point}: {row.label}"
+    return {"name": name, "unit": row.unit or "1", "value": row.head, **half, "extra": extra}
+
+
+def _ends(row: Row) -> tuple[float, float] | None:
+    """What the bounds of the change make of the base's value: the interval of the head's, the base taken as known."""
+    if row.bounds_pct is None or row.base is None:
+        return None
+    ends = [row.base + pct / 100 if row.scale == "difference" else row.base * (1 + pct / 100) for pct in row.bounds_pct]
+    return (ends[0], ends[1]) if all(map(math.isfinite, ends)) else None
+
+
+def _workload(info: CompareAnswer) -> str:
+    return str((info.workload or {}).get("name", "comparison"))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
+
+
 def junit(info: CompareAnswer) -> str:
     """The XML, ending with a newline: regressed is a failure, inconclusive is skipped, not comparable an error."""
-    workload = clean((info.workload or {}).get("name", "comparison"))
+    workload = clean(_workload(info))
     backend = clean(info.head.system.get("backend", "unknown"))
     pairs = [pair for pair in info.pairs if pair.schedule_hash]
     properties = {

@@ -306,6 +306,20 @@ def test_points_are_named_by_the_fewest_options(stored):
     assert {tuple(pair.point) for pair in pairing.match(runs, heads).pairs} == {("latency", "rate")}
 
 
+def test_a_field_that_a_version_did_not_have_is_no_difference(stored):
+    """Every run of an older bench would be refused, or blamed for a list of options that it never knew."""
+    host = {"host": {"machine": "x86_64"}, "backend": {"model": None}}
+    older = [stored(seed, clock="wall", versions={"bench": "0.0.9"}, **host) for seed in range(3)]
+    same = [stored(seed, clock="wall", **host) for seed in range(3)]
+    newer = [stored(seed, clock="wall", backend={"quantization": "fp8"}) for seed in range(3)]
+    across = compared([Pair(a, b) for a, b in zip(older, newer, strict=True)], allowed=frozenset({"hardware"}))
+    within = compared([Pair(a, b) for a, b in zip(same, newer, strict=True)], allowed=frozenset({"hardware"}))
+
+    assert "quantization" not in {each.field for each in across.differences} and not across.refused
+    assert "quantization" in {each.field for each in within.differences}
+    assert ["model"] == list(dict.fromkeys(stop.field for stop in within.refused))
+
+
 def test_a_gate_on_what_no_run_has_is_refused(pairs):
     """A gate that is dropped in silence is always green."""
     with pytest.raises(UsageError, match="No quantity to gate in these runs named 'capacity_rps'"):

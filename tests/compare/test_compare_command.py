@@ -58,7 +58,7 @@ def test_another_policy_is_a_difference_with_its_cause(runs, compare):
 
 def test_every_form_is_written(runs, compare, tmp_path):
     """A CI job reads files."""
-    forms = ("markdown", "junit", "json")
+    forms = ("markdown", "junit", "json", "github-smaller", "github-bigger")
     files = {form: tmp_path / form for form in forms}
     options = [word for form, file in files.items() for word in ("--export", f"{form}={file}")]
     code, out, _ = compare(runs / "base", runs / "slow", *options)
@@ -67,6 +67,7 @@ def test_every_form_is_written(runs, compare, tmp_path):
     assert "\n**Regressed: " in files["markdown"].read_text()
     assert "<testsuite" in files["junit"].read_text()
     assert json.loads(files["json"].read_text())["exit_code"] == 1
+    assert all(json.loads(files[form].read_text()) for form in forms[2:])
 
 
 def test_a_pipe_is_written_to_and_a_folder_is_left_alone(runs, compare, tmp_path):

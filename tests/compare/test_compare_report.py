@@ -1,5 +1,6 @@
 """The forms of the answer: text, markdown, JUnit, and what other services take."""
 
+import json
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -104,3 +105,18 @@ def test_junit_holds_no_character_that_xml_forbids(compared):
     info = compared(backend={"model": "a\x00b\x1b[31m<&\"'"})
 
     assert parsed(exports.junit(info)).get("errors") == "1"
+
+
+def test_services_get_the_candidates_numbers(compared):
+    """A series in which base and candidate are mixed up shows steps that are none."""
+    info = compared()
+    tpot = next(row for row in info.gates if row.metric == "tpot")
+    smaller, bigger = (json.loads(form(info)) for form in (exports.github_smaller, exports.github_bigger))
+
+    assert {"chatbot on engine: tpot mean", "chatbot on engine: failed"} <= {each["name"] for each in smaller}
+    assert {"chatbot on engine: goodput_rps", "chatbot on engine: attainment"} <= {each["name"] for each in bigger}
+    assert next(each["value"] for each in smaller if each["name"].endswith(": tpot mean")) == tpot.head
+    assert (
+        "5 pairs" in smaller[0]["extra"]
+        and "1 pair" == json.loads(exports.github_smaller(compared(clock="virtual")))[0]["extra"].rpartition(", ")[2]
+    )

@@ -151,6 +151,8 @@ def test_good_tokens_are_those_on_the_line(mixture, text, ttft_s, tpot_s):
     found = tokens(Seen(table), parse_slo(text))
 
     assert [good_by_loop(r, ttft_s, tpot_s) for r in rows] == found.output.tolist()
+    prompts = [r["prompt_tokens"] if meets(r, {"ttft": ttft_s}) else 0 for r in rows]
+    assert prompts == found.prompt.tolist()
 
 
 def test_bounds_on_whole_answers_count_for_all_their_tokens(mixture):
@@ -165,8 +167,9 @@ def test_bounds_on_whole_answers_count_for_all_their_tokens(mixture):
         assert (row["output_tokens"] if meets(row, {"e2e": 1.0}) and not late else 0) == good
 
 
+@pytest.mark.parametrize("rule", ["ema", "cumulative"])
 @pytest.mark.parametrize("rate", [8.0, 20.0, 30.0])
-def test_fastgen_success_is_that_of_its_script(mixture, rate):
+def test_fastgen_success_is_that_of_its_script(mixture, rule, rate):
     """'FastGen's rule' would be another one than DeepSpeed's script computes."""
     table = mixture()
     rows = table.to_pylist()
@@ -174,9 +177,12 @@ def test_fastgen_success_is_that_of_its_script(mixture, rate):
     def succeeds(row):
         if row["status"] != "ok" or row["prompt_tokens"] / 512 < row["token_s"][0] - row["scheduled_s"]:
             return False
-        return all(pd.Series(np.diff(row["token_s"])).ewm(span=16).mean() < 1.0 / rate)
+        gaps = np.diff(row["token_s"])
+        if rule == "ema":
+            return all(pd.Series(gaps).ewm(span=16).mean() < 1.0 / rate)
+        return all(np.cumsum(gaps) <= (1 / rate) * np.arange(1, len(gaps) + 1))
 
-    found = success(Seen(table), Fastgen(rate=rate))
+    found = success(Seen(table), Fastgen(rate=rate, rule=rule))
 
     assert [succeeds(r) for r in rows] == found.met.tolist()
     assert (found.prompt & found.answer).tolist() == found.met.tolist()

@@ -28,6 +28,10 @@ OTHERS = ("pairs", "runs", OUTPUT_LENGTHS, TURNS)
 that were not made in turns, which decide nothing."""
 
 
+LATER = ("definition", "horizon", "model", "hardware")
+"""Fields that a version of bench may not have stored, which is no difference; all others decide what was sent."""
+
+
 def refusal(difference: Difference) -> Refusal:
     """A difference with its sentence: 'the model differs: opt-13b in the base, llama2-7b in the head'."""
     field, base, head = difference.field, difference.base, difference.head
@@ -55,6 +59,7 @@ def found(matched: Matched, *, rescored: bool) -> list[Difference]:
         for name, get in FIELDS.items()
         if not (rescored and name == "slo")
         if (base := _stated(get(pair.base))) != (head := _stated(get(pair.head)))
+        if not (None in (base, head) and name in LATER and _versions_differ(pair))
     )
     return [*dict.fromkeys(differing), *_too_few(matched.pairs), *_without_partner(matched)]
 
@@ -119,13 +124,22 @@ def is_virtual(pair: Pair) -> bool:
 
 
 def others(pairs: Sequence[Pair]) -> list[Difference]:
-    """Everything recorded in which base and head differ: options, hardware, versions."""
+    """Everything recorded in which base and head differ: options, hardware, versions.
+
+    A field that is new in the version of bench of one side is no difference.
+    """
     differences: list[Difference] = []
     for pair in pairs:
         base, head = _facts(pair.base), _facts(pair.head)
-        names = (name for name in dict.fromkeys([*base, *head]) if base.get(name) != head.get(name))
+        fields = base.keys() & head.keys() if _versions_differ(pair) else base.keys() | head.keys()
+        names = (name for name in dict.fromkeys([*base, *head]) if name in fields and base.get(name) != head.get(name))
         differences += [Difference(name, _text(base.get(name)), _text(head.get(name))) for name in names]
     return list(dict.fromkeys(differences))
+
+
+def _versions_differ(pair: Pair) -> bool:
+    base, head = (run.info.versions.get("bench") for run in (pair.base, pair.head))
+    return base != head
 
 
 def _facts(source: Source) -> dict[str, object]:

@@ -48,6 +48,8 @@ BELOW, INVALID, UNRESOLVED = 1, 4, 5
 PerSecond: TypeAlias = Callable[[int], float | None]
 """The rate of a count in a run, None where the run has no duration."""
 
+WEIGHTS = ((1, 8), (0, 1))
+"""Weights of a prompt token and of an output token in service goodput; JITServe has 1 and 8."""
 POINTS = 17
 """Numbers in a range without a step: with 0.25:4 every fourth root of two, to three digits."""
 
@@ -297,10 +299,13 @@ def _tokens(source: Source, objective: Objective, found: Outcome, per_second: Pe
     return TokenScore(*_good(good, everything, per_second), per_second(met_tokens), dict(sorted(classes.items())))
 
 
-def _good(made: Tokens, inside: np.ndarray, per_second: PerSecond) -> tuple[float | None, float | None]:
+def _good(
+    made: Tokens, inside: np.ndarray, per_second: PerSecond
+) -> tuple[int, int, int, float | None, float | None, dict[str, float | None]]:
     """The values of `GoodTokens`."""
-    output, due = int(made.output[inside].sum()), int(made.due[inside].sum())
-    return output / due if due else None, per_second(output)
+    output, prompt, due = (int(part[inside].sum()) for part in (made.output, made.prompt, made.due))
+    service = {f"{p}:{d}": per_second(p * prompt + d * output) for p, d in WEIGHTS}
+    return output, prompt, due, output / due if due else None, per_second(output), service
 
 
 @dataclass(frozen=True, slots=True)

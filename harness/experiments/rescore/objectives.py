@@ -5,7 +5,7 @@ DistServe, OSDI 2024, figures 8 and 9, drawn there from a run per point.
 
 Goodput in tokens: token k is due at TTFT bound + k times the TPOT bound. A bound on the whole answer (e2e), on a task,
 or any other, counts for all tokens of a request at once. Sources: the deadline line of Etalon (Agrawal et al. 2024);
-the SLO classes of JITServe (NSDI 2026).
+the SLO classes and the service goodput of JITServe (NSDI 2026).
 
 Tasks: requests that belong together are of use only if all of them met the objective.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from harness.experiments.rescore.slo_json import TaskScore
 from harness.metrics.measure import check_bounds, first_last
 from harness.metrics.objective import BoundScore, Score, Seen, parse_slo, score, share
 from harness.metrics.summary import known, scored_bound
-from harness.spec import build, parse
+from harness.spec import build, parse, text_of
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -35,8 +35,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 
 LINE = ("ttft", "tpot")
 """The metrics whose bounds make the line."""
-PROMPT_TPS = 512.0
-"""Tokens per second that a prompt may take in FastGen's success rule."""
 PACE_SPAN = 16
 """Tokens of the moving average in FastGen's success rule (plot_effective_throughput.py, --ema_span)."""
 
@@ -47,21 +45,22 @@ Objective: TypeAlias = "Slo | Fastgen"
 class Fastgen:
     """FastGen's success rule, `fastgen:rate=4`: a TTFT by the length of the prompt, and a rate that gaps keep.
 
-    TTFT <= prompt tokens / 512, and every exponential moving average (span 16) of the gaps of a request is below
-    1/rate. An event with several tokens counts as one token. One token has no gaps. A request that failed did not
-    succeed.
+    TTFT <= prompt tokens / `prompt_tps`, and the gaps keep `rate` tokens per second. An event with several tokens
+    counts as one token.
+
+    Rule `ema`: every exponential moving average (span 16) of a request's gaps is below 1/rate. Rule `cumulative`: the
+    first i gaps together take at most i/rate. One token has no gaps. A request that failed did not succeed.
 
     Source: deepspeedai/DeepSpeedExamples, benchmarks/inference/mii/src/plot_effective_throughput.py.
     """
 
     rate: float = 4.0
+    rule: Literal["ema", "cumulative"] = "ema"
+    prompt_tps: float = 512.0
 
     def __post_init__(self) -> None:
-        if self.rate <= 0:
-            raise ValueError("rate must be above 0 tokens per second.")
-
-    def __str__(self) -> str:
-        return f"fastgen:rate={self.rate:g}"
+        if self.rate <= 0 or self.prompt_tps <= 0:
+            raise ValueError("rate and prompt_tps must be above 0 tokens per second.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,12 +72,29 @@ class Success:
     answer: Mask
 
 
+def written(rule: Fastgen) -> str:
+    """The text that `read` reads back."""
+    return text_of(rule, "fastgen") if rule != Fastgen() else "fastgen:rate=4"
+
+
 def success(seen: Seen, rule: Fastgen) -> Success:
-    allowed_s = number(seen.table, "prompt_tokens") / PROMPT_TPS
+    allowed_s = number(seen.table, "prompt_tokens") / rule.prompt_tps
     prompt = seen.ok & ~(seen.values("ttft") > allowed_s)
-    averages_s = (worst_moving_average(gap_lists(lists(piece, "token_s"))) for piece in seen.pieces())
-    answer = seen.ok & ~(np.concatenate([np.empty(0), *averages_s]) >= 1.0 / rule.rate)
+    step_s = 1.0 / rule.rate
+    parts = []
+    for piece in seen.pieces():
+        gaps = gap_lists(lists(piece, "token_s"))
+        if rule.rule == "ema":
+            parts.append(~(worst_moving_average(gaps) >= step_s))
+        else:
+            parts.append(~(worst_lag(gaps, step_s) > 0))
+    answer = seen.ok & np.concatenate([np.empty(0, bool), *parts])
     return Success(prompt & answer, prompt, answer)
+
+
+# Rules that look at the gaps of a request one after the other. Rows are ordered by length, so that at each place the
+# requests that still have a gap stand together: the loop is over places, the arithmetic over requests, in the order in
+# which a loop over one request would do it.
 
 
 def worst_moving_average(gaps: Lists) -> Floats:
@@ -86,11 +102,7 @@ def worst_moving_average(gaps: Lists) -> Floats:
 
     Source: deepspeedai/DeepSpeedExamples, benchmarks/inference/mii/src/plot_effective_throughput.py.
     """
-    # Rows from the longest to the shortest, so that at each place the requests that still have a gap stand together:
-    # the loop is over places, the arithmetic over requests, in the order in which a loop over one request would do it.
-    lengths = np.diff(gaps.offsets)
-    order = np.argsort(-lengths, kind="stable")
-    alive = np.searchsorted(-lengths[order], -np.arange(1, int(lengths.max(initial=0)) + 1), side="right")
+    order, alive = _by_length(gaps)
     mean, worst = np.zeros(len(order)), np.full(len(order), -np.inf)
     keep, weight = 1.0 - 1.0 / (1.0 + (PACE_SPAN - 1) / 2), 0.0
     for place, n in enumerate(alive):
@@ -102,8 +114,31 @@ def worst_moving_average(gaps: Lists) -> Floats:
             mean[:n] = gap
         np.maximum(worst[:n], mean[:n], out=worst[:n])
         weight = (weight + 1.0) * keep
-    restored = np.empty_like(worst)
-    restored[order] = np.where(np.isinf(worst), np.nan, worst)
+    return _back(np.where(np.isinf(worst), np.nan, worst), order)
+
+
+def worst_lag(gaps: Lists, step_s: float) -> Floats:
+    """(requests,) largest (sum of the first i gaps) - i * step_s over all i, NaN for no gap; above 0 is late."""
+    order, alive = _by_length(gaps)
+    total, worst = np.zeros(len(order)), np.full(len(order), -np.inf)
+    for place, n in enumerate(alive):
+        total[:n] += gaps.values[gaps.offsets[order[:n]] + place]
+        np.maximum(worst[:n], total[:n] - step_s * (place + 1), out=worst[:n])
+    return _back(np.where(np.isinf(worst), np.nan, worst), order)
+
+
+def _by_length(rows: Lists) -> tuple[Ints, Ints]:
+    """Rows from the longest to the shortest, and at each place how many of them reach it."""
+    lengths = np.diff(rows.offsets)
+    order = np.argsort(-lengths, kind="stable")
+    longest = int(lengths.max(initial=0))
+    alive = np.searchsorted(-lengths[order], -np.arange(1, longest + 1), side="right")
+    return order, alive
+
+
+def _back(values: Floats, order: Ints) -> Floats:
+    restored = np.empty_like(values)
+    restored[order] = values
     return restored
 
 
@@ -162,17 +197,18 @@ def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
         ScoredBound(text=name, metric=name, requests=len(mask), attainment=known(share(mask))) for name, mask in masks
     )
     binding = min(parts, key=lambda p: p.attainment or 0.0).text if len(judged.met) else None
-    return Outcome(str(objective), judged.met, parts, binding)
+    return Outcome(written(objective), judged.met, parts, binding)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tokens:
-    """(requests,) good output tokens, and the output tokens that there should have been.
+    """(requests,) good output tokens, good prompt tokens, and the output tokens that there should have been.
 
     A request that failed has no good token; the requested tokens are those that there should have been.
     """
 
     output: Ints
+    prompt: Ints
     due: Ints
 
 
@@ -186,6 +222,7 @@ def tokens(seen: Seen, slo: Slo, scored: Score | None = None) -> Tokens:
     requested, generated = (number(seen.table, c) for c in ("output_tokens_asked", "output_tokens"))
     return Tokens(
         _on_line(seen, gate, in_time, ttft_s, tpot_s),
+        np.where(in_time, number(seen.table, "prompt_tokens"), 0).astype(np.int64),
         np.where(seen.ok, generated, requested).astype(np.int64),
     )
 
@@ -228,15 +265,18 @@ def _piece(piece: pa.Table, from_s: Floats, base_s: Floats, step_s: Floats) -> I
 
 
 def tasks(seen: Seen, met: Mask, per_second: Callable[[int], float | None]) -> TaskScore | None:
-    """How many sessions had every request meet the objective; None where no request is part of a session."""
+    """How many sessions had every request meet the objective; None where no request is part of a session.
+
+    The first goodput counts those, the second also the requests that stand alone: a task counts once.
+    """
     if seen.table["session"].null_count == len(seen.table):
         return None
     session = number(seen.table, "session")
     inside = ~np.isnan(session)
     sessions, group = np.unique(session[inside], return_inverse=True)
     missed = np.bincount(group, ~met[inside], len(sessions))
-    good = int(np.count_nonzero(missed == 0))
-    return TaskScore(len(sessions), good, good / len(sessions), per_second(good))
+    good, single = int(np.count_nonzero(missed == 0)), int(np.count_nonzero(met & ~inside))
+    return TaskScore(len(sessions), good, good / len(sessions), per_second(good), per_second(good + single))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

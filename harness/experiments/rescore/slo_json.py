@@ -10,12 +10,13 @@ from harness.experiments.sweep.sweep_json import SweepAnswer
 
 
 class TaskScore(Part, frozen=True):
-    """Sessions of which every request met the SLO."""
+    """Sessions of which every request met the SLO; the last rate also counts requests outside of sessions."""
 
     tasks: Count
     met: Count
     attainment: Share
     goodput_tasks_rps: Number | None
+    goodput_users_rps: Number | None
 
 
 class ScaleScore(Part, frozen=True):
@@ -33,10 +34,14 @@ class ScaleScore(Part, frozen=True):
 
 
 class GoodTokens(Part, frozen=True):
-    """Tokens that came in time: their share of those that there should have been, and per second."""
+    """Tokens that came in time, and service goodput by its weights of a prompt and an output token."""
 
+    good_output_tokens: Count
+    good_prompt_tokens: Count
+    due_output_tokens: Count
     share: Share | None
     token_goodput_tps: Number | None
+    service: dict[str, Number | None]
 
 
 class TokenScore(GoodTokens, frozen=True):
