@@ -12,7 +12,7 @@ import math
 import os
 import secrets as random_text
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -246,28 +246,22 @@ class OpenAI:
         except ValueError:
             self._ready.pop(request.id, None)
 
-    def fetch(self, request: Request) -> Coroutine[None, None, Answer]:
+    def fetch(self, request: Request) -> asyncio.Future[Answer]:
         """What came, when its end has come. The request leaves in this call, whenever its answer is awaited."""
         rest = self._ready.pop(request.id, None)
-        pool = self._connections()
+        pool, loop = self._connections(), asyncio.get_running_loop()
         if rest is None:
             try:
                 rest = self._build(request)
             except ValueError as error:
-                failed: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+                failed: asyncio.Future[Answer] = loop.create_future()
                 failed.set_result(Answer(how="failed", why=str(error), ended_s=pool.clock.now_s()))
-                return self._awaited(request.id, failed)
-        return self._awaited(request.id, pool.send(request.id, rest, request.output_tokens))
-
-    async def _awaited(self, request_id: int, answer: asyncio.Future[Answer]) -> Answer:
-        try:
-            arrived = await answer
-        except asyncio.CancelledError:
-            self._connections().hang_up(request_id, "cancelled", "the request was cancelled")
-            raise
-        if self._history is not None:  # after this turn of the loop, in which an answer that is waited for is read
-            asyncio.get_running_loop().call_soon(self._history.forget, request_id)
-        return arrived
+                return failed
+        answer = pool.send(request.id, rest, request.output_tokens)
+        if (history := self._history) is not None:
+            # after the turn of the loop in which an answer that is waited for is read
+            answer.add_done_callback(lambda _: loop.call_soon(history.forget, request.id))
+        return answer
 
     def hang_up(self, request_id: int, status: Status, why: str) -> None:
         """Close the connection of a request under way."""
@@ -287,7 +281,12 @@ class OpenAI:
 
     async def submit(self, request: Request) -> AsyncIterator[TokenEvent | Ended]:
         """Send now; the events come when the answer has ended, with the times at which they arrived."""
-        for event in self.read(request, await self.fetch(request)):
+        try:
+            answer = await self.fetch(request)
+        except asyncio.CancelledError:
+            self._connections().hang_up(request.id, "cancelled", "the request was cancelled")
+            raise
+        for event in self.read(request, answer):
             yield event
 
     async def recount(self) -> Mapping[int, tuple[CountedBy, Sequence[int]]]:

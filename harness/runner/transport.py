@@ -64,6 +64,10 @@ class StreamingTransport:
             ended = Ended(request.id, self._now_s(), "error", error=NO_END)
         return record_of(request, ended, sent_s, token_s, token_n)
 
+    def record(self, request: Request, sent_s: float, record: object) -> RequestRecord:  # noqa: ARG002
+        """Give what `carry` gave."""
+        return cast("RequestRecord", record)
+
     def cut(self, request: Request, status: Status, why: str) -> None:
         """Close the iterator of a request."""
         self._cuts[request.id] = status, why
@@ -104,12 +108,12 @@ class DeferredTransport:
     def prepare(self, request: Request) -> None:
         self._backend.prepare(request)
 
-    def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:
-        """Send, keep what comes, and pass it on."""
-        return self._kept(request, sent_s, self._backend.fetch(request))
+    def carry(self, request: Request, sent_s: float) -> Awaitable[object]:  # noqa: ARG002
+        """Send, and keep what comes."""
+        return self._backend.fetch(request)
 
-    async def _kept(self, request: Request, sent_s: float, coming: Awaitable[object]) -> RequestRecord | None:
-        answer = await coming
+    def record(self, request: Request, sent_s: float, answer: object) -> RequestRecord | None:
+        """Pass on what came."""
         self._pass_on(request, answer)
         return read(self._backend, request, answer, sent_s) if request.id in self._waited else None
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from heapq import heappop, heappush
 from traceback import format_exception
-from typing import Protocol, cast
+from typing import Any, Protocol
 
 from harness.api import End, Ended, FollowUps, Outcome, Request, RequestRecord, ResponseCache, Status, Step
 from harness.data.dependencies import record_of
@@ -46,8 +46,12 @@ class Transport(Protocol):
         """Build a request before it is due."""
         ...
 
-    def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:
-        """Send now. The awaitable ends with the request: its record, or None if another process reads the answer."""
+    def carry(self, request: Request, sent_s: float) -> Awaitable[object]:
+        """Send now. The awaitable ends with the request."""
+        ...
+
+    def record(self, request: Request, sent_s: float, arrived: Any) -> RequestRecord | None:
+        """The record of what `carry` gave, None if another process reads the answer."""
         ...
 
     def cut(self, request: Request, status: Status, why: str) -> None:
@@ -129,7 +133,7 @@ class WallDriver:
         self._heap: list[tuple[float, int, Request, bool]] = []
         self._ready: set[int] = set()  # ids of follow-ups that are made ready
         self._ready_tokens = 0
-        self._tasks: dict[asyncio.Task[None], Request] = {}
+        self._under_way: dict[asyncio.Future[Any], tuple[Request, float]] = {}  # and when it left
         self._alarm: Alarm | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._epoch_s = 0.0
@@ -140,13 +144,13 @@ class WallDriver:
         self._cut = 0
 
     def __repr__(self) -> str:
-        return f"<WallDriver {self._sent} sent, {len(self._tasks)} in flight, {self._interrupts} interrupts>"
+        return f"<WallDriver {self._sent} sent, {len(self._under_way)} in flight, {self._interrupts} interrupts>"
 
     def interrupt(self, at_once: bool = False) -> None:
         self._interrupts = 2 if at_once else self._interrupts + 1
         if self._interrupts == 1:
             self._live.say(
-                f"stopping: nothing more is sent, {len(self._tasks)} in flight get "
+                f"stopping: nothing more is sent, {len(self._under_way)} in flight get "
                 f"{self._drain_s:g} s to finish; Ctrl-C again ends the run now"
             )
         self._turn()
@@ -173,9 +177,9 @@ class WallDriver:
             self._alarm.close()
             self._recorder.add_steps(self._line.steps())
         unsent = len(self._heap) + len(self._ahead) + sum(1 for _ in self._schedule)
-        return Outcome(self._ended(), self._sent, unsent, self._cut, self._error, self._crash)
+        return Outcome(self._ending(), self._sent, unsent, self._cut, self._error, self._crash)
 
-    def _ended(self) -> End:
+    def _ending(self) -> End:
         if self._error is not None:
             return "failed"
         if self._interrupts:
@@ -198,7 +202,7 @@ class WallDriver:
 
     @property
     def _full(self) -> bool:
-        return self._most is not None and len(self._tasks) >= self._most
+        return self._most is not None and len(self._under_way) >= self._most
 
     @property
     def _next_s(self) -> float:
@@ -292,15 +296,15 @@ class WallDriver:
         sent_s = self._now_s()
         try:
             going = self._line.carry(request, sent_s) if self._cache is None else self._cached(request, sent_s)
+            coming = asyncio.ensure_future(going)
         except Exception as error:  # noqa: BLE001  # a bug in the transport must end the run
             self._broke(error)
             return
         if request.scheduled_s < self._freed_s:
             self.cap_wait_s[request.id] = self._freed_s - request.scheduled_s
         self._live.departed(sent_s - max(request.scheduled_s, self._freed_s))
-        task = asyncio.create_task(self._follow(going))
-        self._tasks[task] = request
-        task.add_done_callback(self._finished)
+        self._under_way[coming] = request, sent_s
+        coming.add_done_callback(self._ended)  # Note: a task that waited for each would cost as much as its sending
 
     async def _cached(self, request: Request, sent_s: float) -> RequestRecord | None:
         """The answer of the response cache, else that of the backend, which the cache then gets to know."""
@@ -314,31 +318,32 @@ class WallDriver:
             record.cache_hit = hit.hit
             return record
         self.cap_wait_s[request.id] = self.cap_wait_s.get(request.id, 0.0) + now_s - sent_s  # is no lateness
-        if (answered := await self._line.carry(request, now_s)) is not None:
+        answered = self._line.record(request, now_s, await self._line.carry(request, now_s))
+        if answered is not None:
             self._cache.store(request, answered)
         return answered
 
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:  # a bug in the transport must end the run
-            self._broke(error)
-        elif not self._tasks:
-            self._turn()
-
-    async def _follow(self, going: Awaitable[RequestRecord | None]) -> None:
-        """Wait for the end of a request, and take its record where there is one."""
-        try:
-            record = await going
-        finally:
-            full = self._full
-            del self._tasks[cast("asyncio.Task[None]", asyncio.current_task())]
+    def _ended(self, coming: asyncio.Future[Any]) -> None:
+        """A request has ended: take its record where there is one."""
+        full = self._full
+        request, sent_s = self._under_way.pop(coming)
         if full:
             self._freed_s = self._now_s()
             self._turn()
         self._live.finished += 1
-        if record is not None:
-            self._record(record)
+        try:
+            arrived = coming.result()
+            record = arrived if self._cache is not None else self._line.record(request, sent_s, arrived)
+            if record is not None:
+                self._record(record)
+        except asyncio.CancelledError:
+            return
+        except Exception as error:  # noqa: BLE001  # as above
+            self._broke(error)
         if self._line.failure is not None:
             self._fail(self._line.failure)
+        if not self._under_way:
+            self._turn()
 
     def _record(self, record: RequestRecord) -> None:
         record.cap_wait_s = self.cap_wait_s.pop(record.request_id, None)
@@ -367,11 +372,11 @@ class WallDriver:
         """Wait for the answers, and send the follow-ups that they bring about."""
         assert self._alarm is not None
         deadline_s = self._now_s() + self._drain_s
-        while (self._tasks or self._heap) and self._interrupts < 2 and self._error is None:
+        while (self._under_way or self._heap) and self._interrupts < 2 and self._error is None:
             if self._heap and not self._stopping:
                 await self._send()
                 deadline_s = self._now_s() + self._drain_s
-            elif not self._tasks or self._now_s() >= deadline_s:
+            elif not self._under_way or self._now_s() >= deadline_s:
                 return
             else:
                 stopping = self._stopping
@@ -383,11 +388,11 @@ class WallDriver:
     async def _cancel_rest(self) -> None:
         status: Status = "cancelled" if self._stopping else "timeout"
         why = "the run was stopped" if self._stopping else f"no end within {self._drain_s:g} s of the last departure"
-        self._cut += len(self._tasks)
-        for request in [*self._tasks.values()]:
+        self._cut += len(self._under_way)
+        for request, _ in [*self._under_way.values()]:
             self._line.cut(request, status, why)
-        if self._tasks:
-            await asyncio.wait([*self._tasks], timeout=CANCEL_S)
+        if self._under_way:
+            await asyncio.wait([*self._under_way], timeout=CANCEL_S)
 
     async def _tick(self) -> None:
         """Each second: fetch the backend's steps, and see that rows can still be written."""

@@ -85,13 +85,13 @@ async def test_a_request_leaves_when_it_is_fetched_not_when_its_answer_is_awaite
     assert ("complete", "complete", None) == (first.how, answer.how, answer.connect_s)
 
 
-async def test_a_fetch_that_is_cancelled_hangs_up(scripted: Callable, opened: Callable) -> None:
+async def test_a_request_that_is_cancelled_hangs_up(scripted: Callable, opened: Callable) -> None:
     """The server would go on computing without a client."""
     server = scripted(silent={"fault": "silence"})
 
     async with opened(server.url("silent")) as backend:
         server.arm("silent")
-        task = asyncio.create_task(backend.fetch(Request(0, 0.0, 5, 4)))
+        task = asyncio.ensure_future(anext(aiter(backend.submit(Request(0, 0.0, 5, 4)))))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -259,7 +259,7 @@ async def test_few_long_follow_ups_are_made_ready_at_a_time() -> None:
             waiting.add(request.id)
             most = max(most, len(waiting & set(range(1, 9))))
 
-        def carry(self, request: Request, sent_s: float) -> Awaitable[RequestRecord | None]:
+        def carry(self, request: Request, sent_s: float) -> Awaitable[object]:
             waiting.discard(request.id)
             return super().carry(request, sent_s)
 

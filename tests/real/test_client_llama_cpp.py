@@ -199,7 +199,7 @@ def test_a_hang_up_frees_the_slot(client, content, kit, llama_cpp):
         await backend.connect(0, 1.0, 1.0)
         backend.start_clock(time.monotonic())
         requests = [Request(i, 0.0, 40, 1900) for i in range(4)]
-        under_way = [asyncio.create_task(backend.fetch(r)) for r in requests]
+        under_way = [backend.fetch(r) for r in requests]
         await until(4)
         for request in requests:
             backend.hang_up(request.id, "cancelled", "enough")

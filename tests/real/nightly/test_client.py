@@ -59,7 +59,7 @@ def test_vllm_stops_when_we_hang_up(vllm, texts, kit):
         await backend.open(content)
         await backend.connect(0, 1.0, 1.0)
         requests = [Request(i, 0.0, 40, 1900) for i in range(4)]
-        under_way = [asyncio.create_task(backend.fetch(r)) for r in requests]
+        under_way = [backend.fetch(r) for r in requests]
         await asyncio.to_thread(kit.until, lambda: running() == 4)
         for request in requests:
             backend.hang_up(request.id, "cancelled", "enough")
