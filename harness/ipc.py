@@ -16,6 +16,7 @@ import tempfile
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from traceback import extract_tb
 from typing import IO, Any, TypeVar
@@ -33,6 +34,8 @@ MOST_BYTES = 64 << 20
 """Of a message from another machine."""
 MEMORY_BYTES, REFILL_BYTES = 8 << 20, 1 << 20
 """What waits in memory for a reader that is behind, and what is taken at once from the file that holds the rest."""
+TOGETHER = 64
+"""Messages that leave in one write."""
 _ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -180,8 +183,11 @@ class Outbox:
         self._empty.set()
         self.broken = False
 
-    def send(self, message: object, most_bytes: int | None = None) -> bool:
-        """Take a message; it leaves now, or as soon as the other side has room. False where it has more bytes."""
+    def send(self, message: object, most_bytes: int | None = None, *, wait_s: float = 0.0) -> bool:
+        """Take a message; it leaves now, or with others in `wait_s`, or as soon as the other side has room.
+
+        False where it has more bytes.
+        """
         if self.broken:
             return True
         data = self._encode(message)
@@ -191,12 +197,17 @@ class Outbox:
         if not self._store(data):
             self._waiting.append(memoryview(data))
             self._memory_bytes += len(data)
-        if idle:
-            self._write()
-            if self._waiting:
-                self._empty.clear()
-                self._loop.add_writer(self._fd, self._write_rest)
+        if not wait_s:
+            self._leave()
+        elif idle:
+            self._loop.call_later(wait_s, self._leave)
         return True
+
+    def _leave(self) -> None:
+        self._write()
+        if self._waiting:
+            self._empty.clear()
+            self._loop.add_writer(self._fd, self._write_rest)
 
     def _store(self, data: bytes) -> bool:
         """Put a message into the file where others wait there or memory has no room; False where it is not there."""
@@ -228,6 +239,7 @@ class Outbox:
 
     async def flush(self, patience_s: float) -> None:
         """Until everything has left, or the other side is gone, or has taken nothing for `patience_s`."""
+        self._leave()
         while self._waiting:
             before = self._left_bytes
             with contextlib.suppress(TimeoutError):
@@ -242,9 +254,9 @@ class Outbox:
             self._empty.set()
 
     def _write(self) -> None:
-        """Hand over as much of the first message as the other side takes."""
+        """Hand over as much of the first messages as the other side takes."""
         try:
-            sent = os.write(self._fd, self._waiting[0])
+            sent = os.writev(self._fd, [*islice(self._waiting, TOGETHER)])
         except (BlockingIOError, InterruptedError):
             return
         except OSError:  # the other side is gone
@@ -253,8 +265,10 @@ class Outbox:
             return
         self._left_bytes += sent
         self._memory_bytes -= sent
-        rest = self._waiting.popleft()[sent:]
-        if rest:
-            self._waiting.appendleft(rest)
-        elif not self._waiting and self._stored_bytes:
+        while sent:
+            first = self._waiting.popleft()
+            if sent < len(first):
+                self._waiting.appendleft(first[sent:])
+            sent = max(0, sent - len(first))
+        if not self._waiting and self._stored_bytes:
             self._refill(REFILL_BYTES)

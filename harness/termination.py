@@ -166,6 +166,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """
     import asyncio  # heavy
 
+    from harness.timer import WaitingLoop
+
     signals: list[int] = []
 
     def ended() -> KeyboardInterrupt:
@@ -186,7 +188,8 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
             return await coroutine
 
     def run_loop() -> T:
-        with asyncio.Runner() as runner:  # Note: `asyncio.run` may be that of nest_asyncio, for the main thread alone
+        # Note: `asyncio.run` may be that of nest_asyncio, for the main thread alone
+        with asyncio.Runner(loop_factory=WaitingLoop) as runner:
             return runner.run(watched())
 
     try:

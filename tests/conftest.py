@@ -56,7 +56,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Run a test that is a coroutine function in an event loop of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    from harness.runner.waiting import WaitingLoop
+    from harness.timer import WaitingLoop
 
     names = pyfuncitem._fixtureinfo.argnames
     with asyncio.Runner(loop_factory=WaitingLoop) as runner:  # that of senders

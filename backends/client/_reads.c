@@ -7,7 +7,13 @@
 #include <structmember.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
+
+#ifndef SYS_epoll_pwait2 /* Linux 5.11, the same number on all machines */
+#define SYS_epoll_pwait2 441
+#endif
 
 enum { KEPT, LOOK, ENDED, EMPTY, RAISED = INT_MIN }; /* an error of the system is -errno */
 enum { READ_BYTES = 65536, LATER = 64, MOST_READY = 64 };
@@ -192,10 +198,20 @@ static int steady(const Clock *clock, double half_s) {
     return fabs(offset_s + clock->epoch_s - clock->shift_s) <= STEP_S + half_s + (after_s - before_s) / 2;
 }
 
+/* To the nanosecond where the kernel can; else to the next millisecond. A negative timeout is for ever. */
+static int wait_s(int fd, struct epoll_event *events, int most, double timeout_s) {
+    struct timespec left = {(time_t)fmin(timeout_s, 1e6), 0};
+    left.tv_nsec = (long)(fmin(timeout_s - left.tv_sec, 0.999999999) * 1e9);
+    int count = (int)syscall(SYS_epoll_pwait2, fd, events, most, timeout_s < 0 ? NULL : &left, NULL, 0);
+    if (count < 0 && errno == ENOSYS)
+        count = epoll_wait(fd, events, most, timeout_s < 0 ? -1 : (int)ceil(fmin(timeout_s, 1e6) * 1e3));
+    return count;
+}
+
 static PyObject *wait_for(PyObject *Py_UNUSED(module), PyObject *args) {
     PyObject *under_way, *ready = PyList_New(0);
     Clock clock;
-    int fd, loop_fd, most, count = -1;
+    int fd, loop_fd, most, count = -1, others = 0;
     double half_s, timeout_s;
     if (ready == NULL || !PyArg_ParseTuple(args, "iiO!Ldddid", &fd, &loop_fd, &PyDict_Type, &under_way, &clock.base_s,
                                            &clock.shift_s, &clock.epoch_s, &half_s, &most, &timeout_s))
@@ -203,22 +219,21 @@ static PyObject *wait_for(PyObject *Py_UNUSED(module), PyObject *args) {
     double until_s = monotonic_s() + timeout_s;
     do {
         struct epoll_event events[MOST_READY];
-        double left_s = until_s - monotonic_s();
-        int left_ms = timeout_s < 0 ? -1 : left_s > 0 ? (int)ceil(fmin(left_s, 1e6) * 1e3) : 0;
         Py_BEGIN_ALLOW_THREADS
-        count = epoll_wait(fd, events, most < MOST_READY ? most : MOST_READY, left_ms);
+        count = wait_s(fd, events, most < MOST_READY ? most : MOST_READY,
+                       timeout_s <= 0 ? timeout_s : fmax(until_s - monotonic_s(), 0));
         Py_END_ALLOW_THREADS
         if ((count > 1 || (count == 1 && events[0].data.fd != loop_fd)) && !steady(&clock, half_s)) {
             Py_DECREF(ready);
-            Py_RETURN_NONE;
+            return Py_BuildValue("OO", Py_None, Py_True);
         }
         for (int i = 0; i < count; i++)
             if (events[i].data.fd == loop_fd)
-                timeout_s = 0; /* others have their turn */
+                others = 1; /* they have their turn */
             else if (take_one(&events[i], under_way, &clock, ready) < 0)
                 goto failed;
-    } while (count > 0 && timeout_s != 0 && PyList_GET_SIZE(ready) == 0);
-    return ready;
+    } while (count > 0 && !others && timeout_s != 0 && PyList_GET_SIZE(ready) == 0);
+    return Py_BuildValue("NO", ready, others ? Py_True : Py_False);
 failed:
     Py_XDECREF(ready);
     return NULL;

@@ -19,7 +19,7 @@ import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from backends.client import shapes
@@ -135,15 +135,11 @@ class Framing:
 
     def _read_head(self, head: bytes) -> bool:
         """Learn how the body is framed; False for an interim answer, which has none."""
-        lines = head.split(b"\r\n")
-        words = lines[0].split(None, 2)
-        if len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
-            raise BadFraming(f"begins with a line that has no status: {lines[0][:60]!r}")
-        status = int(words[1])
+        version, status, reason, fields = _parsed(head)
         if 100 <= status < 200 and status != 101:
             return False
-        self.status, self.reason, self.fields = status, b"".join(words[2:]), _fields(lines[1:])
-        self._frame(self.fields, one=words[0] != b"HTTP/1.0")
+        self.status, self.reason, self.fields = status, reason, fields
+        self._frame(fields, one=version != b"HTTP/1.0")
         return True
 
     def _frame(self, fields: Mapping[bytes, bytes], one: bool) -> None:
@@ -292,14 +288,19 @@ def says_done(data: bytes, before: bytes = b"\n") -> bool:
     return tail.endswith(_DONE) or (tail in (b"data: [DONE]", b"data:[DONE]") and before.endswith((b"\n", b"\r")))
 
 
-def _fields(lines: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Header fields by lower-cased name; of a repeated one the values are joined."""
+@lru_cache(maxsize=64)  # those of a server are alike but for its clock
+def _parsed(head: bytes) -> tuple[bytes, int, bytes, Mapping[bytes, bytes]]:
+    """Version, status, reason, and the fields by lower-cased name; of a repeated one the values are joined."""
+    first, *lines = head.split(b"\r\n")
+    words = first.split(None, 2)
+    if len(words) < 2 or not words[1].isdigit() or len(words[1]) != 3:
+        raise BadFraming(f"begins with a line that has no status: {first[:60]!r}")
     fields: dict[bytes, bytes] = {}
     for line in lines:
         name, _, value = line.partition(b":")
         key = name.strip().lower()
         fields[key] = fields[key] + b", " + value.strip() if key in fields else value.strip()
-    return fields
+    return words[0], int(words[1]), b"".join(words[2:]), fields
 
 
 class Event(NamedTuple):

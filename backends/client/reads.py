@@ -115,13 +115,14 @@ def stamped_s(control: Sequence[tuple[int, int, bytes]], base_s: int, shift_s: f
     return float(seconds - base_s + nanoseconds * 1e-9 - shift_s)
 
 
-wait: Callable[[int, int, Mapping[int, Reads], int, float, float, float, int, float], list[Ready] | None] | None = None
+Wait = Callable[[int, int, Mapping[int, Reads], int, float, float, float, int, float], tuple[list[Ready] | None, bool]]
+wait: Wait | None = None
 """Wait for an epoll object, which also watches the selector of an event loop, and take what comes meanwhile.
 
 Until a socket needs more than that, the loop has something to do, or so many seconds have passed (negative: for ever).
 The arguments are the two files, what is under way by file, the clock as for `Reads.receive` and its error, and how many
-sockets are read at once. None: the clocks have parted, and nothing was read. Only in C: there a token costs no turn of
-the loop."""
+sockets are read at once. None: the clocks have parted, and nothing was read; True: the loop may have something to do.
+Only in C: there a token costs no turn of the loop."""
 
 if not TYPE_CHECKING:
     with suppress(ImportError):  # not built

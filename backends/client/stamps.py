@@ -305,11 +305,11 @@ class EpollPoller:
         if len(events) < BATCH and not self.clock.trusted:
             self.clock.caught_up()
 
-    def _wait(self, loop_fd: int, timeout_s: float | None) -> None:
-        """Wait in place of the loop, and read meanwhile."""
+    def _wait(self, loop_fd: int, timeout_s: float | None) -> bool:
+        """Wait in place of the loop, and read meanwhile; gives whether files of the loop may be ready."""
         assert reads.wait is not None
         clock = self.clock
-        ready = reads.wait(
+        ready, others = reads.wait(
             self._epoll.fileno(), loop_fd, self._under_way, clock.base_s, clock.believed_s, clock.epoch_s,
             clock.error_s, BATCH, -1.0 if timeout_s is None else timeout_s,
         )  # fmt: skip
@@ -317,6 +317,7 @@ class EpollPoller:
             self._loop.call_soon(self._wake)
         elif ready:
             self._loop.call_soon(self._attend, ready)
+        return others
 
     def _attend(self, ready: Sequence[Ready]) -> None:
         """Do what more is to do for sockets; those that another has closed meanwhile are gone."""

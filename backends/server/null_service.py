@@ -16,8 +16,8 @@ from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket
 from backends.server.tokenizer import BYTES, builtin
 from harness.api import Step
 from harness.errors import UsageError
-from harness.runner import timer
 from harness.spec import Spec, build
+from harness.timer import Alarm
 
 VOCAB_SIZE = 1024
 MAX_MODEL_LEN = 1 << 20
@@ -53,14 +53,14 @@ class NullService:
     model: str = "null"
     max_model_len: int = MAX_MODEL_LEN
     tokenizer: Tokenizer = field(default_factory=lambda: builtin(VOCAB_SIZE), repr=False)
-    _alarm: timer.Alarm | None = field(default=None, init=False, repr=False)
+    _alarm: Alarm | None = field(default=None, init=False, repr=False)
     _due: list[tuple[float, int, _NullAnswer]] = field(default_factory=list, init=False, repr=False)
     _order: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)
     _running: int = field(default=0, init=False)
 
     async def start(self) -> None:
         """Set the alarm up in the running loop."""
-        self._alarm = timer.alarm(self._ring)
+        self._alarm = Alarm(self._ring)
 
     def submit(
         self,

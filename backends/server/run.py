@@ -23,6 +23,7 @@ from backends.server.service import Service
 from harness import termination
 from harness.errors import BackendError, UsageError, no_such
 from harness.spec import Spec, parse
+from harness.timer import WaitingLoop
 
 SERVICES = ("engine", "null", "sim")
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -139,7 +140,8 @@ def serve(options: Options, say: Callable[[str], None], ready: Callable[[Running
 
     Raises BackendError when what computes the answers has died.
     """
-    asyncio.run(_serve(options, say, ready))
+    with asyncio.Runner(loop_factory=WaitingLoop) as runner:
+        runner.run(_serve(options, say, ready))
 
 
 async def _serve(options: Options, say: Callable[[str], None], ready: Callable[[Running], None]) -> None:

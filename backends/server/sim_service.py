@@ -17,8 +17,8 @@ from backends.simulator.real_time import RealTime
 from harness import registry
 from harness.api import Request, Step
 from harness.catalog import model
-from harness.runner import timer
 from harness.spec import Spec
+from harness.timer import Alarm
 
 
 def make(spec: Spec) -> SimService:
@@ -39,7 +39,7 @@ class SimService:
     max_model_len: int = field(init=False)
     tokenizer: Builtin = field(init=False, repr=False)
     _live: RealTime = field(init=False, repr=False)
-    _alarm: timer.Alarm | None = field(default=None, init=False, repr=False)
+    _alarm: Alarm | None = field(default=None, init=False, repr=False)
     _under_way: UnderWay = field(default_factory=UnderWay, init=False, repr=False)
     _words: dict[int, Iterator[int]] = field(default_factory=dict, init=False, repr=False)  # to come, by number
 
@@ -52,7 +52,7 @@ class SimService:
 
     async def start(self) -> None:
         """Set the alarm up in the running loop."""
-        self._alarm = timer.alarm(self._ring)
+        self._alarm = Alarm(self._ring)
 
     def submit(
         self,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from harness.api import End, Ended, FollowUps, Outcome, Request, RequestRecord, ResponseCache, Status, Step
 from harness.data.dependencies import record_of
-from harness.runner.timer import Alarm, alarm
+from harness.timer import Alarm
 
 LEAD_S = 0.02
 """Between the start of the clock and time 0, so that the first request can be on time."""
@@ -28,6 +28,8 @@ REFILL = 64
 IDLE_S, FILL_S = 0.0002, 0.002
 """Shortest pause before the next departure in which one more request is made ready (four times what the last took), and
 how long that may go on before answers are read again."""
+SHORT_TOKENS = 128
+"""Such prompts are made ready in less than a quarter of `IDLE_S`, which is not measured: that takes as long itself."""
 
 
 class Transport(Protocol):
@@ -165,7 +167,7 @@ class WallDriver:
         self._epoch_s = time.monotonic() + LEAD_S if epoch_s is None else epoch_s
         self._line.start(self._epoch_s)
         self._live.start(self._epoch_s)
-        self._alarm = alarm(self._ring)
+        self._alarm = Alarm(self._ring)
         ticker = asyncio.create_task(self._tick())
         try:
             self._pull()
@@ -274,6 +276,10 @@ class WallDriver:
         return True
 
     def _make_ready(self, request: Request) -> None:
+        if request.prompt_tokens <= SHORT_TOKENS:
+            self._line.prepare(request)
+            self._pause_s = IDLE_S
+            return
         begun_s = time.thread_time()  # by the wall clock one wait for a core would end this for good
         self._line.prepare(request)
         self._pause_s = max(IDLE_S, 4 * (time.thread_time() - begun_s))

@@ -228,7 +228,7 @@ def test_an_answer_too_large_for_a_message_is_a_row(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(sender, "MOST_BYTES", 100)
 
     class Full:
-        def send(self, message: object, most_bytes: int | None = None) -> bool:
+        def send(self, message: object, most_bytes: int | None = None, *, wait_s: float = 0.0) -> bool:  # noqa: ARG002
             sent.append(message)
             return most_bytes is None
 

@@ -1,7 +1,7 @@
 """A limit on the requests in flight, beside a rate, under both clocks."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from heapq import heappop, heappush
 from types import SimpleNamespace
 
@@ -80,21 +80,6 @@ class Instant(asyncio.SelectorEventLoop):
         return self.now_s
 
 
-class Timer:
-    """The alarm of a driver, by the loop's own clock."""
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self.ring, self.loop, self.handle = ring, asyncio.get_running_loop(), None
-
-    def set(self, at_s: float) -> None:
-        self.close()
-        self.handle = self.loop.call_at(at_s, self.ring)
-
-    def close(self) -> None:
-        if self.handle is not None:
-            self.handle.cancel()
-
-
 def record(request: Request, sent_s: float, end_s: float) -> RequestRecord:
     return RequestRecord(request.id, request.scheduled_s, sent_s, [end_s], None, request.prompt_tokens, 1, 1, "ok",
                          session=request.session, turn=request.turn)  # fmt: skip
@@ -126,7 +111,6 @@ def test_both_clocks_hold_and_send_the_same_requests_at_the_same_times(
     requests, follow_ups = traffic(seed, sessions)
     simulated = list(Capped(Known(), most).simulate(iter(requests), follow_ups))  # type: ignore[arg-type]  # what it needs
     kept, loop = Kept(), Instant()
-    monkeypatch.setattr("harness.runner.wall.alarm", Timer)
     monkeypatch.setattr("harness.runner.wall.time", SimpleNamespace(monotonic=loop.time, thread_time=loop.time))
     driver = WallDriver(Known(), iter(requests), follow_ups, kept, Live(total=40), 9.0, most)  # type: ignore[arg-type]
     outcome = loop.run_until_complete(driver.run())

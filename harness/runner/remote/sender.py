@@ -24,12 +24,14 @@ from harness.runner.remote.process import SenderWatch, raise_priority
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
 from harness.runner.transport import DeferredTransport
 from harness.runner.virtual import quiet_process
-from harness.runner.waiting import WaitingLoop
 from harness.runner.wall import WallDriver
+from harness.timer import WaitingLoop
 from harness.version import __version__
 
 PROGRESS_S = 0.25
 """How often a sender reports its progress."""
+GATHER_S = 0.01
+"""How long an answer waits for others to be passed on together: each time wakes the process that reads them."""
 FLUSH_S = 60.0
 """The last answers are given up when the process that reads them takes nothing for so long."""
 ALONE_S = 30.0
@@ -216,7 +218,7 @@ class Outgoing:
     def pass_on(self, request: Request, answer: object) -> None:
         """An answer to be read there."""
         arrived = Arrived.of(request, self.cap_wait_s.pop(request.id, None), answer)
-        if not self._outbox.send(arrived, MOST_BYTES):
+        if not self._outbox.send(arrived, MOST_BYTES, wait_s=GATHER_S):
             why = f"the answer is larger than {MOST_BYTES >> 20} MiB, the most that a sender passes on"
             ended = Ended(request.id, request.scheduled_s, "error", error=why)
             self.drop(record_of(request, ended, request.scheduled_s))
