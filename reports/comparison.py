@@ -20,7 +20,7 @@ from harness.data.lists import Floats, number
 from harness.data.run_json import Cut
 from harness.errors import UsageError
 from harness.experiments import imports
-from harness.experiments.compare import pairing, wording
+from harness.experiments.compare import wording
 from harness.experiments.compare.compare_json import CompareAnswer, ComparedPair
 from harness.experiments.rescore import reading
 from harness.experiments.rescore.objectives import curve
@@ -41,10 +41,6 @@ _NOTHING = "The figure needs the runs that were compared; put their folders wher
 _SEARCHED = "Searches keep no requests of their trials; compare two sweeps to see what the requests of both sides did."
 
 _INVALID = "No pair is valid, so nothing is drawn of its requests; make the pairs again that are named below."
-
-_PRINTED = (
-    "The commands printed numbers and left no requests; let them leave a run at {out} to see what its requests did."
-)
 
 SEARCH = "capacity.json"
 
@@ -155,13 +151,8 @@ def of(info: CompareAnswer, path: str | Path) -> Comparison:
     folder = location if location.is_dir() else location.parent
     point, why = _point(info)
     contrasts: tuple[Contrast, ...] = ()
-    searched = _left(info, folder, SEARCH)
-    if searched:
-        missing = _SEARCHED
-    elif not any(pair.valid for pair in info.pairs):
-        missing = _INVALID
-    else:  # what would bring the requests of the runs
-        missing = _PRINTED if _left(info, folder, pairing.FILE) else _NOTHING
+    searched = _is_of_searches(info, folder)
+    missing = _SEARCHED if searched else _NOTHING if any(pair.valid for pair in info.pairs) else _INVALID
     try:
         contrasts = tuple(_contrasts(info, folder, point))
     except UsageError as error:
@@ -220,10 +211,10 @@ def _source(info: CompareAnswer, pair: ComparedPair, side: str, beside: Path) ->
     return candidates[0] if len(candidates) == 1 else None
 
 
-def _left(info: CompareAnswer, beside: Path, name: str) -> bool:
-    """Whether a side of the first valid pair, or of the first, is a folder with a file of this name."""
+def _is_of_searches(info: CompareAnswer, beside: Path) -> bool:
+    """Whether the first valid pair, or the first, is of searches that are still there."""
     pair = next((pair for pair in info.pairs if pair.valid), next(iter(info.pairs), None))
-    return pair is not None and any((place / name).is_file() for place in _places(Path(pair.base_run), beside))
+    return pair is not None and any((place / SEARCH).is_file() for place in _places(Path(pair.base_run), beside))
 
 
 def _read(path: Path, cut_s: float) -> Iterator[Source]:

@@ -28,10 +28,10 @@ class Files:
     forms: tuple[tuple[str, str], ...]
 
 
-def settings(options: Mapping[str, Any], *, free: bool = False) -> Settings:
-    """How to compare; `free` takes gates on numbers that bench does not know. Raises UsageError."""
+def settings(options: Mapping[str, Any]) -> Settings:
+    """How to compare. Raises UsageError."""
     names = ("gate", "alpha", "allow_different", "slo", "goal", "warmup")
-    return answer.settings(*(options[name] for name in names), free=free)
+    return answer.settings(*(options[name] for name in names))
 
 
 def checked(options: Mapping[str, Any]) -> Files:

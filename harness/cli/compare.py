@@ -48,7 +48,7 @@ Examples
                 --workload chatbot --rate 11 --requests 600 --pairs auto
       runs both backends, interleaved: A B, B A, ...
   bench compare --run 'CMD A' --run 'CMD B' --pairs 5
-      any two commands that store a run, or print JSON with numbers
+      any two commands that store a run, or a result file of another tool
   bench compare --trend results --html trend.html
       changes in a series of nightly runs against its accepted level or a lasting gain, with a page of all runs
   bench compare --trend results/chatbot/vllm --accept 2026-01-11 --reason 'new tokenizer'
@@ -59,8 +59,7 @@ Gates
   on real systems  capacity_rps=2%:5%,tpot=2%:5%,ttft=5%:15%,failed=0.5%:0.5%
   on simulators    goodput_rps, ttft, tpot, failed: any loss at all
   others           e2e, itl, p50:ttft, p99:tpot, attainment, throughput_rps, output_tps; shares are
-                   compared in percentage points, all else in percent; NAME=2%:5%:lower for numbers of
-                   other tools
+                   compared in percentage points, all else in percent
 
 \b
 Exit codes
@@ -216,7 +215,7 @@ def _made(
 
     if runs:
         raise UsageError(f"'{runs[0]}' is a stored run, but --base, --head and --run make runs; give one or the other.")
-    settings = _compare.settings({**options, **dict.fromkeys(RESCORED)}, free=bool(options["run"]))
+    settings = _compare.settings({**options, **dict.fromkeys(RESCORED)})
     file = configs.read(config).given if config is not None else None
     say = _terminal.nothing if options["quiet"] else _terminal.note
     names = None

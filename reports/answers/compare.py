@@ -361,11 +361,7 @@ def _gates(info: CompareAnswer) -> str:
     same = all(limits.get(name) == (row.min_effect_pct, row.must_detect_pct) for name, row in once.items())
     if same and limits.keys() & set(names) == once.keys():
         return ""
-    return ",".join(
-        f"{name}={row.min_effect_pct:g}%:{row.must_detect_pct:g}%"
-        + ("" if gates.quantity(name).unit else f":{row.better}")
-        for name, row in once.items()
-    )
+    return ",".join(f"{name}={row.min_effect_pct:g}%:{row.must_detect_pct:g}%" for name, row in once.items())
 
 
 def _used(info: CompareAnswer) -> Facts:

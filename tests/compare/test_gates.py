@@ -44,17 +44,10 @@ def test_who_cannot_be_measured_any_more_is_worse_than_anybody():
 
 def test_gates_are_read():
     """The grammar of --gate: shares in percent or plain, a name alone takes its defaults."""
-    found = gates.parse("tpot=1%:3%, p99:ttft=0.1:20%,failed,latency_ms=2%:5%:lower,score=1%:higher")
+    found = gates.parse("tpot=1%:3%, p99:ttft=0.1:20%,failed,e2e=2%:5%,goodput_rps=1%")
 
-    assert [g.quantity.name for g in found] == ["tpot", "p99:ttft", "failed", "latency_ms", "score"]
+    assert [g.quantity.name for g in found] == ["tpot", "p99:ttft", "failed", "e2e", "goodput_rps"]
     assert [(g.min_effect, g.must_detect) for g in found] == [
         (0.01, 0.03), (0.1, 0.2), (0.005, 0.005), (0.02, 0.05), (0.01, 0.01),
     ]  # fmt: skip
     assert [g.quantity.better for g in found] == ["lower", "lower", "lower", "lower", "higher"]
-
-
-def test_the_direction_of_foreign_numbers_is_read_from_their_names():
-    """A command that prints requests per second wants more of it, one that prints milliseconds less."""
-    names = ["tok_per_s", "request_throughput", "mean_ttft_ms", "capacity_rps at 99%"]
-
-    assert [gates.quantity(name).better for name in names] == ["higher", "higher", "lower", "higher"]

@@ -3,7 +3,6 @@
 import sys
 from pathlib import Path
 
-from harness.experiments.compare import pairing
 from harness.experiments.compare.pair_log import of_spec, parse, shown
 from harness.ipc import python
 from harness.options import Given, run_spec
@@ -82,24 +81,6 @@ def test_keys_are_not_written_down():
     assert "--header=X: [hidden]" == shown("--header=X: s3cret")
     assert "api_key=[hidden] x" == shown("api_key=s3cret x")
     assert "openai:key_env=NAME" == shown("openai:key_env=NAME")
-
-
-def test_numbers_are_found_in_what_is_printed():
-    """A result line under other output is overlooked, or a truth value is compared."""
-    text = 'starting\n{"old": 1}\n{"tpot_ms": 31.5, "n": 3, "ok": true, "by": {"p99": 4}, "list": [1], "x": NaN}\nbye'
-
-    assert {"tpot_ms": 31.5, "n": 3.0, "by.p99": 4.0} == pairing.found(text)
-    assert {"a": 1.0} == pairing.found('{\n  "a": 1\n}\n')
-    assert {"a": 1.0} == pairing.found('warming up\n{"a": 0}\n{\n  "a": 1,\n  "b": [\n    {"c": 2}\n  ]\n}\ndone\n')
-    assert {} == pairing.found("[1, 2]\n{broken\n")
-
-
-def test_a_folder_without_numbers_has_none(tmp_path):
-    """A folder of a run is taken for one of numbers."""
-    pairing.write(tmp_path / "side", {"x": 2.0})
-
-    assert {"x": 2.0} == pairing.read(tmp_path / "side")
-    assert pairing.read(tmp_path) is None
 
 
 def test_another_bench_gets_no_option_that_it_may_not_know(tmp_path):

@@ -24,16 +24,15 @@ VLLM = {
 
 @pytest.fixture
 def found(tmp_path):
-    """The outcome of `files` (name -> JSON) beside what was printed."""
+    """The outcome of `files` (name -> JSON)."""
 
-    def look(files, code=0, *, out="", err="", ours=False):
+    def look(files, code=0, *, err="", ours=False):
         for name, value in files.items():
             path = tmp_path / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(json.dumps(value))
-        (tmp_path / "out").write_text(out)
         (tmp_path / "err").write_text(err)
-        return outcome_of(tmp_path / "base", code, tmp_path / "out", tmp_path / "err", ours=ours)
+        return outcome_of(tmp_path / "base", code, tmp_path / "err", ours=ours)
 
     return look
 
@@ -83,14 +82,6 @@ def test_a_file_of_another_tool_is_a_run(found, tmp_path):
 
     assert ("good", tmp_path / "base.json") == (result.state, result.path)
     assert result.schedule_sha256 is not None
-
-
-def test_a_file_with_numbers_counts_like_printed_ones(found, tmp_path):
-    """A script that writes its numbers into a file would seem to have left none."""
-    result = found({"base.json": {"latency_ms": 3.5}}, out='{"other": 1}')
-
-    assert ("good", tmp_path / "base") == (result.state, result.path)
-    assert {"latency_ms": 3.5} == json.loads((tmp_path / "base/numbers.json").read_text())["numbers"]
 
 
 def test_several_runs_are_not_one(found):

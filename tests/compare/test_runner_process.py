@@ -13,12 +13,19 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
 
 SLOW = """
 import json, pathlib, signal, sys, time
-seed = int(sys.argv[1])
+seed, out = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 if seed == 1 and pathlib.Path("slow").exists():
     pathlib.Path("waiting").write_text("")
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
     time.sleep(60)
-print(json.dumps({"latency_ms": 10 + seed + len(sys.argv) / 100}))
+gap_s = 0.01 + 1e-5 * len(sys.argv)
+out.with_suffix(".json").write_text(json.dumps({
+    "backend": "vllm", "model_id": "m", "tokenizer_id": "t", "date": "20260101-000000", "num_prompts": 2,
+    "request_rate": 1.0, "burstiness": 1.0, "max_concurrency": None, "duration": 2.0, "completed": 2, "failed": 0,
+    "request_throughput": 1.0, "mean_ttft_ms": 50.0, "input_lens": [10 + seed, 12],
+    "output_lens": [3, 3], "ttfts": [0.05, 0.05], "itls": [[gap_s] * 2] * 2, "start_times": [0.0, 1.0],
+    "errors": ["", ""], "generated_texts": ["", ""],
+}))
 """
 
 
@@ -26,7 +33,7 @@ print(json.dumps({"latency_ms": 10 + seed + len(sys.argv) / 100}))
 def started(bench, tmp_path):
     """Starts a comparison whose second pair waits until it is interrupted; returns when it does."""
     (tmp_path / "slow.py").write_text(SLOW)
-    run = f"{sys.executable} slow.py {{seed}}"
+    run = f"{sys.executable} slow.py {{seed}} {{out}}"
     arguments = (
         "compare",
         "--run",
@@ -36,7 +43,7 @@ def started(bench, tmp_path):
         "--pairs",
         "3",
         "--gate",
-        "latency_ms=2%:5%",
+        "tpot=2%:5%",
         "--out",
         "o",
     )

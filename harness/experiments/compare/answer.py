@@ -58,11 +58,11 @@ class Settings:
 
 def settings(
     gate: str | None, alpha: float | None, allow_different: str | None, slo: str | None, goal: float | None,
-    warmup: str | None, *, free: bool = False,
+    warmup: str | None,
 ) -> Settings:  # fmt: skip
-    """How to compare, from the options; `free` takes gates on numbers that bench does not know. Raises UsageError."""
+    """How to compare, from the options. Raises UsageError."""
     return Settings(
-        gates=gates.parse(gate, free=free) if gate else (),
+        gates=gates.parse(gate) if gate else (),
         alpha=ALPHA if alpha is None else alpha,
         allowed=refusals.checked(allow_different or ""),
         slo=None if slo is None else parse_slo(slo, goal=Slo().goal if goal is None else goal),

@@ -7,7 +7,6 @@ The numbers of the two runs of a pair: of the same requests, under the same SLO.
 """
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -33,7 +32,6 @@ from harness.validity.checks import LATENESS, Scores, decide_alike, failed_check
 Better = Literal["higher", "lower"]
 Scale = Literal["ratio", "difference"]
 
-_HIGHER = re.compile(r"rps|throughput|goodput|attainment|tps|per_s|capacity", re.IGNORECASE)
 _RATES = ("capacity_rps", "goodput_rps", "throughput_rps", "output_tps", "token_goodput_tps")
 _SHARES: Mapping[str, Better] = {"attainment": "higher", "failed": "lower"}
 MISSED = "missed "
@@ -130,8 +128,8 @@ class Gate:
         return Limits(self.quantity.loss_of(self.min_effect), self.quantity.loss_of(self.must_detect))
 
 
-def quantity(name: str, better: Better | None = None) -> Quantity:
-    """The quantity of a name; of a name that bench does not know, the direction is read from it unless given."""
+def quantity(name: str) -> Quantity:
+    """The quantity of a name."""
     percentile, colon, metric = name.partition(":")
     if name in _SHARES or name.startswith("attainment of "):
         return Quantity(name, "share", _SHARES.get(name, "higher"), "difference")
@@ -140,9 +138,7 @@ def quantity(name: str, better: Better | None = None) -> Quantity:
     measured = compared().get(metric if colon and _is_percentile(percentile) else name)
     if measured is not None:
         return Quantity(name, measured.unit, measured.better, "ratio")
-    if name in _RATES or name.startswith("capacity_rps at "):
-        return Quantity(name, "tokens/s" if name.endswith("_tps") else "req/s", "higher", "ratio")
-    return Quantity(name, "", better or ("higher" if _HIGHER.search(name) else "lower"), "ratio")
+    return Quantity(name, "tokens/s" if name.endswith("_tps") else "req/s", "higher", "ratio")
 
 
 def defaults(names: Iterable[str]) -> tuple[Gate, ...]:
@@ -169,30 +165,24 @@ def few_requests(requests: int) -> float:
     return FEW_REQUESTS / max(requests, FEW_REQUESTS + 1)
 
 
-def parse(text: str, *, free: bool = False) -> tuple[Gate, ...]:
-    """The gates of 'tpot=2%:5%,failed=0.5%:0.5%'. Raises UsageError for what it cannot take.
-
-    `free` takes names that bench does not know, for numbers that a command printed; with `:lower` or `:higher` behind
-    the limits they are taken anyhow.
-    """
+def parse(text: str) -> tuple[Gate, ...]:
+    """The gates of 'tpot=2%:5%,failed=0.5%:0.5%'. Raises UsageError for what it cannot take."""
     gates: list[Gate] = []
     for part in text.split(","):
-        gate = _gate(part.strip(), text, free)
+        gate = _gate(part.strip(), text)
         if any(gate.quantity.name == other.quantity.name for other in gates):
             raise UsageError(f"--gate '{text}': {gate.quantity.name} is given twice.")
         gates.append(gate)
     return tuple(gates)
 
 
-def _gate(part: str, whole: str, free: bool) -> Gate:
-    name, _, limits = part.partition("=")
-    name, (losses, better) = name.strip(), _direction(limits.strip())
+def _gate(part: str, whole: str) -> Gate:
+    name, _, losses = (text.strip() for text in part.partition("="))
     if not name:
         raise UsageError(f"--gate '{whole}': a gate has no name; {_FORM}.")
-    if not (free or better or _is_known(name)):
-        names = {*_DEFAULTS, *_RATES, *compared(), *_SHARES, "p99:ttft"}
-        raise no_such("quantity to gate", name, names, "Numbers of other programs need a direction: NAME=2%:5%:lower.")
-    gated = quantity(name, better)
+    if not _is_known(name):
+        raise no_such("quantity to gate", name, {*_DEFAULTS, *_RATES, *compared(), *_SHARES, "p99:ttft"})
+    gated = quantity(name)
     if not losses:
         return Gate(gated, *_DEFAULTS.get(name, _USUAL))
     ignored, _, detected = losses.partition(":")
@@ -200,13 +190,6 @@ def _gate(part: str, whole: str, free: bool) -> Gate:
     if must < least or must == 0:
         raise UsageError(f"--gate '{part}': the loss that must be found is above 0 and not below the one that is not.")
     return Gate(gated, least, must)
-
-
-def _direction(limits: str) -> tuple[str, Better | None]:
-    for better in ("higher", "lower"):
-        if limits.endswith(f":{better}"):
-            return limits.removesuffix(f":{better}"), better
-    return limits, None
 
 
 def _is_known(name: str) -> bool:

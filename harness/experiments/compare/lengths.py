@@ -18,7 +18,7 @@ from harness.data.records import since
 from harness.experiments.compare import refusals, verdict
 from harness.experiments.compare.compare_json import Difference, GateRow, LengthChange, LengthRow, RowVerdict
 from harness.experiments.compare.gates import OUTPUT_TOKENS
-from harness.experiments.compare.pairing import Numbers, Pair, Source
+from harness.experiments.compare.pairing import Numbers, Pair
 from harness.metrics.measure import succeeded
 from harness.stats.paired import Decision, Limits, decide
 
@@ -139,7 +139,7 @@ def _answered(pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Iterable[Answer
 def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
     """(groups,) output tokens of base and head, and of how many requests; None where a side has none."""
     if isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
-        means = [_mean(side) for side in (pair.base, pair.head)]
+        means = [side.output_tokens if isinstance(side, Numbers) else None for side in (pair.base, pair.head)]
         return None if None in means else (np.array(means[:1], float), np.array(means[1:], float), 1)
     base, head = (since(run.requests, cut_s) for run in (pair.base, pair.head))
     base, head = base.filter(succeeded(base)), head.filter(succeeded(head))
@@ -157,11 +157,3 @@ def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
     session[sessionless] = -1 - np.arange(sessionless.sum())
     group = np.unique(session, return_inverse=True)[1]
     return np.bincount(group, base_tokens).astype(float), np.bincount(group, head_tokens).astype(float), len(base_rows)
-
-
-def _mean(side: Source) -> float | None:
-    """Output tokens per request of what has only totals: a command that prints vLLM's keys, or a search."""
-    if not isinstance(side, Numbers):
-        return None
-    tokens, completed = side.values.get("total_output_tokens"), side.values.get("completed")
-    return side.output_tokens if tokens is None or not completed else tokens / completed

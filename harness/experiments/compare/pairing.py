@@ -1,25 +1,19 @@
 """Which run is compared with which: two runs of the same stored schedule, at the same point of a sweep, are a pair.
 
 What a capacity search gives to a comparison: the capacity of each seed, which the other side searched too.
-
-Numbers that a command prints as JSON, for comparisons of what leaves no table of requests.
 """
 
-import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
-from harness import untrusted
 from harness.data.codec import encode
 from harness.data.folder import Run
 from harness.data.run_json import RunInfo
-from harness.data.storage import write_json
 from harness.errors import NotValid, UsageError
 from harness.experiments import answers, imports
 from harness.experiments.capacity.capacity_json import CapacityAnswer, GoalCapacity
@@ -31,29 +25,27 @@ _ALIKE = ("spec", "versions", "host", "backend", "slo", "clock")
 Point: TypeAlias = tuple[tuple[str, str], ...]
 Key = TypeVar("Key")
 NAME = "capacity_rps"
-FILE = "numbers.json"
-_BEGIN = re.compile(r"^\{", re.MULTILINE)
 
 Source: TypeAlias = "Run | Numbers"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Numbers:
-    """What is known of a side without its requests: what a command printed, or one seed of a capacity search.
+    """What a side without requests tells: a capacity search, or one seed of it.
 
     `output_tokens` is the mean of the answers of the search.
     """
 
     path: Path
     values: Mapping[str, float]
-    search: CapacityAnswer | None = None
+    search: CapacityAnswer
     seed: int | None = None
     output_tokens: float | None = None
 
     @property
     def info(self) -> RunInfo:
         """The search as a run.json."""
-        return RunInfo.of({}) if self.search is None else as_run(self.search)
+        return as_run(self.search)
 
 
 def as_run(search: CapacityAnswer) -> RunInfo:
@@ -104,7 +96,7 @@ def stored(base: str, head: str, goal: float | None = None, *, any_schedule: boo
     """The pairs of what two paths name, as `opened` and `match` have them. Raises NotValid for paths of two kinds."""
     sides = opened(base, goal), opened(head, goal)
     if isinstance(sides[0][0], Numbers) != isinstance(sides[1][0], Numbers):
-        raise NotValid(f"'{base}' and '{head}' are not of a kind: one holds runs, the other numbers or a search.")
+        raise NotValid(f"'{base}' and '{head}' are not of a kind: one holds runs, the other a search.")
     return match(*sides, any_schedule=any_schedule)
 
 
@@ -118,9 +110,6 @@ def made(path: Path) -> list[Source]:
 
 
 def _runs(path: Path) -> list[Source]:
-    """The runs at a path, or the numbers that a command printed."""
-    if (values := read(path)) is not None:
-        return [Numbers(path, values)]
     return [completed(run) for run in imports.open(path)]
 
 
@@ -160,7 +149,7 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
 def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Source]:
     """A search that found no capacity at all has none for each seed that the other side searched."""
     only = side[0] if len(side) == 1 else None
-    if isinstance(only, Numbers) and only.seed is None and only.search is not None:
+    if isinstance(only, Numbers) and only.seed is None:
         seeds = [run.seed for run in other if isinstance(run, Numbers) and run.seed is not None]
         return [replace(only, seed=seed) for seed in seeds] or side
     return side
@@ -283,46 +272,3 @@ def _by_goal(search: CapacityAnswer) -> dict[float, GoalCapacity]:
 
 def _name(goal: float, first: float) -> str:
     return NAME if goal == first else f"{NAME} at {100 * goal:.4g}%"
-
-
-def read(folder: Path) -> dict[str, float] | None:
-    """Name -> number of a folder that `write` made; None where there is no such file."""
-    try:
-        numbers = untrusted.read_json(folder / FILE)["numbers"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return {str(name): float(value) for name, value in numbers.items()}
-
-
-def write(folder: Path, numbers: Mapping[str, float]) -> None:
-    """Store the numbers of one run in its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / FILE, {"schema": 1, "kind": "numbers", "numbers": dict(numbers)})
-
-
-def found(text: str) -> dict[str, float]:
-    """Name -> number of the JSON object in a text, the last of those that begin at a line; empty where none is.
-
-    Objects inside give names with dots; truth values, texts, lists and what is not finite are no numbers.
-    """
-    for match in reversed([*_BEGIN.finditer(text := text.lstrip())]):
-        if (value := _json_object(text, match.start())) is not None:
-            return dict(_numbers(value))
-    return {}
-
-
-def _json_object(text: str, begin: int) -> dict[str, Any] | None:
-    """The object that begins there; None where there is none, or where its last line goes on."""
-    try:
-        value, end = json.JSONDecoder().raw_decode(text, begin)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) and not text[end:].partition("\n")[0].strip() else None
-
-
-def _numbers(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _numbers(value, f"{before}{name}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            yield f"{before}{name}", float(value)

@@ -157,14 +157,10 @@ def _facts(source: Source) -> dict[str, object]:
 
 
 def _schema(source: Source) -> object:
-    if isinstance(source, Numbers):
-        return source.search.schema if source.search else None
-    return source.info.schema
+    return source.search.schema if isinstance(source, Numbers) else source.info.schema
 
 
 def _tool(source: Source) -> str:
-    if isinstance(source, Numbers):
-        return "bench" if source.search else "numbers"
     return source.info.source.tool or "bench"
 
 
@@ -172,7 +168,7 @@ def _workload(source: Source) -> str | None:
     if isinstance(source, Run):
         sent = source.info.workload
         return " ".join(text for text in (sent.name, sent.lengths) if text) or None
-    if source.search is None or source.search.workload is None:
+    if source.search.workload is None:
         return None
     spec = source.info.spec  # a search has many schedules: its options are all that is known of them
     options = (f"{name}={spec[name]}" for name in SCHEDULE if name not in _OWN and name in spec)
@@ -190,7 +186,7 @@ def _hardware(source: Source) -> object:
 
 def _horizon(source: Source) -> object:
     """How long the runs of a simulated search last: capacities over different periods are not comparable."""
-    if not isinstance(source, Numbers) or source.search is None:
+    if not isinstance(source, Numbers):
         return None
     lasting = dict.fromkeys(answer.horizon.horizon_s for answer in source.search.answers if answer.horizon is not None)
     return ", ".join(f"{seconds:g} s" for seconds in lasting) or None
@@ -198,7 +194,7 @@ def _horizon(source: Source) -> object:
 
 def _requests(source: Source) -> object:
     if isinstance(source, Numbers):
-        return source.search.run.requests if source.search else None
+        return source.search.run.requests
     planned = source.info.schedule.requests
     return len(source.requests) if planned is None else planned
 
@@ -210,7 +206,7 @@ FIELDS: Mapping[str, Callable[[Source], object]] = MappingProxyType(
         "requests": _requests,
         "schedule": schedule_of,
         "slo": lambda source: source.info.slo.text,
-        "definition": lambda one: one.search.definition if isinstance(one, Numbers) and one.search else None,
+        "definition": lambda one: one.search.definition if isinstance(one, Numbers) else None,
         "horizon": _horizon,
         "backend": lambda source: source.info.backend.get("backend"),
         "model": lambda source: source.info.backend.get("model"),

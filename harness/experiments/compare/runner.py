@@ -31,7 +31,7 @@ from harness.data.storage import locked
 from harness.errors import CRASHED, INTERRUPTED, BackendError, Crashed, Interrupted, NotValid, UsageError
 from harness.experiments import answers, imports
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.compare import pairing, verdict
+from harness.experiments.compare import verdict
 from harness.experiments.compare.compare_json import ComparedPair
 from harness.experiments.compare.pair_log import SIDES, Command, PairLog
 from harness.experiments.sweep.execute import duration
@@ -232,7 +232,7 @@ class _Pairs:
             code = self.watched.call(command.at(seed, path, self.shared), command.variables, out, err)
         except OSError as error:
             raise UsageError(f"'{command.text}' cannot be started: {error.strerror}.") from None
-        return outcome_of(path, code, out, err, ours=command.ours)
+        return outcome_of(path, code, err, ours=command.ours)
 
     def _entered(
         self,
@@ -457,7 +457,7 @@ class RunOutcome:
     many_seeds: bool = False
 
 
-def outcome_of(path: Path, code: int, out: Path, err: Path, *, ours: bool) -> RunOutcome:
+def outcome_of(path: Path, code: int, err: Path, *, ours: bool) -> RunOutcome:
     """The result of a command with that exit code at `path`, or beside it with an ending; `ours` is a `bench run`."""
     if ours and code == _WRONG_USAGE:
         return RunOutcome(path, "wrong", _last(err))
@@ -481,7 +481,7 @@ def outcome_of(path: Path, code: int, out: Path, err: Path, *, ours: bool) -> Ru
         return RunOutcome(path, "good", exact=search is not None and search.clock == "virtual", many_seeds=True)
     if code != 0:
         return RunOutcome(path, "failed", f"it ended with exit code {code}: {_last(err)}")
-    return _of_file(path) or _of_numbers(path, out)
+    return _of_file(path)
 
 
 def _of_run(path: Path, code: int, err: Path, *, ours: bool) -> RunOutcome:
@@ -515,8 +515,8 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value)
 
 
-def _of_file(path: Path) -> RunOutcome | None:
-    """A result file of another tool; None where there is none that is known."""
+def _of_file(path: Path) -> RunOutcome:
+    """A result file of another tool."""
     logs = (".stdout.txt", ".stderr.txt")
     others = path.parent.glob(f"{path.name}.*")
     places = [path] if path.exists() else sorted(p for p in others if not p.name.endswith(logs))
@@ -524,9 +524,6 @@ def _of_file(path: Path) -> RunOutcome | None:
         try:
             runs = imports.open(place)
         except UsageError:
-            if place.is_file() and (values := pairing.found(place.read_text(encoding="utf-8", errors="replace"))):
-                pairing.write(path, values)
-                return RunOutcome(path, "good")
             continue
         if len(runs) != 1:
             return RunOutcome(place, "failed", f"it left {len(runs)} runs where one was expected")
@@ -534,15 +531,7 @@ def _of_file(path: Path) -> RunOutcome | None:
         if info.verdict.valid is False:
             return RunOutcome(place, "invalid", str(info.verdict.text))
         return RunOutcome(place, "good", schedule_sha256=info.schedule.sha256)
-    return None
-
-
-def _of_numbers(path: Path, out: Path) -> RunOutcome:
-    values = pairing.found(out.read_text(encoding="utf-8", errors="replace"))
-    if not values:
-        return RunOutcome(path, "wrong", "it left no run at {out}, and printed no JSON object with numbers")
-    pairing.write(path, values)
-    return RunOutcome(path, "good")
+    return RunOutcome(path, "wrong", "it left no run at {out}, and no result file of a known tool")
 
 
 def log_file(path: Path, kind: Literal["out", "err"]) -> Path:

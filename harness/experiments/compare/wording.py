@@ -247,7 +247,7 @@ def _of_runs(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
     if any("scheduled_s" in run.info.source.missing for run in runs):
         text = "the files do not tell when requests were due, so TTFT counts from sending and hides a late client"
         yield "ttft-from-sending", text
-    searches = {str(run.path): run.search for run in sides if isinstance(run, Numbers) and run.search is not None}
+    searches = {str(run.path): run.search for run in sides if isinstance(run, Numbers)}
     for path, search in searches.items():
         if any(answer.state == "unresolved" for answer in search.answers):
             yield "unresolved", f"the search in '{path}' did not reach its tolerance"
