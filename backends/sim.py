@@ -68,6 +68,8 @@ class Sim:
     it, else pcie). `fail` plans failures: `replica:1@60s..90s`, with `,requeue` its requests go back to the router.
 
     With `lora=slots=8,rank=16` requests that name a model run with a LoRA adapter, and wait while it has no slot.
+    `speculate=[k=4,alpha=0.7]` drafts tokens, `speculate=mtp` by the model's own layers with the acceptance that the
+    catalogue has of them.
 
     `tiers=dram:size=60GB+ssd` is the memory hierarchy under the prefix caches, the fastest tier first (`bench list
     tiers`).

@@ -155,6 +155,17 @@ def adapter_facts(lora: str | None, replicas: ListOf[Replica]) -> dict[str, obje
             "adapter_load_s": load_s / loads if loads else slots[0].load_s}  # fmt: skip
 
 
+def mtp(m: Model) -> str:
+    """The spec of drafts by the layers of a model that predict further tokens (multi-token prediction).
+
+    Each draft takes the share of a step that one of its layers has. Raises UsageError for a model whose own drafts have
+    no known acceptance.
+    """
+    if m.draft_acceptance is None:
+        raise UsageError(f"No acceptance is published of drafts by {m.name} itself; give speculate=[k=1,alpha=0.8].")
+    return f"k={m.drafts},alpha={m.draft_acceptance!r},cost={1 / m.layers!r}"
+
+
 @dataclass(frozen=True, slots=True)
 class Core:
     """Policy, KV memory mode and rule of admission, parsed and checked; what is drafted, and where KV is swapped to.

@@ -21,7 +21,7 @@ from backends.serving.hierarchy import Hierarchy
 from backends.serving.loop import Loop
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, Fail, Up, acts
-from backends.simulator.core import LINK_SHARE, Core
+from backends.simulator.core import LINK_SHARE, Core, mtp
 from backends.simulator.loop import FrontEnd
 from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits, TokenizerTime
 from harness.catalog import (
@@ -220,7 +220,8 @@ def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> Repli
     built = _timed(latency, sim.model, shape)
     if isinstance(built, Recorded) and shape.pp > 1:
         raise UsageError("latency=recorded repeats a run of whole replicas; it does not go with pipeline stages.")
-    core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, sim.speculate, sim.preempt, sim.tiers)
+    drafts = mtp(model(sim.model)) if sim.speculate == "mtp" else sim.speculate
+    core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, drafts, sim.preempt, sim.tiers)
     front = FrontEnd(
         built.front_s if isinstance(built, FrontTime) else 0.0,
         built.front_token_s if isinstance(built, TokenizerTime) else 0.0,

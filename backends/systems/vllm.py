@@ -7,10 +7,12 @@ announcement of 2023. Policies and memory are those that everybody runs: `vllm-v
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
+from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from harness import catalog, registry
 from harness.api import Request, Row
@@ -107,6 +109,58 @@ def memory(
     share, batch = MEMORY_USE.get(kv, (None, None))
     return [{"simulated_use_share": simulated.used, "simulated_use_of_all_share": simulated.of_all,
              "simulated_batch": simulated.batch, "published_use_share": share, "published_batch": batch}]  # fmt: skip
+
+
+Parents = Literal["none", "any", "one"]
+
+
+def forks(
+    answers: int = 2, beams: Parents = "none", prompt_tokens: float = 161.31, output_tokens: float = 337.99,
+    block_tokens: int = 16, requests: int = 200, seed: int = 0,
+) -> list[Row]:  # fmt: skip
+    """Share of the KV blocks that `answers` to one prompt need no memory for, because they share them.
+
+    Blocks are counted by references: a fork takes no block, and the first write to a shared one copies it. Parallel
+    samples (`beams=none`) share the full blocks of their prompt; of beam search each beam goes on from any beam of the
+    step before, drawn at random (`any`), or all from the same one (`one`), and blocks that no beam has are free.
+    Lengths are lognormal with these means, by default ShareGPT's, and a coefficient of variation of 1; every request
+    has a token a step.
+
+    Source: Kwon et al., vLLM, SOSP 2023, sections 4.4 and 6.3 (figure 15: blocks saved over blocks without sharing).
+    """
+    if answers < 1:
+        raise UsageError(f"answers must be at least 1, got {answers}.")
+    drawn, held, alone = Random(seed), 0, 0
+    for request in Traffic(prompt_tokens, output_tokens, 1.0, requests, seed).requests_at_once():
+        blocks = distinct_blocks(request, answers, block_tokens, None if beams == "none" else parents(beams, drawn))
+        held += sum(blocks)
+        stored = range(request.prompt_tokens + 1, request.prompt_tokens + request.output_tokens)
+        alone += answers * sum(-(-tokens // block_tokens) for tokens in stored)
+    return [{"saved_share": 1 - held / alone if alone else 0.0}]
+
+
+def parents(beams: Parents, drawn: Random) -> Callable[[int], list[int]]:
+    """Which beams of the last step so many beams go on from."""
+    return (lambda count: drawn.choices(range(count), k=count)) if beams == "any" else lambda count: [0] * count
+
+
+def distinct_blocks(
+    request: Request, answers: int, size: int, parents_of: Callable[[int], list[int]] | None
+) -> Iterator[int]:  # fmt: skip
+    """Blocks that the answers to a request hold in each step after the first token of each."""
+    made = -(-request.prompt_tokens // size)
+    tables = [list(range(made))] * answers
+    for position in range(request.prompt_tokens, request.prompt_tokens + request.output_tokens - 1):
+        place, owners = position // size, set[int]()
+        tables = [list(tables[parent]) for parent in (range(answers) if parents_of is None else parents_of(answers))]
+        for table in tables:
+            if place == len(table):
+                table.append(made)
+                made += 1
+            elif table[place] in owners:  # another one writes there: a copy
+                table[place], made = made, made + 1
+            owners.add(table[place])
+        yield len(set(chain.from_iterable(tables)))
 
 
 @dataclass(frozen=True, slots=True)

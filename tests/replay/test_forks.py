@@ -1,7 +1,6 @@
 """Requests of several answers: block counts of copy-on-write, journals, the engine's text and the simulator's times."""
 
 import os
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from backends.serving.journal import Journal, replay
 from backends.sim import Sim
 from backends.simulator.core import Core
 from backends.simulator.loop import step_ends
+from backends.systems.vllm import distinct_blocks
 from harness.api import Extra, Request
 from harness.registry import make
 from replay._alone import serve_alone, tokens_of
@@ -75,59 +75,29 @@ def test_forks_lose_no_block_and_no_token_and_journals_replay(system, seed):
             assert sum(r.preemptions for r in records.values()), "this case is here for its preemptions"
 
 
-class References:
-    """Blocks by reference count: tables of ids, a fork copies the table, a write to a shared block copies the block."""
-
-    def __init__(self, size):
-        self.size, self.count, self.tables, self._next = size, Counter(), {}, 0
-
-    def _new(self):
-        self._next += 1
-        self.count[self._next] += 1
-        return self._next
-
-    def prompt(self, key, tokens):
-        self.tables[key, 0] = [self._new() for _ in range(-(-tokens // self.size))]
-
-    def fork(self, key, answers):
-        for i in range(1, answers):
-            self.tables[key, i] = list(self.tables[key, 0])
-            self.count.update(self.tables[key, i])
-
-    def write(self, key, answer, position):
-        table, place = self.tables[key, answer], position // self.size
-        if place == len(table):
-            table.append(self._new())
-        elif self.count[table[place]] > 1:
-            self.count[table[place]] -= 1
-            table[place] = self._new()
-
-    def distinct(self):
-        return sum(count > 0 for count in self.count.values())
+def blocks_in_use(requests, size):
+    """Blocks that the core has given out in each step after that of the prompts, all of which begin at once."""
+    replica = Core.of("vllm-v0").replica(make("kv", f"paged:block_tokens={size},watermark=0"), 4000)
+    for request in requests:
+        replica.add(request, 0.0)
+    replica.commit(replica.schedule(0.0), [1.0])
+    for step in range(1, requests[0].output_tokens):
+        batch = replica.schedule(float(step))
+        yield replica.blocks.total - replica.blocks.free
+        replica.commit(batch, [step + 1.0])
 
 
 def test_blocks_of_forks_are_those_of_reference_counts_to_the_last_one():
     """Memory saved is what a paper claims of sharing: an estimate in its place would be believed."""
     requests = [Request(r.id, 0.0, r.prompt_tokens, 30, extra=r.extra) for r in drawn(20, 5)]
-    replica = Core.of("vllm-v0", "paged:block_tokens=8,watermark=0").replica(make("kv", "paged:block_tokens=8"), 4000)
-    references, now_s, emitted = References(8), 0.0, {}
-    for request in requests:
-        replica.add(request, now_s)
-        references.prompt(request.id, request.prompt_tokens)
-        references.fork(request.id, request.answers)
-    for step in range(30):
-        batch = replica.schedule(now_s)
-        for request in requests if step else ():
-            for answer in range(request.answers):
-                references.write(request.id, answer, request.prompt_tokens + step - 1)
-        if step:
-            assert references.distinct() == replica.blocks.total - replica.blocks.free
-            alone = sum(len(table) for table in references.tables.values())
-            assert alone == sum(r.answers * -(-(r.prompt_tokens + step) // 8) for r in requests)
-        now_s += 1.0
-        emitted = {seq.request.id for seq in replica.commit(batch, [now_s])}
+    counted = zip(*(distinct_blocks(r, r.answers, 8, None) for r in requests), strict=True)
 
-    assert emitted == {r.id for r in requests}
+    assert [sum(blocks) for blocks in counted] == list(blocks_in_use(requests, 8))
+
+
+def test_two_answers_to_a_prompt_of_8_words_need_4_blocks():
+    """Figure 8 of the paper: they share two blocks, and each has one of its own; apart they would be six."""
+    assert [4, 4, 4, 4, 6] == list(blocks_in_use([Request(0, 0.0, 8, 6, extra=Extra(n=2))], 4))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

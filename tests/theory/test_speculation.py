@@ -163,3 +163,17 @@ def test_drafts_come_out_in_real_time_too(draw):
     counts = Counter(i for ran in live.advance(1e9) for i in ran.tokens)
 
     assert {r.id: r.output_tokens for r in requests} == dict(counts)
+
+
+def test_a_model_that_drafts_by_itself_does_so_with_its_published_acceptance():
+    """A user would have to know how often the drafts of a model are right, and what one costs."""
+    requests = [Request(i, 0.2 * i, 100, 60) for i in range(20)]
+    fields = {"model": "deepseek-v3", "latency": "linear", "kv_blocks": 500, "hardware": "h200", "tp": 8}
+    own, named = (
+        [list(r.token_s) for r in Sim(speculate=drafts, **fields).simulate(requests)]
+        for drafts in ("mtp", f"k=1,alpha=0.85,cost={1 / 61!r}")
+    )
+
+    assert own == named
+    with pytest.raises(UsageError, match="No acceptance is published of drafts by opt-13b itself"):
+        Sim(speculate="mtp")
