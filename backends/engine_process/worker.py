@@ -26,7 +26,7 @@ from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.executors.paced import Pace, Paced
 from backends.serving.cluster import Cluster, Member
 from backends.serving.handoff import Link
-from backends.serving.plugins import Memory, Sharing
+from backends.serving.plugins import Memory, Simulated
 from backends.serving.replica import Replica, Role
 from backends.simulator.core import FREE, BlockCost, Core
 from backends.simulator.layout import Rate, Side, link_of, rate, refuse_unused, router_acts, sides
@@ -369,6 +369,7 @@ def _part(engine: Engine, given: Mapping[str, object], role: Role, its: Side, po
     core = Core.of(
         policy, engine.kv, engine.admission, engine.seed, engine.prefix_cache, engine.speculate, engine.preempt
     )
-    if isinstance(make("policies", core.policy), Sharing):
-        raise UsageError(f"policy={policy} runs batches side by side, which the engine cannot; take --backend sim.")
+    for kind, spec in (("policies", core.policy), ("kv", core.kv)):
+        if isinstance(plugin := make(kind, spec), Simulated):
+            raise UsageError(f"'{spec}' {plugin.simulated}, which the engine cannot; take --backend sim.")
     return Part(role, its.count, policy, router, {**given, **{k: v for k, v in options.items() if v is not None}}, core)

@@ -316,7 +316,8 @@ class Roofline:
         time_s = self.paged_prefill * sum(kind.piece_s(tokens, stored) for kind in self._attention)
         return time_s + self._state_s * max(1.0, tokens / STATE_TOKENS)
 
-    def _head_s(self, sampled: int) -> float:
+    def head_s(self, sampled: int) -> float:
+        """Seconds of the logits of so many tokens."""
         head_s = self._heads.get(sampled)
         if head_s is None:
             rows, columns = -(-sampled // self.dp), -(-self._model.vocab // self.tp)
@@ -326,7 +327,7 @@ class Roofline:
 
     def _dense_s(self, tokens: float, own: float, sampled: int, own_seqs: int) -> float:
         """Everything but attention: host, layers, the head for the `sampled` last tokens."""
-        return self._host_s + self.seq_s * own_seqs + self._layers_of(tokens, own).total_s + self._head_s(sampled)
+        return self._host_s + self.seq_s * own_seqs + self._layers_of(tokens, own).total_s + self.head_s(sampled)
 
     def decode_line(self, decode_seqs: int) -> tuple[float, float] | None:
         """(base, slope): seconds without context, and per cached token; None where some layers read less."""
@@ -390,7 +391,7 @@ class Roofline:
 
     def ends_s(self, seqs: int) -> float:
         """Seconds of a step beside its layers: the host, and the head for `seqs` sequences."""
-        return self._host_s + self.seq_s * -(-seqs // self.dp) + self._head_s(seqs)
+        return self._host_s + self.seq_s * -(-seqs // self.dp) + self.head_s(seqs)
 
     @property
     def description(self) -> Model:
@@ -419,7 +420,7 @@ class Roofline:
             zip(*(x[first].tolist() for x in (tokens, group_tokens, sampled)), strict=True)
         ):
             of = self._layers_of(all_tokens, fullest)
-            linear_s[i], experts_s[i], sent_s[i] = of.linear_s + self._head_s(last), of.experts_s, of.communication_s
+            linear_s[i], experts_s[i], sent_s[i] = of.linear_s + self.head_s(last), of.experts_s, of.communication_s
         by_layers = (part[of_size] for part in (linear_s, experts_s, sent_s))
         host_s = self._host_s + self.seq_s * own_seqs
         return StepParts(*(part * stages for part in (attention_s, *by_layers, host_s)))

@@ -29,7 +29,7 @@ class Batch:
 
     __slots__ = ("adapter_factor", "context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "lane",
                  "loads", "preempted", "prefills", "repeats", "repeats_until_s", "replica", "running", "setup_s",
-                 "start_s", "steps", "swap_s", "swaps", "waiting")  # fmt: skip
+                 "start_s", "steps", "swap_s", "swaps", "takes_s", "waiting")  # fmt: skip
 
     # the row of the `steps` table, set when the batch is formed
     replica: int
@@ -47,6 +47,7 @@ class Batch:
         self.adapter_factor = 1.0  # how many times as long each of its steps takes with adapters
         self.draft_rows = 0  # how many of them are drafts
         self.context_tokens = 0  # KV entries that the decodes read
+        self.takes_s: float | None = None  # seconds of its step where the policy says; None: the latency model does
         self.lane: int | None = None  # of a replica with lanes on shares of its GPUs
         # The policy promises to form it again until something ends, arrives or runs short: True, or for so many steps,
         self.repeats: bool | int = False

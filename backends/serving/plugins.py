@@ -164,7 +164,17 @@ class HandOffRoom(Protocol):
 
 
 @runtime_checkable
-class Sharing(Policy, Protocol):
+class Simulated(Protocol):
+    """A policy or memory mode of a system that no engine here can run, such as one that sets `Batch.takes_s`."""
+
+    @property
+    def simulated(self) -> str:
+        """What an engine would have to do: 'runs batches side by side'."""
+        ...
+
+
+@runtime_checkable
+class Sharing(Policy, Simulated, Protocol):
     """A policy that has several batches under way at a time, each in a lane, on shares of the GPUs of its replica.
 
     Lanes have one memory and one queue. `fill` is that of a driver without lanes, which refuses the policy.

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 DIVISIONS = ("tp", "pp", "dp", "ep")
 """Options that divide a replica between GPUs."""
+LOGIT_BYTES = 2
 POLICY = "sarathi"
 ROUTER = "round-robin"
 OF_ROLE = {
@@ -255,6 +256,16 @@ class Bounded(Protocol):
         ...
 
 
+@runtime_checkable
+class Logits(Protocol):
+    """A policy whose steps have logits of so many tokens that they take memory from KV."""
+
+    @property
+    def rows_at_once(self) -> int:
+        """Tokens whose logits are in memory at a time."""
+        ...
+
+
 def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
     """KV blocks of one replica: by its memory mode or `kv_blocks`, else as many as fit on its GPUs."""
     fixed: int | None = memory.blocks or sim.kv_blocks
@@ -265,11 +276,14 @@ def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
     weight_bits, kv_bits = part.stored_bits
     policy = make("policies", part.core.policy)
     m = model(sim.model)
+    further_bytes = 0.0 if sim.adapted is None else sim.adapted.slots * sim.adapted.bytes_on(m, part.shape)
+    if isinstance(policy, Logits):
+        further_bytes += LOGIT_BYTES * policy.rows_at_once * m.vocab / part.shape.tp
     return kv_capacity_blocks(
         m if part.pool is None else without_experts(m), part.shape.hardware, part.shape, utilisation=sim.utilisation,
         block_tokens=memory.block_tokens, weight_bits=weight_bits, kv_bits=kv_bits,
         seqs=policy.max_seqs if isinstance(policy, Bounded) else SEQS,
-        further_bytes=0.0 if sim.adapted is None else sim.adapted.slots * sim.adapted.bytes_on(m, part.shape),
+        further_bytes=further_bytes,
     )  # fmt: skip
 
 

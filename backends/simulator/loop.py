@@ -400,6 +400,8 @@ def step_ends(model: LatencyModel, batch: Batch, now_s: float, horizon_s: float)
         now_s += batch.swap_s
     now_s += batch.setup_s
     longer = batch.adapter_factor
+    if batch.takes_s is not None:
+        return [now_s + batch.takes_s * longer]
     # Pieces of prompts are other ones in the next step.
     if batch.loads:
         return [now_s + model.step_s(batch.loads, seqs, context) * longer]

@@ -36,7 +36,7 @@ class StepLog:
     """
 
     __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_lanes", "_leaps", "_members", "_phases", "_pieces",
-                 "_rows", "_size", "alone")  # fmt: skip
+                 "_rows", "_size", "_timed", "alone")  # fmt: skip
 
     def __init__(self, block_tokens: Iterable[int], members: Sequence[Member] = ()) -> None:
         """`block_tokens` are the sizes of the blocks of all replicas, which may differ; `members` know the parts."""
@@ -52,6 +52,7 @@ class StepLog:
         self._count = 0  # entries
         self._pieces = array("q")  # of prompts: their new tokens and those that are stored
         self._end_s = array("d")
+        self._timed = False  # whether a policy timed a step, whose parts no model knows then
         self._lanes = array("q")  # of each entry, where replicas have lanes; none is a leap
         self._leaps = array("q")  # entry and tick of each leap of several steps
         self._phases = array("q")  # per leap: members that need a block, by tick mod block size
@@ -63,6 +64,8 @@ class StepLog:
             self._end_s.append(end_s[0])
             if batch.lane is not None:
                 self._lanes.append(batch.lane)
+            if batch.takes_s is not None:
+                self._timed = True
         else:
             self._end_s.extend(end_s)
             if (phases := decoding.phases) is not None:
@@ -130,7 +133,7 @@ class StepLog:
         }
         if self._lanes:  # lanes slow one another down, so that no model of steps knows the parts
             columns["lane"] = np.array(self._lanes)
-        elif self._members:
+        elif self._members and not self._timed:
             step, pieces = np.repeat(first, numbers[8]), np.array(self._pieces).reshape(-1, 2).T
             loads = StepLoads(decodes, columns["context_tokens"], step, *pieces)
             columns |= _columns_of_parts(columns["replica"], loads, self._members)

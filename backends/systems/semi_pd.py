@@ -102,6 +102,11 @@ class SemiPdPolicy:
         self._window = _Window()
         self._fits = Fit(), Fit()
 
+    @property
+    def simulated(self) -> str:
+        """It has lanes."""
+        return "runs batches side by side"
+
     def fill(self, replica: Replica, batch: Batch) -> None:  # noqa: ARG002
         """Raise UsageError: this driver has no lanes."""
         raise UsageError("policy=semi-pd runs two batches side by side, which only simulated replicas do.")

@@ -25,7 +25,7 @@ from vllm.v1.kv_cache_interface import FullAttentionSpec
 from vllm.v1.request import RequestStatus
 
 from backends.serving.batch import Batch
-from backends.serving.plugins import Admission, LengthFeedback, Padding, Sharing
+from backends.serving.plugins import Admission, LengthFeedback, Padding, Simulated
 from backends.serving.replica import Replica
 from backends.simulator.core import Core
 from harness.api import Request
@@ -90,8 +90,8 @@ class PolicyScheduler(Scheduler):  # type: ignore[misc]  # vLLM is not installed
                 f"'{core.kv}' has blocks of {memory.block_tokens} tokens and vLLM of {self.block_size}; "
                 f"leave block_tokens away, or start vLLM with --block-size {memory.block_tokens}."
             )
-        if isinstance(policy, Sharing):
-            raise UsageError(f"'{core.policy}' runs batches side by side, which vLLM does not; take another policy.")
+        if isinstance(policy, Simulated):
+            raise UsageError(f"'{core.policy}' {policy.simulated}, which vLLM does not; take another policy.")
         if isinstance(policy, Padding) and policy.pads:
             raise UsageError(
                 f"'{core.policy}' keeps finished rows in the batch, which vLLM has not; give it pad=false."

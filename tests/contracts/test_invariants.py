@@ -24,8 +24,8 @@ TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "
          "online-priority": "budget=32,max_seqs=8", "ooc": "budget=32,max_seqs=8,chunk=24,saturation=6",
          "autellix": "budget=32,max_seqs=6,interval=5,quantum=8", "edf": "budget=32,max_seqs=6,interval=5"}  # fmt: skip
 """Limits under which small traffic is cut and queues; a policy that is not named here runs with its own."""
-LANES = ("semi-pd",)
-"""They run batches side by side, which the simulator alone does."""
+SIMULATED = ("semi-pd", "diffusion")
+"""No engine can run them."""
 ROLES = ("distserve-prefill", "distserve-decode")
 """They are half of a system: the other half is on another replica."""
 POLICIES = [f"{name}:{TIGHT[name]}" if name in TIGHT else name for name in names("policies") if name not in ROLES]
@@ -164,7 +164,9 @@ def test_more_load_keeps_no_more_promises(policy, draw):
 
 
 @pytest.mark.parametrize("admission", ["fcfs", "past-future:max_new=40"])
-@pytest.mark.parametrize("policy", [p if p != "sglang" else "sglang:overlap=false" for p in POLICIES if p not in LANES])
+@pytest.mark.parametrize(
+    "policy", [p if p != "sglang" else "sglang:overlap=false" for p in POLICIES if p not in SIMULATED]
+)
 def test_the_engine_forms_the_batches_of_the_simulator(policy, admission, draw, engine_loop):
     """A simulator with a mind of its own tells nothing of the engine (E22, S63)."""
     requests = draw(40, rate_rps=20.0, prompt=(1, 80), output=(1, 40))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from backends.serving.batch import Oracle, Sequence
 from backends.serving.journal import Journal, replay
-from backends.serving.plugins import Sharing
+from backends.serving.plugins import Simulated
 from backends.serving.replica import Replica
 from harness.api import Request
 from harness.registry import make, names
@@ -52,6 +52,7 @@ MEMORIES = [
     "reserve-pow2:block_tokens=4",
     "reserve-oracle:block_tokens=4",
     "virtual:page_bytes=8KiB,watermark=0",
+    "sparse:block_tokens=4",
 ]
 
 requests_lists = st.lists(
@@ -233,8 +234,8 @@ def test_what_can_never_fit_is_refused_when_it_arrives(policy, memory, prompt, o
 
 def test_every_policy_and_memory_mode_is_covered():
     """A new policy or memory mode must come under these tests."""
-    lanes = {name for name in names("policies") if isinstance(make("policies", name), Sharing)}  # in test_lanes.py
-    assert set(names("policies")) == {spec.partition(":")[0] for spec in POLICIES} | lanes
+    own = {name for name in names("policies") if isinstance(make("policies", name), Simulated)}  # tested apart
+    assert set(names("policies")) == {spec.partition(":")[0] for spec in POLICIES} | own
     assert set(names("kv")) == {spec.partition(":")[0] for spec in MEMORIES}
 
 
