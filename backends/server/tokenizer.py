@@ -148,7 +148,7 @@ class Builtin:
 class ByteStream:
     """Text of tokens that are bytes, character by character."""
 
-    def __init__(self, bytes_of: Sequence[bytes] | Mapping[int, bytes]) -> None:
+    def __init__(self, bytes_of: Sequence[bytes]) -> None:
         self._bytes_of = bytes_of
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -166,17 +166,10 @@ class HuggingFace:
 
     library: tokenizers.Tokenizer
     template: Template
-    _bytes: dict[int, bytes] | None = field(default=None, init=False, repr=False)
-    _size: int = field(default=0, init=False, repr=False)
+    vocab_size: int = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self._size = self.library.get_vocab_size(with_added_tokens=True)
-        if type(self.library.decoder).__name__ == "ByteLevel":
-            self._bytes = _byte_level(self.library)
-
-    @property
-    def vocab_size(self) -> int:
-        return self._size
+        self.vocab_size = self.library.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Token ids of a text. Half a surrogate pair, which JSON can hold and UTF-8 cannot, becomes '?'."""
@@ -195,68 +188,43 @@ class HuggingFace:
         return self.encode(self.template.render(messages), special=self.template.is_plain)
 
     def stream(self) -> TextStream:
-        return ByteStream(self._bytes) if self._bytes is not None else _Window(self.library)
+        return _Decoded(self.library)
 
 
-def _byte_level(library: tokenizers.Tokenizer) -> dict[int, bytes]:
-    """Bytes of every id of a byte-level vocabulary; special tokens and unknown ids are nothing.
+class _Decoded:
+    """Text of the tokens of a library: what is half a character is kept, for at most 32 tokens.
 
-    Source: Radford et al., GPT-2 (2019), `encoder.py`: printable bytes stand for themselves, the others for the
-    characters from U+0100 on. A token with another character stands for its own text.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [b for b in range(256) if b not in printable]
-    byte_of = {chr(b): b for b in printable} | {chr(0x100 + i): b for i, b in enumerate(others)}
-    special = {i for i, token in library.get_added_tokens_decoder().items() if token.special}
-
-    def text(token: str) -> bytes:
-        plain_bytes = [byte_of.get(c) for c in token]
-        return token.encode() if None in plain_bytes else bytes(b for b in plain_bytes if b is not None)
-
-    vocabulary = library.get_vocab(with_added_tokens=True)
-    return _Silent({i: b"" if i in special else text(token) for token, i in vocabulary.items()})
-
-
-class _Silent(dict[int, bytes]):
-    """Ids that a model can sample and its tokenizer does not know are nothing."""
-
-    def __missing__(self, key: int) -> bytes:
-        return b""
-
-
-class _Window:
-    """Text of tokens whose text depends on their neighbours: the difference of two decoded windows.
-
-    A window starts at a place where text was whole, and ends in U+FFFD while a character is incomplete. A run of
-    more than 32 incomplete tokens is given out as it stands, so that one step never costs more than that.
+    A run of more than that is given out as it stands, so that one step never costs more.
     """
 
     def __init__(self, library: tokenizers.Tokenizer) -> None:
         self._library = library
-        self._emitted: list[int] = []  # tokens whose text was emitted, kept for their effect on neighbours
         self._held: list[int] = []
+        self._begin([])
 
     def add(self, token_ids: Sequence[int]) -> str:
         return "".join([self._one(token) for token in token_ids])
 
     def rest(self) -> str:
-        return self._take(self._text(self._emitted), self._text(self._emitted + self._held))
+        """What never became a character, as U+FFFD."""
+        text: str = self._library.decode(self._held, skip_special_tokens=True)
+        self._begin(self._held)
+        return text
+
+    def _begin(self, before: list[int]) -> None:
+        from tokenizers.decoders import DecodeStream
+
+        self._stream, self._held = DecodeStream(ids=before, skip_special_tokens=True), []
 
     def _one(self, token: int) -> str:
         self._held.append(token)
-        before, after = self._text(self._emitted), self._text(self._emitted + self._held)
-        if after.endswith("\ufffd") and len(self._held) <= _HELD_TOKENS:
-            return ""
-        if len(after) <= len(before) and len(self._held) <= _HELD_TOKENS:
-            return ""
-        return self._take(before, after)
-
-    def _take(self, before: str, after: str) -> str:
-        self._emitted, self._held = self._held, []
-        return after[len(before) :]
-
-    def _text(self, token_ids: list[int]) -> str:
-        text: str = self._library.decode(token_ids, skip_special_tokens=True) if token_ids else ""
+        try:
+            text: str | None = self._stream.step(self._library, token)
+        except Exception:  # noqa: BLE001  the library raises Exception itself, where broken bytes change earlier text
+            return self.rest()
+        if text is None:
+            return self.rest() if len(self._held) > _HELD_TOKENS else ""
+        self._held = []
         return text
 
 
