@@ -11,12 +11,12 @@ Source: Qin et al., Mooncake, FAST 2025, section 4; SGLang's HiCache (write-thro
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from backends.serving.batch import Phase, Sequence, VisibleRequest
 from backends.serving.prefix_cache import PrefixCache, chain
@@ -109,7 +109,6 @@ class TierMemory:
 class Level:
     """A tier as one replica reaches it; what a memory gives up may go to the level `below`."""
 
-    name: str
     tier: Tier
     memory: TierMemory
     load: Channel
@@ -133,18 +132,6 @@ class Transit:
     began_s: float
 
 
-class Transits(Protocol):
-    """What it needs of the loop."""
-
-    def transits(self, at_s: float, index: int, transit: Channel | Transit) -> None:
-        """Come back with this at that time."""
-        ...
-
-    def memory_freed(self, replica: Replica) -> None:
-        """The replica may go on."""
-        ...
-
-
 class Hierarchy:
     """The tiers of a cluster by name, the fastest first; a block takes `block_bytes`."""
 
@@ -155,18 +142,19 @@ class Hierarchy:
         self._seen: dict[int, dict[Sequence, int]] = {}  # replica: preemptions of those that it has looked up
         self._under_way = 0
         self.queried_tokens = 0
-        self.loop: Transits | None = None
+        self.push: Callable[[float, int, Channel | Transit], None]  # come back with this at that time, for a replica
+        self.memory_freed: Callable[[Replica], None]  # it may go on
 
     def attach(self, replica: Replica) -> None:
         """Give a replica its levels."""
         above: Level | None = None
-        for (name, tier), memories in zip(self._tiers, self._memories, strict=True):
+        for (_, tier), memories in zip(self._tiers, self._memories, strict=True):
             channels = Channel(tier.load_bytes_per_s), Channel(tier.store_bytes_per_s)
             node = 0 if tier.replicas is None else replica.index // tier.replicas
             memory = memories.setdefault(node, TierMemory(int(tier.size_bytes // self._block_bytes), *channels))
             if tier.replicas is not None:  # else each replica has a link of its own
                 channels = memory.load, memory.store
-            level = Level(name, tier, memory, *channels, self._block_bytes)
+            level = Level(tier, memory, *channels, self._block_bytes)
             if above is not None:
                 above.below = level
             above = level
@@ -242,17 +230,15 @@ class Hierarchy:
 
     def _wake(self, channel: Channel, index: int) -> None:
         if (next_s := channel.next_s) < channel.event_s:
-            assert self.loop is not None
             channel.event_s = next_s
-            self.loop.transits(next_s, index, channel)
+            self.push(next_s, index, channel)
 
     def go_on(self, channel: Channel, index: int, now_s: float) -> None:
         """Transfers may be through, and arrive after the latency of their tier."""
-        assert self.loop is not None
         if channel.event_s == now_s:
             channel.event_s = inf
         for transit in channel.ended(now_s):
-            self.loop.transits(now_s + transit.level.tier.latency_s, transit.replica.index, transit)
+            self.push(now_s + transit.level.tier.latency_s, transit.replica.index, transit)
         self._wake(channel, index)
 
     def arrive(self, transit: Transit, now_s: float) -> None:
@@ -267,9 +253,8 @@ class Hierarchy:
             return
         memory.counts["wait_s"] += now_s - transit.began_s
         if is_up:
-            assert self.loop is not None
             replica.insert_prefix(transit.keys, now_s, transit.request_id)
-            self.loop.memory_freed(replica)
+            self.memory_freed(replica)
 
     def lose(self, replica: Replica) -> None:
         """A replica is down, and with it the memories that are its own."""

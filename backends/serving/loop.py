@@ -92,7 +92,7 @@ class Loop(Generic[T]):
         self._log = log
         self._hierarchy = cluster.hierarchy
         if self._hierarchy is not None:
-            self._hierarchy.loop = self
+            self._hierarchy.push, self._hierarchy.memory_freed = self.transits, self.memory_freed
             leap = False  # it sees each step what prefix caches give up
         self._leap = leap
         self._coupled = coupled
