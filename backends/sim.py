@@ -171,6 +171,9 @@ class Sim:
         cost = replace(cost, bytes=recorded.get("kv_block_bytes", cost.bytes))
         adapters = None if self.adapted is None else self.adapted.adapters(m, part.shape)
         front = core.replica(memory, blocks, index, journal, cost, adapters)
+        if self._rate is not None:  # per head a query and a partial result of 16 bits go, and two sums of 32 bits
+            row_bytes = m.heads * (2 * m.head_dim * 2 + 8)
+            front.exchange_s = m.layers * self._rate.latency_s, m.layers * row_bytes / self._rate.bytes_per_s
         sharing, stages = front.policy if isinstance(front.policy, Sharing) else None, part.shape.pp
         whole = part.role == "mixed" and stages == 1 and not isinstance(part.model, Recorded)
         if sharing is not None and not whole:

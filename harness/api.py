@@ -37,7 +37,8 @@ Timing = Literal["drawn", "recorded", "closed"]
 the answers to those before (a closed loop: its rate follows from the answers)."""
 CacheHit = Literal["right", "wrong", "stale"]
 """An answer from a response cache: to the same question, to another one, or one that was true when it was stored."""
-ActionKind = Literal["migrate", "abort", "copy", "role", "scale", "drain", "down", "up", "replicate", "hold", "reject"]
+ActionKind = Literal["migrate", "abort", "copy", "role", "scale", "drain", "down", "up", "replicate", "lend", "hold",
+                     "reject"]  # fmt: skip
 Prompts = Callable[["Request", int], "np.ndarray"]
 """(request, vocab_size) -> token ids of its prompt, (T,) int64."""
 FollowUps = Callable[["RequestRecord"], Iterable["Request"]]

@@ -29,7 +29,7 @@ _NAMES = {
     "migrate": "migration", "requeue": "move between queues", "abort": "aborted migration", "copy": "KV copied",
     "role": "role change",
     "scale": "replica added", "drain": "replica drained", "failed": "replica failed", "up": "replica up",
-    "replicate": "prefix copied", "hold": "request held", "reject": "request rejected",
+    "replicate": "prefix copied", "lend": "memory lent", "hold": "request held", "reject": "request rejected",
 }  # fmt: skip
 """Kinds of actions, as they are printed: `requeue` is a migration of a request that waited, so that nothing was copied,
 `failed` a replica that went down unless it was drained."""

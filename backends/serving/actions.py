@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from backends.serving.batch import Sequence
 from backends.serving.cluster import give_model
 from backends.serving.prefix_cache import chain
-from backends.serving.routing import Action, Drain, Fail, Migrate, Replicate, Scale, SetRole, Up
+from backends.serving.routing import Action, Drain, Fail, Lend, Migrate, Replicate, Scale, SetRole, Up
 from harness.api import ActionEvent
 from harness.errors import UsageError
 
@@ -53,6 +53,8 @@ class Actions(Generic[T]):
             self._moves.migrate(action, now_s)
         elif isinstance(action, Replicate):
             self._replicate(action, now_s)
+        elif isinstance(action, Lend):
+            self._lend(action, now_s)
         elif isinstance(action, Drain) or action.after == "drain":
             self._drain(action, now_s)
         else:
@@ -171,6 +173,24 @@ class Actions(Generic[T]):
             end_s = loop.cluster.links.end_s(source, target, tokens, now_s)
             loop.note(ActionEvent("replicate", now_s, end_s, source.index, target.index, tokens=tokens))
             loop.touch(target.index)
+
+    def _lend(self, action: Lend, now_s: float) -> None:
+        """The ledger is in the debtors, so that what is lent is what is owed."""
+        loop = self._loop
+        source, target = loop.cluster.replicas[action.source], loop.cluster.replicas[action.target]
+        owed, blocks = source.debts.get(target.index, 0), min(action.blocks, source.blocks.free)
+        if owed:
+            blocks = min(blocks, owed)
+            source.debts[target.index] = owed - blocks
+        elif not any(source.debts.values()):
+            target.debts[source.index] = target.debts.get(source.index, 0) + blocks
+        else:
+            return
+        source.resize(-blocks, now_s)
+        target.resize(blocks, now_s)
+        loop.memory_freed(target)
+        loop.touch(source.index)
+        loop.note(ActionEvent("lend", now_s, now_s, source.index, target.index, tokens=blocks * source.blocks.size))
 
     def change(self, change: Fail | Up, now_s: float) -> None:
         """A replica fails or comes up."""

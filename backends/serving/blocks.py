@@ -45,6 +45,13 @@ class Blocks:
             self._ids = list(self._order)[::-1]
         return self._ids
 
+    def resize(self, blocks: int) -> None:
+        """So many more blocks, or fewer of those that are free; none of them has an id."""
+        assert not self._named and -blocks <= self.free
+        self.total += blocks
+        self.free += blocks
+        self._order, self._ids = range(self.total), None
+
     def blocks_for(self, tokens: int) -> int:
         """Blocks that `tokens` tokens fill, the last one perhaps partly."""
         return -(-tokens // self.size)

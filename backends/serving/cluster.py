@@ -153,6 +153,10 @@ class Cluster:
             raise UsageError(
                 "The router adds replicas, and this cluster cannot grow; give another router, or a simulated cluster."
             )
+        if needs.lends and any(r.cache is not None or r.pipeline is not None for r in self.replicas):
+            raise UsageError(
+                "The router lends blocks of whole replicas without a prefix cache; give prefix_cache=off and pp=1."
+            )
         for replica, member in zip(self.replicas, self.members, strict=True):
             policy = replica.policy
             strict = isinstance(policy, StepTimes) and (replica.role == "decode" or needs.changes_roles)

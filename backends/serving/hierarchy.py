@@ -172,13 +172,13 @@ class Hierarchy:
             del seen[seq]
         room = replica.room() if replica.running else replica.blocks.free
         for place, seq in enumerate(replica.waiting):
-            if room <= 0:
-                return
             blocks_on_way = reserved.get(seq._request.id, 0)
+            room -= replica._blocks_at_admission(seq) - blocks_on_way
+            if place and room < 0:
+                return
             # The head is looked up each time: what was loaded for it may have been given up since.
             if not blocks_on_way and (not place or seq not in seen):
                 self._load(replica, seq, now_s)
-            room -= replica._blocks_at_admission(seq) - blocks_on_way
 
     def _load(self, replica: Replica, seq: Sequence, now_s: float) -> None:
         """Begin to load what tiers store of a sequence, unless memory has no room for it."""

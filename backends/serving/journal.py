@@ -16,7 +16,7 @@ from backends.serving.speculation import Drafts
 from harness.api import Request
 
 Kind = Literal["add", "schedule", "commit", "cancel", "stop", "forget", "accept", "land", "release", "send", "stay",
-               "reserve", "unreserve", "restart", "drop", "fail", "role", "insert", "whole"]  # fmt: skip
+               "reserve", "unreserve", "restart", "drop", "fail", "role", "insert", "whole", "resize"]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +131,8 @@ def replay(calls: ListOf[JournalCall], requests: Mapping[int, Request], replica:
                 replica.reserve(request_id, call.blocks, at_s, call.keys)
             case "unreserve", int(request_id):
                 replica.unreserve(request_id, at_s)
+            case "resize", None:
+                replica.resize(call.blocks, at_s)
             case "fail", None:
                 replica.fail(at_s)
             case "role", None:

@@ -53,8 +53,8 @@ class Replica:
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_last", "_learn",
                  "_limits", "_map_s", "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps",
                  "_reserved_tokens", "_steps", "_unseen", "_watermark", "adapters", "alive", "blocks", "cache",
-                 "decoding", "drafts", "draining", "has_forks", "in_flight", "inbox", "index", "journal", "levels",
-                 "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
+                 "debts", "decoding", "drafts", "draining", "exchange_s", "has_forks", "in_flight", "inbox", "index",
+                 "journal", "levels", "memory", "outbox", "parked", "pipeline", "policy", "prefilling", "prompt_tokens",
                  "recomputed_tokens", "role", "swap", "waiting", "whole")  # fmt: skip
 
     def __init__(
@@ -101,6 +101,8 @@ class Replica:
         self.parked: dict[Sequence, None] = {}  # hold memory and wait for their turn to decode
         self.swap = swap  # None: preempted sequences are computed again
         self.adapters = adapters  # None: all requests are served by the base model
+        self.debts: dict[int, int] = {}  # blocks of its memory that are on other replicas, by their index
+        self.exchange_s = (0.0, 0.0)  # for attention on another replica: of a step, and of a row in it
         self.in_flight: Batch | None = None
         self.role: Role = "mixed"
         self.alive = True
@@ -174,6 +176,8 @@ class Replica:
             if self.swap.overlaps:
                 batch.swap_s = self._beside_last(batch.swap_s, now_s)
         batch.free_blocks = free = self.blocks.free
+        if self.debts:
+            self._exchange(batch)
         if self._map_s:
             map_s = max(0, had - free) * self._map_s
             batch.setup_s += self._beside_last(map_s, now_s) if self._maps_ahead else map_s
@@ -214,6 +218,16 @@ class Replica:
         fill = Replica._fill_without_unseen if self._unseen else self._fill
         self.fill_without(adapters.without_slot(self.waiting, self._with_adapters()), batch, fill)
         batch.setup_s, batch.adapter_factor = adapters.load(self._with_adapters())
+
+    def _exchange(self, batch: Batch) -> None:
+        """Add the time in which queries go to the replicas that have KV of this one, and partial results come back.
+
+        Memory of its own is used first; each row goes with the share of the KV that is elsewhere.
+        """
+        used, borrowed = self.blocks.total - self.blocks.free, sum(self.debts.values())
+        elsewhere = used + borrowed - self.blocks.total
+        if elsewhere > 0:
+            batch.setup_s += self.exchange_s[0] + self.exchange_s[1] * batch.tokens() * elsewhere / used
 
     def _beside_last(self, seconds: float, now_s: float) -> float:
         """What is left of this once the last step is over, unless nothing was known of it in a pause."""
@@ -419,6 +433,11 @@ class Replica:
         inbox.held += blocks
         self.blocks.free -= blocks
         return True
+
+    def resize(self, blocks: int, now_s: float) -> None:
+        """So many more blocks from other replicas, or fewer."""
+        self._note("resize", now_s, blocks=blocks)
+        self.blocks.resize(blocks)
 
     def unreserve(self, request_id: int, now_s: float) -> None:
         """Nothing will come of what was reserved for this request."""

@@ -19,7 +19,7 @@ from harness.errors import UsageError
 NONE_UP = "no replica is up that could take it"
 
 Decision: TypeAlias = "Send | Hold | Reject"
-Action: TypeAlias = "Migrate | SetRole | Scale | Drain | Replicate"
+Action: TypeAlias = "Migrate | SetRole | Scale | Drain | Replicate | Lend"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,18 @@ class Replicate:
     request: VisibleRequest
     source: int
     target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lend:
+    """Free KV memory of `source`, `blocks` at most, becomes that of `target`, or is given back to it.
+
+    A replica that owes memory to others lends none: it only gives back.
+    """
+
+    source: int
+    target: int
+    blocks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,13 +311,15 @@ class Requirements:
     """What a router needs of its cluster; without it, it would do nothing there, or fail in the middle of a run.
 
     `layout`: it acts on replicas alike only (`mixed`), or only where prefill and decode are apart (`apart`); None: on
-    any. It changes roles, adds replicas (`scales`), or needs to know how long steps take (`step_times`). A cluster that
+    any. It changes roles, adds replicas (`scales`), lends memory among replicas without a prefix cache (`lends`), or
+    needs to know how long steps take (`step_times`). A cluster that
     it scales has the size that its traffic asks for `settles_s` seconds after the start.
     """
 
     layout: Literal["mixed", "apart"] | None = None
     changes_roles: bool = False
     scales: bool = False
+    lends: bool = False
     step_times: bool = False
     settles_s: float = 0.0
 
