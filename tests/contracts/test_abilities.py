@@ -63,7 +63,7 @@ TABLE = [
     ),
     ("routers", OrderedRouter, "reject-forward"),
     ("routers", StepRouter, "least-loaded-decode load prefix-aware"),
-    ("routers", RequiringRouter, "autoscale conductor early-reject freeness min-load ooc replan slo-flip"),
+    ("routers", RequiringRouter, "autoscale conductor early-reject freeness min-load ooc pooled replan slo-flip"),
     ("arrivals", api.GapLaw, "diurnal gamma poisson ramp spike steps"),
     ("arrivals", api.RateCurve, "diurnal ramp spike steps"),
     ("arrivals", api.RandomRate, "azure burstgpt"),

@@ -44,6 +44,7 @@ CLUSTERS = [
     {"replicas": 2, "policy": "vllm-v1", "fail": "replica:1@1s..2s,requeue"},
     {"prefill": "2", "decode": "2", "policy": "vllm-v1", "link": "1Gbps"},
     {"replicas": 2, "policy": "vllm-v1", "lora": "slots=1"},
+    {"replicas": 2, "policy": "semi-pd"},
 ]
 
 
