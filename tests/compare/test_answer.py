@@ -14,7 +14,7 @@ from harness.experiments.capacity.capacity_json import CapacityAnswer
 from harness.experiments.compare import answer, gates, pairing, verdict, wording
 from harness.experiments.compare.answer import Settings
 from harness.experiments.compare.compare_json import CachedShares, ComparedPair
-from harness.experiments.compare.pairing import Matched, Numbers, Pair
+from harness.experiments.compare.pairing import Matched, Pair, Searched
 from harness.metrics.objective import parse_slo
 from harness.options import NO_SETTINGS
 from reports.answers import compare
@@ -100,7 +100,7 @@ def test_answers_golden(pairs, stored, golden):
     head = stored(0, versions={"bench": "0.2.0"}, backend={**spec, "policy": "orca"})
     sides = [[stored(i, rate=rate, clock="wall", slower=slower) for rate, slower in rates for i in range(3)]
              for rates in (((1.0, 1.0), (2.0, 1.0)), ((1.0, 1.0), (2.0, 1.1)))]  # fmt: skip
-    searches = [[Numbers(Path("a"), {"capacity_rps": share * (2.0 + 0.1 * i)}, CapacityAnswer(clock="virtual"), i)
+    searches = [[Searched(Path("a"), {"capacity_rps": share * (2.0 + 0.1 * i)}, CapacityAnswer(clock="virtual"), i)
                  for i in range(8)] for share in (1.0, 0.95)]  # fmt: skip
     neighbours = [
         Pair(

@@ -190,7 +190,7 @@ def test_a_long_run_of_broken_bytes_is_given_out(loaded):
 
 @given(ids=st.lists(st.integers(0, 270), max_size=80))
 def test_broken_bytes_end_no_answer(loaded, ids):
-    """The library refuses to go on where a byte changes what it has given out, and the client would get an error."""
+    """The library raises where a byte changes what it has given out, and the client would get an error."""
     stream = loaded["byte fallback"].stream()
 
     assert isinstance("".join(stream.add([i]) for i in ids) + stream.rest(), str)

@@ -24,7 +24,7 @@ from harness.experiments.compare.compare_json import (
     Side,
 )
 from harness.experiments.compare.gates import Gate
-from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
+from harness.experiments.compare.pairing import Matched, Pair, Searched, Source, schedule_of
 from harness.experiments.compare.verdict import Series
 from harness.metrics.measure import succeeded
 from harness.metrics.objective import parse_slo, restored_slo
@@ -232,7 +232,7 @@ def _parted(pairs: Sequence[Pair]) -> Parting:
     partings = [
         structs.replace(verdict.compared(pair.base, pair.head), pair=number)
         for number, pair in enumerate(pairs, 1)
-        if not isinstance(pair.base, Numbers) and not isinstance(pair.head, Numbers)
+        if not isinstance(pair.base, Searched) and not isinstance(pair.head, Searched)
     ]
     first = next((parting for parting in partings if not parting.identical), partings[0])
     steps = [parting.steps for parting in partings if parting.steps is not None]
@@ -251,7 +251,7 @@ def _pair(number: int, pair: Pair, cut_s: float, settings: Settings) -> Compared
     return ComparedPair(
         pair=number,
         point=dict(pair.point),
-        seed=pair.base.seed if isinstance(pair.base, Numbers) else pair.base.info.seed,
+        seed=pair.base.seed if isinstance(pair.base, Searched) else pair.base.info.seed,
         schedule_hash=schedule_of(pair.base),
         base_run=str(pair.base.path),
         head_run=str(pair.head.path),
@@ -264,7 +264,7 @@ def _pair(number: int, pair: Pair, cut_s: float, settings: Settings) -> Compared
 
 def _reasons(source: Source, side: str) -> list[str]:
     """Why a run proves nothing; empty for one that is valid."""
-    if isinstance(source, Numbers):
+    if isinstance(source, Searched):
         return []
     if not source.complete and not source.info.source:
         return [f"{side}: the run did not finish"]

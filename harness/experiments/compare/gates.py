@@ -21,7 +21,7 @@ from harness.data.lists import number
 from harness.data.records import since
 from harness.data.run_json import Described, Summary
 from harness.errors import UsageError, no_such
-from harness.experiments.compare.pairing import Numbers, Pair, Source
+from harness.experiments.compare.pairing import Pair, Searched, Source
 from harness.metrics.measure import metrics, per_request, succeeded
 from harness.metrics.objective import restored_slo
 from harness.metrics.summary import summarize
@@ -216,12 +216,12 @@ def _share(text: str, part: str) -> float:
 
 def cut_s(pair: Pair, rule: str | None) -> float:
     """Where the measured part of both runs begins: the later of the two cuts, as stored or by another rule."""
-    return max((_cut_s(run, rule) for run in (pair.base, pair.head) if not isinstance(run, Numbers)), default=0.0)
+    return max((_cut_s(run, rule) for run in (pair.base, pair.head) if not isinstance(run, Searched)), default=0.0)
 
 
 def of(source: Source, objective: Slo | None, from_s: float) -> Values:
     """Name -> value of a run from a time on, under its own SLO or another; None where nothing was measured."""
-    if isinstance(source, Numbers):
+    if isinstance(source, Searched):
         return {**source.values}
     if source.info.source and not len(source.requests):
         return dict(_summary(source.info.summary))  # what the other tool computed is all there is
@@ -231,7 +231,7 @@ def of(source: Source, objective: Slo | None, from_s: float) -> Values:
 
 def is_held_back(pair: Pair) -> bool:
     """Whether the stream of a side was held back on its way."""
-    return any(not isinstance(s, Numbers) and HELD_BACK in s.requests.column_names for s in (pair.base, pair.head))
+    return any(not isinstance(s, Searched) and HELD_BACK in s.requests.column_names for s in (pair.base, pair.head))
 
 
 def both(pair: Pair, objective: Slo | None, from_s: float) -> tuple[Values, Values]:
@@ -279,7 +279,7 @@ def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:
     None for other quantities, and where too few requests have a value on both sides.
     """
     metric = compared().get(name)
-    if metric is None or isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
+    if metric is None or isinstance(pair.base, Searched) or isinstance(pair.head, Searched):
         return None
     tables = [since(run.requests, from_s) for run in (pair.base, pair.head)]
     _, base_rows, head_rows = np.intersect1d(*(table["request_id"] for table in tables), return_indices=True)
@@ -296,7 +296,7 @@ def steady(pair: Pair, name: str, from_s: float) -> tuple[float, float] | None:
 
 def cached_share(source: Source, from_s: float) -> float | None:
     """Share of the prompt tokens that a prefix cache had; None where it is not known."""
-    if isinstance(source, Numbers):
+    if isinstance(source, Searched):
         return None
     table = since(source.requests, from_s)
     cached, prompts = number(table, "cached_tokens"), number(table, "prompt_tokens")

@@ -18,7 +18,7 @@ from harness.data.records import since
 from harness.experiments.compare import refusals, verdict
 from harness.experiments.compare.compare_json import Difference, GateRow, LengthChange, LengthRow, RowVerdict
 from harness.experiments.compare.gates import OUTPUT_TOKENS
-from harness.experiments.compare.pairing import Numbers, Pair
+from harness.experiments.compare.pairing import Pair, Searched
 from harness.metrics.measure import succeeded
 from harness.stats.paired import Decision, Limits, decide
 
@@ -138,8 +138,8 @@ def _answered(pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Iterable[Answer
 
 def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:
     """(groups,) output tokens of base and head, and of how many requests; None where a side has none."""
-    if isinstance(pair.base, Numbers) or isinstance(pair.head, Numbers):
-        means = [side.output_tokens if isinstance(side, Numbers) else None for side in (pair.base, pair.head)]
+    if isinstance(pair.base, Searched) or isinstance(pair.head, Searched):
+        means = [side.output_tokens if isinstance(side, Searched) else None for side in (pair.base, pair.head)]
         return None if None in means else (np.array(means[:1], float), np.array(means[1:], float), 1)
     base, head = (since(run.requests, cut_s) for run in (pair.base, pair.head))
     base, head = base.filter(succeeded(base)), head.filter(succeeded(head))

@@ -26,11 +26,11 @@ Point: TypeAlias = tuple[tuple[str, str], ...]
 Key = TypeVar("Key")
 NAME = "capacity_rps"
 
-Source: TypeAlias = "Run | Numbers"
+Source: TypeAlias = "Run | Searched"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Numbers:
+class Searched:
     """What a side without requests tells: a capacity search, or one seed of it.
 
     `output_tokens` is the mean of the answers of the search.
@@ -86,7 +86,7 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
     if search is not None:
         tokens = search.output_tokens or {}
         return [
-            Numbers(path, values, search, seed, tokens.get(str(seed)))
+            Searched(path, values, search, seed, tokens.get(str(seed)))
             for seed, values in by_seed(path, search, goal).items()
         ]
     return _runs(path)
@@ -95,7 +95,7 @@ def opened(text: str | Path, goal: float | None = None) -> list[Source]:
 def stored(base: str, head: str, goal: float | None = None, *, any_schedule: bool = False) -> Matched:
     """The pairs of what two paths name, as `opened` and `match` have them. Raises NotValid for paths of two kinds."""
     sides = opened(base, goal), opened(head, goal)
-    if isinstance(sides[0][0], Numbers) != isinstance(sides[1][0], Numbers):
+    if isinstance(sides[0][0], Searched) != isinstance(sides[1][0], Searched):
         raise NotValid(f"'{base}' and '{head}' are not of a kind: one holds runs, the other a search.")
     return match(*sides, any_schedule=any_schedule)
 
@@ -105,7 +105,7 @@ def made(path: Path) -> list[Source]:
     search = _search(path)
     if search is not None:
         tokens = [*(search.output_tokens or {}).values()]
-        return [Numbers(path, whole(search), search, None, math.fsum(tokens) / len(tokens) if tokens else None)]
+        return [Searched(path, whole(search), search, None, math.fsum(tokens) / len(tokens) if tokens else None)]
     return _runs(path)
 
 
@@ -149,8 +149,8 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
 def _for_seeds(side: Sequence[Source], other: Sequence[Source]) -> Sequence[Source]:
     """A search that found no capacity at all has none for each seed that the other side searched."""
     only = side[0] if len(side) == 1 else None
-    if isinstance(only, Numbers) and only.seed is None:
-        seeds = [run.seed for run in other if isinstance(run, Numbers) and run.seed is not None]
+    if isinstance(only, Searched) and only.seed is None:
+        seeds = [run.seed for run in other if isinstance(run, Searched) and run.seed is not None]
         return [replace(only, seed=seed) for seed in seeds] or side
     return side
 
@@ -210,7 +210,7 @@ def _telling(points: Sequence[Point]) -> tuple[str, ...]:
 
 def schedule_of(run: Source) -> str | None:
     """What tells whether two runs sent the same: the hash of what was to be sent; None where it is not known."""
-    if isinstance(run, Numbers):
+    if isinstance(run, Searched):
         return None if run.seed is None else f"seed {run.seed}"
     return run.info.schedule.sha256
 

@@ -9,7 +9,7 @@ from harness.data.codec import encode, inner
 from harness.data.folder import Run
 from harness.errors import no_such
 from harness.experiments.compare.compare_json import Difference, Refusal
-from harness.experiments.compare.pairing import Matched, Numbers, Pair, Source, schedule_of
+from harness.experiments.compare.pairing import Matched, Pair, Searched, Source, schedule_of
 from harness.options import SCHEDULE
 from harness.stats.paired import LEAST_PAIRS
 
@@ -78,7 +78,7 @@ def _without_partner(matched: Matched) -> Iterator[Difference]:
 
     Searches take as many seeds as they need, so that one may have more than the other.
     """
-    unpaired = [run for run in matched.alone_base if not isinstance(run, Numbers)]
+    unpaired = [run for run in matched.alone_base if not isinstance(run, Searched)]
     if unpaired and matched.pairs:
         names = ", ".join(str(run.path) for run in unpaired[:3]) + (", ..." if len(unpaired) > 3 else "")
         yield Difference("runs", f"{len(unpaired)} without a partner ({names})", "nothing of the same schedule")
@@ -120,7 +120,7 @@ def _started(source: Source) -> datetime | None:
 
 def is_virtual(pair: Pair) -> bool:
     """Whether both runs are of a simulator, and so without noise."""
-    return all(not isinstance(run, Numbers) and run.info.virtual for run in (pair.base, pair.head))
+    return all(not isinstance(run, Searched) and run.info.virtual for run in (pair.base, pair.head))
 
 
 def others(pairs: Sequence[Pair]) -> list[Difference]:
@@ -157,7 +157,7 @@ def _facts(source: Source) -> dict[str, object]:
 
 
 def _schema(source: Source) -> object:
-    return source.search.schema if isinstance(source, Numbers) else source.info.schema
+    return source.search.schema if isinstance(source, Searched) else source.info.schema
 
 
 def _tool(source: Source) -> str:
@@ -186,14 +186,14 @@ def _hardware(source: Source) -> object:
 
 def _horizon(source: Source) -> object:
     """How long the runs of a simulated search last: capacities over different periods are not comparable."""
-    if not isinstance(source, Numbers):
+    if not isinstance(source, Searched):
         return None
     lasting = dict.fromkeys(answer.horizon.horizon_s for answer in source.search.answers if answer.horizon is not None)
     return ", ".join(f"{seconds:g} s" for seconds in lasting) or None
 
 
 def _requests(source: Source) -> object:
-    if isinstance(source, Numbers):
+    if isinstance(source, Searched):
         return source.search.run.requests
     planned = source.info.schedule.requests
     return len(source.requests) if planned is None else planned
@@ -206,7 +206,7 @@ FIELDS: Mapping[str, Callable[[Source], object]] = MappingProxyType(
         "requests": _requests,
         "schedule": schedule_of,
         "slo": lambda source: source.info.slo.text,
-        "definition": lambda one: one.search.definition if isinstance(one, Numbers) else None,
+        "definition": lambda one: one.search.definition if isinstance(one, Searched) else None,
         "horizon": _horizon,
         "backend": lambda source: source.info.backend.get("backend"),
         "model": lambda source: source.info.backend.get("model"),

@@ -6,7 +6,7 @@ from typing import TypeAlias
 from harness.data.run_json import Warned
 from harness.experiments.compare import gates, lengths, verdict
 from harness.experiments.compare.compare_json import CachedShares, CompareAnswer, ComparedPair, GateRow, Row
-from harness.experiments.compare.pairing import Matched, Numbers
+from harness.experiments.compare.pairing import Matched, Searched
 
 MOST_PCT = 1000
 """A change beyond this is printed as more than this."""
@@ -214,11 +214,11 @@ def _of_pairing(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
     """Runs and seeds of one side alone, and what was allowed to differ."""
     refused = any(stop.field == "runs" for stop in info.refused)
     for side, runs in (("base", matched.alone_base), ("head", matched.alone_head)):
-        lone = [run for run in runs if not isinstance(run, Numbers)]
+        lone = [run for run in runs if not isinstance(run, Searched)]
         if lone and not (side == "base" and refused):
             names = ", ".join(f"'{run.path}'" for run in lone[:3]) + (", ..." if len(lone) > 3 else "")
             yield "unpaired", f"{len(lone)} of the runs of the {side} found no partner of the same schedule: {names}"
-        if seeds := [str(run.seed) for run in runs if isinstance(run, Numbers)]:
+        if seeds := [str(run.seed) for run in runs if isinstance(run, Searched)]:
             yield "unpaired", f"seeds that only the {side} has are left out: {', '.join(seeds)}"
     for difference in info.allowed_differences:
         yield "allowed-difference", f"compared although {difference.message}"
@@ -227,7 +227,7 @@ def _of_pairing(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
 def _of_runs(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
     """Overload, caches that helped one side, TTFT counted from sending, and searches without their tolerance."""
     sides = [run for pair in matched.pairs for run in (pair.base, pair.head)]
-    runs = [run for run in sides if not isinstance(run, Numbers)]
+    runs = [run for run in sides if not isinstance(run, Searched)]
     if count := sum(run.info.verdict.queue_grew is True for run in runs):
         text = f"the queue grew all through {count} of {len(runs)} runs: their latencies tell how long the run was"
         yield "overloaded", text
@@ -247,7 +247,7 @@ def _of_runs(info: CompareAnswer, matched: Matched) -> Iterator[Message]:
     if any("scheduled_s" in run.info.source.missing for run in runs):
         text = "the files do not tell when requests were due, so TTFT counts from sending and hides a late client"
         yield "ttft-from-sending", text
-    searches = {str(run.path): run.search for run in sides if isinstance(run, Numbers)}
+    searches = {str(run.path): run.search for run in sides if isinstance(run, Searched)}
     for path, search in searches.items():
         if any(answer.state == "unresolved" for answer in search.answers):
             yield "unresolved", f"the search in '{path}' did not reach its tolerance"
