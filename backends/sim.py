@@ -38,7 +38,7 @@ from backends.simulator.layout import (
     replica_groups,
     router_acts,
 )
-from backends.simulator.loop import EndedSequence, Flow, columns, records, simulate, step_ends
+from backends.simulator.loop import EndedSequence, Flow, columns, simulate, step_ends
 from backends.simulator.real_time import RealTime
 from backends.simulator.step_log import StepLog
 from harness.api import ActionEvent, FollowUps, LatencyModel, Request, RequestRecord, ResponseCache
@@ -158,7 +158,7 @@ class Sim:
             hierarchy=hierarchy(self._parts, self.model),
         )  # fmt: skip
         members = () if isinstance(self._model, Recorded) else self.cluster.members  # parts of steps that were not run
-        self._steps = StepLog((replica.blocks.size for replica in self.cluster.replicas), members)
+        self._steps = StepLog(members)
         self._acted = ActionCounts()
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:
@@ -197,10 +197,10 @@ class Sim:
             return self._model.retimed(
                 requests,
                 follow_ups,
-                lambda first, more: records(self._ended(first, more)),
+                lambda first, more: map(EndedSequence.record, self._ended(first, more)),
             )
         requests, follow_ups = self._as_served(requests, follow_ups)
-        return records(self._ended(iter(requests), follow_ups))
+        return map(EndedSequence.record, self._ended(iter(requests), follow_ups))
 
     def tables(
         self, requests: Iterable[Request], follow_ups: FollowUps | None = None, rows: int = TABLE_ROWS

@@ -50,18 +50,8 @@ class Drafts:
     drafts of a sequence were right; no draft goes beyond the last requested token.
     """
 
-    __slots__ = (
-        "_size",
-        "_speculation",
-        "context",
-        "fresh",
-        "kept",
-        "members",
-        "padded_context",
-        "padded_rows",
-        "phases",
-        "tick",
-    )  # fmt: skip
+    __slots__ = ("_size", "_speculation", "context", "fresh", "kept", "members", "padded_context", "padded_rows",
+                 "phases", "tick")  # fmt: skip
 
     def __init__(self, speculation: Speculation, block_size: int | None, kept: Callable[[Sequence, int], int]) -> None:
         """`block_size` None: memory was reserved at admission, so decoding takes no blocks."""

@@ -67,11 +67,6 @@ def token_n(seq: Sequence) -> list[int] | None:
     return None if seq.token_n is None else seq.tokens_per_stamp()
 
 
-def records(ended: Iterator[EndedSequence]) -> Iterator[RequestRecord]:
-    for sequence in ended:
-        yield sequence.record()
-
-
 def rejected(request: Request, reason: str, replica: int | None, now_s: float) -> EndedSequence:
     """A request that is not served."""
     return EndedSequence(Sequence(request, 0, now_s), replica, "rejected", reason, max(now_s, request.scheduled_s))
@@ -165,7 +160,7 @@ def simulate(
             now_s = ending[0][0]
             while ending and ending[0][0] == now_s:
                 _, index, ends = heappop(ending)
-                if ends is not leaps.ends[index] or ends[-1] != now_s:
+                if far and (ends is not leaps.ends[index] or ends[-1] != now_s):
                     continue  # it was cut
                 idle.append(index)
                 for seq in leaps.commit(index, ends):

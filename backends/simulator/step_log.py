@@ -5,8 +5,8 @@ A leap is one entry here and is spread into its steps later, many entries in one
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from math import inf, lcm
+from collections.abc import Callable, Sequence
+from math import inf
 from struct import Struct
 from typing import Final
 
@@ -21,8 +21,10 @@ from harness.api import PartsOfSteps, StepLoads, StepParts
 from harness.data.records import STEPS, nulls
 
 SPREAD: Final = 4096  # entries that are leaps at one time; older ones are rows of a table
-ENTRY: Final = Struct("=9qd")  # its steps, the columns of whole numbers, its pieces of prompts, its start
+ENTRY: Final = Struct("=10q2d")  # its steps, columns of whole numbers, what it has of `_pieces`, `_phases`; start, end
 """How an entry is kept: as bytes, because objects that live until the table is made would leave the caches."""
+PACK: Final = ENTRY.pack_into
+ENTRY_BYTES: Final = ENTRY.size
 
 STARTS: Final = "starts"
 """Beside the columns of rows that are put in order: when the leap of each starts, which orders them."""
@@ -35,49 +37,44 @@ class StepLog:
     with the step during which a request arrives anywhere (`alone`: such a step is a leap of its own).
     """
 
-    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_lanes", "_leaps", "_members", "_phases", "_pieces",
-                 "_rows", "_size", "_timed", "alone")  # fmt: skip
+    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_lanes", "_members", "_phases", "_pieces", "_rows",
+                 "_timed", "alone")  # fmt: skip
 
-    def __init__(self, block_tokens: Iterable[int], members: Sequence[Member] = ()) -> None:
-        """`block_tokens` are the sizes of the blocks of all replicas, which may differ; `members` know the parts."""
+    def __init__(self, members: Sequence[Member] = ()) -> None:
+        """`members` know the parts of steps."""
         self._members = members
-        self._size = lcm(*block_tokens)
         self._rows: list[dict[str, np.ndarray]] = []  # columns of rows, by parts
         self._arrived_s: array[float] | None = None
         self.alone = False
-        self._entries = bytearray(SPREAD * ENTRY.size)
+        self._entries = bytearray(SPREAD * ENTRY_BYTES)
         self._clear()
 
     def _clear(self) -> None:
         self._count = 0  # entries
-        self._pieces = array("q")  # of prompts: their new tokens and those that are stored
-        self._end_s = array("d")
+        self._pieces: list[int] = []  # of prompts: their new tokens and those that are stored
+        self._end_s: array[float] = array("d")  # of leaps of several steps
         self._timed = False  # whether a policy timed a step, whose parts no model knows then
         self._lanes = array("q")  # of each entry, where replicas have lanes; none is a leap
-        self._leaps = array("q")  # entry and tick of each leap of several steps
-        self._phases = array("q")  # per leap: members that need a block, by tick mod block size
+        self._phases = array("q")  # of those: members that need a block, by tick mod block size, where blocks are taken
 
     def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
-        count = len(end_s)
-        if count == 1:
-            self._end_s.append(end_s[0])
-            if batch.lane is not None:
-                self._lanes.append(batch.lane)
-            if batch.takes_s is not None:
-                self._timed = True
-        else:
-            self._end_s.extend(end_s)
+        count, size, loads = len(end_s), 0, batch.loads
+        if batch.lane is not None:
+            self._lanes.append(batch.lane)
+        if batch.takes_s is not None:
+            self._timed = True
+        if count > 1:
+            self._end_s.fromlist(end_s)
             if (phases := decoding.phases) is not None:
-                self._leaps.extend((self._count, decoding.tick))
-                self._phases.extend(phases if len(phases) == self._size else phases * (self._size // len(phases)))
-        loads = batch.loads
+                size = len(phases)
+                self._phases.extend(phases)
         for piece in loads:
             self._pieces.extend(piece)
-        ENTRY.pack_into(
-            self._entries, self._count * ENTRY.size,
-            count, batch.replica, batch.prefill_tokens if loads else 0, batch.decode_seqs, batch.context_tokens,
-            batch.waiting, batch.running, batch.free_blocks, len(loads), batch.start_s,
+        PACK(
+            self._entries, self._count * ENTRY_BYTES,
+            count, batch.replica, batch.decode_seqs, batch.context_tokens, batch.waiting, batch.running,
+            batch.free_blocks, len(loads), decoding.tick, size, batch.start_s, end_s[-1],
         )  # fmt: skip
         self._count += 1
         if self._count >= SPREAD:
@@ -110,32 +107,34 @@ class StepLog:
 
     def _spread(self) -> None:
         entries = np.frombuffer(self._entries, np.int64).reshape(SPREAD, -1)[: self._count]
-        numbers = entries[:, :-1].T
-        count, decodes = numbers[0], np.repeat(numbers[3], numbers[0])
+        count, replica, seqs, context, waiting, running, free, pieces, tick, size = entries[:, :-2].T
+        begin_s, last_s = entries[:, -2:].T.view(np.float64)
         ends = np.cumsum(count)
         first = ends - count  # (entries,) index of an entry's first step
         row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
         nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
-        end_s = np.frombuffer(self._end_s)
+        end_s = np.repeat(last_s, count)
+        end_s[np.repeat(count > 1, count)] = np.frombuffer(self._end_s)
         start_s = np.empty(len(row))
         start_s[1:] = end_s[:-1]
-        start_s[first] = entries[:, -1].view(np.float64)
+        start_s[first] = begin_s
+        new, stored = np.array(self._pieces, np.int64).reshape(-1, 2).T
+        step, decodes = np.repeat(first, pieces), np.repeat(seqs, count)
         columns = {
-            "replica": np.repeat(numbers[1], count),
+            "replica": np.repeat(replica, count),
             "start_s": start_s,
             "end_s": end_s,
-            "prefill_tokens": np.repeat(numbers[2], count),
+            "prefill_tokens": np.bincount(step, new, len(row)),
             "decode_seqs": decodes,
-            "context_tokens": np.repeat(numbers[4], count) + nth * decodes,
-            "waiting": np.repeat(numbers[5], count),
-            "running": np.repeat(numbers[6], count),
-            "free_blocks": np.repeat(numbers[7], count) - self._taken(row, nth, first),
+            "context_tokens": np.repeat(context, count) + nth * decodes,
+            "waiting": np.repeat(waiting, count),
+            "running": np.repeat(running, count),
+            "free_blocks": np.repeat(free, count) - self._taken(row, nth, first, tick, size),
         }
         if self._lanes:  # lanes slow one another down, so that no model of steps knows the parts
             columns["lane"] = np.array(self._lanes)
         elif self._members and not self._timed:
-            step, pieces = np.repeat(first, numbers[8]), np.array(self._pieces).reshape(-1, 2).T
-            loads = StepLoads(decodes, columns["context_tokens"], step, *pieces)
+            loads = StepLoads(decodes, columns["context_tokens"], step, new, stored)
             columns |= _columns_of_parts(columns["replica"], loads, self._members)
         types = {field.name: field.type.to_pandas_dtype() for field in STEPS}
         columns = {name: column.astype(types[name], copy=False) for name, column in columns.items()}
@@ -153,17 +152,15 @@ class StepLog:
         starts: np.ndarray = start_s[np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))]
         return starts
 
-    def _taken(self, row: np.ndarray, nth: np.ndarray, first: np.ndarray) -> np.ndarray:
+    def _taken(
+        self, row: np.ndarray, nth: np.ndarray, first: np.ndarray, tick: np.ndarray, size: np.ndarray
+    ) -> np.ndarray:
         """(steps,) blocks taken since the first step of the same leap."""
         blocks = np.zeros(len(row), np.int64)
-        if self._leaps:
-            phases = np.frombuffer(self._phases, np.int64).reshape(-1, self._size)
-            entry, tick = np.frombuffer(self._leaps, np.int64).reshape(-1, 2).T
-            leap = np.full(len(first), -1)  # (entries,) index of the leap, -1 for a single step
-            leap[entry] = np.arange(len(entry))
-            inside = np.flatnonzero((nth > 0) & (leap[row] >= 0))
-            which = leap[row[inside]]
-            blocks[inside] = phases[which, (tick[which] + nth[inside]) % self._size]
+        inside = np.flatnonzero((nth > 0) & (size[row] > 0))
+        entry = row[inside]
+        phase = (np.cumsum(size) - size)[entry] + (tick[entry] + nth[inside]) % size[entry]
+        blocks[inside] = np.frombuffer(self._phases, np.int64)[phase]
         total: np.ndarray = np.cumsum(blocks)
         since: np.ndarray = total - total[first[row]]  # nothing is taken at a leap's own first step
         return since
@@ -176,15 +173,16 @@ def _columns_of_parts(replica: np.ndarray, every: StepLoads, members: Sequence[M
     """
     seconds = np.full((len(StepParts._fields), len(replica)), np.nan)
     models = [member.model for member in members]
-    for model in {id(other): other for other in models}.values():
+    different = {id(model): model for model in models}
+    for model in different.values():
         if not isinstance(model, PartsOfSteps):
             continue
-        if all(other is model for other in models):
-            rows, some = np.arange(len(every.decode_seqs)), every
-        else:
+        rows: slice | np.ndarray = slice(None)
+        some = every
+        if len(different) > 1:
             rows = np.flatnonzero(np.array([other is model for other in models])[replica])
             some = _only(every, rows)
-        if len(rows) and (parts := model.step_parts(some)) is not None:
+        if len(some.decode_seqs) and (parts := model.step_parts(some)) is not None:
             seconds[:, rows] = parts
     return dict(zip(StepParts._fields, seconds, strict=True))
 
@@ -193,10 +191,5 @@ def _only(loads: StepLoads, steps: np.ndarray) -> StepLoads:
     place = np.full(len(loads.decode_seqs), -1)
     place[steps] = np.arange(len(steps))
     inside = place[loads.step] >= 0
-    return StepLoads(
-        loads.decode_seqs[steps],
-        loads.context_tokens[steps],
-        place[loads.step][inside],
-        loads.new_tokens[inside],
-        loads.stored_tokens[inside],
-    )
+    pieces = (column[inside] for column in (place[loads.step], loads.new_tokens, loads.stored_tokens))
+    return StepLoads(loads.decode_seqs[steps], loads.context_tokens[steps], *pieces)

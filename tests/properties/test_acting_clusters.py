@@ -13,8 +13,7 @@ from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
 from backends.serving.routing import Drain, Fail, Hold, Migrate, Reject, Replicate, Scale, Send, SetRole, Up
 from backends.sim import Sim
-from backends.simulator.loop import Flow
-from backends.simulator.loop import records as records_of
+from backends.simulator.loop import EndedSequence, Flow
 from harness.api import Extra, Request
 from harness.registry import make
 
@@ -106,7 +105,7 @@ def run(requests, router, fails, fields, leap):
     for at_s, index, requeue in fails:
         flow.loop.plan(at_s, Fail(index, requeue))
         flow.loop.plan(at_s + 2.0, Up(index))
-    records = list(records_of(flow.ended()))
+    records = list(map(EndedSequence.record, flow.ended()))
     sim.cluster.check()
     return sim, records
 

@@ -9,8 +9,7 @@ from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
 from backends.serving.routing import Fail, Up
 from backends.sim import Sim
-from backends.simulator.loop import Flow
-from backends.simulator.loop import records as records_of
+from backends.simulator.loop import EndedSequence, Flow
 from harness.api import Extra, Request
 
 OFFLINE = Extra(offline=True)
@@ -140,7 +139,7 @@ def test_nothing_is_lost_and_journals_replay(number, system):
         for at_s, index in fails:
             flow.loop.plan(at_s, Fail(index, requeue=True))
             flow.loop.plan(at_s + 2.0, Up(index))
-        return sim, list(records_of(flow.ended()))
+        return sim, list(map(EndedSequence.record, flow.ended()))
 
     sim, records = run(leap=True)
 

@@ -146,7 +146,8 @@ class Sarathi:
                 left -= tokens
         if batch.preempted:
             return
-        replica.admit_chunks(batch, left, self.max_seqs)
+        if replica.waiting:
+            replica.admit_chunks(batch, left, self.max_seqs)
         batch.repeats = True
 
     def _below_budget(self, computed: int) -> int:
