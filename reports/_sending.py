@@ -12,7 +12,7 @@ from msgspec import UNSET
 
 from harness.data.folder import Run
 from harness.data.lists import number
-from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo, Sender
+from harness.data.run_json import Compared, Curve, Fidelity, FloorError, FollowUps, RunInfo
 from harness.metrics.measure import headline
 from harness.metrics.quantiles import quantile
 from harness.validity import client_warnings
@@ -266,18 +266,13 @@ def _processes(run: Run) -> str:
     count = len(facts.per_sender) if facts.senders is None else facts.senders
     if not count and facts.senders is None and run.http is not None:
         count = pc.count_distinct(run.http["sender"]).as_py()
-    hosts = _hosts(run)
+    hosts = [sender for sender in facts.per_sender if sender.host]  # on other machines
     if not hosts:
         return _format.count(count, "sender")
     names = [*dict.fromkeys(clean(sender.host, 60) for sender in hosts)]
     host_names = ", ".join(names) if len(names) <= NAMED_HOSTS else f"{len(names)} hosts"
     clock_error = _format.seconds(most(hosts, "clock_error_s"))
     return f"{_format.count(count, 'sender')} on {host_names} (clocks known to {clock_error})"
-
-
-def _hosts(run: Run) -> list[Sender]:
-    """The senders on other machines."""
-    return [sender for sender in run.info.client.per_sender if sender.host]
 
 
 def _stamps(run: Run) -> str:

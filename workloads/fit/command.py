@@ -136,22 +136,14 @@ def tables(
     limits that make no sense.
     """
     limits = _draw.checked(model, rate_rps, requests, duration_s)
-    tagged = _has_tags(model)
+    tags = pa.array([service.tag for service in model.services], pa.string())
     return (
         pa.table(
             {"at_s": block.at_s, "prompt_tokens": block.prompt_tokens, "output_tokens": block.output_tokens}
-            | ({"tag": _tags(model, block)} if tagged else {})
+            | ({"tag": tags.take(pa.array(block.service))} if tags.null_count < len(tags) else {})
         )
         for block in _draw.blocks(model, rate_rps, limits, seed)
     )
-
-
-def _has_tags(model: Model) -> bool:
-    return any(service.tag is not None for service in model.services)
-
-
-def _tags(model: Model, block: _draw.DrawnBlock) -> pa.Array:
-    return pa.array([service.tag for service in model.services], pa.string()).take(pa.array(block.service))
 
 
 def _check(mode: str, window_s: float | None) -> None:

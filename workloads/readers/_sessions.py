@@ -81,7 +81,7 @@ class ByRow:
             self._kept[start + place] = self._kept[parent_rows[place]]
         self._rows = start + size
         parent = np.where((parent_rows >= 0) & ~wrong, self._kept[np.where(wrong, 0, parent_rows)], -1)
-        return _nullable(parent[kept]), wrong
+        return pa.array(parent[kept], pa.int64(), mask=parent[kept] < 0), wrong
 
     def joins(self, given: pa.ListArray, kept: Mask) -> pa.ListArray:
         """The same for lists of row numbers of the block that `parents` took last; what names no row before is gone."""
@@ -168,7 +168,3 @@ class Conversations:
             names.append([*kept, *islice(self._new_ids, whole - len(kept))])
             self._names[session or ""] = names[-1] if session else []
         return replace(requests, prefix_ids=pa.array(names, pa.list_(pa.int64())), shares=None)
-
-
-def _nullable(values: Ints) -> pa.Array:
-    return pa.array(values, pa.int64(), mask=values < 0)

@@ -102,6 +102,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
     binding = None if estimate is None else binding_of(estimate, found)
     if estimate is None and not setup.over_horizon and found.bracket.high is not None:
         binding = _missed_most(setup.search_spec(goal), ledger, found.bracket.high.rate_rps)
+    alike = not setup.over_horizon and (setup.fixed or setup.recorded or setup.planned.virtual)  # all trials
     return GoalCapacity(
         goal=goal,
         state=state,
@@ -110,7 +111,7 @@ def _goal(setup: Setup, goal: float, found: SearchResult, gpus: object, ledger: 
         high_rps=None if estimate is None else estimate.high_rps,
         half_width=half,
         bracket=None if found.unreachable else _bracket(found.bracket),
-        requests=setup.requests if _whole(setup) else None,
+        requests=setup.requests if alike else None,
         seeds=0 if estimate is None else len(estimate.capacity_by_seed),
         per_gpu_rps=per_gpu,
         binding=None if binding is None else str(binding),
@@ -199,11 +200,6 @@ def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     aim = f"for +-{100 * tolerance:.3g}%"
     assert setup.budget_s is not None  # under a wall clock it has a default
     return f"about {setup.budget_s * factor / 60:.0f} minutes {aim} (--budget); a wider --tolerance takes less."
-
-
-def _whole(setup: Setup) -> bool:
-    """Whether all trials have the same number of requests."""
-    return not setup.over_horizon and (setup.fixed or setup.recorded or setup.planned.virtual)
 
 
 def _rounded(requests: int) -> int:

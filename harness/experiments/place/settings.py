@@ -144,6 +144,9 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
     if recorded and own.get("max_requests") is not None:
         raise UsageError(f"--max-requests {own['max_requests']}: a recording is run as a whole; give --limit.")
     definition = definition_of(own["conditions"])
+    # one for all deployments; without a rate the shortest that a queue allows, because any may be fast
+    most_rps = math.inf if rate_rps is None else rate_rps
+    horizon_s = usual_s(conditions(bounds, bounds.goal, definition), bounds, most_rps)
     return PlaceOptions(
         spec=spec,
         slo=bounds,
@@ -154,17 +157,12 @@ def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> Pla
         objective=_objective(own, hardware),
         rate_rps=rate_rps,
         own_rps=own_rps,
-        horizon_s=_horizon_s(bounds, rate_rps, definition),
+        horizon_s=horizon_s,
         filling=Filling() if recorded else filling(spec),
         recorded_requests=len(Schedule.draw(loaded.workload, seed=spec.seed)) if recorded else None,
         max_requests=own.get("max_requests"),
         budget_s=BUDGET_S if own.get("budget") is None else own["budget"],
     )
-
-
-def _horizon_s(slo: Slo, rate_rps: float | None, definition: Definition) -> float:
-    """One for all deployments; without a rate the shortest that a queue allows, because any may be fast."""
-    return usual_s(conditions(slo, slo.goal, definition), slo, math.inf if rate_rps is None else rate_rps)
 
 
 def _spec(run: Given, config: str | None, own: Mapping[str, Any]) -> RunSpec:
