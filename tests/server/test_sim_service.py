@@ -23,6 +23,7 @@ MEMORIES = [
     {"kv_blocks": 40}, {"kv_blocks": 4000}, {"kv": "reserve-oracle:blocks=60"}, {"kv": "reserve-max:max_tokens=400"},
     {"replicas": 3, "router": "least-requests", "kv_blocks": 40}, {"replicas": 2, "router": "round-robin"},
     {"pp": 4, "kv_blocks": 60}, {"prefill": "2", "decode": "1:pp=2", "link": "25Gbps", "kv_blocks": 60},
+    {"kv_blocks": 40, "prefix_cache": "on", "tiers": "dram:size=1GB,latency=30ms,write=back"},
 ]  # fmt: skip
 
 
