@@ -98,7 +98,7 @@ def _rules(backend: Mapping[str, Any]) -> Iterator[str]:
     if (predictor := first(backend, "predictor")) is not None:
         yield f"lengths by {predictor}"
     if backend.get("prefix_cache") is True:
-        yield "prefix cache"
+        yield " over ".join(["prefix cache", *(tier["name"] for tier in backend.get("tiers", ()))])
 
 
 def _shape(backend: Mapping[str, Any]) -> str:
