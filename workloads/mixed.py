@@ -132,7 +132,8 @@ class Mixed:
     names the class of traffic, `number` counts the classes of a mix. `slo` sets bounds in seconds for every
     request itself (keys `ttft`, `tpot`, `task`), which no SLO of a run can relax; leave it empty for one that can
     be scored again. The requests name `model` where that is not the one of the run. Follow-ups stand at their earliest
-    times, or as if each token of an answer took `answer_token_s`. Each request asks for `n` answers; `questions` draws
+    times, or as if each token of an answer took `answer_token_s`. Each request asks for `n` answers, and
+    `image_tokens` of its prompt are those of images; `questions` draws
     their `cluster`.
     """
 
@@ -147,6 +148,7 @@ class Mixed:
     facts: Mapping[str, object] = field(default_factory=dict)
     offline: bool = False
     n: int = 1
+    image_tokens: int = 0
     model: str | None = None
     answer_token_s: float = 0.0
     questions: Prefixes | None = None
@@ -253,7 +255,7 @@ class Mixed:
 
     def _constants(self) -> dict[str, object]:
         bounds = {"slo_task_s": self.deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
-        extra = Extra(offline=self.offline, model=self.model, n=self.n)
+        extra = Extra(offline=self.offline, model=self.model, n=self.n, image_tokens=self.image_tokens)
         constants = {**bounds, "tag": self.tag, "priority": self.priority or None,
                      "extra": None if extra == Extra() else asdict(extra)}  # fmt: skip
         return {name: v for name, v in constants.items() if v}

@@ -71,6 +71,11 @@ class VisibleRequest:
         return self._request.model
 
     @property
+    def image_tokens(self) -> int:
+        """Tokens of its prompt that are those of images."""
+        return 0 if self._request.extra is None else self._request.extra.image_tokens
+
+    @property
     def offline(self) -> bool:
         """Whether no one waits for its answer."""
         return self._request.extra is not None and self._request.extra.offline
