@@ -19,7 +19,7 @@ def with_images(requests, tokens=1000):
 @pytest.mark.parametrize("policy", ["stages", "stages:ordered=false", "stages:budget=32,max_seqs=6,encode_tokens=1"])
 @pytest.mark.parametrize("cluster", [{}, {"prefill": "2", "decode": "1", "link": "10Gbps"}])
 def test_every_image_is_encoded_once_and_no_request_is_lost(policy, cluster, draw):
-    """An image that nobody encodes would keep its request waiting for ever; one encoded twice would cost twice."""
+    """An image that is never encoded would keep its request waiting for ever; one encoded twice would cost twice."""
     requests = with_images(draw(60, rate_rps=30.0, prompt=(1, 150), output=(1, 60)))
     sim = Sim(policy=policy, **SYSTEM, **cluster)
     records = {r.request_id: r for r in sim.simulate(requests)}
@@ -46,7 +46,7 @@ def test_an_encoder_takes_one_image_after_the_other_and_its_time_is_in_the_first
 
 
 def test_without_images_an_encode_stage_changes_nothing(draw):
-    """A stage that nobody needs must cost nothing."""
+    """A stage that is not needed must cost nothing."""
     requests = draw(40, rate_rps=10.0)
     times = [
         {r.request_id: list(r.token_s) for r in Sim(router=router, replicas=2, **SYSTEM).simulate(requests)}
