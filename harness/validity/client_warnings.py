@@ -47,6 +47,9 @@ LATE_BOUND_SHARE = 0.05
 SPOILT_BOUND_SHARE, SPOILT_SHARE = 0.10, 0.01
 """A request that left later than this share of its TTFT bound is spoilt; more than the second share: not valid."""
 
+LATE_FIRST_S, LATE_FIRST_SHARE = 0.001, 0.005
+"""An answer whose first token has the time of a later one, read so late, has a wrong TTFT; half of what moves p99."""
+
 LEAST_RATE = 0.99
 """Share of the drawn rate that the sending must reach."""
 
@@ -123,12 +126,33 @@ def reasons(run: Run, objective: Slo) -> Iterator[RunWarning]:
     limit_s = np.minimum(*(scored.limits_s(metric) for metric in ("ttft", "ttft_sent")))
     late_s = _late_s(run.requests)
     share = float((late_s > SPOILT_BOUND_SHARE * limit_s).mean()) if len(late_s) else 0.0
+    merged = _late_first_share(run)
     return applying([
+        Rule(merged > LATE_FIRST_SHARE, "late-first-tokens",
+             f"The client read the first token of {merged:.1%} of the answers late, together with a later one whose "
+             f"time it has (allowed: {LATE_FIRST_SHARE:.1%}), so TTFT measures the client and not the server.",
+             _remedy(run.info, run.info.client.per_sender)),
         Rule(share > SPOILT_SHARE, LATENESS,
              f"The client sent {share:.1%} of the requests later than {SPOILT_BOUND_SHARE:.0%} of their TTFT bound "
              f"(allowed: {SPOILT_SHARE:.0%}), so TTFT measures the client and not the server.",
              _remedy(run.info, run.info.client.per_sender)),
     ])  # fmt: skip
+
+
+def _late_first_share(run: Run) -> float:
+    """Share of the answers whose first token may be stamped late: the kernel stamps bytes that wait by the last ones.
+
+    Those that were held back on their way have no TTFT.
+    """
+    if run.http is None or "token_s" not in run.requests.column_names:
+        return 0.0
+    held = of_held_back(run)
+    table = run.requests if held is None else run.requests.filter(pa.array(~held))
+    late = run.http.filter(pc.greater(run.http["read_lag_s"], LATE_FIRST_S))["request_id"]
+    late_table = table.filter(pc.is_in(table["request_id"], late))
+    late_table = late_table.filter(pc.greater(pc.list_value_length(late_table["token_s"]), 1))
+    first_s, second_s = (pc.list_element(late_table["token_s"], i) for i in (0, 1))
+    return ratio(float(pc.sum(pc.equal(first_s, second_s)).as_py() or 0), float(len(table)))
 
 
 def _late_s(requests: pa.Table) -> Floats:

@@ -12,6 +12,7 @@ SMALLEST = {
     "agents_intervals": "--systems 1 --searches 1 --horizon 30",
     "capacity_blocks": "--queues 1 --searches 1 --budget 300", "capacity_queues": "--queues 1 --searches 1",
     "chaos": "--cases 1", "client_accuracy": "--streams 5 --seconds 0.5",
+    "client_validity": "--runs 1 --streams 20 --seconds 1",
     "command_speed": "--sizes 1000 --pages page --policies vllm-v1",
     "comparison_power": "--sessions 2 --run-s 10", "engine_throughput": "--threads 1",
     "false_alarms": "--comparisons 5 --seeds 2 --levels 3 --workers 1",

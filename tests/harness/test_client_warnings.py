@@ -155,6 +155,20 @@ def test_what_a_run_against_a_server_is_warned_of_golden(remote_run: RemoteRun, 
     golden("client-warnings.txt", "\n\n".join(parts) + "\n")
 
 
+@pytest.mark.parametrize(("merged", "lag_s", "valid"), [(1, 0.002, False), (0, 0.05, True), (60, 0.0005, True)])
+def test_first_tokens_that_are_read_late_with_later_ones_are_no_ttft(
+    merged: int, lag_s: float, valid: bool, remote_run: RemoteRun
+) -> None:
+    """A client that stood still would be called valid; a server that sends two tokens at once would not."""
+    run = remote_run(
+        ask={"token_s": lambda r: [r.token_s[1], *r.token_s[1:]] if r.request_id < merged else r.token_s},
+        wire={"read_lag_s": lag_s},
+    )
+    reasons_found = client_warnings.reasons(run, parse_slo(FINE))
+
+    assert ([] if valid else ["late-first-tokens"]) == [reason.code for reason in reasons_found]
+
+
 def test_a_rate_that_was_not_reached_is_a_warning(remote_run: RemoteRun) -> None:
     """A slow client would be taken for a quiet one."""
     run, bounds = remote_run(), parse_slo(FINE)
