@@ -37,6 +37,21 @@ def sent(ask: RequestFormat, request: Request = SHARING[0], key: str | None = No
     return headers, json.loads(body)
 
 
+@pytest.mark.parametrize(("api", "prompt"), [("chat", "text"), ("completions", "text"), ("completions", "ids")])
+def test_no_request_gets_the_fields_of_another(api, prompt) -> None:
+    """What requests have in common is built once: lengths, models and numbers of answers would be mixed up."""
+    ask = RequestFormat(model="m", api=api, prompt=prompt, min_tokens=True, generation_config=True, extra={"top_k": 1})
+    requests = [
+        Request(i, 0.0, 5 + i, tokens, extra=extra)
+        for i, (tokens, extra) in enumerate(
+            [(4, None), (5, None), (4, Extra(model="b")), (4, None), (4, Extra(n=2)), (5, Extra(model="b", n=2))]
+        )
+    ]
+    builder = Builder(ask, Plain())
+
+    assert [builder.fields(request) for request in requests] == [json.loads(builder.body(r)) for r in requests]
+
+
 def test_a_chat_asks_for_one_message_with_the_fields_of_a_chat() -> None:
     """Servers would answer something else than was planned."""
     headers, body = sent(RequestFormat(model="m"), key="k123")
