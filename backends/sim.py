@@ -65,7 +65,8 @@ class Sim:
     `decode=2:hardware=a100-80g`); `router` is that of the prefill side.
 
     A router that acts (`bench list routers`) moves KV between replicas alike over `link`, too (nvlink where the GPU has
-    it, else pcie). `fail` plans failures: `replica:1@60s..90s`, with `,requeue` its requests go back to the router.
+    it, else pcie). `fail` plans failures: `replica:1@60s..90s`, with `,requeue` its requests go back to the router;
+    `expert:3@60s` is server 3 of those that have the experts, without which steps take longer.
 
     With `lora=slots=8,rank=16` requests that name a model run with a LoRA adapter, and wait while it has no slot.
     `speculate=[k=4,alpha=0.7]` drafts tokens, `speculate=mtp` by the model's own layers with the acceptance that the
@@ -136,7 +137,7 @@ class Sim:
             gpus = [part.shape.hardware for part in self._parts]
             self._link, self._rate = link_of(self.link, self.model, gpus, first.role)
         if self.fail is not None:
-            self._changes = failures(self.fail, sum(part.count for part in self._parts))
+            self._changes = failures(self.fail, self._parts)
         self._model = first.model
         self.reset()
 

@@ -38,7 +38,7 @@ the answers to those before (a closed loop: its rate follows from the answers)."
 CacheHit = Literal["right", "wrong", "stale"]
 """An answer from a response cache: to the same question, to another one, or one that was true when it was stored."""
 ActionKind = Literal["migrate", "abort", "copy", "role", "scale", "drain", "down", "up", "replicate", "lend", "hold",
-                     "reject"]  # fmt: skip
+                     "reject", "retime"]  # fmt: skip
 Prompts = Callable[["Request", int], "np.ndarray"]
 """(request, vocab_size) -> token ids of its prompt, (T,) int64."""
 FollowUps = Callable[["RequestRecord"], Iterable["Request"]]
@@ -943,6 +943,15 @@ class ExpertPool(Protocol):
     @property
     def expert_kind(self) -> str:
         """Their kind."""
+        ...
+
+
+@runtime_checkable
+class ExpertServers(ExpertPool, Protocol):
+    """A latency model of replicas that go on without some of the GPUs that have their experts."""
+
+    def without(self, servers: frozenset[int]) -> LatencyModel | None:
+        """The model without these, counted from 0; None where an expert is on no other."""
         ...
 
 

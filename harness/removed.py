@@ -154,6 +154,9 @@ REMOVED = {
     "'bench trace fit FILE' their lengths for '--lengths fitted:MODEL'",
     ("arrivals", "weibull"): "'gamma:cv=1.46' has gaps as heavy as those of shape 0.7; clients of ServeGen keep theirs",
     ("sessions", "fitted"): "'--trace MODEL' draws whole sessions of a model",
+    ("closed form", "afd"): "'--latency af' simulates such deployments",
+    ("argument of experts", "copies"): "'--latency af:copies=2' has them",
+    ("argument of experts", "fail"): "'--latency af:copies=2 --backend sim:fail=expert:0@1s' simulates it",
     ("argument of fitted", "of"): "'--trace MODEL' draws whole sessions of a model",
     ("arrivals", "simdistserve"): "'--arrivals poisson' has the same gaps of other draws",
 }

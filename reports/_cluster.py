@@ -30,6 +30,7 @@ _NAMES = {
     "role": "role change",
     "scale": "replica added", "drain": "replica drained", "failed": "replica failed", "up": "replica up",
     "replicate": "prefix copied", "lend": "memory lent", "hold": "request held", "reject": "request rejected",
+    "retime": "experts lost or back",
 }  # fmt: skip
 """Kinds of actions, as they are printed: `requeue` is a migration of a request that waited, so that nothing was copied,
 `failed` a replica that went down unless it was drained."""

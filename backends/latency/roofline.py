@@ -296,17 +296,21 @@ class Roofline:
 
     def _experts_s(self, tokens: float, own: float) -> float:
         """The gate, the experts that `tokens` tokens meet and those that are shared."""
-        m, experts, fmt = self._model, self._model.experts, self._parts["experts"]
+        m, experts = self._model, self._model.experts
         assert experts is not None
         rows, hit = (
             (self.skew if self.ep > 1 else 1.0) * tokens * experts.per_token / self.ep,
             experts.hit(tokens) / self.ep,
         )
         ffn = -(-experts.ffn // (self._shape.stage_gpus // self.ep))
-        time_s = self._product_s(own, m.hidden, experts.routed, 1, self._parts["gate"])
-        time_s += self._product_s(rows, m.hidden, 2 * ffn, hit, fmt)
-        time_s += self._product_s(rows, ffn, m.hidden, hit, fmt)
+        up_s, down_s = self.matrices_s(rows, hit, ffn)
+        time_s = self._product_s(own, m.hidden, experts.routed, 1, self._parts["gate"]) + up_s + down_s
         return time_s + (self._ffn_s(own, experts.shared_width) if experts.shared else 0.0)
+
+    def matrices_s(self, rows: float, matrices: float, ffn: int) -> tuple[float, float]:
+        """Seconds of both matrices of `matrices` experts of width `ffn`, for `rows` tokens of all of them."""
+        hidden, fmt = self._model.hidden, self._parts["experts"]
+        return self._product_s(rows, hidden, 2 * ffn, matrices, fmt), self._product_s(rows, ffn, hidden, matrices, fmt)
 
     def attention_s(self, tokens: float, stored: float) -> float:
         """Seconds of attention of one piece of prompt: `tokens` new ones, causal, after `stored` ones."""

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from backends.serving.batch import Sequence
-from backends.serving.cluster import give_model
+from backends.serving.cluster import Member, give_model
 from backends.serving.prefix_cache import chain
 from backends.serving.routing import Action, Drain, Fail, Lend, Migrate, Replicate, Scale, SetRole, Up
 from harness.api import ActionEvent
@@ -193,11 +193,17 @@ class Actions(Generic[T]):
         loop.note(ActionEvent("lend", now_s, now_s, source.index, target.index, tokens=blocks * source.blocks.size))
 
     def change(self, change: Fail | Up, now_s: float) -> None:
-        """A replica fails or comes up."""
+        """A replica fails or comes up, or its steps take another time."""
         loop = self._loop
         loop.settle_all(now_s)
         replica = loop.cluster.replicas[change.replica]
         if isinstance(change, Up):
+            if change.model is not None:
+                members = loop.cluster.members
+                members[replica.index] = member = Member(members[replica.index].gpus, change.model)
+                give_model(replica, member)
+                loop.note(ActionEvent("retime", now_s, now_s, replica.index))
+                loop.touch(replica.index)
             if replica.index in self._down_indices or (not replica.alive and replica.index in self._since_s):
                 self._down_indices.discard(replica.index)
                 replica.alive = True

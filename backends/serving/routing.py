@@ -122,9 +122,10 @@ class Fail:
 
 @dataclass(frozen=True, slots=True)
 class Up:
-    """A replica is up, empty."""
+    """A replica is up, empty where it was down; with a `model` its steps take as long as that says from now on."""
 
     replica: int
+    model: LatencyModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

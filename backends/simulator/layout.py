@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +24,7 @@ from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, Fail, Up, acts
 from backends.simulator.core import LINK_SHARE, Core, mtp
 from backends.simulator.loop import FrontEnd
+from harness import api
 from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits, TokenizerTime
 from harness.catalog import (
     SEQS,
@@ -52,7 +54,7 @@ OF_ROLE = {
     "prefill": ("distserve-prefill", "shortest-prefill-queue"),
     "decode": ("distserve-decode", "least-loaded-decode"),
 }
-_FAIL = re.compile(r"(?:replica:)?(\d+)@(.+?)(?:\.\.(.+?))?(,requeue)?")
+_FAIL = re.compile(r"(replica:|expert:)?(\d+)@(.+?)(?:\.\.(.+?))?(,requeue)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +220,7 @@ def deciding(given: Side, role: Role, policy: str, router: str) -> tuple[str, st
 
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
     shape, latency, kv = given.shape(sim.hardware), given.latency or sim.latency, sim.kv
-    built = _timed(latency, sim.model, shape)
+    built = _timed(latency, sim.model, shape, sim.seed)
     if isinstance(built, Recorded) and shape.pp > 1:
         raise UsageError("latency=recorded repeats a run of whole replicas; it does not go with pipeline stages.")
     drafts = mtp(model(sim.model)) if sim.speculate == "mtp" else sim.speculate
@@ -231,13 +233,13 @@ def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> Repli
     return ReplicaGroup(role, given.count, shape, policy, kv, router, latency, core, built, front, stored_bits)
 
 
-def _timed(latency: str, of: str, shape: Shape) -> LatencyModel | Recorded:
+def _timed(latency: str, of: str, shape: Shape, seed: int) -> LatencyModel | Recorded:
     """The latency model of that spec for the model named `of`. Raises UsageError where it knows no dp or ep."""
     splits = {name: value for name in ("dp", "ep") if (value := getattr(shape, name)) > 1}
     if splits:
         shape.check(model(of))
     division = {name: getattr(shape, name) for name in DIVISIONS}
-    built: LatencyModel | Recorded = make("latency", latency, model=of, hardware=shape.hardware, **division)
+    built: LatencyModel | Recorded = make("latency", latency, model=of, hardware=shape.hardware, seed=seed, **division)
     if unknown := splits.keys() - system_of(built):
         name, args = min(unknown), ", ".join(f"{name}={splits[name]}" for name in sorted(unknown))
         raise UsageError(
@@ -347,27 +349,42 @@ def link_of(text: str, model_name: str, gpus: Collection[str], role: Role) -> tu
     return Link(kv_bytes_per_token(model(model_name)) / link_rate.bytes_per_s, link_rate.latency_s), link_rate
 
 
-def failures(text: str, replicas: int) -> list[tuple[float, Fail | Up]]:
+def failures(text: str, parts: tuple[ReplicaGroup, ...]) -> list[tuple[float, Fail | Up]]:
     """When replicas go down and come up again: `replica:1@60s`, `1@60s..90s,requeue`, several with `;` between.
 
-    With `requeue` its requests go back to the router, else they end with an error. Raises UsageError.
+    With `requeue` its requests go back to the router, else they end with an error. `expert:3@60s` is the fourth GPU of
+    those that have experts, over all replicas; a replica goes down where an expert was on no other. Raises UsageError.
     """
-    changes: list[tuple[float, Fail | Up]] = []
+    models = [part.model for part in parts for _ in range(part.count)]
+    gpus = [model.expert_gpus if isinstance(model, api.ExpertServers) else 0 for model in models]
+    servers = [(replica, server) for replica, count in enumerate(gpus) for server in range(count)]
+    events: list[tuple[float, tuple[int, int | None], bool, bool]] = []
     for event in text.split(";"):
         match = _FAIL.fullmatch(event.strip())
         if match is None:
             raise UsageError(f"fail must be like replica:1@60s or replica:1@60s..90s,requeue, got '{event}'.")
-        index = int(match[1])
-        if index >= replicas:
-            raise UsageError(f"fail={event}: the cluster has the replicas 0 to {replicas - 1}.")
-        down_s, up_s = seconds(match[2]), None if match[3] is None else seconds(match[3])
+        index, of_expert = int(match[2]), match[1] == "expert:"
+        most, what = (len(servers), "servers of experts") if of_expert else (len(models), "replicas")
+        if index >= most:
+            there = f"the {what} 0 to {most - 1}" if most else f"no {what}"
+            raise UsageError(f"fail={event}: the cluster has {there}.")
+        down_s, up_s = seconds(match[3]), None if match[4] is None else seconds(match[4])
         if down_s < 0:
             raise UsageError(f"fail={event}: time begins at 0 s.")
-        changes.append((down_s, Fail(index, requeue=match[4] is not None)))
-        if up_s is not None:
-            if up_s <= down_s:
-                raise UsageError(f"fail={event}: a replica comes up after it went down.")
-            changes.append((up_s, Up(index)))
+        if up_s is not None and up_s <= down_s:
+            raise UsageError(f"fail={event}: a replica comes up after it went down.")
+        place, requeue = servers[index] if of_expert else (index, None), match[5] is not None
+        events += [(at_s, place, at_s == down_s, requeue) for at_s in (down_s, up_s) if at_s is not None]
+    changes: list[tuple[float, Fail | Up]] = []
+    down: dict[int, set[int | None]] = {}  # by replica: its servers of experts, None for all of it
+    for at_s, (replica, server), fails, requeue in sorted(events, key=itemgetter(0)):
+        lost, model = down.setdefault(replica, set()), models[replica]
+        (lost.add if fails else lost.discard)(server)
+        left, halts = None, None in lost
+        if isinstance(model, api.ExpertServers):
+            left = model.without(frozenset(gpu for gpu in lost if gpu is not None))
+            halts = halts or left is None
+        changes.append((at_s, Fail(replica, requeue=requeue) if halts else Up(replica, left)))
     return changes
 
 

@@ -2,10 +2,11 @@
 
 Source: DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.4; Insights into DeepSeek-V3, arXiv 2505.09343. Its
 units of 32 GPUs for prefill and 320 for decode are claimed to balance load between GPUs. `bench theory moe` and
-`exchange` have the arithmetic, `bench theory experts` draws the load.
+`exchange` have the arithmetic, `bench theory experts` draws the load, and the latency model `ep` runs such units.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from math import ceil, floor, inf
 from statistics import fmean
@@ -13,8 +14,11 @@ from statistics import fmean
 import numpy as np
 import numpy.typing as npt
 
+from backends.latency.roofline import Roofline
+from backends.serving.plugins import draw
 from harness import catalog
 from harness.api import Row
+from harness.bounds import AtLeastZero, NotNegative, PositiveShare, check
 from harness.catalog import Experts, Model, Shape
 from harness.errors import UsageError
 from harness.spec import link_bytes_per_s
@@ -29,6 +33,8 @@ HOTTEST = 0.8
 """Share of the tokens up to which the power law of popularity reaches."""
 AT_ONCE = 4096
 """Tokens that choose their experts in one array."""
+DRAWS, LARGE_STEP = 8, 8192
+"""Loads that are stored for each size of a step, and the tokens of the largest."""
 STEPS = 4
 """Steps after the one whose counters decide where experts are placed."""
 Array = npt.NDArray[np.float64]
@@ -85,24 +91,22 @@ def exchange(tokens: int = 32, top_k: int = 8, link: str = "50GBps") -> list[Row
 
 
 def experts(
-    redundant: int = 0, model: str = "deepseek-v3-fp8", tp: int = 4, dp: int = 8, copies: int = 1, fail: bool = False,
-    shared: bool = False, tokens: int = 1024, skew: float = 1.01, seeds: int = 5,
+    redundant: int = 0, model: str = "deepseek-v3-fp8", tp: int = 4, dp: int = 8, shared: bool = False,
+    tokens: int = 1024, skew: float = 1.01, seeds: int = 5,
 ) -> list[Row]:  # fmt: skip
     """Draw the load of the GPUs that share the experts of a layer: the most loaded one over the mean of all.
 
     Means over `seeds` draws in which `tokens` tokens of each GPU choose experts: with experts in their order and none
     redundant ('in order'), and placed by the counters of the step before ('placed', with the least and the most).
     'idle' is the share of a step in which the mean GPU waits. How strongly tokens prefer some experts is a model, a
-    power law with exponent `skew` (0: all alike), not a measurement. fail=true adds the failure of one GPU: the share
-    of GPUs whose failure stops all, and the loss of throughput where tokens go to the least loaded live copy.
+    power law with exponent `skew` (0: all alike), not a measurement.
 
     The default is DeepSeek-V3's unit of prefill (32 GPUs); that of decode is dp=80,redundant=63,shared=true,tokens=30.
 
-    Source: DeepSeek-V3, arXiv 2412.19437, section 3.4; deepseek-ai/EPLB (placement); ai-dynamo/aiconfigurator (skew);
-    Expert-as-a-Service, arXiv 2509.17863 (failures).
+    Source: DeepSeek-V3, arXiv 2412.19437, section 3.4; deepseek-ai/EPLB (placement); ai-dynamo/aiconfigurator (skew).
     """
     shape = Shape(tp, dp=dp, ep=tp * dp)
-    unit = ExpertUnit(catalog.model(model), shape, redundant, shared, copies)
+    unit = ExpertUnit(catalog.model(model), shape, redundant, shared)
     per_gpu = unit.per_gpu  # refuses a wrong unit before anything is drawn
     if tokens * shape.gpus > MOST_TOKENS:
         raise ValueError(f"{tokens:,} tokens on {shape.gpus:,} GPUs are more than {MOST_TOKENS:,} tokens a step.")
@@ -114,13 +118,6 @@ def experts(
         "placed_ratio": fmean(placed), "least_ratio": min(placed), "most_ratio": max(placed),
         "idle_share": 1 - 1 / fmean(placed),
     }  # fmt: skip
-    if fail:
-        after = [failure(unit, tokens * shape.gpus, skew, seed) for seed in range(seeds)]
-        losses = [draw.loss for draw in after if draw.loss is not None]
-        row |= {
-            "stopping_share": fmean(draw.stops for draw in after), "loss_share": fmean(losses) if losses else None,
-            "largest_loss_share": max((draw.worst for draw in after if draw.worst is not None), default=None),
-        }  # fmt: skip
     return [row]
 
 
@@ -293,32 +290,129 @@ def imbalance(unit: ExpertUnit, tokens: int, skew: float, seed: int) -> Imbalanc
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """One GPU of a unit fails. `stops` is the share of GPUs whose failure leaves an expert without a copy, so that no
-    step can end; `loss` and `worst` are the mean and the largest loss of throughput of the others (None: all stop)."""
+class ExpertLoads:
+    """How much more the fullest GPU of a unit has to do than the mean, which differs from step to step.
 
-    stops: float
-    loss: float | None
-    worst: float | None
-
-
-def failure(unit: ExpertUnit, tokens: int, skew: float, seed: int) -> Failure:
-    """Throughput after the failure of each GPU in turn, where tokens go to the least loaded live copy.
-
-    In the limit of many tokens this is the even split that makes the most loaded GPU least loaded; experts bound the
-    throughput before and after (Expert-as-a-Service, arXiv 2509.17863: clients choose among live replicas).
+    `seed` decides once how popular each expert is, by a power law of exponent `skew`; copies are placed by the counters
+    of one step. The loads of `DRAWS` further steps of each size are drawn and stored, and a step picks one of them.
+    Each live copy of an expert gets as many tokens as the others, or with `least` tokens go to the least loaded copy.
+    GPUs that have `failed` get none.
     """
-    rng, experts = np.random.default_rng(seed), unit.experts
-    weights = popularity(experts, tokens, skew, rng)
-    load = np.append(chosen(experts, weights, tokens, rng), np.full(unit.placed - experts.routed, float(tokens)))
-    placement = unit.place(load, unit.replicas(load)) > 0
-    intact, losses = least_most(placement, load), []
-    for gpu in range(len(placement)):
-        live = np.delete(placement, gpu, axis=0)
-        if live.any(axis=0).all():
-            losses.append(1 - intact / least_most(live, load))
-    stops = 1 - len(losses) / len(placement)
-    return Failure(stops, float(np.mean(losses)), max(losses)) if losses else Failure(stops, None, None)
+
+    unit: ExpertUnit
+    skew: float
+    seed: int
+    least: bool = False
+    failed: frozenset[int] = frozenset()
+    _wanted: Array = field(init=False, repr=False, compare=False)
+    _live: npt.NDArray[np.int64] = field(init=False, repr=False, compare=False)  # (GPUs, experts) copies
+    _ratios: dict[int, tuple[float, ...]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        rng, put = np.random.default_rng(self.seed), object.__setattr__
+        put(self, "_wanted", popularity(self.unit.experts, LARGE_STEP, self.skew, rng))
+        counters = chosen(self.unit.experts, self._wanted, LARGE_STEP, rng)
+        live = self.unit.place(counters, self.unit.replicas(counters))
+        live[sorted(self.failed)] = 0
+        put(self, "_live", live)
+        put(self, "_ratios", {})
+
+    @property
+    def complete(self) -> bool:
+        """Whether every expert has a live copy."""
+        return bool(self._live.any(axis=0).all())
+
+    @staticmethod
+    def number(seed: int, tokens: int, context_tokens: int) -> int:
+        """Which of the stored loads a step has, by what it runs: the same however its time is worked out."""
+        return draw(seed, (context_tokens << 24) + tokens) % DRAWS
+
+    def fullest(self, tokens: int, number: int) -> float:
+        """The most loaded GPU over the mean of all GPUs of the unit, in draw `number` of a step of so many tokens.
+
+        Sizes are rounded up to a power of two; beyond `LARGE_STEP` tokens chance does not matter any more.
+        """
+        size = min(LARGE_STEP, 1 << max(tokens - 1, 0).bit_length())
+        if size not in self._ratios:
+            rng, alive = np.random.default_rng((self.seed, size)), self._live.any(axis=1)
+            steps = [chosen(self.unit.experts, self._wanted, size, rng) for _ in range(DRAWS)]
+            even = self._live / self._live.sum(axis=0)
+            most = [least_most(self._live[alive] > 0, step) if self.least else (even @ step).max() for step in steps]
+            gpus = len(self._live)
+            self._ratios[size] = tuple(float(m / step.sum() * gpus) for m, step in zip(most, steps, strict=True))
+        return self._ratios[size][number]
+
+    def matrices(self, tokens: float) -> float:
+        """Experts that a GPU reads in a step of so many tokens."""
+        experts = self.unit.experts
+        return self.unit.per_gpu * experts.hit(tokens) / experts.routed
+
+
+@dataclass(frozen=True, slots=True)
+class EpLatency:
+    """Attention and experts on the same GPUs, experts and `redundant` copies spread over all of them (DeepSeek-V3).
+
+    A unit has `dp` groups of `tp` GPUs, as many as hold its experts evenly, even more than there are experts. Times are
+    those of the roofline, the experts' those of the fullest GPU, whose load is drawn for each step: tokens choose
+    experts by a power law of exponent `skew` (0: all alike), in few groups where the model limits them. With `overlap`
+    the exchange of tokens is hidden behind the work of another micro-batch, else it adds up; links and networks reach
+    `link_share` of their rate. Memory is counted without the redundant experts, and each GPU has the shared one.
+    """
+
+    redundant: AtLeastZero = 0
+    skew: NotNegative = 1.01
+    overlap: bool = True
+    link_share: PositiveShare = 0.6
+    seed: int = 0
+    model: str = "deepseek-v3-fp8"
+    hardware: str = "h800"
+    tp: int = 4
+    dp: int = 8
+    _roofline: Roofline = field(init=False, repr=False, compare=False)
+    _loads: ExpertLoads = field(init=False, repr=False, compare=False)
+    _known: dict[tuple[int, int, int], tuple[float, float]] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+        m, gpus, put = catalog.model(self.model), self.tp * self.dp, object.__setattr__
+        unit = ExpertUnit(m, Shape(self.tp, dp=self.dp, ep=gpus), self.redundant)
+        assert unit.per_gpu  # refuses a wrong unit
+        ep = max(parts for parts in range(1, min(gpus, unit.experts.routed) + 1) if gpus % parts == 0)
+        roofline = Roofline(self.model, self.hardware, self.tp, dp=self.dp, ep=ep, link_share=self.link_share)
+        put(self, "_roofline", roofline)
+        put(self, "_loads", ExpertLoads(unit, self.skew, self.seed))
+        put(self, "_known", {})
+
+    def step_s(self, prefills: Sequence[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of one step; `prefills` holds (new tokens, tokens already stored) per piece of prompt."""
+        tokens = decode_seqs + sum(new for new, _ in prefills)
+        own = max(-(-tokens // self.dp), *(new for new, _ in prefills), 0)
+        number = self._loads.number(self.seed, tokens, context_tokens)
+        computed_s, sent_s = self._known.get((tokens, own, number)) or self._layers_s(tokens, own, number)
+        computed_s += self._roofline.kv_s(prefills, decode_seqs, context_tokens)
+        layers_s = max(computed_s, sent_s) if self.overlap else computed_s + sent_s
+        return float(layers_s + self._roofline.ends_s(decode_seqs + len(prefills)))
+
+    def _layers_s(self, tokens: int, own: int, number: int) -> tuple[float, float]:
+        """Seconds of all layers without KV, and of their exchanges."""
+        roofline, m, gpus = self._roofline, self._roofline.description, self.tp * self.dp
+        assert m.experts is not None
+        rows = self._loads.fullest(tokens, number) * tokens * m.experts.per_token / gpus
+        experts_s = m.routed_layers * sum(roofline.matrices_s(rows, self._loads.matrices(tokens), m.experts.ffn))
+        computed_s = roofline.beside_experts_s(own) + roofline.experts_s(0, own) + experts_s
+        self._known[tokens, own, number] = computed_s, m.routed_layers * 2 * roofline.exchange_s(tokens)
+        return self._known[tokens, own, number]
+
+    def decode_s(self, decode_seqs: int, context_tokens: int) -> float:
+        """Seconds of a step of decodes alone."""
+        return self.step_s((), decode_seqs, context_tokens)
+
+    def decode_line(self, decode_seqs: int) -> None:
+        """None: loads differ from step to step."""
+
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        return np.array([self.decode_s(decode_seqs, context) for context in context_tokens.tolist()])
 
 
 def least_most(where: npt.NDArray[np.bool_], load: Array) -> float:

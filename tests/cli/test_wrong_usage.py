@@ -66,6 +66,8 @@ def test_what_was_removed_is_refused_with_what_takes_its_place(
         "route": ["run", "--backend", f"openai:url=http://127.0.0.1:1,route={name}"],
         "trace reader": ["run", "--backend", "sim", "--trace", str(table), "--reader", name],
         "policy": ["run", "--backend", "sim", "--policy", name],
+        "closed form": ["theory", name],
+        "argument of experts": ["theory", f"experts:{name}=2"],
         "argument of longbench": ["run", "--backend", "sim", "--lengths", f"longbench:{name}=x"],
         "argument of fitted": ["run", "--backend", "sim", "--lengths", f"fitted:model.json,{name}=x"],
         "lengths": ["run", "--backend", "sim", "--lengths", name],

@@ -36,12 +36,13 @@ from workloads.readers._requests import MappedReader, TextReader
 
 TOP = Path(__file__).resolve().parents[2]
 TABLE = [
-    ("latency", api.LatencyModel, "abc af file fit6 linear mixed operators roofline table"),
+    ("latency", api.LatencyModel, "abc af ep file fit6 linear mixed operators roofline table"),
     ("latency", api.FrontTime, "file fit6 linear mixed operators"),
     ("latency", api.TokenizerTime, "file operators"),
     ("latency", api.StoredBits, "file operators roofline"),
     ("latency", api.PartsOfSteps, "operators roofline"),
     ("latency", api.ExpertPool, "af"),
+    ("latency", api.ExpertServers, "af"),
     ("latency", api.MeasuredOn, "file fit6 mixed table"),
     ("policies", Padding, "static"),
     ("policies", LengthLimit, "priority-preempt tgi vllm-v0"),

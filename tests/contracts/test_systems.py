@@ -18,7 +18,7 @@ SYSTEMS = registry.names("systems")
 RESULTS = """
 S01:ab S02 S03:ab S04 S05:abcde S06:abc S07:abc S08:abcd S09:ab S10:ab S11:ab S12:abcd S13:abcd S14 S15:abcd S16:abc
 S17:abcd S18 S19:ab S20 S21:abc S22:abcde S23:abcd S24 S25:abcde S26:12 S27:abcde S28:abc S29:ab S30:ab S31:abc S32:ab
-S33 S34 S35:ab S36:abc S37:ab S38:abcd S39:ab S40:abcd S41:abcd S42 S43 S44:ab S45:abcd S46:abcdefg S47:abc S48:abc
+S33 S34 S35:ab S36:abcde S37:ab S38:abc S39:ab S40:abcd S41:abcd S42 S43 S44:ab S45:abcd S46:abcdefg S47:abc S48:abc
 S49:abcd S50:ab
 S51:abcdefgh S52:abcdef S53 S54:abcdefg S55:abcd S56:abc S57:abcde S58.4090:12 S58.aic:12 S58.apex:12
 S58.distserve:123 S59:ab

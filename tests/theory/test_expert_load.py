@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from backends.systems.deepseek_v3 import ExpertUnit, chosen, failure, imbalance, least_most, popularity
+from backends.systems.deepseek_v3 import ExpertUnit, chosen, imbalance, least_most, popularity
 from harness import catalog
 from harness.catalog import Shape
 from harness.errors import UsageError
@@ -97,18 +97,6 @@ def test_the_most_loaded_gpu_has_least_by_hand():
     assert 4 == pytest.approx(least_most(where, np.array([4.0, 4.0, 4.0])))
     assert 6 == pytest.approx(least_most(where, np.array([6.0, 3.0, 3.0])))
     assert 6 == pytest.approx(least_most(where[:2], np.array([4.0, 4.0, 4.0])))
-
-
-def test_a_failure_stops_plain_expert_parallelism_and_not_copies():
-    """A service would seem to survive without some of its experts (S39)."""
-    plain = failure(ExpertUnit(DEEPSEEK, PREFILL), 2048, 1.01, seed=0)
-    double = ExpertUnit(DEEPSEEK, PREFILL, 256, copies=2)
-    found = failure(double, 2048, 0.0, seed=0)
-
-    assert (1.0, None, None) == (plain.stops, plain.loss, plain.worst)
-    assert 0 == found.stops
-    assert found.loss is not None
-    assert found.loss >= 1 / 32 - 1e-9
 
 
 def test_two_copies_of_an_expert_are_on_two_gpus():
