@@ -73,6 +73,10 @@ class Pipeline:
             self._flying.rotate(-1)
         self.front.in_flight = self._flying[0][1]
 
+    def decodes(self, lane: Replica) -> bool:
+        """Whether sequences decode in this lane."""
+        return self.sharing is None or lane is self.lanes[0]
+
     def runs(self, request_id: int) -> bool:
         """Whether the request is in a batch in flight, or may be."""
         return any(seq._request.id == request_id for lane, _ in self._flying for seq in lane.holders())

@@ -160,7 +160,7 @@ class Replica:
             journal.call("schedule", now_s)
         self._now_s = now_s
         batch, had = Batch(), self.blocks.free
-        if self.swap is not None:
+        if self.swap is not None and (self.pipeline is None or self.pipeline.decodes(self)):
             self.swap.back(self, batch)
         if self.inbox.landed and not (self.swap and self.running):
             self._join_landed()  # who was swapped out comes back before, unless what has landed leaves it no room

@@ -218,8 +218,20 @@ def deciding(given: Side, role: Role, policy: str, router: str) -> tuple[str, st
     )
 
 
+@runtime_checkable
+class SequenceParallel(Protocol):
+    """A policy for replicas of several instances of a model, which hold parts of each sequence."""
+
+    @property
+    def sp(self) -> int:
+        """How many there are."""
+        ...
+
+
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
     shape, latency, kv = given.shape(sim.hardware), given.latency or sim.latency, sim.kv
+    if isinstance(parallel := make("policies", policy), SequenceParallel):
+        shape = replace(shape, sp=parallel.sp)
     built = _timed(latency, sim.model, shape, sim.seed)
     if isinstance(built, Recorded) and shape.pp > 1:
         raise UsageError("latency=recorded repeats a run of whole replicas; it does not go with pipeline stages.")

@@ -24,7 +24,7 @@ TIGHT = {"sarathi": "budget=32,max_seqs=8", "fastgen": "budget=32,max_seqs=8", "
          "online-priority": "budget=32,max_seqs=8", "ooc": "budget=32,max_seqs=8,chunk=24,saturation=6",
          "autellix": "budget=32,max_seqs=6,interval=5,quantum=8", "edf": "budget=32,max_seqs=6,interval=5"}  # fmt: skip
 """Limits under which small traffic is cut and queues; a policy that is not named here runs with its own."""
-SIMULATED = ("semi-pd", "diffusion")
+SIMULATED = ("semi-pd", "diffusion", "loongserve")
 """No engine can run them."""
 ROLES = ("distserve-prefill", "distserve-decode")
 """They are half of a system: the other half is on another replica."""

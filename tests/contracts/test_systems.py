@@ -22,8 +22,8 @@ S33 S34 S35:ab S36:abcde S37:ab S38:abc S39:ab S40:abcd S41:abcd S42 S43 S44:ab 
 S49:abcd S50:ab
 S51:abcdefgh S52:abcdef S53 S54:abcdefg S55:abcd S56:abc S57:abcde S58.4090:12 S58.aic:12 S58.apex:12
 S58.distserve:123 S59:ab
-S60:abcd S61:abc S62:abc S63 S64 S65:ab S66:ab S67:abcdef S68 S69:abcd S70:ab E1 E2 E3 E4 E5 E6:abcd E7 E8 E9 E10 E11
-E12:abc E13 E14 E15:ab E16 E17:ab E18 E19 E20:ab E21:ab E22 E23 I1 I2 I3 I4 I5 I6 I7 I8:ab GN4
+S60:abcd S61:abc S62:abc S63 S64 S65:ab S66:ab S67:abcdef S68:abcd S69:abcd S70:ab E1 E2 E3 E4 E5 E6:abcd E7 E8 E9 E10
+E11 E12:abc E13 E14 E15:ab E16 E17:ab E18 E19 E20:ab E21:ab E22 E23 I1 I2 I3 I4 I5 I6 I7 I8:ab GN4
 """
 """Published results that were compared since the first table of them: S05:abc are S05.a, S05.b and S05.c."""
 

@@ -25,6 +25,10 @@ def drawn(seed):
         "prefix_cache": str(rng.choice(["off", "on"])), "speculate": str(rng.choice(["off", "k=2"])),
         "latency": LATENCY,
     }  # fmt: skip
+    if seed % 4 == 0:
+        options["policy"] = (
+            f"loongserve:sp={rng.integers(2, 5)},decode_seqs={rng.choice([1, 8])},max_seqs={rng.choice([4, 512])}"
+        )
     if seed % 3 == 0:
         options |= {"replicas": 3, "router": "freeness", "fail": "1@1s..2s,requeue"}
     at_s = np.cumsum(rng.exponential(0.04, 60))
@@ -32,7 +36,7 @@ def drawn(seed):
     return options, requests
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(24))
 def test_no_block_and_no_request_is_lost(seed):
     """Two writers to one memory: what is free and what is held is all there is, whenever a request ends."""
     options, requests = drawn(seed)
@@ -51,7 +55,7 @@ def test_no_block_and_no_request_is_lost(seed):
         assert all(record.handoff_start_s is None for record in records)  # K13.d: nothing is copied
 
 
-@pytest.mark.parametrize("seed", [1, 2, 4, 5, 7])
+@pytest.mark.parametrize("seed", [1, 2, 4, 5, 7, 8, 16, 20])
 def test_the_journal_replays(seed):
     """Which lane formed and ended which batch must follow from the calls alone."""
     options, requests = drawn(seed)

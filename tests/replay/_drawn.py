@@ -28,7 +28,7 @@ LIMITS = {
     "sglang": "chunk=64,overlap=false",
 }  # fmt: skip
 """Limits under which small traffic is cut and queues; a policy that is not named here runs with its own."""
-HALVES = ("distserve-prefill", "distserve-decode", "semi-pd", "diffusion")
+HALVES = ("distserve-prefill", "distserve-decode", "semi-pd", "diffusion", "loongserve")
 """The engine has half of the first two, the other half being on another replica, and cannot run the others."""
 ALIKE = ("round-robin", "least-requests", "prefix-aware", "load", "random:seed=3", "reported-queue:report_s=20ms",
          "reject-forward", "freeness:poll_s=5ms,threshold=50,last_blocks=1",
