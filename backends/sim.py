@@ -18,7 +18,7 @@ from backends.serving.cluster import Cluster
 from backends.serving.handoff import Link
 from backends.serving.journal import Journal
 from backends.serving.pipeline import Pipeline, bubble_share
-from backends.serving.plugins import Sharing
+from backends.serving.plugins import Sharing, Simulated
 from backends.serving.replica import Replica
 from backends.serving.routing import Fail, Up, requirements
 from backends.simulator.core import Lora, adapter_facts, block_cost, preemption_costs, token_bytes
@@ -158,7 +158,11 @@ class Sim:
             self._parts, self._replica, self._link, pull=self.handoff == "pull",
             hierarchy=hierarchy(self._parts, self.model),
         )  # fmt: skip
-        members = () if isinstance(self._model, Recorded) else self.cluster.members  # parts of steps that were not run
+        # Nobody knows the parts of steps that were not run, that a policy timed, or that slowed one another down.
+        untold = isinstance(self._model, Recorded) or any(
+            isinstance(r.policy, Simulated) for r in self.cluster.replicas
+        )
+        members = () if untold else self.cluster.members
         self._steps = StepLog(members)
         self._acted = ActionCounts()
 

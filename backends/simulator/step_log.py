@@ -38,7 +38,7 @@ class StepLog:
     """
 
     __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_lanes", "_members", "_phases", "_pieces", "_rows",
-                 "_timed", "alone")  # fmt: skip
+                 "alone")  # fmt: skip
 
     def __init__(self, members: Sequence[Member] = ()) -> None:
         """`members` know the parts of steps."""
@@ -53,7 +53,6 @@ class StepLog:
         self._count = 0  # entries
         self._pieces: list[int] = []  # of prompts: their new tokens and those that are stored
         self._end_s: array[float] = array("d")  # of leaps of several steps
-        self._timed = False  # whether a policy timed a step, whose parts no model knows then
         self._lanes = array("q")  # of each entry, where replicas have lanes; none is a leap
         self._phases = array("q")  # of those: members that need a block, by tick mod block size, where blocks are taken
 
@@ -62,8 +61,6 @@ class StepLog:
         count, size, loads = len(end_s), 0, batch.loads
         if batch.lane is not None:
             self._lanes.append(batch.lane)
-        if batch.takes_s is not None:
-            self._timed = True
         if count > 1:
             self._end_s.fromlist(end_s)
             if (phases := decoding.phases) is not None:
@@ -131,9 +128,9 @@ class StepLog:
             "running": np.repeat(running, count),
             "free_blocks": np.repeat(free, count) - self._taken(row, nth, first, tick, size),
         }
-        if self._lanes:  # lanes slow one another down, so that no model of steps knows the parts
+        if self._lanes:
             columns["lane"] = np.array(self._lanes)
-        elif self._members and not self._timed:
+        if self._members:
             loads = StepLoads(decodes, columns["context_tokens"], step, new, stored)
             columns |= _columns_of_parts(columns["replica"], loads, self._members)
         types = {field.name: field.type.to_pandas_dtype() for field in STEPS}
