@@ -269,7 +269,7 @@ async def test_answers_that_a_dead_sender_had_not_handed_over_are_reported(tmp_p
     error, records = senders._error, len(taken.records)
 
     assert 2 == records
-    assert "sender 1 of 1 was ended by SIGKILL; 3 requests that it had sent have no record" == error
+    assert "sender 1 of 1 was ended by SIGKILL; at least 3 requests that it had sent have no record" == error
 
 
 def test_a_server_that_goes_away_ends_the_run(tmp_path):

@@ -198,6 +198,7 @@ class Senders:
                 record.cap_wait_s = message.cap_wait_s
                 self._take(record)
             elif isinstance(message, sender.Known):
+                child.taken += message.record.sent_s is not None
                 self._take(message.record)
             elif isinstance(message, sender.Progress):
                 self._progress(child, message)
@@ -271,7 +272,7 @@ class Senders:
             how = f"stood still (stopped or frozen?) and reported nothing for {child.still_s:.0f} s"
         child.sent = max(child.sent, child.taken)  # its last progress message may be older than its last answer
         lost = child.sent - child.taken
-        why = f"{self._name(child)} {how}; {lost:,} requests that it had sent have no record"
+        why = f"{self._name(child)} {how}; at least {lost:,} requests that it had sent have no record"
         if child.where is not None:
             child.lost = True
             shard = await asyncio.to_thread(lambda: share(Schedule.load(self.path), child.index, self.count))
