@@ -257,7 +257,7 @@ class OpenAI:
                 failed: asyncio.Future[Answer] = loop.create_future()
                 failed.set_result(Answer(how="failed", why=str(error), ended_s=pool.clock.now_s()))
                 return failed
-        answer = pool.send(request.id, rest, request.output_tokens)
+        answer = pool.send(request.id, rest, request.answers * request.output_tokens)
         if (history := self._history) is not None:
             # after the turn of the loop in which an answer that is waited for is read
             answer.add_done_callback(lambda _: loop.call_soon(history.forget, request.id))
@@ -272,7 +272,8 @@ class OpenAI:
         assert isinstance(answer, Answer)
         parsed = self._reader.parse(answer)
         for event in self._reader.read(answer, request, parsed):
-            if isinstance(event, Ended) and event.exchange is not None and event.exchange.counted_by == "events":
+            by_events = isinstance(event, Ended) and event.exchange and event.exchange.counted_by == "events"
+            if by_events and request.answers == 1:  # the texts of several come side by side
                 self._recount.keep(request.id, parsed.texts)
             if isinstance(event, Ended) and event.status == "ok" and self._history is not None:
                 text = "".join(parsed.stream.answer).encode(errors="replace").decode()

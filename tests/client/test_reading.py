@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from backends.client.connection import Answer, How
 from backends.client.reading import Reader
 from backends.client.secrets import Redaction
+from backends.openai import OpenAI
 from harness.api import Ended, Exchange, Extra, Request, TokenEvent
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
@@ -248,6 +249,15 @@ def test_a_stamp_holds_a_token_of_each_of_several_answers() -> None:
     assert [(1.0, 3), (3.0, 3), (4.0, 2)] == [(e.at_s, e.tokens) for e in events if isinstance(e, TokenEvent)]
     assert isinstance(ended, Ended) and ("ok", 7) == (ended.status, ended.prompt_tokens_server)
     assert isinstance(short, Ended) and ("truncated", "2 of 3 choices ended") == (short.status, short.error)
+
+
+def test_texts_of_several_answers_are_not_counted_as_one() -> None:
+    """Each stamp would get the tokens of as many as there are answers, and the run would not be valid."""
+    client, came = OpenAI(), answer(choices("a", "a"), choices("b", "b"), how="reset")
+    for n in (1, 2):
+        list(client.read(Request(n, 0.0, 7, 3, extra=Extra(n=n)), came))
+
+    assert {1: ["a", "a", "b", "b"]} == client._recount.texts
 
 
 def test_several_answers_in_one_piece_are_one_event_of_all_their_tokens() -> None:
