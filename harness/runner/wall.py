@@ -144,6 +144,7 @@ class WallDriver:
         self._crash: str | None = None
         self._sent = 0
         self._cut = 0
+        self._end: tuple[Status, str] | None = None  # of what is cut, when no more answers are waited for
 
     def __repr__(self) -> str:
         return f"<WallDriver {self._sent} sent, {len(self._under_way)} in flight, {self._interrupts} interrupts>"
@@ -199,7 +200,7 @@ class WallDriver:
         """Send each request at its time; returns when none is pending or the run is being stopped."""
         while self._heap and not self._stopping:
             self._ring()
-            if self._heap:
+            if self._heap and not self._stopping:
                 await self._nap()
 
     @property
@@ -324,7 +325,10 @@ class WallDriver:
             record.cache_hit = hit.hit
             return record
         self.cap_wait_s[request.id] = self.cap_wait_s.get(request.id, 0.0) + now_s - sent_s  # is no lateness
-        answered = self._line.record(request, now_s, await self._line.carry(request, now_s))
+        going = self._line.carry(request, now_s)
+        if self._end is not None:  # it was cut while the cache searched
+            self._line.cut(request, *self._end)
+        answered = self._line.record(request, now_s, await going)
         if answered is not None:
             self._cache.store(request, answered)
         return answered
@@ -394,6 +398,7 @@ class WallDriver:
     async def _cancel_rest(self) -> None:
         status: Status = "cancelled" if self._stopping else "timeout"
         why = "the run was stopped" if self._stopping else f"no end within {self._drain_s:g} s of the last departure"
+        self._end = status, why
         self._cut += len(self._under_way)
         for request, _ in [*self._under_way.values()]:
             self._line.cut(request, status, why)

@@ -1,6 +1,7 @@
 """The wall-clock driver alone, against backends that do one thing each."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
@@ -276,3 +277,15 @@ async def test_few_long_follow_ups_are_made_ready_at_a_time() -> None:
     assert 9 == outcome.sent
     assert 9 == len(rows.records)
     assert 1 <= most <= 2
+
+
+async def test_a_bug_while_the_first_request_leaves_ends_the_run() -> None:
+    """Nothing under way would ever wake a run that has more to send."""
+
+    class Broken(StreamingTransport):
+        def carry(self, request: Request, sent_s: float) -> Awaitable[object]:
+            raise KeyError(request.id, sent_s)
+
+    driver = WallDriver(Broken(Null()), at(0.0, 9.0), None, Recorder(Rows()), Live(total=2), 1.0)
+
+    assert "failed" == (await asyncio.wait_for(driver.run(time.monotonic()), 5.0)).ended

@@ -169,6 +169,17 @@ def test_a_live_endpoint_is_spared_what_the_cache_answers(tmp_path) -> None:
     assert hits.mean() == run.info.summary.run_metrics["response_hits"].mean
 
 
+def test_what_is_cut_while_the_cache_searches_has_a_record(tmp_path) -> None:
+    """It would go to the endpoint after the end of the run, and be missing from the table."""
+    with running(Timing(30.0, 0.001, 4)) as url:
+        spec = RunSpec(backend=f"openai:url={url},probe=off,model=null", calibrate=0.0, requests=9, drain=0.0,
+                       workload=few_questions(tmp_path), response_cache="semantic:search=200ms")  # fmt: skip
+        table = execute(spec, out=tmp_path / "run").run.requests.to_pandas()
+
+    assert [*range(9)] == sorted(table["request_id"])
+    assert {"timeout"} == set(table["status"])
+
+
 def test_a_wall_clock_has_a_cache_before_any_backend(tmp_path) -> None:
     """The engine would be measured without it."""
     spec = RunSpec(backend="null:ttft=5ms", workload=few_questions(tmp_path), requests=150, response_cache="semantic")
