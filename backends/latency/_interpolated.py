@@ -254,7 +254,9 @@ class Interpolated:
             kernels_s = self._dense.at(decode_seqs) + self._head.at(decode_seqs)
             base_s = self._overhead_s + self._host_s(decode_seqs) + self._scale * kernels_s
             of_context = self._scale * self._over("decode_seqs", "decode_s").over(np.array([decode_seqs]))[0]
-            curve = Curve(base_s, Line(self._tables["decode_context"] * decode_seqs, of_context))
+            if not decode_seqs:  # a step that only copies
+                of_context = 0 * of_context
+            curve = Curve(base_s, Line(self._tables["decode_context"] * max(decode_seqs, 1), of_context))
             self._curves[decode_seqs] = curve
         return curve
 

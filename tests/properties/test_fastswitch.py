@@ -38,6 +38,16 @@ def test_every_request_ends_and_leaps_equal_steps(number, pattern):
         assert records == simulated(traffic(number), policy, leap=False, **fields)[1]
 
 
+def test_a_step_that_only_copies_ends():
+    """By measured operators it took no number of seconds, so that no request after it ended."""
+    sim = Sim(kv_blocks=60, policy="priority-preempt:frequency=0.5", **HOST)
+    records = list(sim.simulate(traffic(1)))
+    steps = sim.steps_table().to_pydict()
+
+    assert (0, 0) in zip(steps["decode_seqs"], steps["prefill_tokens"], strict=True)
+    assert all(record.status == "ok" for record in records)
+
+
 def test_without_updates_it_is_vllm():
     """K21.a."""
     requests = traffic(9)
