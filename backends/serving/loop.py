@@ -546,6 +546,8 @@ class Loop(Generic[T]):
         if refusal is None:
             refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
         if refusal is not None:
+            if seq is None and self._learning is not None:  # one that was here before is lost, which it learns as well
+                self._learning.on_finish(finished(Sequence(request, 0, now_s), to.replica, now_s, failed=True))
             return Reject(refusal)
         if seq is not None:
             del self.returned[request.id]

@@ -224,7 +224,8 @@ class ReplanRouter(Checked):
     def on_finish(self, finished: FinishedRequest) -> None:
         """The length of an answer is known."""
         self._sent.on_finish(finished)
-        self._window.outputs.append(finished.output_tokens)
+        if finished.output_tokens:
+            self._window.outputs.append(finished.output_tokens)
 
     def tick(self, now_s: float, view: ClusterView) -> list[Action]:
         """A window is over."""

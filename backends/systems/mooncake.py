@@ -10,7 +10,7 @@ from math import ceil, inf
 from typing import Literal
 
 from backends.serving.batch import VisibleRequest
-from backends.serving.routing import ClusterView, Decision, FinishedRequest, Reject, ReplicaView, Requirements
+from backends.serving.routing import NONE_UP, ClusterView, Decision, FinishedRequest, Reject, ReplicaView, Requirements
 from backends.systems._sent import Sent
 from harness.api import Row
 from harness.bounds import Checked, Positive, PositiveShare
@@ -55,7 +55,7 @@ class EarlyRejectRouter(Checked):
         sent, decodes = self._sent, view.open("decode")
         prefill = min(view.open("prefill", "mixed"), key=lambda r: sent.queue_s(r, now_s), default=None)
         if prefill is None:
-            return Reject(LATE)
+            return Reject(NONE_UP)
         ttft_s, stored = _predicted(sent, prefill, request, now_s)
         if ttft_s > self.ttft_s:
             return Reject(LATE)
@@ -138,7 +138,9 @@ class ConductorRouter(Checked):
         ]
         ttft_s, stored, prefill = min(predicted, key=lambda row: row[0], default=(inf, 0, None))
         decode = min(view.open("decode"), key=lambda r: self._sent.tpot_s(r, request), default=None)
-        if prefill is None or (self.ttft_s is not None and ttft_s > self.ttft_s):
+        if prefill is None:
+            return Reject(NONE_UP)
+        if self.ttft_s is not None and ttft_s > self.ttft_s:
             return Reject(LATE)
         if decode is not None and self.tpot_s is not None and self._sent.tpot_s(decode, request) > self.tpot_s:
             return Reject(FULL)

@@ -37,7 +37,7 @@ def test_every_request_ends_once(fields, requeue, draw):
     sim.cluster.check()
 
 
-@pytest.mark.parametrize("router", ["shortest-prefill-queue", "min-load"])
+@pytest.mark.parametrize("router", ["shortest-prefill-queue", "min-load", "conductor", "early-reject"])
 def test_no_prompt_is_computed_by_a_prefill_side_that_is_down(router, draw):
     """A cluster without prefill replicas is one whose requests come with their prompts computed: TTFT was 0 then."""
     sim = Sim(prefill="1", decode="1", latency="linear", router=router, fail="0@1s")

@@ -76,6 +76,16 @@ def test_without_long_requests_it_is_plain_paging():
     assert plain == pooled
 
 
+def test_a_request_that_a_replica_refuses_keeps_no_memory_borrowed():
+    """Whoever lent it would wait for ever: the router was never told that the request is over."""
+    requests = [Request(0, 0.0, 2400, 10), Request(1, 0.1, 1590, 4000), Request(2, 9.0, 1500, 80)]
+    sim = cluster(2)
+    records = sorted(sim.simulate(requests), key=lambda record: record.request_id)
+
+    assert ["ok", "rejected", "ok"] == [record.status for record in records]
+    assert not any(sum(replica.debts.values()) for replica in sim.cluster.replicas)
+
+
 def test_attention_elsewhere_waits_for_the_link():
     """A step of a debtor costs a latency a layer, and a row its share of queries and results."""
     (near,) = cluster(2, link="none").simulate([Request(0, 0.0, 2400, 10)])
