@@ -88,7 +88,7 @@ class PriorityPreemptPolicy:
         room, seats = replica.blocks.total, self.max_seqs
         running = dict.fromkeys(replica.decoding)
         for seq in sorted((*running, *(replica.swap or ()), *replica.waiting), key=self._rank):
-            blocks = replica.blocks.blocks_for(seq.prompt + seq.emitted)
+            blocks = seq.blocks_for(seq.prompt + seq.emitted, replica.blocks.size)
             if blocks <= room and seats:
                 room -= blocks
                 seats -= 1

@@ -94,7 +94,7 @@ class LoongservePolicy:
         the instances that it gets.
         """
         waiting = [replica.waiting[i] for i in range(min(LOOKED_AHEAD, len(replica.waiting)))]
-        blocks = {seq: replica.blocks.blocks_for(seq.prompt + seq.emitted) for seq in waiting}
+        blocks = {seq: seq.blocks_for(seq.prompt + seq.emitted, replica.blocks.size) for seq in waiting}
         if self.holding(replica, blocks[waiting[0]]) > idle:
             return set(), 0
         seqs = sorted(waiting, key=lambda seq: (seq.need(), seq.order))
