@@ -77,7 +77,7 @@ def test_without_long_requests_it_is_plain_paging():
 
 
 def test_a_request_that_a_replica_refuses_keeps_no_memory_borrowed():
-    """Whoever lent it would wait for ever: the router was never told that the request is over."""
+    """The lender would wait for ever, because the router did not learn that the request is over."""
     requests = [Request(0, 0.0, 2400, 10), Request(1, 0.1, 1590, 4000), Request(2, 9.0, 1500, 80)]
     sim = cluster(2)
     records = sorted(sim.simulate(requests), key=lambda record: record.request_id)
