@@ -52,7 +52,7 @@ TABLE = [
     ("policies", StepFeedback, "autellix edf gmax ltr priority-preempt"),
     ("policies", FinishFeedback, "autellix diffusion gmax ltr ooc stages"),
     ("policies", Predicting, "gmax ltr ooc"),
-    ("policies", StepTimes, "diffusion ooc"),
+    ("policies", StepTimes, "diffusion loongserve ooc"),
     ("kv", Reserving, "reserve-max reserve-oracle reserve-pow2 sparse"),
     ("kv", LengthLimit, "reserve-max"),
     ("kv", MapTime, "virtual"),
