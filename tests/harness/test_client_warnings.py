@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from harness.api import Outcome
 from harness.data.codec import encode
 from harness.data.folder import Run
+from harness.data.large import thinned
 from harness.data.records import server_metrics_table
 from harness.data.run_json import Compared, Fidelity, OutputLengths, RunInfo
 from harness.metrics.objective import Seen, parse_slo, restored_slo
@@ -155,15 +157,27 @@ def test_what_a_run_against_a_server_is_warned_of_golden(remote_run: RemoteRun, 
     golden("client-warnings.txt", "\n\n".join(parts) + "\n")
 
 
-@pytest.mark.parametrize(("merged", "lag_s", "valid"), [(1, 0.002, False), (0, 0.05, True), (60, 0.0005, True)])
+@pytest.mark.parametrize("thin", [False, True])
+@pytest.mark.parametrize(
+    ("merged", "lags_s", "valid"),
+    [
+        (1, (0.002,), False),
+        (0, (0.05,), True),
+        (60, (5e-4,), True),
+        (60, (5e-4, 0.002), True),
+        (9, (5e-4, 0.002), False),
+    ],
+)
 def test_first_tokens_that_are_read_late_with_later_ones_are_no_ttft(
-    merged: int, lag_s: float, valid: bool, remote_run: RemoteRun
+    merged: int, lags_s: tuple[float, ...], valid: bool, thin: bool, remote_run: RemoteRun
 ) -> None:
     """A client that stood still would be called valid; a server that sends two tokens at once would not."""
+    lag_s = cycle(lags_s)
     run = remote_run(
         ask={"token_s": lambda r: [r.token_s[1], *r.token_s[1:]] if r.request_id < merged else r.token_s},
-        wire={"read_lag_s": lag_s},
+        wire={"read_lag_s": lambda _: next(lag_s)},
     )
+    run = dataclasses.replace(run, requests=thinned(run.requests)) if thin else run
     reasons_found = client_warnings.reasons(run, parse_slo(FINE))
 
     assert ([] if valid else ["late-first-tokens"]) == [reason.code for reason in reasons_found]
