@@ -158,11 +158,11 @@ class Sim:
             self._parts, self._replica, self._link, pull=self.handoff == "pull",
             hierarchy=hierarchy(self._parts, self.model),
         )  # fmt: skip
-        # Nobody knows the parts of steps that were not run, that a policy timed, or that slowed one another down.
-        untold = isinstance(self._model, Recorded) or any(
+        # The parts of steps that were not run, that a policy timed, or that slowed one another down are unknown.
+        unknown = isinstance(self._model, Recorded) or any(
             isinstance(r.policy, Simulated) for r in self.cluster.replicas
         )
-        members = () if untold else self.cluster.members
+        members = () if unknown else self.cluster.members
         self._steps = StepLog(members)
         self._acted = ActionCounts()
 
