@@ -123,8 +123,9 @@ class Schedule:
         sizes = self.table["prefix_block_tokens"].filter(prefixed).unique()
         if len(sizes) == 1:  # for reading the file as a trace
             metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
-        table = self.table if has_extra(self.table) else self.table.drop_columns(["extra"])
-        pq.write_table(table.replace_schema_metadata(metadata), part, compression="zstd")
+        extra = has_extra(self.table)  # whose texts in a dictionary could unpack to more than is read of a file
+        table = (self.table if extra else self.table.drop_columns(["extra"])).replace_schema_metadata(metadata)
+        pq.write_table(table, part, compression="zstd", use_dictionary=not extra)
         part.replace(path)
 
     @property

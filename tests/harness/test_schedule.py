@@ -11,7 +11,7 @@ import pytest
 
 from harness.api import DeadlineSlo, Extra, LatencySlo, ProgramSlo, Request
 from harness.data import schedule as module
-from harness.data.records import SCHEDULE, scheduled_table
+from harness.data.records import SCHEDULE, schedule_chunk, scheduled_table
 from harness.data.schedule import Rows, Schedule, digest
 from harness.errors import UsageError
 
@@ -190,6 +190,18 @@ def test_a_schedule_without_extra_is_stored_as_ever(traffic, tmp_path):
 
     assert "extra" not in pq.read_schema(tmp_path / "s.parquet").names
     assert drawn.sha256 == Schedule.load(tmp_path / "s.parquet").sha256
+
+
+def test_a_large_schedule_with_categories_is_read(tmp_path, monkeypatch):
+    """It was taken for a file that unpacks without end."""
+    monkeypatch.setattr("harness.untrusted.SMALL_BYTES", 1 << 16)
+    names = [f"category {i}" for i in range(200)]
+    extra = [{"category": names[i % 200]} for i in range(20_000)]
+    table = schedule_chunk(20_000, id=range(20_000), scheduled_s=[1.0] * 20_000, prompt_tokens=[5] * 20_000,
+                           output_tokens=[5] * 20_000, extra=pa.array(extra, SCHEDULE.field("extra").type))  # fmt: skip
+    Schedule(table, digest(table)).save(tmp_path / "s.parquet")
+
+    assert table.equals(Schedule.load(tmp_path / "s.parquet").table)
 
 
 def test_neighbouring_texts_do_not_run_together_in_the_hash(traffic):
