@@ -182,7 +182,9 @@ class Actions(Generic[T]):
         if owed:
             blocks = min(blocks, owed)
             source.debts[target.index] = owed - blocks
-        elif not any(source.debts.values()):
+            if owed == blocks:
+                del source.debts[target.index]
+        elif not source.debts:
             target.debts[source.index] = target.debts.get(source.index, 0) + blocks
         else:
             return

@@ -190,7 +190,7 @@ class Replica:
             batch.repeats
             # what the rule of admission says of the head of the queue holds until something ends or arrives
             and (self._admission is None or not self.waiting or self._admission.decision_is_stable)
-            and not (batch.swaps or batch.setup_s or self._map_s)
+            and not (batch.swaps or batch.setup_s or self._map_s or self.debts)
         ):
             batch.steps = decoding._steps_ahead(free)
             if not isinstance(batch.repeats, bool):

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.experiments.capacity.capacity_json import CapacityAnswer
-from harness.experiments.compare.pairing import Numbers, match, schedule_of
+from harness.experiments.compare.pairing import Searched, match, schedule_of
 
 RUNS = st.lists(
     st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.sampled_from([1.0, 2.0])), min_size=1, max_size=8
@@ -15,7 +15,7 @@ RUNS = st.lists(
 
 def sources(side, rows):
     return [
-        Numbers(Path(f"{side}{i}"), {}, CapacityAnswer(spec={"policy": policy, "rate": rate}), seed)
+        Searched(Path(f"{side}{i}"), {}, CapacityAnswer(spec={"policy": policy, "rate": rate}), seed)
         for i, (seed, policy, rate) in enumerate(rows)
     ]
 

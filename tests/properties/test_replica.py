@@ -36,6 +36,7 @@ POLICIES = [
     "vllm-v1:budget=32,max_seqs=8,order=priority",
     "gmax:budget=32,max_seqs=6,interval=7,group=2",
     "online-priority:max_seqs=6",
+    "stages",
     "ooc:max_seqs=6,tpot_s=0.04",
     "vllm-v1:budget=32,max_seqs=8,async_scheduling=true",
     "sglang:chunk=24,max_seqs=6,recv_interval=3",

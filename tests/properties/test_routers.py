@@ -17,7 +17,8 @@ from replay._leaps import leapt
 
 ALIKE = [name for name in names("routers") if requirements(make("routers", name)).layout != "apart"]
 MIXED = [name for name in ALIKE if name not in {"shortest-prefill-queue", "least-loaded-decode"}]
-NOT_EQUAL = {"reject-forward", "autoscale"}  # one holds requests back, one does not stay a single replica
+NOT_EQUAL = {"reject-forward", "autoscale", "pooled"}
+"""One holds requests back, one does not stay a single replica, one refuses a prefix cache."""
 CHOOSING = [name for name in MIXED if route_of(make("routers", name)) is not None]
 ROWS = st.lists(
     st.tuples(st.integers(0, 40), st.integers(1, 90), st.integers(1, 60), st.integers(0, 5), st.integers(0, 3)),
@@ -32,7 +33,8 @@ ROWS = st.lists(
 
 
 def served(requests, follow_ups=None, **fields):
-    sim = Sim(kv="paged:block_tokens=8", kv_blocks=40, prefix_cache="on", policy="vllm-v0:max_seqs=6",
+    cache = "off" if fields.get("router") == "pooled" else "on"  # which it refuses
+    sim = Sim(kv="paged:block_tokens=8", kv_blocks=40, prefix_cache=cache, policy="vllm-v0:max_seqs=6",
               latency="linear:base_s=0.0625,prefill_token_s=0.0009765625,decode_seq_s=0", **fields)  # fmt: skip
     records = [(r.request_id, r.replica, r.cached_tokens, list(r.token_s)) for r in sim.simulate(requests, follow_ups)]
     sim.cluster.check()
