@@ -21,6 +21,7 @@ AtLeastZero: TypeAlias = Annotated[int, Meta(ge=0)]
 AtLeastOne: TypeAlias = Annotated[int, Meta(ge=1)]
 AtLeastTwo: TypeAlias = Annotated[int, Meta(ge=2)]
 
+EXTREMES = 1e-30, 1e30  # no quantity is as small or large but 0, and the squares of times would leave what floats hold
 LARGEST_TOKENS = 10_000_000  # far above any context window; a larger count is a mistake
 Tokens: TypeAlias = Annotated[int, Meta(ge=1, le=LARGEST_TOKENS)]
 MeanTokens: TypeAlias = Annotated[float, Meta(ge=1, le=LARGEST_TOKENS)]
@@ -45,6 +46,8 @@ def check(of: object) -> None:
             got = f"{value:g}" if isinstance(value, float) else f"'{value}'" if isinstance(value, str) else value
             hint = f"; {bound.description}" if isinstance(bound, Meta) and bound.description else ""
             raise ValueError(f"{name} must {_sentence(bound)}, got {got}{hint}.")
+        if isinstance(value, float) and value and not EXTREMES[0] <= abs(value) <= EXTREMES[1]:
+            raise ValueError(f"{name} must be 0 or between {EXTREMES[0]:g} and {EXTREMES[1]:g} in size, got {value:g}.")
 
 
 def positive(**values: float) -> None:

@@ -91,13 +91,15 @@ def brought(table: pa.Table) -> dict[str, pa.ChunkedArray]:
 
 
 def extras(table: pa.Table, tag: pa.Array | pa.ChunkedArray | None) -> pa.Array | None:
-    """(n,) the `extra` of the requests of a schedule: what is offline, the tokens of images, and when a whole answer
-    is due; None for nothing."""
+    """(n,) the `extra` of the requests of a schedule: what is offline, the tokens of images, how many answers, and when
+    a whole answer is due; None for nothing."""
     extra: dict[str, np.ndarray | pa.Array] = {}
     if tag is not None and pc.any(offline := pc.equal(tag, OFFLINE)).as_py():
         extra["offline"] = np.asarray(offline.fill_null(False))
     if "image_tokens" in table.column_names:
         extra["image_tokens"] = np.asarray(table["image_tokens"].fill_null(0))
+    if "n" in table.column_names:
+        extra["n"] = np.maximum(np.asarray(table["n"].fill_null(1)), 1)
     if "slo_e2e_s" in table.column_names:
         due_s, columns = table["slo_e2e_s"].combine_chunks(), [*EXTRA.field("slo").type]
         values = [due_s if f.name == "e2e_s" else pa.nulls(len(due_s), f.type) for f in columns]
@@ -106,13 +108,13 @@ def extras(table: pa.Table, tag: pa.Array | pa.ChunkedArray | None) -> pa.Array 
 
 
 def extra_columns(rows: int, known: Mapping[str, np.ndarray | pa.Array]) -> pa.Array:
-    """(rows,) an `extra` with these fields, null where all of them are null, 0 or False."""
+    """(rows,) an `extra` with these fields, null where all of them are null or as usual."""
     usual = asdict(Extra())
     arrays = [
         pa.array(known[f.name], f.type) if f.name in known else pa.repeat(pa.scalar(usual[f.name], f.type), rows)
         for f in EXTRA
     ]
-    filled = [v.is_valid() if isinstance(v, pa.Array) else v.astype(bool) for v in known.values()]
+    filled = [v.is_valid() if isinstance(v, pa.Array) else v != usual[name] for name, v in known.items()]
     nothing = ~np.any([np.asarray(mask) for mask in filled], axis=0)
     return pa.StructArray.from_arrays(arrays, fields=list(EXTRA), mask=pa.array(nothing))
 

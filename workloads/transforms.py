@@ -38,7 +38,7 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 CONTEXT = "context_tokens"
 """Prompt and answer together, in conditions."""
-_NUMBERS = ("prompt_tokens", "output_tokens", CONTEXT, "turn", "session", "images", "image_tokens")
+_NUMBERS = ("prompt_tokens", "output_tokens", CONTEXT, "turn", "session", "images", "image_tokens", "n")
 _SHORT = {"prompt": "prompt_tokens", "output": "output_tokens", "context": CONTEXT}
 
 

@@ -81,7 +81,7 @@ class SemiPdPolicy:
     max_seqs: AtLeastOne = 512
     sigma: Annotated[float, Meta(ge=1, le=2)] = 1.3
     fixed: PartialShare = FIXED_SHARE
-    window_s: Positive = 10.0
+    window_s: Annotated[float, Meta(ge=0.001)] = 10.0
     step: PositiveShare = 0.1
     most_steps: AtLeastOne = 3
     ttft_s: Positive = 0.3

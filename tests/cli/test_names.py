@@ -29,7 +29,7 @@ rejected timeout preemptions p99 within fail-under dispersion window interrupted
 autocorrelation cv session turn follow-up think-time prefix closed-loop class deadline trace
 interval warm-up mser5 common-random-numbers pair gate mde min-effect must-detect regressed improved equivalent
 unresolved curtailment jackknife baseline trend tolerance budget conditions binding slo-scale token-goodput
-profile knee"""
+profile knee lane tier cache_hit"""
 
 
 @pytest.mark.parametrize("term", TERMS.split())

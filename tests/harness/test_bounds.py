@@ -36,6 +36,8 @@ class Machine(Checked):
         ("parts", 1, "parts must be at least 2, got 1."),
         ("hour", 24.0, "hour must be at least 0 and below 24, got 24."),
         ("day", 7, "day must be between 0 and 6, got 7; 0 is Monday."),
+        ("speed", 1e-300, "speed must be 0 or between 1e-30 and 1e+30 in size, got 1e-300."),
+        ("wait_s", 1e300, "wait_s must be 0 or between 1e-30 and 1e+30 in size, got 1e+300."),
         ("unit", "h", "unit must be one of s, ms, got 'h'."),
     ],
 )

@@ -78,6 +78,20 @@ def test_bounds_and_priorities_of_requests_are_those_of_the_trace(tmp_path: Path
     assert [False, False, False] == objective.score(to_table(late), parse_slo("ttft=2")).met.tolist()
 
 
+@pytest.mark.parametrize("options", [{}, {"sessions": "recorded:count=4"}])
+def test_a_column_n_is_the_number_of_answers(tmp_path: Path, options: dict[str, str]) -> None:
+    """Requests for several answers would be replayed as if they had one, without a word."""
+    path = write(tmp_path, "at_s,prompt_tokens,output_tokens,session,n\n0,9,2,a,4\n1,9,2,b,\n2,9,2,c,0\n3,9,2,d,1\n")
+    loaded = load_trace(path, **options)
+
+    assert [4, 1, 1, 1] == [row.answers for row in requests(loaded)]
+    assert [True, False, False, False] == [row.extra is not None for row in requests(loaded)]
+    assert "several answers (column n), each of the output tokens of the row: 1 row." in loaded.provenance["oddities"]
+    rows = "".join(f"{i},9,2,{i}\n" for i in range(300))
+    with pytest.raises(UsageError, match="line 131, column 'n': 0 to 128 answers expected, got 129"):
+        load_trace(write(tmp_path, f"at_s,prompt_tokens,output_tokens,n\n{rows}"))
+
+
 def test_rows_without_stamps_need_arrivals(tmp_path: Path) -> None:
     """Offline batches would be refused, or all be sent at once without a word."""
     path = write(tmp_path, "prompt_tokens,output_tokens\n9,2\n8,3\n")

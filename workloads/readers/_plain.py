@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
@@ -20,7 +21,7 @@ from harness.errors import UsageError, nearest, no_such
 from workloads.readers import _cells, _lines
 from workloads.readers._block import Block
 from workloads.readers._cells import may_be_timestamp, shown_columns
-from workloads.readers._requests import MORE, Requests, of_rows
+from workloads.readers._requests import MORE, Marked, Requests, of_rows
 
 UNITS: Mapping[str, float] = {
     "at": 1,
@@ -63,8 +64,12 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "priority": ("priority",),
     "images": ("images", "num_images", "image_count"),
     "image": ("image_tokens",),
+    "n": ("n",),
 }  # fmt: skip
 KEYS = tuple(ALIASES)
+SEVERAL = "several answers (column n), each of the output tokens of the row"
+MOST_ANSWERS = 128
+"""Of one request in the API of OpenAI; more in a column `n` are rather numbers of rows."""
 _EXAMPLE = "'at=ts,prompt=in,output=out'"
 MAGIC = b"PAR1"
 _DATES = ("date", "day", "datum")
@@ -136,6 +141,13 @@ def requests(block: Block, given: str | None) -> Requests:
     stamp, prompt, output = mapping.get(unit), mapping["prompt"], mapping["output"]
     times, per_s, dated = (None, 1.0, True) if stamp is None else _stamps(block, stamp, UNITS[unit])
     stated = given is not None and unit != "at"
+    more = _more(block, mapping)
+    several: Marked = ()
+    if "n" in more:
+        answers = np.asarray(more["n"])
+        several = ((SEVERAL, answers > 1),)
+        for row in np.flatnonzero((answers < 0) | (answers > MOST_ANSWERS)).tolist():
+            block.leave_out(row, mapping["n"], f"0 to {MOST_ANSWERS} answers expected, got {answers[row]}")
     return replace(
         of_rows(block, stamp, prompt, output, at=times, per_s=per_s, dated=dated, stated=stated),
         session=block.names(mapping["session"], optional=True) if "session" in mapping else None,
@@ -144,7 +156,8 @@ def requests(block: Block, given: str | None) -> Requests:
         tag=block.names(mapping["tag"], optional=True) if "tag" in mapping else None,
         prefix_ids=block.id_lists(mapping["prefix_ids"]) if "prefix_ids" in mapping else None,
         joins=block.id_lists(mapping["joins"]) if "joins" in mapping and "parent" in mapping else None,
-        more=_more(block, mapping),
+        notes=several,
+        more=more,
     )
 
 
@@ -174,13 +187,13 @@ def _more(block: Block, mapping: Mapping[str, str]) -> dict[str, pa.Array]:
         elif kind == pa.int64():
             more[name] = pa.array(block.tokens(column), kind)
         elif kind == pa.int32():
-            more[name] = _priorities(block, column)
+            more[name] = _whole_numbers(block, column)
         else:  # how long an answer took need not be known, a think time must be
             more[name] = pa.array((Block.numbers if name == "delay_s" else known_numbers)(block, column), kind)
     return more
 
 
-def _priorities(block: Block, column: str) -> pa.Array:
+def _whole_numbers(block: Block, column: str) -> pa.Array:
     """Whole numbers, which may be negative; 0 where there is none."""
     cells = block.cells(column)
     if isinstance(cells, pa.Array) and pa.types.is_integer(cells.type):

@@ -29,8 +29,9 @@ MORE: Mapping[str, pa.DataType] = {
     "priority": pa.int32(),
     "images": pa.int64(),
     "image_tokens": pa.int64(),
+    "n": pa.int32(),
 }
-"""Columns that only traces of agents or images, or with bounds of requests, have: see `workloads.traces.Trace`."""
+"""Columns that only some traces have, of agents, images, several answers or bounds: see `workloads.traces.Trace`."""
 
 FALLS = "earlier than the row before, so all rows are sorted by time"
 
