@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 WIDTH, SCALE = 1000, 2.0
 """CSS pixels of a picture, and dots for each of them."""
 
-FORMS = ("png", "svg", "pdf")
 _PICTURE = re.compile(r'<p data-key="[a-z0-9_-]+">data:image/(?:png;base64|svg\+xml),([^<]+)</p>')
 _ERROR = re.compile(r'<p id="error">([^<]*)</p>')
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "headless_shell")
@@ -34,7 +33,7 @@ _OPTIONS = (
 
 
 def drawn(part: Part, form: str) -> bytes:
-    """A file of a figure, in the light look. `form` is one of `FORMS`.
+    """A file of a figure, in the light look. `form` is png, svg or pdf.
 
     Raises BenchError where no browser is found, or it does not draw it.
     """

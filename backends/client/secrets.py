@@ -251,10 +251,6 @@ class Redaction:
         url = _USER.sub(f"{HIDDEN}@", url)
         return _QUERY.sub(lambda m: f"{m[1]}={HIDDEN}" if is_secret_name(m[1]) else m[0], url)
 
-    def headers(self, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Name and value of headers; the value of a secret one is always redacted."""
-        return [(name, HIDDEN if is_secret_name(name) else self.text(value)) for name, value in headers]
-
     def value(self, value: object, name: str = "") -> object:
         """Plain data (as of JSON): secret fields and known values inside it are hidden."""
         if isinstance(value, Mapping):
@@ -264,17 +260,3 @@ class Redaction:
         if isinstance(value, str):
             return HIDDEN if is_secret_name(name) and value else self.text(value)
         return value
-
-    def argv(self, argv: Sequence[str]) -> list[str]:
-        """A command line: headers (`--header 'Name: value'`, `--header=Name=value`) and everything that `text` sees."""
-        redacted, header = [], False
-        for word in argv:
-            option, _, value = word.partition("=") if word.startswith("--header=") else ("", "", word)
-            safe = self.text(value)
-            if header or option:
-                name, mark, _ = value.partition(":") if ":" in value.partition("=")[0] else value.partition("=")
-                if mark and is_secret_name(name):
-                    safe = f"{name}{mark}{HIDDEN}"
-            redacted.append(f"{option}={safe}" if option else safe)
-            header = word in ("--header", "-H")
-        return redacted

@@ -20,7 +20,6 @@ CHUNK = np.array(
     [1, 16, 64, 128, 256, 512, 1024, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 32768, 65536, 131072], float
 )
 STORED = np.array([0, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 1048576], float)
-PARTS = ("linear", "experts", "communication", "other")
 """What depends on the tokens of a step alone."""
 
 

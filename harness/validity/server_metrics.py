@@ -24,7 +24,6 @@ from harness.data.run_json import Compared, RunInfo
 from harness.metrics.measure import ended_well, first_last, metrics, per_request, succeeded
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-Times = tuple[Floats, Floats]
 
 NEAR = 0.05
 """Share by which client and server may differ before there is a warning."""

@@ -2,12 +2,14 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from harness.errors import UsageError
+from harness.stats import arrivals
 from workloads import replay, trace_rows, traces
 from workloads.fit import _laws, _verdict, _whole, _whole_draw, _whole_quality, command
 from workloads.fit._whole_quality import Reuse
@@ -274,11 +276,18 @@ def test_what_whole_sessions_leave_out_is_in_the_notes():
 
 
 def held_out(fitted, other, seeds):
-    """Draws of a model of one part beside the other part, and the parts beside each other."""
+    """Draws of a model of one part beside the other part, and the parts beside each other: KS distances of turns,
+    pauses, prompts and outputs, the share of blocks that repeat an earlier one, and of hits in each of five caches."""
     model = command.fit(fitted, mode="parametric", seeds=0)
     cached = Reuse.of(other, own_clocks=model.whole["own_clocks"])
-    draws = [cached.apart(other, _whole_quality.like(model, other, seed)) for seed in seeds]
-    return draws, cached.apart(other, fitted), cached.curve(other)
+    known = _whole_quality.numbers(other)
+
+    def apart(trace):
+        drawn = _whole_quality.numbers(trace)
+        ks = [arrivals.distance(known[name], drawn[name]) for name in _whole_quality.NUMBERS]
+        return SimpleNamespace(ks=ks, reuse=_whole_quality.share_again(trace.table), lru=cached.curve(trace))
+
+    return [apart(_whole_quality.like(model, other, seed)) for seed in seeds], apart(fitted), cached.curve(other)
 
 
 @pytest.mark.nightly

@@ -253,11 +253,6 @@ class LogRate:
                 break
         return path
 
-    def pieces(self, rate_rps: float, rng: np.random.Generator) -> Iterator[Piece]:
-        """Endless pieces of `step_s` at a constant rate, `rate_rps` on average."""
-        for block in self.factors(rng):
-            yield from (Piece(self.step_s, rate, rate) for rate in (rate_rps * block).tolist())
-
     def times(self, rate_rps: float, gaps: Gaps, rng: np.random.Generator) -> Iterator[float]:
         """Endless arrival times (s) at `rate_rps` on average, a renewal process of `gaps` (mean 1) along the rate.
 

@@ -306,22 +306,6 @@ class Mmpp(AtRate):
         gaps, chain = rng.spawn(2)  # a stream each, so that another rate has the same states
         return times_along(self._states(chain), gamma_gaps(gaps, self.cv))
 
-    def dispersion(self, width_s: float) -> float:
-        """Index of dispersion of counts in bins of `width_s` seconds (`math.inf`: its limit), for cv = 1.
-
-        The chain is reversible, so its generator has real eigenvalues -1/tau_k; c(u) is a sum of exp(-u / tau_k).
-        """
-        dwells_s = np.array(dwells_of(self.dwells))
-        states = len(dwells_s)
-        generator = np.ones((states, states)) / (dwells_s[:, None] * (states - 1))
-        np.fill_diagonal(generator, -1 / dwells_s)
-        root = np.sqrt(self.shares)
-        falls, modes = np.linalg.eigh(root[:, None] * generator / root)
-        weights = ((root * self.rates_rps) @ modes)[:-1] ** 2  # the last mode, of eigenvalue 0, is the mean
-        taus_s = -1 / falls[:-1]
-        seen = 1.0 if math.isinf(width_s) else 1 + taus_s / width_s * np.expm1(-width_s / taus_s)
-        return float(1 + 2 / self.rate_rps * np.sum(weights * taus_s * seen))
-
     def _states(self, rng: np.random.Generator) -> Iterator[Piece]:
         rates, dwells_s = self.rates_rps.tolist(), dwells_of(self.dwells)
         state = int(rng.choice(len(rates), p=self.shares))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,16 +31,6 @@ CACHES = (1 / 256, 1 / 64, 1 / 16, 1 / 4, 1.0)
 USERS = 16
 """Sessions at once where they have clocks of their own."""
 NUMBERS = ("turns", "pause", "prompt", "output")
-
-
-class Apart(NamedTuple):
-    """How far another trace is from one: KS distances of turns, pauses, prompts and outputs, its share of blocks that
-    repeat an earlier one, and its share of hits in each of five caches.
-    """
-
-    ks: Sequence[float]  # (4,)
-    reuse: float
-    lru: Sequence[float]  # (5,)
 
 
 def measure(model: Model, trace: Trace, widths_s: Sequence[float], draws: int = MOST_DRAWS) -> dict[str, Any]:
@@ -135,10 +125,6 @@ class Reuse:
         step = -(-_blocks(trace.table) // MOST_BLOCKS)
         size = distinct_blocks(trace.table) * trace.block_tokens
         return cls([int(share * size) for share in CACHES], trace.block_tokens, step, own_clocks)
-
-    def apart(self, trace: Trace, other: Trace) -> Apart:
-        """How far another trace is from the one."""
-        return Apart(_ks(numbers(trace), numbers(other)), share_again(other.table), self.curve(other))
 
     def curve(self, trace: Trace) -> list[float]:
         """Share of the blocks that are hits in each cache, in the order of the trace, or with 16 users at once."""

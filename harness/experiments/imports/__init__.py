@@ -17,7 +17,7 @@ from harness.data.large import load as load_thin
 from harness.errors import UsageError
 from harness.experiments.imports._table import ToolRun, as_run
 
-__all__ = ["foreign_below", "in_order", "is_foreign", "open", "run_folders"]
+__all__ = ["foreign_below", "in_order", "open", "run_folders"]
 
 _ENDS = (".json", ".jsonl")
 _YAML = (".yaml", ".yml")
@@ -65,11 +65,6 @@ def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # n
             f"'bench sweep' wrote, or a file of results of {', '.join(tools())}."
         )
     return runs
-
-
-def is_foreign(run: Run) -> bool:
-    """Whether a run was read from a file of another tool."""
-    return bool(run.info.source)
 
 
 def tools() -> list[str]:
