@@ -18,6 +18,7 @@ import re
 import sys
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,6 +90,14 @@ def _unbracketed(text: str) -> str:
     """A value without the brackets around it; those of an address, `[::1]:8000`, are its own."""
     text = text.strip()
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
+
+
+def joined(text: object, name: str, kind: Callable[[str], T], example: str) -> tuple[T, ...]:
+    """Return the numbers of a text such as '1/2/4'. Raises ValueError where one of them is no number of that kind."""
+    try:
+        return tuple(kind(part) for part in str(text).split("/"))
+    except ValueError:
+        raise ValueError(f"{name} must be numbers joined by '/', such as {example}, got '{text}'.") from None
 
 
 def seconds(text: str, what: str = "duration") -> float:

@@ -19,6 +19,7 @@ from msgspec import Meta
 
 from harness.bounds import LARGEST_TOKENS, Share, Tokens, check
 from harness.data.records import SCHEDULE, listed, places
+from harness.spec import joined
 
 _BLOCK_BITS, _OWNER_BITS, _NUMBER_BITS = 24, 36, 20
 MOST_BLOCKS, MOST_OWNERS, MOST_PREFIXES = 1 << _BLOCK_BITS, 1 << _OWNER_BITS, 1 << _NUMBER_BITS
@@ -120,10 +121,7 @@ class Prefixes:
 
 
 def _lengths(text: str) -> tuple[int, ...]:
-    try:
-        lengths = tuple(int(part) for part in str(text).split("/"))
-    except ValueError:
-        raise ValueError(f"tokens must be a length, or lengths joined by '/' such as 80/341, got '{text}'.") from None
+    lengths = joined(text, "tokens", int, "80/341")
     for length in lengths:
         if not 1 <= length <= LARGEST_TOKENS:
             raise ValueError(f"tokens must be between 1 and {LARGEST_TOKENS:,}, got {length}.")

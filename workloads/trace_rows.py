@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from harness.api import Extra
 from harness.data.records import EXTRA, listed
 from harness.errors import UsageError
+from workloads.readers._requests import with_items
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,13 +145,7 @@ def with_small_ids(table: pa.Table) -> pa.Table:
     if above(ids) <= SMALL_IDS:
         return table
     codes = ids.dictionary_encode().indices
-    return with_columns(table, {"prefix_ids": _relisted(table["prefix_ids"], np.asarray(codes))})
-
-
-def _relisted(lists: pa.ChunkedArray, items: np.ndarray) -> pa.Array:
-    """Lists of the same lengths with other items."""
-    combined = lists.combine_chunks()
-    return listed(np.asarray(combined.value_lengths().fill_null(0)), items, combined.type)
+    return with_columns(table, {"prefix_ids": with_items(table["prefix_ids"].combine_chunks(), codes)})
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -185,7 +180,7 @@ def turned_copy(table: pa.Table, copy: int, period_s: float, shift_s: float) -> 
         raise UsageError("superpose does not go with sub-agents: give more users, --arrivals closed:users=N.")
     if "prefix_ids" in table.column_names:
         ids = table["prefix_ids"].combine_chunks().flatten()
-        columns["prefix_ids"] = _relisted(table["prefix_ids"], np.asarray(ids) + copy * above(ids))
+        columns["prefix_ids"] = with_items(table["prefix_ids"].combine_chunks(), np.asarray(ids) + copy * above(ids))
     return with_columns(table, columns)
 
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.spec import joined
 from workloads.arrivals._operational import GapCv, Piece, gamma_cdf, gamma_gaps, times_along
 
 
@@ -66,10 +67,7 @@ class AlongPath:
 
 def levels(text: str, name: str = "levels") -> tuple[float, ...]:
     """Rates or relative rates, all >= 0 and not all 0, joined by '/': `levels=1/2/4`. Raises ValueError otherwise."""
-    try:
-        rates = tuple(float(part) for part in text.split("/"))
-    except ValueError:
-        raise ValueError(f"{name} must be numbers joined by '/', such as 1/2/4, got '{text}'.") from None
+    rates = joined(text, name, float, "1/2/4")
     if not all(0 <= level < math.inf for level in rates) or not any(rates):
         raise ValueError(f"{name} must be >= 0 and not all 0, got '{text}'.")
     return rates

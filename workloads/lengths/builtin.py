@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Meta
 
 from harness.bounds import LARGEST_TOKENS, AtLeastTwo, Checked, MeanTokens, Positive, Tokens, check, positive
+from harness.spec import joined
 from workloads.lengths._empirical import CHUNK
 
 # beyond, a sixth of the draws of a normal law would have to be drawn again
@@ -363,9 +364,6 @@ class ReasoningInBudget:
 
 
 def _numbers(text: str, name: str) -> np.ndarray:
-    try:
-        values = np.array([float(part) for part in str(text).split("/")])
-    except ValueError:
-        raise ValueError(f"{name} must be numbers joined by '/' such as 0.4/0.4/0.2, got '{text}'.") from None
+    values = np.array(joined(text, name, float, "0.4/0.4/0.2"))
     positive(**{name: float(values.min())})
     return values

@@ -36,9 +36,9 @@ MORE: Mapping[str, pa.DataType] = {
 FALLS = "earlier than the row before, so all rows are sorted by time"
 
 
-def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
+def with_items(lists: pa.ListArray, items: pa.Array | np.ndarray) -> pa.ListArray:
     """Lists of the same lengths with other items."""
-    return listed(lists.value_lengths().to_numpy(), items)
+    return listed(lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), items, lists.type)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from harness.bounds import AtLeastOne, NotNegative, Positive, check
+from harness.spec import joined
 from workloads.mixed import Streams, Tasks
 from workloads.sessions.builtin import BLOCK_TOKENS
 
@@ -82,10 +83,7 @@ class Compound:
 
 
 def _widths(text: str) -> tuple[int, ...]:
-    try:
-        widths = tuple(int(part) for part in str(text).split("/"))
-    except ValueError:
-        raise ValueError(f"stages must be numbers of requests joined by '/' such as 1/4/1, got '{text}'.") from None
+    widths = joined(text, "stages", int, "1/4/1")
     if min(widths) < 1 or sum(widths) > MOST_REQUESTS:
         raise ValueError(f"stages must be at least 1 each and {MOST_REQUESTS} together, got '{text}'.")
     return widths
