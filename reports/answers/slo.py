@@ -225,6 +225,8 @@ def _values(run: ScoredRun) -> Iterator[tuple[Any, ...]]:
             for row in zip(scale.factors, scale.attainment, scale.goodput_rps, strict=True):
                 yield text, "attainment", "scale", row[0], None, row[1]
                 yield text, "goodput_rps", "scale", row[0], None, row[2]
+            for goal, least in zip(run.goals, scale.crossings, strict=True):
+                yield text, "lowest_scale", "joint", goal, None, least
         if slo.tokens is not None:
             yield text, "token_goodput_tps", "all", None, None, slo.tokens.token_goodput_tps
             yield text, "tokens_in_time", "all", None, None, slo.tokens.share
