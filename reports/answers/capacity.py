@@ -233,14 +233,22 @@ def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[s
     yield f"Of {_format.count(over.runs, 'run')} of {_format.span(over.horizon_s)} each{settled}."
     if near is not None:
         quarters = ", ".join(f"{100 * share:.3g}" for share in near.quarters)
-        falls = near.quarters[-1] < near.quarters[0] - (1 - goal) / 2
-        falling = ": still falling, longer runs have less" if falls else ""
+        change = ""
+        if near.quarters[-1] < near.quarters[0] - (1 - goal) / 2:
+            change = ": still falling, longer runs have less"
+        elif _starts_cold(near, goal):
+            change = f": it starts cold, longer runs have more (--warmup {over.horizon_s / len(near.quarters):.0f}s leaves that out)"
         runs = _format.count(near.runs, "run")
         yield (
-            f"By quarter of the run {quarters} % met the SLO in the {runs} near it{falling}; in the worst "
+            f"By quarter of the run {quarters} % met the SLO in the {runs} near it{change}; in the worst "
             f"{_format.share(near.worst)}; {near.met:.0%} of them met the goal by themselves"
             f"{f', {near.collapsed:.0%} collapsed' if near.collapsed else ''}."
         )
+
+
+def _starts_cold(near: RunsNear, goal: float) -> bool:
+    """Whether the first quarter is the worst, as where caches fill or replicas are added."""
+    return near.quarters[0] < near.quarters[-1] - (1 - goal) / 2
 
 
 def _runs(one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
@@ -250,7 +258,7 @@ def _runs(one: GoalCapacity, over: HorizonRuns) -> Iterator[str]:
         limit = "the throughput is the limit" if stable_rps < LIMITED * one.capacity_rps else "the SLO is the limit"
         full = f", because {FULL[one.full]}" if one.full in FULL else ""
         yield f"At higher rates it serves at most {_format.number(stable_rps, 3)} req/s{full}: {limit}."
-    if over.horizon_s < over.lasting_s:
+    if over.horizon_s < over.lasting_s and not (one.near is not None and _starts_cold(one.near, one.goal)):
         yield f"An upper bound for longer runs: a queue takes time to fill (--horizon {over.lasting_s:.6g}s)."
     if over.waits_s is not None:
         yield f"No bound is on waiting: a request that has not begun after {_format.seconds(over.waits_s)} is a miss."

@@ -10,9 +10,10 @@ import pytest
 
 from harness.cli import main
 from harness.data.codec import of
-from harness.experiments.capacity.capacity_json import CapacityAnswer
+from harness.experiments.capacity.capacity_json import CapacityAnswer, HorizonRuns, RunsNear
 from harness.experiments.capacity.trials import Ledger, folder_name
 from reports import answers as pages
+from reports.answers.capacity import of_runs
 from reports.document import Table, html
 from reports.study import Study, of_capacity
 
@@ -238,3 +239,21 @@ def test_the_curve_is_of_trials_as_long_as_those_that_the_answer_rests_on(info: 
 
     assert len(system.points) > 2
     assert not of_longer.points
+
+
+@pytest.mark.parametrize(
+    ("quarters", "change"),
+    [
+        ([0.66, 0.96, 0.98, 0.99], "it starts cold, longer runs have more (--warmup 15s leaves that out)"),
+        ([0.99, 0.96, 0.9, 0.8], "still falling, longer runs have less"),
+        ([0.9, 0.89, 0.91, 0.9], None),
+    ],
+    ids=["caches fill", "a queue fills", "steady"],
+)
+def test_what_longer_runs_would_give_follows_the_quarters(quarters: list[float], change: str | None) -> None:
+    """A capacity with empty caches would be read as an upper bound for longer runs."""
+    near = RunsNear(runs=20, quarters=quarters, worst=0.7, met=0.4, collapsed=0.0)
+    said = " ".join(of_runs(HorizonRuns(horizon_s=60.0, lasting_s=600.0, runs=20), near, 0.9))
+
+    assert (": " in said) == (change is not None)
+    assert change is None or f"near it: {change};" in said
