@@ -237,7 +237,8 @@ def of_runs(over: HorizonRuns, near: RunsNear | None, goal: float) -> Iterator[s
         if near.quarters[-1] < near.quarters[0] - (1 - goal) / 2:
             change = ": still falling, longer runs have less"
         elif _starts_cold(near, goal):
-            change = f": it starts cold, longer runs have more (--warmup {over.horizon_s / len(near.quarters):.0f}s leaves that out)"
+            quarter_s = over.horizon_s / len(near.quarters)
+            change = f": it starts cold, longer runs have more (--warmup {quarter_s:.0f}s leaves that out)"
         runs = _format.count(near.runs, "run")
         yield (
             f"By quarter of the run {quarters} % met the SLO in the {runs} near it{change}; in the worst "

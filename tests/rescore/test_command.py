@@ -218,9 +218,10 @@ def test_what_cannot_be_scored_gets_one_sentence(mixed, refusals):
 
 def test_the_lowest_scale_of_each_goal_is_in_csv(mixed, capsys):
     """A spreadsheet, or a published result, could not compare how tight an SLO two systems meet."""
-    main(["slo", str(mixed), "--slo", "ttft=0.2,tpot=0.05", "--goal", "50%,100%", "--scale", "0.5:2", "--format", "csv"])
+    options = ["--slo", "ttft=0.2,tpot=0.05", "--goal", "50%,100%", "--scale", "0.5:2"]
+    main(["slo", str(mixed), *options, "--format", "csv"])
     lines = [line.split(",") for line in capsys.readouterr().out.splitlines() if ",lowest_scale," in line]
-    _, info = answer(capsys, mixed, "--slo", "ttft=0.2,tpot=0.05", "--goal", "50%,100%", "--scale", "0.5:2")
+    _, info = answer(capsys, mixed, *options)
 
     found = info["runs"][0]["slos"][0]["scale"]["crossings"]
     assert [(float(line[-3]), float(line[-1])) for line in lines] == list(zip([0.5, 1.0], found, strict=True))
