@@ -253,7 +253,7 @@ def test_the_curve_is_of_trials_as_long_as_those_that_the_answer_rests_on(info: 
 def test_what_longer_runs_would_give_follows_the_quarters(quarters: list[float], change: str | None) -> None:
     """A capacity with empty caches would be read as an upper bound for longer runs."""
     near = RunsNear(runs=20, quarters=quarters, worst=0.7, met=0.4, collapsed=0.0)
-    said = " ".join(of_runs(HorizonRuns(horizon_s=60.0, lasting_s=600.0, runs=20), near, 0.9))
+    text = " ".join(of_runs(HorizonRuns(horizon_s=60.0, lasting_s=600.0, runs=20), near, 0.9))
 
-    assert (": " in said) == (change is not None)
-    assert change is None or f"near it: {change};" in said
+    assert (": " in text) == (change is not None)
+    assert change is None or f"near it: {change};" in text
