@@ -112,8 +112,9 @@ class Sequence:
         self.admitted = -1  # order of (the last) admission on this replica
         self.arrived_s = arrived_s
         self.prompt = request.prompt_tokens
-        self.adapter = request.model
-        self.answers = request.answers
+        extra = request.extra
+        self.adapter = None if extra is None else extra.model
+        self.answers = 1 if extra is None else extra.n
         self._output = request.output_tokens
         self._computed = 0
         self._emitted = 0

@@ -77,6 +77,7 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
     sequences = [entry.seq for entry in ended]
     requests = [Oracle.request(seq) for seq in sequences]
     scheduled_s: Column = [request.scheduled_s for request in requests]
+    outputs = [request.output_tokens for request in requests]
     return {
         "request_id": [request.id for request in requests],
         "session": [request.session for request in requests],
@@ -89,7 +90,7 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
         "prompt_tokens": [seq.prompt for seq in sequences],
         "cached_tokens": [seq.cached_tokens for seq in sequences],
         "output_tokens": [seq.answers * seq.emitted for seq in sequences],
-        "output_tokens_asked": [request.answers * request.output_tokens for request in requests],
+        "output_tokens_asked": [seq.answers * output for seq, output in zip(sequences, outputs, strict=True)],
         "status": [entry.status for entry in ended],
         "error": [entry.error for entry in ended],
         "replica": [entry.replica for entry in ended],
@@ -106,7 +107,7 @@ def columns(ended: list[EndedSequence]) -> dict[str, Column]:
         ],
         "ended_s": [entry.ended_s for entry in ended],
         "slo_task_s": [request.slo_task_s for request in requests],
-        "slo_e2e_s": [request.slo_e2e_s for request in requests],
+        "slo_e2e_s": [None if request.extra is None else request.slo_e2e_s for request in requests],
         "answers": [None if seq.answers == 1 else seq.answers for seq in sequences],
         "cache_hit": [entry.cache_hit for entry in ended],
     }
@@ -282,7 +283,8 @@ class Arrivals:
     that arrive at one instant.
     """
 
-    __slots__ = ("_arrived", "_count", "_front", "_later", "_next", "_planned_s", "_schedule", "next_s", "over")
+    __slots__ = ("_arrived", "_count", "_front", "_later", "_next", "_overtakes", "_planned_s", "_schedule", "next_s",
+                 "over")  # fmt: skip
 
     def __init__(
         self,
@@ -294,11 +296,13 @@ class Arrivals:
         self._schedule = schedule
         self._arrived = arrived
         self._front = front
+        self._overtakes = front.token_s > 0
         self._count = 0
         self._later: list[tuple[float, float, int, Request]] = []  # heap
         self._read()
         self.next_s = self._planned_s
-        self._overtake()
+        if self._overtakes:
+            self._overtake()
 
     def _read(self) -> None:
         """Take the next request from the schedule, and work out when it arrives."""
@@ -330,12 +334,13 @@ class Arrivals:
         self.next_s = self._planned_s
         if self._later and self._later[0][0] < self.next_s:
             self.next_s = self._later[0][0]
-        self._overtake()
+        if self._overtakes:
+            self._overtake()
         return request
 
     def _overtake(self) -> None:
         """Take from the schedule, where the front end reads prompts, what is due before `next_s` and may be first."""
-        while self._front.token_s and self._next is not None and self._next.scheduled_s < self.next_s:
+        while self._next is not None and self._next.scheduled_s < self.next_s:
             self._count += 1
             heappush(self._later, (self._planned_s, 1.0, self._count, self._next))
             self._read()

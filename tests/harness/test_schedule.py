@@ -2,6 +2,7 @@
 
 import hashlib
 import struct
+from dataclasses import FrozenInstanceError, replace
 from itertools import islice
 
 import numpy as np
@@ -42,6 +43,10 @@ def test_a_stored_schedule_gives_equal_requests(traffic, tmp_path):
     assert list(drawn) == list(read)
     assert drawn.sha256 == read.sha256
     assert ["s.parquet"] == [p.name for p in tmp_path.iterdir()]
+    request = next(iter(read))
+    assert replace(request, output_tokens=1) != request
+    with pytest.raises(FrozenInstanceError):
+        request.output_tokens = 1
 
 
 def test_duration_cuts_before_its_end(traffic):
