@@ -1,4 +1,5 @@
-"""Reads JSON, TOML, YAML and Parquet that others wrote, within limits: a small file must not take all memory, or hours.
+"""Reads files that others wrote: JSON, TOML, YAML and Parquet within limits, so that a small file does not take all
+memory, or hours; and tokenizers.
 
 A file beyond a limit is a UsageError that names the file and the limit. Other errors are those of the decoders:
 OSError, ValueError, and Arrow's.
@@ -6,6 +7,7 @@ OSError, ValueError, and Arrow's.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -229,3 +231,29 @@ def _is_text(kind: pa.DataType) -> bool:
 
     return any(is_one(kind) for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary,
                                            pa.types.is_large_binary))  # fmt: skip
+
+
+def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:
+    """The tokenizer, which neither cuts nor pads, and the SHA-256 of its file.
+
+    Raises UsageError without the library (`wanted_by` begins the sentence), and for a file that is none.
+    """
+    try:
+        from tokenizers import Tokenizer  # an optional extra
+    except ImportError:
+        raise UsageError(
+            f"{wanted_by} needs the library tokenizers; install it with pip install 'goodput-bench[tokenizers]'."
+        ) from None
+    try:
+        stored = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise UsageError(f"No tokenizer '{path}': {why}; give the path of a tokenizer.json.") from None
+    try:
+        tokenizer = Tokenizer.from_buffer(stored)
+    except Exception as error:  # noqa: BLE001  # the library raises Exception itself
+        first = (str(error).splitlines() or [""])[0]
+        raise UsageError(f"'{path}' is not a tokenizer.json of Hugging Face tokenizers: {first}.") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer, hashlib.sha256(stored).hexdigest()

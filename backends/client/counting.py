@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from backends.client import shapes
 from backends.client.framing import Stream
 from backends.client.shapes import DATA
+from harness import untrusted
 from harness.api import CountedBy
-from harness.errors import BackendError, UsageError
+from harness.errors import BackendError
 
 if TYPE_CHECKING:
     from backends.client.control import ControlClient
@@ -258,21 +259,8 @@ async def by_server(control: ControlClient, model: str) -> list[Counter]:
 
 def local(path: str) -> Counter:
     """Return the counter by the tokenizer of a file, or of a folder. Raises UsageError where there is none."""
-    try:
-        from tokenizers import Tokenizer  # an optional extra
-    except ImportError:
-        raise UsageError(
-            "Counting by a tokenizer needs the library tokenizers: pip install 'goodput-bench[tokenizers]'."
-        ) from None
-    file = Path(path)
-    file = file / "tokenizer.json" if file.is_dir() else file
-    try:
-        library = Tokenizer.from_buffer(file.read_bytes())
-    except Exception as error:  # noqa: BLE001  # the library raises Exception itself
-        why = (error.strerror if isinstance(error, OSError) else None) or "it is not one of Hugging Face tokenizers"
-        raise UsageError(f"No tokenizer '{path}': {why}; give the path of a tokenizer.json.") from None
-    library.no_truncation()
-    library.no_padding()
+    file = Path(path, "tokenizer.json") if Path(path).is_dir() else Path(path)
+    library, _ = untrusted.open_tokenizer(str(file), "Counting by a tokenizer")
 
     async def tokens(text: str) -> int:
         return len(library.encode(text, add_special_tokens=False).ids)

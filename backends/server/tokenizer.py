@@ -236,15 +236,7 @@ def of_folder(folder: Path) -> Tokenizer | None:
     path = folder / "tokenizer.json"
     if not path.is_file():
         return None
-    try:
-        import tokenizers
-    except ImportError:
-        raise UsageError(f"'{path}' needs the package tokenizers: pip install 'goodput-bench[tokenizers]'.") from None
-    try:
-        library = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001  the library raises Exception itself
-        raise UsageError(f"'{path}' is not a tokenizer that can be read: {error}") from None
-    return HuggingFace(library, read_template(folder))
+    return HuggingFace(untrusted.open_tokenizer(str(path), f"'{path}'")[0], read_template(folder))
 
 
 def plain(messages: Sequence[Mapping[str, object]]) -> str:

@@ -277,7 +277,7 @@ def test_broken_files_are_one_sentence(tmp_path):
 
     (at / "tokenizer.json").write_text("{}")
 
-    with pytest.raises(UsageError, match=r"tokenizer.json' is not a tokenizer that can be read"):
+    with pytest.raises(UsageError, match=r"tokenizer.json' is not a tokenizer.json of Hugging Face tokenizers"):
         of_folder(at)
 
 

@@ -4,15 +4,14 @@ It is made of words that are one token each beside one another (see `_words`), u
 the server. Where neither is to be had, its length is corrected by what the server counts.
 """
 
-import hashlib
 import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from harness import untrusted
 from harness.api import ExactWords, Request
 from harness.errors import UsageError
 from workloads.content._words import FEWEST_WORDS, PARTS, WORDS, search
@@ -41,7 +40,7 @@ def load(path: str, *, special: bool) -> tuple[ExactWords, Vocabulary]:
 
     Raises UsageError for a file that is none, and for a tokenizer without enough such words.
     """
-    tokenizer, sha256 = open_tokenizer(path, "Content text")
+    tokenizer, sha256 = untrusted.open_tokenizer(path, "Content text")
     by_id = sorted(tokenizer.get_vocab(with_added_tokens=False).items(), key=lambda item: item[1])
     candidates = list(dict.fromkeys(m[1] for token, _ in by_id if (m := _WORD.fullmatch(token))))[:CANDIDATES]
     searching = search(candidates)
@@ -60,32 +59,6 @@ def load(path: str, *, special: bool) -> tuple[ExactWords, Vocabulary]:
     around = tokenizer.encode(words.of(words.words[:1]), add_special_tokens=special).ids
     position = around.index(ids[0])
     return words, Vocabulary(ids, tuple(around[:position]), tuple(around[position + 1 :]), sha256)
-
-
-def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:
-    """The tokenizer, which neither cuts nor pads, and the SHA-256 of its file.
-
-    Raises UsageError without the library (`wanted_by` begins the sentence), and for a file that is none.
-    """
-    try:
-        from tokenizers import Tokenizer  # an optional extra
-    except ImportError:
-        raise UsageError(
-            f"{wanted_by} needs the library tokenizers; install it with pip install 'goodput-bench[tokenizers]'."
-        ) from None
-    try:
-        stored = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"No tokenizer '{path}': {why}; give the path of a tokenizer.json.") from None
-    try:
-        tokenizer = Tokenizer.from_buffer(stored)
-    except Exception as error:  # noqa: BLE001  # the library raises Exception itself
-        first = (str(error).splitlines() or [""])[0]
-        raise UsageError(f"'{path}' is not a tokenizer.json of Hugging Face tokenizers: {first}.") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer, hashlib.sha256(stored).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import numpy as np
 import pyarrow as pa
 
+from harness import untrusted
 from harness.bounds import Checked, check
 from harness.errors import UsageError
-from workloads.content.text import open_tokenizer
 from workloads.readers import _cells
 from workloads.readers._block import Block
 from workloads.readers._requests import Reader, Requests, TextReader, light
@@ -65,7 +65,7 @@ def encoder(tokenizer: str | None) -> Encode | None:
         return None
     if tokenizer == BYTES:
         return lambda texts: [_by_bytes(text) for text in texts]
-    loaded, _ = open_tokenizer(tokenizer, "Counting tokens of a text")
+    loaded, _ = untrusted.open_tokenizer(tokenizer, "Counting tokens of a text")
 
     def encode(texts: list[str]) -> list[Sequence[int]]:
         if len(texts) == 1:  # without the threads of a batch
