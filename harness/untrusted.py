@@ -13,7 +13,8 @@ import os
 import re
 import sys
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,30 @@ def read_text(file: Path, most_bytes: int | None = None, encoding: str = "utf-8"
 def _without_waiting(name: str, flags: int) -> int:
     """Open a file; a named pipe that nothing writes to is empty."""
     return os.open(name, flags | os.O_NONBLOCK)
+
+
+@contextmanager
+def readable(where: str, hint: str = "") -> Iterator[None]:
+    """Raise UsageError where what the body reads is missing or damaged: `where` begins the sentence, `hint` ends it."""
+    try:
+        yield
+    except MemoryError:  # an ArrowException too, where Arrow has no memory
+        raise
+    except (OSError, ValueError, KeyError, NotImplementedError) as error:  # those of Arrow are among them
+        raise UsageError(f"{where} cannot be read: {reason(error)}{hint}.") from None
+
+
+def reason(error: Exception) -> str:
+    """Why a file cannot be read, as its decoder or the operating system says it."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not text"
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    form = {json.JSONDecodeError: "JSON", tomllib.TOMLDecodeError: "TOML"}.get(type(error))
+    return (
+        f"it is not {form} ({text.rstrip('.')})"
+        if form
+        else (text.splitlines() or ["no reason given"])[0].rstrip(" .:")
+    )
 
 
 def read_json(file: Path) -> Any:

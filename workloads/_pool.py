@@ -287,10 +287,8 @@ def _number(file: Path, line: int, column: str, cell: str) -> float:
 
 
 def _lengths(file: Path) -> tuple[Lengths, ...]:
-    try:
+    with untrusted.readable(f"ServeGen file '{file}'"):
         windows = untrusted.read_json(_lines.checked(str(file)))
-    except (ValueError, OSError) as error:
-        raise UsageError(f"ServeGen file '{file}' is not complete JSON: {str(error)[:80]}.") from None
     if not isinstance(windows, dict) or not windows:
         raise UsageError(f"ServeGen file '{file}': an object of windows expected.")
     lengths = []

@@ -1,6 +1,5 @@
 """Reads the presets: workloads as data, one TOML file each; some list their requests one by one."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -110,12 +109,8 @@ def read(spec: Spec) -> Preset:
 
     Raises UsageError for arguments that it does not take, and for a file that is no preset.
     """
-    try:
+    with untrusted.readable(f"Preset '{spec.name}'"):
         values = untrusted.parse_toml(text(spec.name), f"'{spec.name}'")
-    except FileNotFoundError:
-        raise UsageError(f"No preset file '{spec.name}'.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UsageError(f"'{spec.name}' is not a preset: {error}") from None
     arguments = _arguments(spec, values.get("arguments", {}))
     values = _filled(values, arguments) | {"arguments": arguments}
     classes = tuple(_made(Class, c, spec.name) for c in values.pop("class", ()))

@@ -6,7 +6,6 @@ feed-forward), the head by sequences, attention by chunk, stored tokens, decodes
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -159,10 +158,8 @@ class Operators:
 
 
 def _read(file: str) -> dict[str, np.ndarray]:
-    try:
+    with untrusted.readable(f"'{file}'"):
         fields: Any = untrusted.read_json(Path(file))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UsageError(f"'{file}' cannot be read as JSON of operator times ({error}).") from None
     missing = [key for key in KEYS if not isinstance(fields, dict) or key not in fields]
     if missing:
         raise UsageError(f"'{file}' holds no {', '.join(missing)}; operators needs {', '.join(KEYS)}.")

@@ -13,12 +13,11 @@ from backends.engine_process import worker
 from backends.engine_process.generation import GenerationParams, block_names
 from backends.server.fields import longest_tokens
 from backends.server.service import Listener, Sampling, Stats, Ticket, Tokenizer, UnderWay
-from backends.server.tokenizer import builtin, of_folder
+from backends.server.tokenizer import builtin, config, of_folder
 from backends.serving.replica import Replica
 from backends.simulator.real_time import Turn
-from harness import untrusted
 from harness.api import Request, Step
-from harness.errors import BackendError, UsageError
+from harness.errors import BackendError
 from harness.spec import Spec, build
 
 
@@ -153,13 +152,6 @@ def _ends_of(folder: Path) -> frozenset[int]:
     It may be one number or a list. Raises UsageError for a file that is not JSON.
     """
     for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        if not path.is_file():
-            continue
-        try:
-            eos_ids = untrusted.read_json(path).get("eos_token_id")
-        except (ValueError, AttributeError):
-            raise UsageError(f"'{path}' is not a JSON object.") from None
-        if eos_ids is not None:
+        if (eos_ids := config(folder / name).get("eos_token_id")) is not None:
             return frozenset(eos_ids if isinstance(eos_ids, list) else [eos_ids])
     return frozenset()

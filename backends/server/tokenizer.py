@@ -279,23 +279,22 @@ class Template:
 
 def read_template(folder: Path) -> Template:
     """The template of `chat_template.jinja`, or of `tokenizer_config.json`. Raises UsageError when it is broken."""
-    config = _config(folder / "tokenizer_config.json")
+    settings = config(folder / "tokenizer_config.json")
     path = folder / "chat_template.jinja"
-    source = path.read_text(encoding="utf-8") if path.is_file() else _default(config.get("chat_template"))
-    tokens = {name: text for name in _TOKENS if (text := _text(config.get(name))) is not None}
+    source = path.read_text(encoding="utf-8") if path.is_file() else _default(settings.get("chat_template"))
+    tokens = {name: text for name in _TOKENS if (text := _text(settings.get(name))) is not None}
     try:
         return Template(source, tokens)
     except jinja2.TemplateError as error:
         raise UsageError(f"The chat template of '{folder}' cannot be read: {error}") from None
 
 
-def _config(path: Path) -> Mapping[str, Any]:
+def config(path: Path) -> Mapping[str, Any]:
+    """The object in a JSON file of a model's folder; empty where there is none. Raises UsageError."""
     if not path.is_file():
         return {}
-    try:
+    with untrusted.readable(f"'{path}'"):
         read = untrusted.read_json(path)
-    except ValueError as error:
-        raise UsageError(f"'{path}' is not JSON: {error}") from None
     return read if isinstance(read, dict) else {}
 
 

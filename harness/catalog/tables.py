@@ -174,14 +174,9 @@ def _read(given: str) -> _File:
     if path.is_dir():
         path /= _CONFIG if (path / _CONFIG).exists() or not (path / _RUN).exists() else _RUN
     beside = path.with_name(_QUANTISED)
-    try:
+    with untrusted.readable(f"'{given}'", ". The run.json of a run with it holds its figures; give that"):
         text = untrusted.read_text(path)
         quantised = untrusted.read_text(beside) if path.name == _CONFIG and beside.exists() else None
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(
-            f"'{given}' cannot be read: {why or error}. The run.json of a run with it holds its figures; give that."
-        ) from None
     return _File(given, str(path), text, quantised)
 
 
@@ -238,10 +233,8 @@ def _decoded(file: _File, what: Literal["model", "hardware"]) -> dict[str, Any]:
 
 
 def _json(text: str, given: str) -> dict[str, Any]:
-    try:
+    with untrusted.readable(f"'{given}'"):
         parsed = untrusted.parse_json(text, f"'{given}'")
-    except ValueError as error:
-        raise UsageError(f"'{given}' is not JSON: {error}.") from None
     if not isinstance(parsed, dict):
         raise UsageError(f"'{given}' holds no object of names and values.")
     return parsed

@@ -5,7 +5,6 @@
 --config NAME      a configuration of this folder (bench list configs): the settings of a published experiment
 """
 
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,18 +52,11 @@ def read(path: str) -> ConfigFile:
         file = file / "run.json"
         if not file.exists():
             raise UsageError(f"'{path}' is a folder without run.json; name a TOML file, or the folder of a run.")
-    try:
-        text = untrusted.read_text(file)
-    except FileNotFoundError:
-        text = _named(path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"'{path}' cannot be read as text ({error}).") from None
-    if file.suffix == ".json":
-        return _from_run(text, str(file))
-    try:
+    with untrusted.readable(f"'{path}'"):
+        text = untrusted.read_text(file) if file.exists() else _named(path)
+        if file.suffix == ".json":
+            return _from_run(text, str(file))
         values = untrusted.parse_toml(text, f"'{path}'")
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"'{path}' is not TOML: {str(error).rstrip('.')}.") from None
     differs = tuple(map(str, values.pop("differs", ())))
     return ConfigFile(Given(_flat(values, str(path)), str(path)), differs=differs)
 
@@ -86,10 +78,7 @@ def _flat(values: dict[str, Any], path: str) -> dict[str, object]:
 
 
 def _from_run(text: str, path: str) -> ConfigFile:
-    try:
-        info = untrusted.parse_json(text, f"'{path}'")
-    except ValueError as error:
-        raise UsageError(f"'{path}' is not JSON: {error}.") from None
+    info = untrusted.parse_json(text, f"'{path}'")
     spec = info.get("spec") if isinstance(info, dict) else None
     if not isinstance(spec, dict):
         raise UsageError(f"'{path}' was not written by 'bench run': it has no 'spec'.")

@@ -45,10 +45,8 @@ class ExperimentFolder:
                     f"'{self.path}' holds '{foreign[0]}', which is no part of a {self.noun}; name an empty folder."
                 )
             return None
-        try:
+        with untrusted.readable(f"'{self.file}'", "; name another --out"):
             stored = untrusted.read_json(self.file)
-        except (OSError, ValueError) as error:
-            raise UsageError(f"'{self.file}' cannot be read ({error}); name another --out.") from None
         if not isinstance(stored, dict) or stored.get("kind") != self.kind:
             raise UsageError(
                 f"'{self.file}' was not written by 'bench {self.command or self.kind}'; name another --out."

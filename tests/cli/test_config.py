@@ -77,7 +77,7 @@ def test_part_given_twice_is_an_error() -> None:
         ("rate = [1]", "rate in 'F' must be one value"),
         ("[run]\nrate = 3", "run in 'F' must be one value"),
         ("slo = 3", "slo in 'F' must be a text that is not empty, got 3."),
-        ("rate =", "'F' is not TOML: "),
+        ("rate =", "'F' cannot be read: it is not TOML"),
         ("requests = 2.5", "requests in 'F' must be a whole number from 1 on, got '2.5'."),
         ("duration = '5 parsecs'", "duration in 'F' must be a duration such as"),
     ],

@@ -272,7 +272,7 @@ def test_broken_files_are_one_sentence(tmp_path):
 
     (at / "tokenizer_config.json").write_text("{")
 
-    with pytest.raises(UsageError, match=r"tokenizer_config.json' is not JSON"):
+    with pytest.raises(UsageError, match=r"tokenizer_config.json' cannot be read: it is not JSON"):
         of_folder(at)
 
     (at / "tokenizer.json").write_text("{}")

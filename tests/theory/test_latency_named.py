@@ -140,7 +140,7 @@ def test_a_model_in_a_file_is_the_model(tmp_path, form):
     [
         ('latency = "mixd"', "Did you mean 'mixed'?"),
         ("x = 1", "must name its latency model"),
-        ("x = ", "cannot be read as TOML"),
+        ("x = ", "cannot be read: it is not TOML"),
         ('latency = "mixed"\n[arguments]\ntoken = "1parsec"', "token_s must be a duration"),
         ('latency = "mixed"\narguments = 3', "arguments must be a table"),
         ('latency = "table"', "is not a table of step times"),

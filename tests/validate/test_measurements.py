@@ -140,7 +140,7 @@ def test_the_largest_factor_of_some_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"file": "title = "}, "cannot be read as TOML"),
+        ({"file": "title = "}, "cannot be read: it is not TOML"),
         ({"file": 'titel = "A"'}, "'titel'. Did you mean 'title'?"),
         ({"file": "title = 3"}, "got `int` - at `$.title`"),
         ({"file": 'title = "A"'}, "missing required field `requests`"),

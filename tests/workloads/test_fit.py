@@ -419,7 +419,7 @@ def test_a_model_file_says_where_it_comes_from_and_reads_back(tmp_path, shared_d
         ('{"bench_model": 99}', "of version 99, newer than 1"),
         ('{"bench_model": 1}', "'services' is missing"),
         ('{"bench_model": 1, "services": []}', "no services"),
-        ("\x00\xff", "is not JSON|is not a text"),
+        ("\x00\xff", "is not JSON|is not text"),
     ],
 )
 def test_what_is_no_model_is_refused_in_one_sentence(tmp_path, text, note):

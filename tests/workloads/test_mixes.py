@@ -224,7 +224,7 @@ def test_copies_of_a_class_have_the_requested_popularity() -> None:
         ('arrivals = "closed"\n[[class]]\nname = "a"\nlengths = "fixed"\n', "a closed loop has no rate to share out"),
         ('[[class]]\nname = "a"\nlengths = "fixd"\n', "Did you mean 'fixed'"),
         ('[[class]]\nname = "a"\nlengths = "fixed"\ncopies = 0\n', "copies must be at least 1"),
-        ("about = 3 = 4", "is not a preset"),
+        ("about = 3 = 4", "is not TOML"),
         ("", "has no lengths; write a line such as lengths = "),
         (
             '[[class]]\nname = "a"\nlengths = "fixed"\nsessions = "fixed"\ncopies = 65\n',

@@ -70,7 +70,7 @@ def test_a_pool_is_read_with_its_laws(tmp_path: Path) -> None:
         ({"trace": TRACE + "1900,1,1,Gamma,1,1\n"}, "line 4, column 'window start': windows must follow"),
         ({"trace": "0,1,1,Gamma,1,1\n"}, "at least 2 windows"),
         ({"trace": "0,0,0,,0,0\n600,0,0,,0,0\n"}, "every client has rate 0"),
-        ({"dataset": "{"}, "dataset.json' is not complete JSON"),
+        ({"dataset": "{"}, "dataset.json' cannot be read: it is not JSON"),
         ({"dataset": []}, "an object of windows"),
         ({"dataset": {"0": 5}}, "window '0': an object of fields"),
         ({"dataset": {"x": {}}}, "'window start': a finite number .* got 'x'"),

@@ -86,16 +86,8 @@ class Model:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:
         """A stored model. Raises UsageError for a file that is none, that is damaged, or of a newer version."""
-        try:
+        with untrusted.readable(f"Model '{path}'", "; 'bench trace fit TRACE -o FILE' makes one"):
             values = untrusted.read_json(Path(path))
-        except FileNotFoundError:
-            raise UsageError(f"No model '{path}'; 'bench trace fit TRACE -o {path}' makes one.") from None
-        except json.JSONDecodeError as error:
-            raise UsageError(f"'{path}' is not a model: it is not JSON ({error}).") from None
-        except (OSError, UnicodeDecodeError):
-            raise UsageError(
-                f"'{path}' is not a model: it is not a text file; give what 'bench trace fit' wrote."
-            ) from None
         return cls._of(values, path)
 
     @classmethod

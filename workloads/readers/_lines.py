@@ -265,7 +265,7 @@ def _piece(stream: IO[bytes], size: int) -> tuple[bytes, str]:
         read1 = stream.read if recoded else getattr(stream, "read1", stream.read)
         piece: bytes = read1(min(size, _PIECE_BYTES))
     except _DAMAGED as error:
-        return b"", reason(error).splitlines()[0].rstrip(".")[:200]
+        return b"", reason(error)[:200]
     return piece, "" if piece else _END
 
 
@@ -317,5 +317,5 @@ def numbered(file: Path) -> Iterator[tuple[int, str]]:
 
 def reason(error: Exception) -> str:
     """The reason given by the operating system or a decoder."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return text[:1].lower() + text[1:].rstrip(".")
+    text = untrusted.reason(error)
+    return text[:1].lower() + text[1:]

@@ -240,7 +240,7 @@ def open_table(file: Path, limits: _lines.Limits) -> parquet.ParquetFile:
     try:
         return untrusted.open_parquet(file, limits.max_expansion, _lines.more("max_expansion"))
     except (OSError, ValueError) as error:  # Arrow's errors are these
-        raise UsageError(f"Trace '{file}' is not a complete Parquet file: {_first(error)}.") from None
+        raise UsageError(f"Trace '{file}' is not a complete Parquet file: {_lines.reason(error)}.") from None
 
 
 def rows_of(table: parquet.ParquetFile, size_bytes: int) -> int:
@@ -283,7 +283,7 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int, limits: _lines.Lim
         except MemoryError:  # an ArrowException too, where Arrow has no memory
             raise
         except (OSError, ValueError, pa.ArrowException) as error:
-            raise UsageError(f"Trace '{file}' cannot be read after row {start}: {_first(error)}.") from None
+            raise UsageError(f"Trace '{file}' cannot be read after row {start}: {_lines.reason(error)}.") from None
         if batch.num_rows:
             yield _block(file, names, arrays, batch, start)
             start += batch.num_rows
@@ -314,10 +314,6 @@ def _plain(array: pa.Array) -> pa.Array:
     if pa.types.is_large_string(array.type) or pa.types.is_string_view(array.type):
         array = pc.cast(array, pa.string())
     return array
-
-
-def _first(error: Exception) -> str:
-    return (_lines.reason(error).splitlines() or ["no reason given"])[0].rstrip(".")[:200]
 
 
 def _comparable(kind: pa.DataType) -> bool:

@@ -583,13 +583,8 @@ def _row(tried: Trial) -> dict[str, object]:
 
 
 def _read(path: Path) -> Iterable[Trial]:
-    try:
-        table = untrusted.read_parquet(path)
-        rows = table.select(TRIALS.names).cast(TRIALS).to_pylist()
-    except MemoryError:  # an ArrowException too, where Arrow has no memory
-        raise
-    except (pa.ArrowException, KeyError, OSError) as error:
-        raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
+    with untrusted.readable(f"'{path}'"):
+        rows = untrusted.read_parquet(path).select(TRIALS.names).cast(TRIALS).to_pylist()
     for row in rows:
         key = Key(*(row.pop(name) for name in ("seed", "rate_rps", "planned", "goal")))
         trial_shares = []

@@ -224,23 +224,14 @@ def _resumed(index: int, stored: int, started: list[float], ended: list[float], 
 
 def table(path: Path) -> pa.Table:
     """The rows of a file. Raises UsageError where it is not there, or neither parquet nor CSV."""
-    import pyarrow as pa  # heavy
+    from pyarrow import csv  # heavy
 
     if not path.is_file():
         raise UsageError(f"'{path}' does not exist; name the folder of a run, or a table of steps (parquet or CSV).")
     if path.suffix not in (".parquet", ".csv"):
         raise UsageError(f"'{path}' is no table of steps: its name must end with .parquet or .csv.")
-    try:
-        if path.suffix == ".parquet":
-            held = untrusted.read_parquet(path)
-        else:
-            from pyarrow import csv
-
-            held = csv.read_csv(path)
-    except MemoryError:  # an ArrowException too, where Arrow has no memory
-        raise
-    except (pa.ArrowException, OSError) as error:
-        raise UsageError(f"'{path}' cannot be read: {str(error).splitlines()[0].rstrip(' .:')}.") from None
+    with untrusted.readable(f"'{path}'"):
+        held = untrusted.read_parquet(path) if path.suffix == ".parquet" else csv.read_csv(path)
     twice = next((name for name in held.column_names if held.column_names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"'{path}' has more than one column {twice}; leave one of them.")

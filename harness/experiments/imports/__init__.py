@@ -130,11 +130,8 @@ def documents(path: Path) -> list[Any]:
 
     Raises UsageError for a file that is not all JSON, or holds none.
     """
-    try:
+    with untrusted.readable(f"'{path}'"):
         text = untrusted.read_text(path, encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"'{path}' cannot be read as results: {why}.") from None
     try:
         if path.suffix in _YAML:
             return [untrusted.parse_yaml(text, f"'{path}'")]

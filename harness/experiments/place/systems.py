@@ -9,7 +9,6 @@ What a GPU costs: itself, money per hour, or watts; by kind of GPU, and by what 
 """
 
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -264,17 +263,9 @@ def load_objective(name: ObjectiveName, file: str, hardware: tuple[str, ...]) ->
     Raises UsageError for a file that is missing or lacks a kind of GPU that is searched.
     """
     what = "prices per GPU and hour" if name == "cost" else "watts per GPU"
-    rows = _read(file)
+    with untrusted.readable(f"'{file}'"):
+        rows = untrusted.read_toml(Path(file))
     return Objective(name, {gpu: _row(rows, gpu, file, what) for gpu in hardware})
-
-
-def _read(file: str) -> Mapping[str, object]:
-    try:
-        return untrusted.read_toml(Path(file))
-    except OSError as error:
-        raise UsageError(f"'{file}' cannot be read: {error.strerror}.") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"'{file}' is not TOML: {error}.") from None
 
 
 def _row(rows: Mapping[str, object], name: str, file: str, what: str) -> Mapping[str, float]:

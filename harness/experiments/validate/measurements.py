@@ -163,10 +163,8 @@ def of_table(file: Path) -> list[Run]:
 
 
 def _toml(path: Path) -> _File:
-    try:
+    with untrusted.readable(f"'{path}'"):
         held = untrusted.read_toml(path)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"'{path}' cannot be read as TOML: {error}.") from None
     for key in held:
         if key not in _File.__struct_fields__:
             raise no_such(f"key of measurements ('{path}')", key, _File.__struct_fields__)
@@ -235,13 +233,9 @@ def _frame(file: Path, key: str, allowed: Sequence[str] | None, needed: Sequence
     """The table that the TOML file names under a key."""
     if file.suffix not in (".csv", ".parquet"):
         raise UsageError(f"{key} = '{file}' must name a .csv or .parquet file.")
-    try:
+    with untrusted.readable(f"'{file}'"):
         csv = file.suffix == ".csv"
         frame = pd.read_csv(file, dtype=str, skipinitialspace=True) if csv else untrusted.read_parquet(file).to_pandas()
-    except OSError as error:
-        raise UsageError(f"'{file}' cannot be read: {error.strerror or error}.") from None
-    except ValueError as error:  # pandas and pyarrow raise ValueErrors for what they cannot parse
-        raise UsageError(f"'{file}' cannot be read as a table: {' '.join(str(error).split()).rstrip('.')}.") from None
     for column in needed:
         if column not in frame:
             raise UsageError(f"'{file}' has no column {column}; its columns are {', '.join(map(str, frame.columns))}.")
