@@ -64,6 +64,10 @@ class Sim:
     policy, router, latency model and kind of GPU of its own (`decode=1:policy=distserve-decode:max_seqs=64`,
     `decode=2:hardware=a100-80g`); `router` is that of the prefill side.
 
+    `groups=[1:model=llama2-13b,tp=2+2:hardware=h100]` are further replicas, of other base models or on other GPUs. A
+    request goes to replicas of the model that it names (none: `model`), which have a router like `router` of their own;
+    where none serves it, it is rejected.
+
     A router that acts (`bench list routers`) moves KV between replicas alike over `link`, too (nvlink where the GPU has
     it, else pcie). `fail` plans failures: `replica:1@60s..90s`, with `,requeue` its requests go back to the router;
     `expert:3@60s` is server 3 of those that have the experts, without which steps take longer.
@@ -99,6 +103,7 @@ class Sim:
     dp: AtLeastOne = 1
     ep: AtLeastOne = 1
     replicas: AtLeastOne = 1
+    groups: str | None = None
     router: str = "round-robin"
     prefill: str | None = None
     decode: str | None = None
@@ -145,8 +150,8 @@ class Sim:
         recorded = [part for part in self._parts if isinstance(part.model, Recorded)]
         if recorded and (self.fail is not None or self.lora is not None or self.tiers is not None):
             raise UsageError("latency=recorded repeats a run without failures, adapters and tiers.")
-        if len({part.latency for part in self._parts}) > 1 and recorded:
-            raise UsageError("latency=recorded repeats a whole run; give no side another latency.")
+        if recorded and (self.groups is not None or len({part.latency for part in self._parts}) > 1):
+            raise UsageError("latency=recorded repeats a whole run; give no groups, and no side another latency.")
         if self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link
             refuse_unused(self, HAND_OFF, acts=acts)
         elif acts and (self.prefill is None or self.decode is None):
@@ -156,7 +161,7 @@ class Sim:
         """Forget everything that was simulated: fresh replicas, empty memory."""
         self.cluster = cluster(
             self._parts, self._replica, self._link, pull=self.handoff == "pull",
-            hierarchy=hierarchy(self._parts, self.model),
+            hierarchy=hierarchy(self._parts),
         )  # fmt: skip
         # The parts of steps that were not run, that a policy timed, or that slowed one another down are unknown.
         unknown = isinstance(self._model, Recorded) or any(
@@ -167,7 +172,7 @@ class Sim:
         self._acted = ActionCounts()
 
     def _replica(self, part: ReplicaGroup, index: int) -> Replica:
-        core, m = part.core, model(self.model)
+        core, m = part.core, model(part.serves)
         _, kv_bits = part.stored_bits
         recorded = part.model.of(part.role) if isinstance(part.model, Recorded) else {}
         memory = core.memory(recorded.get("layer_token_bytes") or token_bytes(m, part.shape.tp, kv_bits))
@@ -248,7 +253,7 @@ class Sim:
         """Whether replicas are alike and have one batch in flight each, and nothing acts but arrivals at them."""
         plain = self.tiers is None and self.response_cache is None
         one_batch = all(replica.pipeline is None for replica in self.cluster.replicas)
-        return self._parts[0].role == "mixed" and one_batch and not self._acts and plain
+        return self._parts[0].role == "mixed" and len(self._parts) == 1 and one_batch and not self._acts and plain
 
     def _as_served(
         self, requests: Iterable[Request], follow_ups: FollowUps | None
@@ -292,9 +297,9 @@ class Sim:
 
     @property
     def max_tokens(self) -> int:
-        """The longest prompt and answer that the model takes."""
+        """The longest prompt and answer that every model takes."""
         recorded = self._model.facts.get("max_tokens") if isinstance(self._model, Recorded) else None
-        return self.max_model_len or recorded or model(self.model).max_tokens
+        return self.max_model_len or recorded or min(model(part.serves).max_tokens for part in self._parts)
 
     def describe(self) -> Mapping[str, object]:
         blocks = self.cluster.replicas[0].blocks

@@ -81,6 +81,7 @@ def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
     replicas, gpus, begun, threads = (backend.get(name) for name in ("replicas", "gpus", "gpus_at_start", "threads"))
     if isinstance(replicas, int) and replicas > 1:
         yield f"{replicas:,} replicas ({first(backend, 'router') or 'one router'})"
+    yield from (f"{of['replicas']} of {of['model']} on {of['hardware']}" for of in backend.get("groups", ())[1:])
     if isinstance(threads, int) and threads:
         yield _format.count(threads, "BLAS thread")
     elif isinstance(begun, int):

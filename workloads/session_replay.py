@@ -27,7 +27,7 @@ from workloads.under_way import begun_rps, next_requests
 
 CHUNK = 4096
 """Rows of a chunk of the schedule; a row may name ten thousand blocks."""
-_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens", "n",
+_USED = frozenset({"prompt_tokens", "output_tokens", "prefix_ids", "turn", "tag", "agent", "image_tokens", "n", "model",
                    "slo_ttft_s", "slo_tpot_s", "slo_e2e_s", "slo_task_s", "priority"})  # fmt: skip
 
 

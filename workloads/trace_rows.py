@@ -92,8 +92,8 @@ def brought(table: pa.Table) -> dict[str, pa.ChunkedArray]:
 
 
 def extras(table: pa.Table, tag: pa.Array | pa.ChunkedArray | None) -> pa.Array | None:
-    """(n,) the `extra` of the requests of a schedule: what is offline, the tokens of images, how many answers, and when
-    a whole answer is due; None for nothing."""
+    """(n,) the `extra` of the requests of a schedule: what is offline, the tokens of images, how many answers, its
+    model, and when a whole answer is due; None for nothing."""
     extra: dict[str, np.ndarray | pa.Array] = {}
     if tag is not None and pc.any(offline := pc.equal(tag, OFFLINE)).as_py():
         extra["offline"] = np.asarray(offline.fill_null(False))
@@ -101,6 +101,8 @@ def extras(table: pa.Table, tag: pa.Array | pa.ChunkedArray | None) -> pa.Array 
         extra["image_tokens"] = np.asarray(table["image_tokens"].fill_null(0))
     if "n" in table.column_names:
         extra["n"] = np.maximum(np.asarray(table["n"].fill_null(1)), 1)
+    if "model" in table.column_names:
+        extra["model"] = table["model"].combine_chunks()
     if "slo_e2e_s" in table.column_names:
         due_s, columns = table["slo_e2e_s"].combine_chunks(), [*EXTRA.field("slo").type]
         values = [due_s if f.name == "e2e_s" else pa.nulls(len(due_s), f.type) for f in columns]

@@ -43,9 +43,9 @@ class Trace:
     of tools and system prompt, which sessions have in common) and `cause` string (what a request brings: the results
     of a `tool`, or the words of a `person`; null: unknown); of images `images` and `image_tokens` int64 (how many,
     and how many tokens of the prompt they are); of requests with bounds of their own `slo_ttft_s`, `slo_tpot_s`,
-    `slo_e2e_s`, `slo_task_s` float64 and `priority` int32; `n` int32 (answers, each of the output tokens; 0: one).
-    Where prompts are to be read again (`texts`), also `text_at`, `text_bytes` (where the row of the file stands) and
-    `text_number` int64 (messages of the prompt).
+    `slo_e2e_s`, `slo_task_s` float64 and `priority` int32; `n` int32 (answers, each of the output tokens; 0: one),
+    `model` string. Where prompts are to be read again (`texts`), also `text_at`, `text_bytes` (where the row of the
+    file stands) and `text_number` int64 (messages of the prompt).
     """
 
     table: pa.Table

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -13,7 +13,7 @@ from backends.serving.handoff import Link, Links, arrived_prefilled
 from backends.serving.hierarchy import Hierarchy
 from backends.serving.plugins import LoadRouter, OneRole, Router, StepRouter, StepTimes
 from backends.serving.replica import Replica, Role
-from backends.serving.routing import NONE_UP, DecidingRouter, Requirements, acts, requirements
+from backends.serving.routing import NONE_UP, DecidingRouter, PeriodicRouter, Requirements, acts, requirements
 from harness.api import LatencyModel, Request
 from harness.errors import UsageError
 
@@ -23,10 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a cluster knows of a replica besides its state: GPUs, and how long its steps take where a model says so."""
+    """What a cluster knows of a replica besides its state: GPUs, how long its steps take where a model says so, and the
+    name of the base model that it serves, by which requests ask for it."""
 
     gpus: int = 1
     model: LatencyModel | None = None
+    serves: str = ""
 
 
 def give_model(replica: Replica, member: Member) -> None:
@@ -100,10 +102,13 @@ class Cluster:
 
     Requests go to the open replicas that are not for decode alone; in a cluster without any, they come with their
     prompts computed. `handoff_router` chooses among the decode replicas, `build(role)` makes a further replica.
+
+    Of several base models each has one of `routers`; a request that names none is for the model of the first replica.
     """
 
-    __slots__ = ("_apart", "_decode_route", "_entries", "_route", "build", "decodes", "hierarchy", "links", "members",
-                 "planned", "pull", "replicas", "router", "watches", "weighs")  # fmt: skip
+    __slots__ = ("_apart", "_decode_route", "_entries", "_of_model", "_route", "_routes", "build", "decodes",
+                 "hierarchy", "links", "members", "planned", "pull", "replicas", "router", "watches",
+                 "weighs")  # fmt: skip
 
     def __init__(
         self,
@@ -116,6 +121,7 @@ class Cluster:
         members: list[Member] | None = None,
         build: Callable[[Role], tuple[Replica, Member]] | None = None,
         hierarchy: Hierarchy | None = None,
+        routers: Mapping[str, Router | LoadRouter | DecidingRouter] | None = None,
     ) -> None:
         self.replicas = replicas
         self.members = [Member()] * len(replicas) if members is None else members
@@ -129,6 +135,9 @@ class Cluster:
                 hierarchy.attach(replica)
         self.planned: dict[int, int] = {}  # request id: decode replica that the router has chosen
         self._route, self._decode_route = route_of(router), route_of(handoff_router)
+        # By base model where there are several: how its router chooses, and its open replicas.
+        self._routes = {} if routers is None else {name: route_of(own) for name, own in routers.items()}
+        self._of_model: dict[str, list[Replica]] = {}
         self.weighs = None if isinstance(router, (DecidingRouter, Router)) else router
         self.watches = len(replicas) > 1 and isinstance(router, StepRouter) and router.watches
         self._apart = any(replica.role == "decode" for replica in replicas)
@@ -139,6 +148,8 @@ class Cluster:
 
     def _refuse_unmet(self, needs: Requirements) -> None:
         """Raise UsageError for a router or policy that would do nothing here, or would fail in the middle of a run."""
+        if self._routes and isinstance(self.router, PeriodicRouter):
+            raise UsageError("The router moves work between replicas of one model; give another one, or no groups.")
         if needs.layout == "mixed" and self._apart:
             raise UsageError(
                 "The router acts on replicas alike and would do nothing here; give replicas=4 instead of prefill and "
@@ -175,6 +186,19 @@ class Cluster:
         """Roles have changed, or which replicas are open."""
         self._entries = [r for r in self.replicas if r.alive and not r.draining and r.role != "decode"]
         self.decodes = [r for r in self.replicas if r.alive and not r.draining and r.role == "decode"]
+        for name in self._routes:
+            self._of_model[name] = [r for r in self._entries if self.members[r.index].serves == name]
+
+    def model_of(self, request: Request) -> str | None:
+        """The base model that a request asks for; None where all replicas serve the same one."""
+        return (request.model or self.members[0].serves) if self._routes else None
+
+    def unserved(self, request: Request) -> str | None:
+        """Why no replica serves the model of this request, up or down, or None."""
+        name = self.model_of(request)
+        if name is None or name in self._routes:
+            return None
+        return f"no replica serves the model '{name}', only {', '.join(self._routes)}"
 
     @property
     def takes_requests(self) -> bool:
@@ -196,7 +220,7 @@ class Cluster:
                 return decodes[0].index, refusal
             if not entries and all(replica.role == "decode" for replica in self.replicas):
                 return self.offer(arrived_prefilled(request, now_s), None).index, None
-        replica = entries[0] if len(entries) == 1 else self.choose(request)
+        replica = self.choose(request)
         if replica is None or (self._apart and not decodes and replica.role == "prefill"):
             return 0, NONE_UP
         return replica.index, replica.add(request, now_s)
@@ -209,10 +233,12 @@ class Cluster:
 
     def choose(self, request: Request) -> Replica | None:
         """The replica that the router without time names, None where none is open."""
-        entries = self._entries
+        entries, route = self._entries, self._route
+        if (name := self.model_of(request)) is not None:
+            entries, route = self._of_model[name], self._routes[name]
         if len(entries) > 1:
-            assert self._route is not None
-            return entries[self._route(VisibleRequest(request), entries)]
+            assert route is not None
+            return entries[route(VisibleRequest(request), entries)]
         return entries[0] if entries else None
 
     def offer(self, seq: Sequence, source: Replica | None) -> Replica:
@@ -230,7 +256,10 @@ class Cluster:
 
     def refusal(self, request: Request) -> str | None:
         """Why this request can never be served here, or None. Callable at any time."""
-        sides = [*self._entries[:1], *self.decodes[:1]]
+        if (unserved := self.unserved(request)) is not None:
+            return unserved
+        name = self.model_of(request)
+        sides = [*(self._entries if name is None else self._of_model[name])[:1], *self.decodes[:1]]
         if not sides:
             return NONE_UP
         return next((reason for side in sides if (reason := side.refusal(request)) is not None), None)

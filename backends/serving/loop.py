@@ -7,6 +7,7 @@ and transfers, and says when they end. Leaping and stepping give equal results.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from math import inf
 from sys import float_info
@@ -474,6 +475,8 @@ class Loop(Generic[T]):
         if self._only_decodes and request.output_tokens == 1 and cluster.refusal(request) is None:
             # its only token comes with its prompt, and decode replicas alone have nothing to do for it
             self._driver.end(arrived_prefilled(request, now_s), cluster.replicas[0].index, None, now_s)
+        elif (unserved := cluster.unserved(request)) is not None:
+            self._driver.reject(request, unserved, None, now_s)
         elif self._decide is not None:
             self.ask(VisibleRequest(request), now_s)
         else:
@@ -492,7 +495,7 @@ class Loop(Generic[T]):
         request = visible._request
         decision: Decision
         if self._decide is not None:
-            decision = self._decide(visible, now_s, self._view(now_s))
+            decision = self._decide(visible, now_s, self._view_for(request, now_s))
         else:
             replica = self.cluster.choose(request)
             decision = Reject(NONE_UP) if replica is None else Send(replica.index)
@@ -536,6 +539,8 @@ class Loop(Generic[T]):
             raise UsageError(f"The router sent request {request.id} to replica {to.replica}; there is none.")
         if to.decode is not None and not 0 <= to.decode < len(cluster.replicas):
             raise UsageError(f"The router sent request {request.id} to decode on {to.decode}; there is none.")
+        if cluster.model_of(request) not in (None, cluster.members[to.replica].serves):
+            raise UsageError(f"The router sent request {request.id} to replica {to.replica}, which has another model.")
         replica, seq = cluster.replicas[to.replica], self.returned.get(request.id)
         colocated = to.decode == to.replica
         if not replica.alive or (replica.role == "decode" and not colocated):
@@ -637,6 +642,13 @@ class Loop(Generic[T]):
             self._held_requests = [visible for visible, *_ in self.held.values()]
         moves = {i: (move.source.index, move.target.index) for i, move in self._moves.under_way.items()}
         return ClusterView(views, self._held_requests, moves)  # type: ignore[arg-type]  # none is None by now
+
+    def _view_for(self, request: Request, now_s: float) -> ClusterView:
+        """What the router sees when it decides on a request: replicas of another base model are open to none."""
+        view, members = self._view(now_s), self.cluster.members
+        if (name := self.cluster.model_of(request)) is not None:
+            view.replicas = [r if members[r.index].serves == name else replace(r, draining=True) for r in view.replicas]
+        return view
 
     def note(self, event: ActionEvent) -> None:
         """Keep what happened for the table of actions."""

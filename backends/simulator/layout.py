@@ -54,6 +54,7 @@ OF_ROLE = {
     "prefill": ("distserve-prefill", "shortest-prefill-queue"),
     "decode": ("distserve-decode", "least-loaded-decode"),
 }
+_GROUPS = re.compile(r"\+(?=\d+(?::|$))")
 _FAIL = re.compile(r"(replica:|expert:)?(\d+)@(.+?)(?:\.\.(.+?))?(,requeue)?")
 
 
@@ -61,7 +62,8 @@ _FAIL = re.compile(r"(replica:|expert:)?(\d+)@(.+?)(?:\.\.(.+?))?(,requeue)?")
 class Side:
     """`count` replicas of one role, each divided as `tp`, `pp`, `dp` and `ep` say (`harness.catalog.Shape`).
 
-    `policy`, `router` and `latency` are specs; `hardware` is the kind of GPU where it is not that of the cluster.
+    `policy`, `router` and `latency` are specs; `hardware` is the kind of GPU, and `model` the base model, where it is
+    not that of the cluster.
     """
 
     count: int
@@ -73,6 +75,7 @@ class Side:
     policy: str | None = None
     router: str | None = None
     latency: str | None = None
+    model: str | None = None
 
     def shape(self, hardware: str) -> Shape:
         """How the GPUs of one of its replicas divide the model, in a cluster of `hardware`."""
@@ -130,7 +133,7 @@ def _bytes_per_s(name: str, gpu: Hardware) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaGroup:
-    """`count` equal replicas of one role, each on the GPUs of `shape`.
+    """`count` equal replicas of one role, each on the GPUs of `shape`, of the base model named `serves`.
 
     `core` decides inside each of them, `model` says how long their steps take; `front` and
     `stored_bits` are what it knows beyond steps (`harness.api.FrontTime`, `TokenizerTime`, `StoredBits`).
@@ -147,6 +150,7 @@ class ReplicaGroup:
     model: LatencyModel | Recorded
     front: FrontEnd
     stored_bits: tuple[float | None, float | None]
+    serves: str
 
     @property
     def pool(self) -> ExpertPool | None:
@@ -178,7 +182,13 @@ def router_acts(spec: str) -> bool:
 def replica_groups(sim: Sim) -> tuple[ReplicaGroup, ...]:
     """The parts of a simulated cluster, prefill first. Raises UsageError for what does not go together."""
     whole = Side(sim.replicas, sim.tp, sim.pp, sim.dp, sim.ep)
-    return tuple(_group(sim, *part) for part in sides(sim, whole))
+    parts = list(sides(sim, whole))
+    for text in [] if sim.groups is None else _GROUPS.split(sim.groups):
+        group = side(text, "groups")
+        if parts[0][0] != "mixed" or group.router is not None or sim.lora is not None:
+            raise UsageError(f"groups={sim.groups} goes without prefill, decode, lora, and routers of single groups.")
+        parts.append(("mixed", group, group.policy or sim.policy, sim.router))
+    return tuple(_group(sim, *part) for part in parts)
 
 
 def sides(options: Sim | Engine, whole: Side) -> Iterator[tuple[Role, Side, str, str]]:
@@ -194,6 +204,8 @@ def sides(options: Sim | Engine, whole: Side) -> Iterator[tuple[Role, Side, str,
     for role, text in roles:
         if text is not None:
             parsed = side(text, role)
+            if parsed.model is not None:
+                raise UsageError(f"{role}={text}: prefill and decode replicas serve one model; give --model.")
             policy, router = deciding(parsed, role, options.policy, options.router)
             if role == "decode" and router_acts(router):
                 raise UsageError(
@@ -230,19 +242,20 @@ class SequenceParallel(Protocol):
 
 def _group(sim: Sim, role: Role, given: Side, policy: str, router: str) -> ReplicaGroup:
     shape, latency, kv = given.shape(sim.hardware), given.latency or sim.latency, sim.kv
+    serves = given.model or sim.model
     if isinstance(parallel := make("policies", policy), SequenceParallel):
         shape = replace(shape, sp=parallel.sp)
-    built = _timed(latency, sim.model, shape, sim.seed)
+    built = _timed(latency, serves, shape, sim.seed)
     if isinstance(built, Recorded) and shape.pp > 1:
         raise UsageError("latency=recorded repeats a run of whole replicas; it does not go with pipeline stages.")
-    drafts = mtp(model(sim.model)) if sim.speculate == "mtp" else sim.speculate
+    drafts = mtp(model(serves)) if sim.speculate == "mtp" else sim.speculate
     core = Core.of(policy, kv, sim.admission, sim.seed, sim.prefix_cache, drafts, sim.preempt, sim.tiers)
     front = FrontEnd(
         built.front_s if isinstance(built, FrontTime) else 0.0,
         built.front_token_s if isinstance(built, TokenizerTime) else 0.0,
     )
     stored_bits = built.stored_bits if isinstance(built, StoredBits) else (None, None)
-    return ReplicaGroup(role, given.count, shape, policy, kv, router, latency, core, built, front, stored_bits)
+    return ReplicaGroup(role, given.count, shape, policy, kv, router, latency, core, built, front, stored_bits, serves)
 
 
 def _timed(latency: str, of: str, shape: Shape, seed: int) -> LatencyModel | Recorded:
@@ -289,7 +302,7 @@ def blocks_of(part: ReplicaGroup, memory: Any, sim: Sim) -> int:
         return fixed
     weight_bits, kv_bits = part.stored_bits
     policy = make("policies", part.core.policy)
-    m = model(sim.model)
+    m = model(part.serves)
     further_bytes = 0.0 if sim.adapted is None else sim.adapted.slots * sim.adapted.bytes_on(m, part.shape)
     if isinstance(policy, Logits):
         further_bytes += LOGIT_BYTES * policy.rows_at_once * m.vocab / part.shape.tp
@@ -316,7 +329,7 @@ def cluster(
         if role != "mixed":
             replica.set_role(role, 0.0)
         model = part.model.known_model(part.role) if isinstance(part.model, Recorded) else part.model
-        return replica, Member(part.replica_gpus, model)
+        return replica, Member(part.replica_gpus, model, part.serves)
 
     def further(role: Role) -> tuple[Replica, Member]:
         part = next((part for part in parts if part.role == role), parts[0])
@@ -330,25 +343,28 @@ def cluster(
             replicas.append(replica)
             members.append(its)
     handoff_router = make("routers", parts[-1].router) if parts[-1].role == "decode" else None
+    models = dict.fromkeys(part.serves for part in parts)
     return Cluster(
         replicas, make("routers", parts[0].router), handoff_router, link, pull=pull, members=members, build=further,
         hierarchy=hierarchy,
+        routers={name: make("routers", parts[0].router) for name in models} if len(models) > 1 else None,
     )  # fmt: skip
 
 
-def hierarchy(parts: tuple[ReplicaGroup, ...], model_name: str) -> Hierarchy | None:
+def hierarchy(parts: tuple[ReplicaGroup, ...]) -> Hierarchy | None:
     """The tiers under the prefix caches of these parts, whose blocks must be alike. Raises UsageError."""
     if not parts[0].core.tiers:
         return None
     sizes = {part.core.memory().block_tokens for part in parts}
     bits = {part.stored_bits[1] for part in parts}
-    if len(sizes) > 1 or len(bits) > 1:
-        raise UsageError("Tiers store blocks of all replicas; prefill and decode must have blocks alike.")
+    models = {part.serves for part in parts}
+    if max(len(sizes), len(bits), len(models)) > 1:
+        raise UsageError("Tiers store blocks of all replicas, which must be alike: of one size, format and model.")
     pcie_bytes_per_s = LINK_SHARE * min(
         hardware(part.shape.hardware).pcie_bytes_per_s / 2 * part.shape.gpus for part in parts
     )
     tiers = [(spec.name, make("tiers", spec, pcie_bytes_per_s=pcie_bytes_per_s)) for spec in parts[0].core.tiers]
-    return Hierarchy(tiers, sizes.pop() * kv_bytes_per_token(model(model_name), kv_bits=bits.pop()))
+    return Hierarchy(tiers, sizes.pop() * kv_bytes_per_token(model(models.pop()), kv_bits=bits.pop()))
 
 
 def link_of(text: str, model_name: str, gpus: Collection[str], role: Role) -> tuple[Link, Rate]:
@@ -406,23 +422,26 @@ def divided(shape: Shape) -> dict[str, int]:
 
 
 def cluster_facts(parts: tuple[ReplicaGroup, ...], of: Cluster, link: Rate | None, how: str) -> dict[str, object]:
-    """Facts for run.json of a cluster with prefill and decode apart, or whose router moves KV."""
+    """Facts for run.json of a cluster with prefill and decode apart, of several groups, or whose router moves KV."""
     facts: dict[str, object] = {}
     if link is not None:
         facts["link_latency_s"] = link.latency_s
         if link.bytes_per_s < inf:  # link=none; JSON has no infinity
             facts["link_bytes_per_s"] = link.bytes_per_s
-    if parts[0].role == "mixed":
+    if len(parts) == 1 and parts[0].role == "mixed":
         return facts
-    first = 0
+    first, groups = 0, []
     for part in parts:
         blocks = of.replicas[first].blocks
         first += part.count
-        facts[part.role] = {
+        groups.append({
             "replicas": part.count, "hardware": part.shape.hardware, **divided(part.shape), "gpus": part.gpus,
             **part.pool_facts, "policy": part.policy,
             "router": part.router, "latency": part.latency, "kv_tokens": blocks.total * blocks.size,
-        }  # fmt: skip
+        })  # fmt: skip
+    if parts[0].role == "mixed":
+        return facts | {"groups": [{"model": part.serves, **of} for part, of in zip(parts, groups, strict=True)]}
+    facts |= {part.role: of for part, of in zip(parts, groups, strict=True)}
     if link is not None:
         overflows = sum(replica.inbox.overflows for replica in of.replicas)
         facts |= {"handoff": how, "handoff_overflows": overflows}

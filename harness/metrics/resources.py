@@ -38,8 +38,9 @@ def resources(backend: Mapping[str, Any]) -> Resources:
 
 
 def sides_of(backend: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The facts of the prefill and the decode side of a backend, or of all of it."""
-    return [side for role in ("prefill", "decode") if isinstance(side := backend.get(role), dict)] or [backend]
+    """The facts of the prefill and the decode side of a backend, of its groups, or of all of it."""
+    sides = [side for role in ("prefill", "decode") if isinstance(side := backend.get(role), dict)]
+    return sides or backend.get("groups") or [backend]
 
 
 def limits_w(side: Mapping[str, Any]) -> Limits | None:

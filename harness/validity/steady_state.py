@@ -225,10 +225,12 @@ def saturated(table: pa.Table, at_s: float, backend: Mapping[str, Any]) -> str:
 def _fills(table: pa.Table, from_s: Floats, at_s: float, backend: Mapping[str, Any], pool: Mapping[str, Any]) -> bool:
     """Whether the requests that are held at a time, `from_s` (requests,) on, fill the KV memory of a pool of replicas.
 
-    Answers are taken to have grown steadily. False where blocks are shared or reserved: then tokens do not tell.
+    Answers are taken to have grown steadily. False where blocks are shared or reserved, or replicas unlike: then tokens
+    do not tell.
     """
     room, replicas = pool.get("kv_tokens"), pool.get("replicas")
-    if backend.get("prefix_cache") or str(backend.get("kv")).partition(":")[0] != "paged" or not room or not replicas:
+    unlike = backend.get("prefix_cache") or backend.get("groups")
+    if unlike or str(backend.get("kv")).partition(":")[0] != "paged" or not room or not replicas:
         return False
     first_s, last_s = first_last(table)
     held = (from_s <= at_s) & (last_s > at_s)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backends.latency.builtin import Linear
 from backends.serving.cluster import route_of
 from backends.serving.journal import Journal
-from backends.serving.routing import requirements
+from backends.serving.routing import PeriodicRouter, requirements
 from backends.sim import Sim
 from backends.simulator.core import Core
 from harness.api import Extra, Request
@@ -44,8 +44,8 @@ def request(number, at, prompt, output, shared):
     return Request(number, at / 8, prompt, output, prefix_ids=(shared, 7, 8), prefix_block_tokens=8)
 
 
-EXTRA = [None, *(Extra(model=name) for name in "abc")]
-"""Requests for the base model and for three adapters."""
+EXTRA = [None, *(Extra(model=name) for name in ("opt-13b", "llama2-13b", "c"))]
+"""Requests for the base model and for three adapters, or for two base models and one that no replica serves."""
 traffic = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 100), st.integers(1, 40)), min_size=1, max_size=20).map(
     lambda rows: [Request(i, at / 8, p, o, extra=EXTRA[i % 4]) for i, (at, p, o) in enumerate(sorted(rows))]
 )
@@ -63,9 +63,14 @@ systems = st.fixed_dictionaries(
         "prefix_cache": st.sampled_from(["off", "on"]),
         "lora": st.sampled_from([None, "slots=1,load=3ms", "slots=2,load=3ms,step_share=0.3"]),
         "replicas": st.sampled_from([1, 1, 3]),
+        "groups": st.sampled_from([None, None, "1:model=llama2-13b", "2:model=llama2-13b+1:tp=2"]),
         "kv_blocks": st.integers(40, 90),
         "seed": st.integers(0, 3),
     }
+).map(
+    lambda of: (
+        of | ({"groups": None} if of["lora"] or isinstance(make("routers", of["router"]), PeriodicRouter) else {})
+    )
 )
 
 
@@ -113,6 +118,8 @@ def test_what_no_policy_may_break(policy, requests, system):
     for request in requests:
         record = records[request.id]
         assert record.status in ("ok", "rejected")
+        if system["groups"] is not None and record.status == "ok":
+            assert (request.model or "opt-13b") == sim.cluster.members[record.replica].serves
         stamps, counts = list(record.token_s), record.token_n or [1] * len(record.token_s)
         assert (request.output_tokens if record.status == "ok" else 0) == sum(counts)
         assert stamps == sorted(set(stamps))  # I4

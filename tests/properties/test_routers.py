@@ -11,7 +11,7 @@ from backends.serving.cluster import route_of
 from backends.serving.replica import Replica
 from backends.serving.routing import requirements
 from backends.sim import Sim
-from harness.api import Request
+from harness.api import Extra, Request
 from harness.registry import make, names
 from replay._leaps import leapt
 
@@ -69,6 +69,24 @@ def test_leaping_equals_stepping_under_every_router(router, requests, replicas, 
     )
 
     assert steps == leaps
+
+
+@pytest.mark.parametrize("router", [name for name in MIXED if not hasattr(make("routers", name), "tick")])
+@given(requests=ROWS, named=st.lists(st.sampled_from([None, "opt-13b", "llama2-7b", "gone"]), min_size=24, max_size=24),
+       replicas=st.integers(1, 3), others=st.integers(1, 3))  # fmt: skip
+@settings(max_examples=10, deadline=None)
+def test_models_of_one_cluster_are_served_as_by_clusters_of_their_own(router, requests, named, replicas, others):
+    """A request would go to a replica of a model that it did not name, or wait for one."""
+    requests = [replace(r, extra=name and Extra(model=name)) for r, name in zip(requests, named, strict=False)]
+    groups = f"{others}:model=llama2-7b"
+    together = served(requests, router=router, replicas=replicas, groups=groups)
+    first = [r for r in requests if r.model in (None, "opt-13b")]
+    second = [r for r in requests if r.model == "llama2-7b"]
+    apart = served(first, router=router, replicas=replicas)
+    apart += [(i, replicas + at, *rest) for i, at, *rest in served(second, router=router, replicas=others)]
+
+    assert sorted(apart) == sorted(row for row in together if row[1] is not None)
+    assert {r.id for r in requests if r.model == "gone"} == {i for i, at, *_ in together if at is None}
 
 
 @pytest.mark.parametrize("layout", [{"pp": 2}, {"pp": 2, "replicas": 2}, {"prefill": "2", "decode": "1"}], ids=str)

@@ -87,6 +87,10 @@ def test_a_column_n_is_the_number_of_answers(tmp_path: Path, options: dict[str, 
     assert [4, 1, 1, 1] == [row.answers for row in requests(loaded)]
     assert [True, False, False, False] == [row.extra is not None for row in requests(loaded)]
     assert "several answers (column n), each of the output tokens of the row: 1 row." in loaded.provenance["oddities"]
+    mapped = load_trace(
+        path, reader="at=at_s,prompt=prompt_tokens,output=output_tokens,session=session,model=session", **options
+    )
+    assert [("a", 1), ("b", 1), ("c", 1), ("d", 1)] == [(row.model, row.answers) for row in requests(mapped)]
     rows = "".join(f"{i},9,2,{i}\n" for i in range(300))
     with pytest.raises(UsageError, match="line 131, column 'n': 0 to 128 answers expected, got 129"):
         load_trace(write(tmp_path, f"at_s,prompt_tokens,output_tokens,n\n{rows}"))

@@ -65,6 +65,7 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "images": ("images", "num_images", "image_count"),
     "image": ("image_tokens",),
     "n": ("n",),
+    "model": (),  # a log has that of the recorded system: only where a map names it
 }  # fmt: skip
 KEYS = tuple(ALIASES)
 SEVERAL = "several answers (column n), each of the output tokens of the row"

@@ -30,6 +30,7 @@ MORE: Mapping[str, pa.DataType] = {
     "images": pa.int64(),
     "image_tokens": pa.int64(),
     "n": pa.int32(),
+    "model": pa.string(),
 }
 """Columns that only some traces have, of agents, images, several answers or bounds: see `workloads.traces.Trace`."""
 
