@@ -53,12 +53,20 @@ class _Shown:
 
     __slots__ = ()
 
-    def _drawn(self) -> Mapping[str, Any]:
-        """Return what draws each figure, by name."""
+    def _stored(self) -> tuple[Run | Answer, Path]:
+        """Return the result, and where it is stored."""
         raise NotImplementedError
 
     def _rendered(self, form: str) -> str:
-        raise NotImplementedError
+        from reports.document import rendered
+
+        result, path = self._stored()
+        return rendered.render(result, form, path=path)
+
+    def _drawn(self) -> Mapping[str, Any]:
+        from reports.document import rendered
+
+        return rendered.figures(*self._stored())
 
     def figures(self) -> list[str]:
         """The names of its figures."""
@@ -115,15 +123,8 @@ class RunResult(_Shown):
         frame: pd.DataFrame = table.select(plain).to_pandas()
         return frame.assign(**{metric.name: per_request(metric, table) for metric in placed() if not metric.on_request})
 
-    def _drawn(self) -> Mapping[str, Any]:
-        from reports.document import rendered
-
-        return rendered.run_figures(self.data)
-
-    def _rendered(self, form: str) -> str:
-        from reports.document import rendered
-
-        return str(rendered.render_run(form, self.data)) if form == "html" else rendered.render(self.data, form)
+    def _stored(self) -> tuple[Run | Answer, Path]:
+        return self.data, self.data.path
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -157,16 +158,8 @@ class AnswerResult(_Shown):
 
         return pd.DataFrame(answers.rows(self.answer))
 
-    def _drawn(self) -> Mapping[str, Any]:
-        from reports.document import rendered
-
-        return rendered.answer_figures(self.answer, self.path or Path())
-
-    def _rendered(self, form: str) -> str:
-        from reports import answers
-        from reports.document import rendered
-
-        return answers.page(self.answer, self.path or Path()) if form == "html" else rendered.render(self.answer, form)
+    def _stored(self) -> tuple[Run | Answer, Path]:
+        return self.answer, self.path or Path()
 
 
 def _as_arguments(sentence: str) -> str:

@@ -58,15 +58,12 @@ def write(info: CompareAnswer | TrendAnswer, targets: Files) -> None:
 
 def _render(form: str, info: CompareAnswer | TrendAnswer, path: str) -> str:
     """The answer in a form; the links of a page are relative to where it will stand."""
-    from reports import answers
     from reports.answers import exports
     from reports.document import rendered
 
-    if form == "html":
-        return answers.page(info, Path(path))
     if form in EXPORTS:
         return str(getattr(exports, form.replace("-", "_"))(info))
-    return rendered.render(info, form)
+    return rendered.render(info, form, path=Path(path))
 
 
 def commands(options: Mapping[str, Any], query: Given, file: Given | None) -> tuple[Command, Command]:

@@ -124,7 +124,7 @@ def conclude(
     if path is not None and not no_html:
         from reports.document import rendered
 
-        report = rendered.write_answer_page(info, path, complain)
+        report = rendered.write_page(info, complain, path)
         if report is not None and not quiet:
             note(f"report: {report}")
     return info.exit_code
@@ -152,13 +152,10 @@ def check(out: str) -> None:
 
 
 def put(info: Answer, out: str) -> None:
-    from reports import answers
     from reports.document import rendered
 
     check(out)
-    form = _ENDS[Path(out).suffix]
-    text = answers.page(info, Path(out)) if form == "html" else rendered.render(info, form)
-    files.write(Path(out), text)
+    files.write(Path(out), rendered.render(info, _ENDS[Path(out).suffix], path=Path(out)))
     note(f"Written to {out}.")
 
 

@@ -229,4 +229,4 @@ def _made(
         sides, options["pairs"], options["out"], settings, say,
         first_seed=options["seed"] or 0, names=names,
     )  # fmt: skip
-    return info, None if options["no_html"] else rendered.write_answer_page(info, out, say)
+    return info, None if options["no_html"] else rendered.write_page(info, say, out)

@@ -94,7 +94,7 @@ def command(
     from harness.options import run_spec
     from harness.runner.remote.run import when_ready
     from harness.spec import Spec, seconds
-    from reports.document.rendered import write_answer_page
+    from reports.document.rendered import write_page
 
     begun_s = time.monotonic() - STARTED_S
     tell = _terminal.nothing if quiet else _terminal.note
@@ -133,7 +133,7 @@ def command(
         tell("measuring the client on a server that answers at once")
         info = replace(info, floor=client_floor(setup, info))
         store.finish(info)
-    report = None if no_html or store.path is None else write_answer_page(info, store.path, _terminal.complain)
+    report = None if no_html or store.path is None else write_page(info, _terminal.complain, store.path)
     _terminal.show(form, info)
     tell(f"{time.monotonic() - begun_s:.0f} s in all; report: {report}")
     return info.exit_code

@@ -96,7 +96,7 @@ def command(
     from harness.options import SCHEDULE, run_spec
     from harness.runner.run import execute, why
     from reports._counted import PAGE_AGGREGATES
-    from reports.document.rendered import write_run_page
+    from reports.document.rendered import write_page
 
     command_line = given(options)
     file = configs.read(config) if config is not None else None
@@ -106,7 +106,7 @@ def command(
         repeats = file.schedule_sha256
     say = _terminal.note if not quiet else _terminal.nothing
     _terminal.await_servers([spec], wait, say)
-    report = None if no_html else write_run_page
+    report = None if no_html else write_page
     words = [word for word in sys.argv[1:] if not word.startswith("--probed=")]  # the file is of one command alone
     with _terminal.display(metrics_port, quiet=quiet, terminal_only=False) as display:
         result = execute(

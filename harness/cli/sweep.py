@@ -104,7 +104,7 @@ def command(
     with _terminal.display(metrics_port, quiet=quiet, virtual=sweep.virtual, terminal_only=False) as display:
         info = run_sweep(sweep, folder, workers=workers, pool_name=pool_name, display=display, say=say)
     _terminal.show(form, info)
-    if not no_html and rendered.write_answer_page(info, folder, _terminal.complain) is not None:
+    if not no_html and rendered.write_page(info, _terminal.complain, folder) is not None:
         say(f"report: {rendered.answer_path(folder)}")
     if info.error:
         _terminal.complain(info.error)

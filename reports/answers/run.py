@@ -154,7 +154,8 @@ def _warnings(info: RunInfo, word: str) -> Iterator[Notice]:
 
 
 def _sections(run: Run, result: Result) -> Iterator[Section]:
-    drawn = dict(_figures(run))
+    aggregates = run.info.source.per_request is False  # of another tool, which can never show them
+    drawn = {} if aggregates else {figure.key: (figure, section) for figure, section in figures_of(run)}
     fidelity = [figure for figure, section in drawn.values() if section == figures.FIDELITY]
     key = [drawn.pop(name)[0] for name in KEY_FIGURES if name in drawn]
     others = [figure for figure, section in drawn.values() if section != figures.FIDELITY]
@@ -214,12 +215,11 @@ def _notes(run: Run, result: Result) -> Iterator[Markup]:
         yield Markup(f"<p>{GROWN}</p>")
 
 
-def _figures(run: Run) -> Iterator[tuple[str, tuple[Figure, str]]]:
-    """Key -> figure and its section; what another tool's aggregates can never show is left out."""
+def figures_of(run: Run) -> Iterator[tuple[Figure, str]]:
+    """Give the figures of a run, each with its section."""
     measured = _data.measured(run)
-    for row in () if run.info.source.per_request is False else figures.of("run").values():
-        subject = run if row.over_time else measured
-        yield row.key, (Figure(row.key, row.title, partial(row.draw, subject)), row.section)
+    for row in figures.of("run").values():
+        yield Figure(row.key, row.title, partial(row.draw, run if row.over_time else measured)), row.section
 
 
 def _checks(info: RunInfo) -> Iterator[Block]:

@@ -11,19 +11,18 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import registry
 from harness.api import Omits
 from harness.data import codec, files
+from harness.data.folder import Run
 from harness.errors import BenchError, UsageError
 from harness.experiments import answers
 from reports._format import clean
 
 if TYPE_CHECKING:
-    from harness.data.folder import Run
     from harness.experiments.answers import Answer
     from reports.document import Document
 
@@ -52,11 +51,13 @@ def table_report(title: str, rows: Sequence[Mapping[str, str]]) -> Report:
     return Report(document, rows, rows)
 
 
-def render(result: Run | Answer | Report, form: str, *, color: bool = False, blocks: bool = True) -> str:
-    """Return a result as text, markdown, csv (a row for each of its values) or json.
+def render(
+    result: Run | Answer | Report, form: str, *, path: Path | None = None, color: bool = False, blocks: bool = True
+) -> str:
+    """Return a result as text, markdown, csv (a row for each of its values) or json; as html where it has a `path`.
 
-    Without `blocks` the text has only characters that every encoding has. Raises UsageError for a form that the result
-    does not have.
+    The links of the page of an answer are relative to that. Without `blocks` the text has only characters that every
+    encoding has. Raises UsageError for a form that the result does not have.
     """
     if not isinstance(result, Report | Mapping | codec.Document):
         content = render_run(form, result, color=color, ascii=not blocks)
@@ -65,12 +66,14 @@ def render(result: Run | Answer | Report, form: str, *, color: bool = False, blo
         if isinstance(result, Report):
             return json.dumps(result.facts, indent=2, default=str) + "\n"
         return json.dumps(codec.encode(result), indent=2, allow_nan=False) + "\n"
-    if form not in answers.FORMS:
-        kind = "report" if isinstance(result, Report) else answers.command(result)
-        raise UsageError(f"An answer of {kind} has no form '{form}'; take {', '.join(answers.FORMS)}.")
     from reports import answers as reported
     from reports.document import markdown, text
 
+    if form == "html" and path is not None and not isinstance(result, Report):
+        return reported.page(result, path)
+    if form not in answers.FORMS:
+        kind = "report" if isinstance(result, Report) else answers.command(result)
+        raise UsageError(f"An answer of {kind} has no form '{form}'; take {', '.join(answers.FORMS)}.")
     if form == "csv":
         return csv_of(result.rows if isinstance(result, Report) else reported.rows(result))
     document = result.document if isinstance(result, Report) else reported.document(result)
@@ -105,22 +108,16 @@ def omitted(form: str) -> str | None:
     return report.omits if isinstance(report, Omits) else None
 
 
-def run_figures(run: Run) -> dict[str, Callable[[], Any]]:
-    """Return the figures of a run by name: each a plotly figure when called, or what is missing."""
-    from reports import figures
-
-    measured, rows = figures.measured(run), figures.of("run")
-    uncut = {name: row.section == figures.FIDELITY or row.over_time for name, row in rows.items()}
-    return {name: partial(row.draw, run if uncut[name] else measured) for name, row in rows.items()}
-
-
-def answer_figures(info: Answer, path: Path) -> dict[str, Callable[[], Any]]:
-    """Return the figures of an answer, as `run_figures` those of a run."""
+def figures(result: Run | Answer, path: Path) -> dict[str, Callable[[], Any]]:
+    """Return the figures of what is stored at `path` by name: each a plotly figure when called, or what is missing."""
     from reports import answers as reported
+    from reports.answers import run
     from reports.document import Figure
 
-    sections = reported.document(info, path).sections
-    return {block.key: block.draw for section in sections for block in section.blocks if isinstance(block, Figure)}
+    if isinstance(result, Run):
+        return {figure.key: figure.draw for figure, _ in run.figures_of(result)}
+    blocks = (block for section in reported.document(result, path).sections for block in section.blocks)
+    return {block.key: block.draw for block in blocks if isinstance(block, Figure)}
 
 
 def picture(document: Document, form: str, figure: str) -> bytes:
@@ -148,21 +145,15 @@ def answer_path(path: str | Path, ending: str = "html") -> Path:
     return stored.with_name(name)
 
 
-def write_run_page(run: Run, say: Callable[[str], None]) -> Path | None:
-    """Write the page of a run to `run_path`. A failure is reported by `say`; it never costs the data."""
-    return _write_page(run_path(run), lambda: str(render_run("html", run)), say, run.path)
+def write_page(result: Run | Answer, say: Callable[[str], None], folder: Path = Path()) -> Path | None:
+    """Write the page of a run to `run_path`, that of an answer into its folder.
 
-
-def write_answer_page(info: Answer, folder: Path, say: Callable[[str], None]) -> Path | None:
-    """Write the page of an answer into its folder; as `write_run_page`."""
-    from reports import answers as reported
-
-    return _write_page(answer_path(folder), lambda: reported.page(info, folder), say, folder)
-
-
-def _write_page(path: Path, make: Callable[[], str], say: Callable[[str], None], stored: Path) -> Path | None:
+    A failure is reported by `say`; it never costs the data.
+    """
+    stored = result.path if isinstance(result, Run) else folder
+    path = run_path(result) if isinstance(result, Run) else answer_path(folder)
     try:
-        files.write(path, make())
+        files.write(path, render(result, "html", path=stored))
     except Exception as error:  # noqa: BLE001  # the measurement is stored; a failed report must not end it
         text = str(error).rstrip(".") if isinstance(error, BenchError) else f"{type(error).__name__}: {error}"
         say(f"{path.name} could not be written ({text}); see '{stored}'.")

@@ -236,8 +236,8 @@ def test_a_report_of_a_command_never_costs_its_answer(place: Path, monkeypatch: 
 
     messages: list[str] = []
     monkeypatch.setattr("reports.answers.page", fail)
-    path = rendered.write_answer_page(
-        json.loads((place / "curve" / "sweep.json").read_text()), place / "curve", messages.append
+    path = rendered.write_page(
+        json.loads((place / "curve" / "sweep.json").read_text()), messages.append, place / "curve"
     )
 
     assert path is None
