@@ -52,6 +52,8 @@ Event = tuple[float, int, int, int, object]
 """Time, what happens, replica, number, payload."""
 AHEAD_S = 1.0
 """How far a leap goes that may be cut: what lies behind a cut was computed in vain."""
+PREFILL_S = 0.1
+"""The same of a leap that the next request may cut, once its prompt is computed elsewhere."""
 COMMIT, LAND, COPIED, ENTER, CHANGE, REPORT, TICK, ASK = range(8)
 """A batch ends, KV lands, a stage of a migration is copied, a first stage is free, something planned happens, replicas
 report, the router acts, it decides again on a held request: in this order at one instant, arrivals before the last two.
@@ -91,6 +93,7 @@ class Loop(Generic[T]):
         self._commits = driver.commit if isinstance(driver, Committer) else None
         self._arrivals = arrivals
         self._log = log
+        self.mark: Callable[[float], None] | None = None  # takes the instants at which leaps might have been cut
         self._hierarchy = cluster.hierarchy
         if self._hierarchy is not None:
             self._hierarchy.push, self._hierarchy.memory_freed = self.transits, self.memory_freed
@@ -114,12 +117,13 @@ class Loop(Generic[T]):
         self._idle_ticks = 0  # ticks and reports in a row at which nothing ran and nothing was done
         self._passive = 0  # events in the heap that only held requests wait for: ticks, reports, changes
         self._changes = 0  # in the heap
-        self._cuts = (
-            leap and self._decide is not None and all(
-                r.role == "mixed" and r.pipeline is None and r.cache is None and r.drafts is None
-                for r in cluster.replicas
-            )
-        )  # fmt: skip  # leaps go on while the router sees them, and are cut where it changes something
+        # Leaps go on while a router sees them, or past ends of prompts elsewhere, and are cut where a request comes.
+        whole = leap and all(r.pipeline is None and r.cache is None and r.drafts is None for r in cluster.replicas)
+        # Nothing but hand-offs sees a decode replica alone, and not before their KV has moved.
+        self.hands_off = whole and not self.acts and len(cluster.decodes) == 1 and cluster.links.link.token_s > 0
+        self._cuts = self.hands_off or (
+            whole and self._decide is not None and all(replica.role == "mixed" for replica in cluster.replicas)
+        )
         self._leaps: list[Event | None] = [None] * len(cluster.replicas)  # by replica, those that may be cut
         self._cut: set[int] = set()  # replicas whose leap in flight has been cut, and logged
         self._prepaid = [0] * len(cluster.replicas)  # blocks of the leap in flight that its commit will take again
@@ -166,6 +170,8 @@ class Loop(Generic[T]):
     def plan(self, after_s: float, change: Fail | Up) -> None:
         """A change that happens `after_s` seconds after `begin`, which is called later."""
         self.acts = True
+        if self.hands_off:
+            self.hands_off = self._cuts = False
         self._planned.append((after_s, change))
 
     def at(self, at_s: float, change: Fail | Up) -> None:
@@ -201,6 +207,8 @@ class Loop(Generic[T]):
                 self._give_up()
                 now_s = self.now_s
             self.now_s = now_s
+            if self.mark is not None:
+                self.mark(now_s)
             # Ends before arrivals: who arrives as a batch ends finds the memory that it gives back, under either clock.
             while events and events[0][0] == now_s and events[0][1] < TICK:
                 _, what, index, _, payload = heappop(events)
@@ -442,6 +450,10 @@ class Loop(Generic[T]):
         else:
             self._commit(index, ends)
 
+    def interrupt(self, replica: Replica, now_s: float) -> None:
+        """Cut a leap; where there is a journal what comes now comes between two steps, so that it can be repeated."""
+        (self.cut if replica.journal is None else self.settle)(replica, now_s)
+
     def settle(self, replica: Replica, now_s: float) -> None:
         """Make a leap in flight what stepping would be now: what has ended is committed, one step runs."""
         index = replica.index
@@ -546,7 +558,7 @@ class Loop(Generic[T]):
         if not replica.alive or (replica.role == "decode" and not colocated):
             return Hold()
         # A request comes between two steps: those of a leap that would begin after it has come are not run without it.
-        (self.cut if replica.journal is None else self.settle)(replica, now_s)
+        self.interrupt(replica, now_s)
         refusal = replica.refusal(request, whole=True) if colocated else cluster.refusal_after(replica, request)
         if refusal is None:
             refusal = replica.add(request, now_s) if seq is None else replica.refusal(request)
@@ -708,6 +720,8 @@ class Loop(Generic[T]):
         """Whether any hand-off into `target` began."""
         if not target.inbox.offers:
             return False
+        if self.hands_off:
+            self.interrupt(target, now_s)  # what a leap took ahead is free again, and who lands joins the next step
         begun = start_handoffs(target, self.cluster.links, now_s, pull=self.cluster.pull)
         for end_s, transfer in begun:
             self._moves.begin(end_s, transfer, now_s)
@@ -749,6 +763,8 @@ class Loop(Generic[T]):
         cuts = self._cuts and last and not self.held
         if cuts:
             horizon_s = now_s + AHEAD_S
+            if self.hands_off:
+                horizon_s = self._events[0][0] if self._events else self._arrivals.next_s + PREFILL_S
         else:
             horizon_s = self._horizon_s() if self._leap and last and not self.free and not self.held else now_s
         ends = self._driver.start(replica, batch, now_s, horizon_s)

@@ -201,7 +201,7 @@ class Moves(Generic[T]):
         loop = self._loop
         for end in (transfer.source, transfer.target):
             if end is not None:
-                loop.settle(end, now_s)
+                (loop.settle if loop.acts else loop.interrupt)(end, now_s)
         if loop.acts:
             del self.transfers[transfer]
         seq, source, target, migration = transfer.seq, transfer.source, transfer.target, transfer.migration

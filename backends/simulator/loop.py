@@ -471,6 +471,7 @@ class Flow:
     ) -> None:
         self.results: deque[EndedSequence] = deque()
         self._members = cluster.members
+        self._steps = steps
         self._recorded = recorded
         self._times = None if recorded is None else Repetition(recorded, cluster.replicas)
         self._cache = cache
@@ -485,6 +486,8 @@ class Flow:
     def ended(self) -> Iterator[EndedSequence]:
         """What ends, in this order."""
         recorded, number = self._recorded, 0
+        if self._steps is not None and self.loop.hands_off:
+            self.loop.mark = self._steps.put_in_order()
         self.loop.begin(0.0 if recorded is None else recorded.begun_s)
         for ended in self.loop.advance(inf if recorded is None else recorded.last_s):
             if self._cache is not None and ended.cache_hit is None:

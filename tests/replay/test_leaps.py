@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from backends.serving.replica import Replica
 from backends.sim import Sim
 from harness.api import Request
 from replay._leaps import leapt
@@ -35,6 +36,9 @@ SYSTEMS = [
     {"replicas": 4, "router": "least-requests", "kv_blocks": 80},
     # pages of 51 and 102 tokens
     {"prefill": "1:tp=2", "decode": "1", "kv": "virtual:page_bytes=512KiB", "kv_blocks": 60},
+    {"prefill": "2", "decode": "1", "kv_blocks": 80},
+    {"prefill": "2", "decode": "1", "kv_blocks": 80, "handoff": "push", "link": "10Gbps:latency=100ms"},
+    {"prefill": "2", "decode": "1", "kv_blocks": 3000, "link": "10Gbps:latency=100ms"},
     *(
         {"policy": policy, "kv_blocks": 60, "preempt": "swap", "prefix_cache": cache}
         for policy in ("vllm-v0", "sarathi:budget=64,max_seqs=16", "fastgen:budget=64,max_seqs=16")
@@ -83,6 +87,21 @@ def test_leaping_equals_stepping_whatever_arrives(rows, policy, blocks):
     """Arrivals at the very instant of a step's end, single tokens, full memory: no corner may differ."""
     requests = [Request(i, at / 16, p, o) for i, (at, p, o) in enumerate(sorted(rows))]
     leapt(requests, policy=policy, kv_blocks=blocks, latency="linear:base_s=0.0625,prefill_token_s=0,decode_seq_s=0")
+
+
+def test_the_decode_replica_goes_on_until_it_gets_a_request_or_ends_one(draw, monkeypatch):
+    """Each arrival, and each prompt that is computed elsewhere, would cost a batch as much as its end does."""
+    batches, schedule = [], Replica.schedule
+
+    def counted(replica, now_s):
+        batch = schedule(replica, now_s)
+        batches.extend([] if batch is None or replica.role != "decode" else [batch])
+        return batch
+
+    monkeypatch.setattr(Replica, "schedule", counted)
+    records = list(Sim(prefill="2", decode="1").simulate(draw(100, rate_rps=4.0, prompt=(1, 400), output=(1, 300))))
+
+    assert len(batches) < 2.2 * len(records)
 
 
 @pytest.mark.parametrize("router", ["round-robin", "least-requests", "load"])
