@@ -201,11 +201,12 @@ class Interpolated:
             return None
         new, pieces = total(loads, loads.new_tokens), total(loads, np.ones_like(loads.step))
         tokens, seqs = loads.decode_seqs + new, loads.decode_seqs + pieces
-        full = np.maximum(tokens, FULL)
-        linear, experts, sent, other = [
-            line.of_counts(tokens) + self._slower * line.of_counts(full) * new / full
-            for line in [self._over("tokens", f"{name}_s") for name in ("linear", "experts", "communication", "other")]
-        ]
+        prompts = np.flatnonzero(new)  # steps that have any
+        full = np.maximum(tokens[prompts], FULL)
+        lines = [self._over("tokens", f"{name}_s") for name in ("linear", "experts", "communication", "other")]
+        linear, experts, sent, other = parts = [line.of_counts(tokens) for line in lines]
+        for line, part in zip(lines, parts, strict=True):
+            part[prompts] += self._slower * line.of_counts(full) * new[prompts] / full
         linear += other + self._head.of_counts(seqs)
         pieces_s = self._pieces_s(loads.new_tokens, loads.stored_tokens)
         attention = total(loads, pieces_s)
@@ -232,14 +233,15 @@ class Interpolated:
 
     def _decodes_s(self, decode_seqs: np.ndarray, context_tokens: np.ndarray) -> np.ndarray:
         """(k,) seconds of the attention of (k,) steps with decodes, as the curves have them."""
-        kinds = np.flatnonzero(np.bincount(decode_seqs))
+        counts = np.bincount(decode_seqs)
+        kinds = np.flatnonzero(counts)
         every = [self.decode_line(seqs).attention.arrays[1:] for seqs in kinds.tolist()]
         edges = np.concatenate([[-inf], self._tables["decode_context"], [inf]])
         starts, values, slopes = np.array(every).reshape(len(kinds), 3, len(edges) - 1).transpose(1, 0, 2)
         piece = np.searchsorted(edges[1:-1], context_tokens / decode_seqs, "right")
         piece += edges[piece + 1] * decode_seqs <= context_tokens  # where the quotient was rounded
         piece -= edges[piece] * decode_seqs > context_tokens
-        place = np.searchsorted(kinds, decode_seqs), piece
+        place = (np.cumsum(counts > 0) - 1)[decode_seqs], piece
         times: np.ndarray = values[place] + slopes[place] * (context_tokens - starts[place])
         return times
 

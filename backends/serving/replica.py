@@ -183,7 +183,9 @@ class Replica:
             batch.setup_s += self._beside_last(map_s, now_s) if self._maps_ahead else map_s
         if batch.prefills:
             if not batch.loads:
-                batch.loads = [(tokens, seq._computed) for seq, tokens in batch.prefills]
+                batch.loads = loads = []
+                for seq, tokens in batch.prefills:  # nearly always one
+                    loads.append((tokens, seq._computed))
         elif not batch.decode_seqs and not batch.swaps:
             return None  # a step may do nothing but copy
         elif (

@@ -123,6 +123,18 @@ class FrontEnd(NamedTuple):
         """When the request is at its scheduler."""
         return request.scheduled_s + self.request_s + self.token_s * request.prompt_tokens
 
+    def in_order(self, schedule: Iterable[Request]) -> Iterator[tuple[float, int, Request]]:
+        """When each request arrives, its place and itself, in this order: a short prompt may overtake a long one."""
+        begun: list[tuple[float, int, Request]] = []  # heap
+        for place, request in enumerate(schedule):
+            while begun and begun[0][0] <= request.scheduled_s:
+                yield heappop(begun)
+            heappush(begun, (self.arrived_s(request), place, request))
+            if not self.token_s:  # they arrive as they come, and nothing is read ahead
+                yield heappop(begun)
+        while begun:
+            yield heappop(begun)
+
 
 NO_FRONT_END = FrontEnd()
 
@@ -173,7 +185,8 @@ def simulate(
         elif now_s == inf:
             assert not any(replica.waiting for replica in replicas), "a request can neither run nor be refused"
             return
-        leaps.now_s, leaps.idle = now_s, idle
+        if far:
+            leaps.now_s, leaps.idle = now_s, idle
         if loads is not None:
             loads.changed.update(idle)
         while arrival_s == now_s:
@@ -205,11 +218,9 @@ def simulate(
             # A leap handles all steps of an unchanged batch as one event. It ends with the step during which the
             # batch may change: at the next arrival, and if answers release requests, at the next end of any batch.
             # Of several replicas that start now only the last may leap: it alone knows the ends of the others.
-            horizon_s = inf if far else arrival_s
-            if not leap or (coupled and index != free[-1]):
-                horizon_s = now_s
-            elif coupled and ending:
-                horizon_s = min(arrival_s, ending[0][0])
+            horizon_s = inf if far else arrival_s if leap else now_s
+            if coupled and leap:
+                horizon_s = now_s if index != free[-1] else min(arrival_s, ending[0][0]) if ending else arrival_s
             leaps.ends[index] = ends = step_ends(model, batch, now_s, horizon_s)
             if watched and len(ends) > 1 and ends[-1] >= horizon_s:
                 ends.pop()  # the router reads the state at the arrival, when all earlier steps must be committed
@@ -283,8 +294,7 @@ class Arrivals:
     that arrive at one instant.
     """
 
-    __slots__ = ("_arrived", "_count", "_front", "_later", "_next", "_overtakes", "_planned_s", "_schedule", "next_s",
-                 "over")  # fmt: skip
+    __slots__ = ("_arrived", "_front", "_later", "_next", "_planned", "_planned_s", "next_s", "over")
 
     def __init__(
         self,
@@ -293,26 +303,18 @@ class Arrivals:
         front: FrontEnd = NO_FRONT_END,
     ) -> None:
         self.over = arrived is None  # what is not planned comes from answers; a run that is repeated went on waiting
-        self._schedule = schedule
         self._arrived = arrived
         self._front = front
-        self._overtakes = front.token_s > 0
-        self._count = 0
+        self._planned = front.in_order(schedule) if arrived is None else ((arrived(r)[0], 0, r) for r in schedule)
         self._later: list[tuple[float, float, int, Request]] = []  # heap
         self._read()
         self.next_s = self._planned_s
-        if self._overtakes:
-            self._overtake()
 
     def _read(self) -> None:
-        """Take the next request from the schedule, and work out when it arrives."""
-        self._next = planned = next(self._schedule, None)
-        if planned is None:
-            self._planned_s = inf
-        elif self._arrived is None:
-            self._planned_s = self._front.arrived_s(planned)
-        else:
-            self._planned_s = self._arrived(planned)[0]
+        """Take the next request from the schedule, and when it arrives."""
+        planned = next(self._planned, None)
+        self._planned_s = inf if planned is None else planned[0]
+        self._next = None if planned is None else planned[2]
 
     def add(self, follow_ups: Iterable[Request], now_s: float) -> None:
         """Requests that an answer brought about, none of them before `now_s`."""
@@ -334,17 +336,7 @@ class Arrivals:
         self.next_s = self._planned_s
         if self._later and self._later[0][0] < self.next_s:
             self.next_s = self._later[0][0]
-        if self._overtakes:
-            self._overtake()
         return request
-
-    def _overtake(self) -> None:
-        """Take from the schedule, where the front end reads prompts, what is due before `next_s` and may be first."""
-        while self._next is not None and self._next.scheduled_s < self.next_s:
-            self._count += 1
-            heappush(self._later, (self._planned_s, 1.0, self._count, self._next))
-            self._read()
-            self.next_s = min(self._planned_s, self._later[0][0])
 
     def _planned_first(self) -> bool:
         if self._arrived is None or self._next is None or self._planned_s > self.next_s:
