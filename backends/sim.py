@@ -185,11 +185,12 @@ class Sim:
             row_bytes = m.heads * (2 * m.head_dim * 2 + 8)
             front.exchange_s = m.layers * self._rate.latency_s, m.layers * row_bytes / self._rate.bytes_per_s
         sharing, stages = front.policy if isinstance(front.policy, Sharing) else None, part.shape.pp
-        whole = part.role == "mixed" and stages == 1 and not isinstance(part.model, Recorded)
+        alike = len({group.policy for group in self._parts}) == 1
+        whole = part.role == "mixed" and stages == 1 and alike and not isinstance(part.model, Recorded)
         if sharing is not None and not whole:
             raise UsageError(
-                f"policy={part.policy} has lanes on shares of GPUs, which do not go with pp, prefill and decode, or "
-                "latency=recorded; leave these out."
+                f"policy={part.policy} has lanes on shares of GPUs, which do not go with pp, prefill and decode, "
+                "groups of another policy, or latency=recorded; leave these out."
             )
         if sharing is not None or stages > 1:
             policies = [None] * stages if sharing is None else sharing.lanes()

@@ -561,7 +561,8 @@ class Step:
 
     Tokens and sequences are those of this step; `context_tokens` counts the KV entries that its decodes read;
     `waiting`, `running` and `free_blocks` are taken when the batch was formed. Its parts (`StepParts`) are None where
-    they are not known, its `lane` where the replica has one batch under way at a time.
+    they are not known, its `lane` where the replica has one batch under way at a time, and the `instances` of the model
+    that ran it together where that is always one.
     """
 
     replica: int
@@ -579,6 +580,7 @@ class Step:
     communication_s: float | None = None
     host_s: float | None = None
     lane: int | None = None
+    instances: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,8 +276,8 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
     for tier in backend.get("tiers", ()):
         hits = _format.share(tier["hit_tokens"] / max(1, tier["queried_tokens"]))
         loaded, written = (f"{tier[way] / 1e9:,.1f} GB" for way in ("load_bytes", "store_bytes"))
-        wait = _format.seconds(tier["wait_s"] / max(1, tier["loads"]))
-        yield f"{tier['name']} had {hits} of the prompt tokens: {loaded} loaded ({wait} each time), {written} written"
+        name, wait = clean(tier["name"], 40), _format.seconds(tier["wait_s"] / max(1, tier["loads"]))
+        yield f"{name} had {hits} of the prompt tokens: {loaded} loaded ({wait} each time), {written} written"
     if isinstance(bubbles, float):
         yield f"bubbles {_format.share(bubbles)} of busy stages"
 

@@ -81,7 +81,8 @@ def _parts(backend: Mapping[str, Any]) -> Iterator[str]:
     replicas, gpus, begun, threads = (backend.get(name) for name in ("replicas", "gpus", "gpus_at_start", "threads"))
     if isinstance(replicas, int) and replicas > 1:
         yield f"{replicas:,} replicas ({first(backend, 'router') or 'one router'})"
-    yield from (f"{of['replicas']} of {of['model']} on {of['hardware']}" for of in backend.get("groups", ())[1:])
+    for of in backend.get("groups", ())[1:]:
+        yield clean(f"{of['replicas']} of {of['model']} on {of['hardware']}", 120)
     if isinstance(threads, int) and threads:
         yield _format.count(threads, "BLAS thread")
     elif isinstance(begun, int):
@@ -99,7 +100,7 @@ def _rules(backend: Mapping[str, Any]) -> Iterator[str]:
     if (predictor := first(backend, "predictor")) is not None:
         yield f"lengths by {predictor}"
     if backend.get("prefix_cache") is True:
-        yield " over ".join(["prefix cache", *(tier["name"] for tier in backend.get("tiers", ()))])
+        yield " over ".join(["prefix cache", *(clean(tier["name"], 40) for tier in backend.get("tiers", ()))])
 
 
 def _shape(backend: Mapping[str, Any]) -> str:

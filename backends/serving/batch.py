@@ -27,9 +27,9 @@ class Batch:
     out 1 to `steps` of them in one call (a leap).
     """
 
-    __slots__ = ("adapter_factor", "context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks", "lane",
-                 "loads", "preempted", "prefills", "repeats", "repeats_until_s", "replica", "running", "setup_s",
-                 "start_s", "steps", "swap_s", "swaps", "takes_s", "waiting")  # fmt: skip
+    __slots__ = ("adapter_factor", "context_tokens", "decode_seqs", "draft_rows", "draft_steps", "free_blocks",
+                 "instances", "lane", "loads", "preempted", "prefills", "repeats", "repeats_until_s", "replica",
+                 "running", "setup_s", "start_s", "steps", "swap_s", "swaps", "takes_s", "waiting")  # fmt: skip
 
     # the row of the `steps` table, set when the batch is formed
     replica: int
@@ -49,6 +49,7 @@ class Batch:
         self.context_tokens = 0  # KV entries that the decodes read
         self.takes_s: float | None = None  # seconds of its step where the policy says; None: the latency model does
         self.lane: int | None = None  # of a replica with lanes on shares of its GPUs
+        self.instances: int | None = None  # of the model that run it together, where a replica has several
         # The policy promises to form it again until something ends, arrives or runs short: True, or for so many steps,
         self.repeats: bool | int = False
         self.repeats_until_s = inf  # and for no step that starts then or later

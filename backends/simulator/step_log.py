@@ -37,8 +37,8 @@ class StepLog:
     with the step during which a request arrives anywhere (`alone`: such a step is a leap of its own).
     """
 
-    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_lanes", "_members", "_phases", "_pieces", "_rows",
-                 "alone")  # fmt: skip
+    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_instances", "_lanes", "_members", "_phases", "_pieces",
+                 "_rows", "alone")  # fmt: skip
 
     def __init__(self, members: Sequence[Member] = ()) -> None:
         """`members` know the parts of steps."""
@@ -54,6 +54,7 @@ class StepLog:
         self._pieces: list[int] = []  # of prompts: their new tokens and those that are stored
         self._end_s: array[float] = array("d")  # of leaps of several steps
         self._lanes = array("q")  # of each entry, where replicas have lanes; none is a leap
+        self._instances = array("q")  # of each entry, where groups of them run a step
         self._phases = array("q")  # of those: members that need a block, by tick mod block size, where blocks are taken
 
     def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
@@ -61,6 +62,8 @@ class StepLog:
         count, size, loads = len(end_s), 0, batch.loads
         if batch.lane is not None:
             self._lanes.append(batch.lane)
+            if batch.instances is not None:
+                self._instances.append(batch.instances)
         if count > 1:
             self._end_s.fromlist(end_s)
             if (phases := decoding.phases) is not None:
@@ -130,6 +133,8 @@ class StepLog:
         }
         if self._lanes:
             columns["lane"] = np.array(self._lanes)
+        if self._instances:
+            columns["instances"] = np.array(self._instances)
         if self._members:
             loads = StepLoads(decodes, columns["context_tokens"], step, new, stored)
             columns |= _columns_of_parts(columns["replica"], loads, self._members)

@@ -84,7 +84,7 @@ class LoongservePolicy:
 
     def take(self, lane: int, group: int, batch: Batch, pieces: ListOf[tuple[int, int]], context: int) -> None:
         """The batch of a lane runs on a group of this size."""
-        self._groups[lane] = group
+        self._groups[lane] = batch.instances = group
         if self._model is not None:
             decodes = -(-batch.decode_seqs // group)
             batch.takes_s = self._model.step_s(_divided(pieces, group), decodes, context // group)

@@ -56,8 +56,8 @@ _OTHER_UNITS = {
     "process_stamps": "reads", "shared_events": "events", "held_events": "events", "n": "answers",
     "answers": "answers",
 }  # fmt: skip
-_SMALL = frozenset(("turn", "priority", "stage", "n", "answers", "token_n", "replica", "target", "preemptions",
-                    "sender", "http_status"))  # fmt: skip
+_SMALL = frozenset(("turn", "priority", "stage", "n", "answers", "instances", "token_n", "replica", "target",
+                    "preemptions", "sender", "http_status"))  # fmt: skip
 """Whole numbers of 32 bits; all others have 64."""
 _KINDS = {float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 _SLO_CLASSES = (LatencySlo, DeadlineSlo, ProgramSlo)

@@ -219,7 +219,8 @@ def figures_of(run: Run) -> Iterator[tuple[Figure, str]]:
     """Give the figures of a run, each with its section."""
     measured = _data.measured(run)
     for row in figures.of("run").values():
-        yield Figure(row.key, row.title, partial(row.draw, run if row.over_time else measured)), row.section
+        if not row.part or run.info.backend.get(row.part):
+            yield Figure(row.key, row.title, partial(row.draw, run if row.over_time else measured)), row.section
 
 
 def _checks(info: RunInfo) -> Iterator[Block]:

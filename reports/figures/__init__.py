@@ -36,7 +36,8 @@ class Figure:
     """A figure of a page: its anchor, which is the name of its function too, what it is drawn of, the section that it
     stands in, its heading, and the family: the module that holds the function.
 
-    Of a run, one `over_time` shows the requests before the cut of the warm-up too, as those about the sending do.
+    Of a run, one `over_time` shows the requests before the cut of the warm-up too, as those about the sending do, and
+    one of a `part` of the backend stands only where the facts of the backend have that.
     """
 
     key: str
@@ -45,6 +46,7 @@ class Figure:
     title: str
     family: str
     over_time: bool = False
+    part: str = ""
 
     def draw(self, *subject: Any) -> Drawing | str:
         """The figure, or the sentence on what is missing; what draws it is loaded only here."""
@@ -59,6 +61,7 @@ FIGURES = (
     Figure("latency_over_time", "run", "figures", "Time to first token over the run", "timeline", True),
     Figure("stages", "run", "figures", "Where the time of the requests went", "stages"),
     Figure("timeline", "run", "figures", "Batches, queue and memory over time", "timeline", True),
+    Figure("tiers", "run", "figures", "Tiers of KV memory", "tiers", True, "tiers"),
     Figure("misses", "run", "figures", "What made requests miss the SLO", "stages"),
     Figure("arrivals", "run", FIDELITY, "Planned and sent requests", "timeline", True),
     Figure("burstiness", "run", FIDELITY, "How bursty the requests came", "traffic", True),

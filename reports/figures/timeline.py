@@ -75,7 +75,7 @@ _GAUGES = (
 
 def timeline(run: Run) -> Drawing | str:
     """Batch size, prefill tokens, queue and KV memory: every step, or stretches of them; then the parts of the time of
-    steps, where the latency model knows them, and preemptions.
+    steps, where the latency model knows them, or how many are under way where replicas have lanes, and preemptions.
     """
     if not _data.has_steps(run):
         return _gauges(run) or NO_STEPS
@@ -91,26 +91,21 @@ def timeline(run: Run) -> Drawing | str:
         )
     panels, again_s = (*_STEPS, memory), _preempted_s(run)
     parts = {PARTS[name]: seconds for name, seconds in spans.parts_s.items() if seconds.any()}
-    rows = len(panels) + bool(parts) + bool(len(again_s))
+    unit, stacked = _under_way(run)
+    if parts:  # unknown where there are lanes
+        total_s = np.maximum(sum(parts.values()), 1e-12)
+        unit = "parts of<br>steps (%)"
+        stacked = {name: (spans.start_s, seconds / total_s * 100) for name, seconds in parts.items()}
+    rows = len(panels) + bool(stacked) + bool(len(again_s))
     drawn = style.panels([1 / rows] * rows, 160 * rows)
     steps = _single_steps(run)
     notes = _stretches(drawn, panels, spans) if steps is None else _replicas(drawn, panels, steps)
-    titles = [panel.title for panel in panels] + ["parts of<br>steps (%)"] * bool(parts)
+    titles = [panel.title for panel in panels] + [unit] * bool(stacked)
     _over_time(drawn, titles + ["preemptions<br>(count)"] * bool(len(again_s)))
-    for (name, seconds), color in zip(parts.items(), _PART_COLORS, strict=False):
-        look, share = Look(color, "solid", width=1.0), seconds / np.maximum(sum(parts.values()), 1e-12) * 100
-        style.curve(
-            drawn,
-            spans.start_s,
-            share,
-            name,
-            look,
-            _STEP,
-            row=len(panels) + 1,
-            mode="lines",
-            step="hv",
-            stackgroup="parts",
-        )
+    for (name, (at_s, y)), color in zip(stacked.items(), _PART_COLORS, strict=False):
+        look = Look(color, "solid", width=1.0)
+        row = len(panels) + 1
+        style.curve(drawn, at_s, y, name, look, _STEP, row=row, mode="lines", step="hv", stackgroup="parts")
     if len(again_s):
         width = stretch(_data.end_s(run), len(again_s), _STRETCHES // 3)
         counts = np.bincount((again_s // width).astype(np.int64))
@@ -118,6 +113,9 @@ def timeline(run: Run) -> Drawing | str:
             drawn, rows, np.arange(len(counts) + 1) * width, np.append(counts, counts[-1]), "preemptions", style.OCHRE
         )
         notes.append(f"Preemptions are counted per {_format.limit(width)}, when the preempted request ended.")
+    if stacked and not parts:
+        means = ", ".join(f"{name} {_format.number(float(y.mean()))}" for name, (_, y) in stacked.items())
+        notes.append(f"{unit.replace('<br>', ' ').capitalize()} in the mean: {means}; drawn of each stretch of time.")
     return style.done(drawn, _timeline_finding(spans, blocks, len(again_s), parts), notes)
 
 
@@ -141,6 +139,32 @@ def _single_steps(run: Run) -> dict[str, np.ndarray] | None:
     # bands of several replicas would hide one another, so these get a line each, however many their steps are
     steps = {name: run.steps.column(name).to_numpy() for name in run.steps.column_names}
     return steps if len(steps["replica"]) <= _RAW or np.ptp(steps["replica"]) > 0 else None
+
+
+def _under_way(run: Run) -> tuple[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """What is counted, and of decodes and of prompts: when each stretch of time begins, and how many are under way in
+    its mean. Batches are counted, or the instances that run them; nothing where replicas have no lanes.
+    """
+    steps = run.steps
+    if steps is None or steps["lane"].null_count == len(steps):
+        return "", {}
+    start_s, end_s, decodes = (steps[name].to_numpy() for name in ("start_s", "end_s", "decode_seqs"))
+    edges_s = np.linspace(start_s.min(), end_s.max(), _TIMES + 1)
+    instances = number(steps, "instances")
+
+    def since(at_s: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """(edges,) seconds since each of these times, those to come left out, weighted and summed."""
+        order = np.argsort(at_s)
+        past = np.searchsorted(at_s[order], edges_s)
+        count, seconds = (np.append(0.0, np.cumsum(part[order]))[past] for part in (weights, weights * at_s))
+        return np.asarray(edges_s * count - seconds)
+
+    stacked = {}
+    for name, rows in (("decodes", decodes > 0), ("prompts", decodes == 0)):
+        weights = np.nan_to_num(instances[rows], nan=1.0)
+        busy_s = since(start_s[rows], weights) - since(end_s[rows], weights)
+        stacked[name] = edges_s[:-1], np.diff(busy_s) / np.diff(edges_s)
+    return ("batches" if np.isnan(instances).all() else "instances") + "<br>under way", stacked
 
 
 def _preempted_s(run: Run) -> np.ndarray:

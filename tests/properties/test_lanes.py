@@ -51,6 +51,14 @@ def test_no_block_and_no_request_is_lost(seed):
     assert all(len(r.token_s) == len(set(r.token_s)) or options["speculate"] != "off" for r in records)
     assert all(list(r.token_s) == sorted(r.token_s) for r in records)
     assert all(replica.blocks.free == replica.blocks.total for replica in sim.cluster.replicas)
+    if options["policy"].startswith("loongserve"):
+        steps = sim.steps_table()
+        ends, taken = np.concatenate([steps["start_s"], steps["end_s"]]), steps["instances"].to_numpy()
+        replica = np.tile(steps["replica"].to_numpy(), 2)
+        for index in {*replica.tolist()}:  # ends before starts, of groups on one replica
+            at = np.lexsort((np.arange(len(ends)) < len(steps), ends))
+            under_way = np.cumsum(np.where(replica == index, np.concatenate([taken, -taken]), 0)[at])
+            assert under_way.max() <= int(options["policy"].partition("sp=")[2][0])
     if "replicas" not in options:
         assert all(record.handoff_start_s is None for record in records)  # K13.d: nothing is copied
 

@@ -116,6 +116,8 @@ def _info(table: pa.Table, slo: str) -> dict[str, Any]:
         "backend": {
             "name": "engine", "model": "seeded Llama, 25M parameters", "policy": "sarathi", "kv": "paged",
             "kv_blocks": 512, "executor": "llama", "threads": 2, "gpus": 1,
+            "tiers": [{"name": "dram", "queried_tokens": 200, "hit_tokens": 50, "loads": 4, "load_bytes": 3e9,
+                       "wait_s": 2.0, "store_bytes": 5e9, "evicted_blocks": 0}],
         },
         "slo": {
             "text": slo, "goal": 0.9,

@@ -18,10 +18,13 @@ from harness.metrics.objective import parse_slo, restored_slo, score
 from harness.metrics.stages import APART, TOGETHER, in_pieces, summed
 from harness.validity.server_metrics import queue_shares
 from reports import _data
+from reports.answers.run import document
+from reports.document import Figure
 from reports.document.html import data_table
 from reports.figures.cdf import latency_cdf
 from reports.figures.drawing import Drawing
 from reports.figures.stages import NO_MISS, UNBOUND, misses, stages
+from reports.figures.tiers import tiers
 from reports.figures.timeline import LOST, arrivals, itl_over_time, latency_over_time, timeline
 
 MakeRun = Callable[..., Run]
@@ -186,6 +189,43 @@ def test_preemptions_are_counted_over_time(staged: MakeStaged, put) -> None:
     assert 9.5 <= traces["preemptions"].x[int(np.argmax(traces["preemptions"].y)) + 1]
     assert {75.0} == {y for y in traces["KV memory"].y if np.isfinite(y)}
     assert figure.layout.meta["finding"].endswith("KV memory: 75.0% in use at most; preemptions: 2.")
+
+
+def test_batches_under_way_fill_the_time_of_their_steps(staged: MakeStaged) -> None:
+    """A lane would seem busier or idler than it was, or prompts to be on fewer instances."""
+    rng = np.random.default_rng(1)
+    for instances in (None, 3):
+        steps, until_s = [], {0: 0.0, 1: 0.0}
+        for i in range(400):
+            lane = int(rng.integers(2))
+            start_s = until_s[lane] + rng.exponential(0.1)
+            until_s[lane] = start_s + rng.exponential(0.5)
+            steps.append(dataclasses.replace(step(start_s, until_s[lane], decodes=1 - lane), lane=lane,
+                                             instances=instances and 1 + i % instances))  # fmt: skip
+        figure = drawn(timeline(staged([record()], steps)))
+        traces = {t.name: t for t in figure.data}
+
+        for lane, name in enumerate(("decodes", "prompts")):
+            width = traces[name].x[1] - traces[name].x[0]
+            weighted_s = sum((s.end_s - s.start_s) * (s.instances or 1) for s in steps if s.lane == lane)
+            assert weighted_s == pytest.approx(sum(traces[name].y) * width)
+            assert max(traces[name].y) <= (instances or 1) + 1e-9
+        unit = "Instances" if instances else "Batches"
+        assert f"{unit} under way in the mean: decodes " in figure.layout.meta["notes"][-1]
+
+
+def test_tiers_are_drawn_as_they_are_counted(make_run: MakeRun, put) -> None:
+    """The share, the time and the bytes of one tier would stand at another, or all runs would have an empty figure."""
+    run = make_run(20)
+    (dram,) = run.info.backend["tiers"]
+    ssd = {"name": "ssd", "hit_tokens": 20, "loads": 0, "load_bytes": 0, "wait_s": 0.0, "store_bytes": 1e9}
+    put(run, backend={"tiers": [dram, dram | ssd]})
+    bars = {t.name: list(t.y) for t in drawn(tiers(run)).data}
+
+    assert {"found": [25, 10], "mean load": [0.5, 0], "loaded": [3, 0], "written": [5, 1]} == bars
+    put(run, backend={"tiers": []})
+    blocks = [block for section in document(run).sections for block in section.blocks]
+    assert "tiers" not in {block.key for block in blocks if isinstance(block, Figure)}
 
 
 def test_lateness_has_percentiles_over_time(make_run: MakeRun) -> None:
