@@ -83,8 +83,14 @@ class Counts:
         return float(more @ more) + (self.bins - len(self.index)) * self.mean**2
 
 
-def counts(times_s: Floats, width_s: float) -> Counts:
-    """Arrivals per bin of `width_s`: the whole bins from the first arrival to the last."""
+def counts(times_s: Floats, width_s: float, tick_s: float | None = None) -> Counts:
+    """Arrivals per bin of `width_s`: the whole bins from the first arrival to the last.
+
+    Stamps that stand on ticks are counted in bins of whole ticks about as wide.
+    """
+    if tick_s is not None:
+        per, ticks = max(1, round(width_s / tick_s)), per_tick(times_s, tick_s)
+        return Counts.of(ticks[: len(ticks) // per * per].reshape(-1, per).sum(axis=1))
     if len(times_s) == 0:
         return Counts.of(np.zeros(0, np.int64))
     bins = int((times_s[-1] - times_s[0]) / width_s)
@@ -92,12 +98,12 @@ def counts(times_s: Floats, width_s: float) -> Counts:
     return Counts(index[index < bins], number[index < bins], bins)
 
 
-def dispersion(times_s: Floats, width_s: float) -> float | None:
+def dispersion(times_s: Floats, width_s: float, tick_s: float | None = None) -> float | None:
     """Index of dispersion of counts: variance by mean of the arrivals per bin (Poisson: 1 at every width).
 
-    None with fewer than 10 whole bins.
+    None with fewer than 10 whole bins. `tick_s` as in `counts`.
     """
-    return spread(counts(times_s, width_s))
+    return spread(counts(times_s, width_s, tick_s))
 
 
 def spread(per_bin: Counts | npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> float | None:
@@ -108,9 +114,11 @@ def spread(per_bin: Counts | npt.NDArray[np.int64] | npt.NDArray[np.float64]) ->
     return counts.squares / (counts.bins - 1) / counts.mean
 
 
-def dispersion_curve(times_s: Floats, widths_s: Sequence[float] = WIDTHS_S) -> Floats:
+def dispersion_curve(
+    times_s: Floats, widths_s: Sequence[float] | Floats = WIDTHS_S, tick_s: float | None = None
+) -> Floats:
     """(widths,) indices of dispersion; NaN where there are fewer than 10 bins."""
-    indices = (dispersion(times_s, width_s) for width_s in widths_s)
+    indices = (dispersion(times_s, float(width_s), tick_s) for width_s in widths_s)
     return np.array([math.nan if value is None else value for value in indices])
 
 

@@ -187,7 +187,7 @@ def _of_users(schedule: pa.Table) -> bool:
 
 
 def _burstiness(times_s: Floats, tick_s: float | None) -> Burstiness:
-    counted = dict(_counts(times_s, tick_s))
+    counted = {_scale(scale_s, tick_s): arrivals.counts(times_s, scale_s, tick_s) for scale_s in SCALES_S}
     return Burstiness(
         gap_cv=arrivals.gap_cv(times_s),
         dispersion={scale: arrivals.spread(counts) for scale, counts in counted.items()},
@@ -195,16 +195,9 @@ def _burstiness(times_s: Floats, tick_s: float | None) -> Burstiness:
     )
 
 
-def _counts(times_s: Floats, tick_s: float | None) -> Iterator[tuple[str, arrivals.Counts | np.ndarray]]:
-    """Width of the bins and arrivals in each; of stamps on a grid, bins of whole ticks about as wide."""
-    for scale_s in SCALES_S:
-        if tick_s is None:
-            yield f"{scale_s:g}", arrivals.counts(times_s, scale_s)
-        else:
-            ticks = arrivals.per_tick(times_s, tick_s)
-            per = max(1, round(scale_s / tick_s))
-            usable = len(ticks) // per * per
-            yield f"{per * tick_s:.3g}", ticks[:usable].reshape(-1, per).sum(axis=1)
+def _scale(scale_s: float, tick_s: float | None) -> str:
+    """The width of the bins: of stamps on a grid, of whole ticks."""
+    return f"{scale_s:g}" if tick_s is None else f"{max(1, round(scale_s / tick_s)) * tick_s:.3g}"
 
 
 def _lateness(lateness_s: Floats) -> dict[str, float | None]:

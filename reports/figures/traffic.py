@@ -5,7 +5,6 @@ Lengths alone are in `cdf`.
 How bursty requests come, of a run and of traffic: the dispersion of their counts.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -48,15 +47,6 @@ class Stream:
     def span_s(self) -> float:
         """Seconds from the first arrival to the last."""
         return 0.0 if self.times_s is None or not len(self.times_s) else float(self.times_s[-1] - self.times_s[0])
-
-    def dispersion(self, width_s: float, tick_s: float | None = None) -> float | None:
-        """Index of dispersion at a width; None where it is unknown. Stamps on ticks are counted in whole ones."""
-        if self.times_s is None:
-            return None
-        if tick_s is None:
-            return arrivals.dispersion(self.times_s, width_s)
-        per, counts = round(width_s / tick_s), arrivals.per_tick(self.times_s, tick_s)
-        return arrivals.spread(counts[: len(counts) // per * per].reshape(-1, per).sum(axis=1))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +117,12 @@ class Curve(NamedTuple):
     widths_s: Floats
     values: Floats
 
+    @classmethod
+    def of(cls, stream: Stream, widths_s: Floats, tick_s: float | None) -> "Curve":
+        """That of a stream of arrivals, whose stamps may be on ticks."""
+        assert stream.times_s is not None
+        return cls(stream.name, widths_s, arrivals.dispersion_curve(stream.times_s, widths_s, tick_s))
+
     def known(self) -> "Curve":
         """Where a log axis can show it."""
         positive = np.isfinite(self.values) & (self.values > 0)
@@ -147,13 +143,13 @@ def burstiness(run: Run) -> Drawing | str:
     tick_s = run.info.fidelity.tick_s
     grain_s = None if tick_s is None else float(tick_s)
     widths_s = widths(streams[0].span_s, streams[0].arrivals, grain_s)
-    return dispersion([Curve(s.name, widths_s, curve(s, widths_s, grain_s)) for s in streams], streams[0].span_s)
+    return dispersion([Curve.of(s, widths_s, grain_s) for s in streams], streams[0].span_s)
 
 
 def dispersion_of(streams: Sequence[Stream], fitted: Fitted | None, grain_s: float | None) -> Drawing | str:
     """The curves of the streams, that of a trace as its fit has it, with the band of the fit."""
     bins_s = widths(max(s.span_s for s in streams), max(s.arrivals for s in streams), grain_s)
-    curves = [Curve(s.name, bins_s, curve(s, bins_s, grain_s)) for s in streams if s.arrivals]
+    curves = [Curve.of(s, bins_s, grain_s) for s in streams if s.arrivals]
     if fitted is not None and fitted.recorded is not None:
         curves[:1] = [Curve(streams[0].name, fitted.widths_s, fitted.recorded)]
     return dispersion(curves, streams[0].span_s, fitted)
@@ -205,12 +201,6 @@ def widths(span_s: float, n: int, grain_s: float | None = None) -> Floats:
     else:
         tenfold = [float(f"{m}e{e}") for e in range(-6, 8) for m in (1, 2, 5)]
     return np.array([width for width in tenfold if least <= width * (1 + 1e-9) and width <= most])
-
-
-def curve(stream: Stream, widths_s: Floats, tick_s: float | None = None) -> Floats:
-    """(widths,) indices of dispersion of a stream; NaN where they are unknown."""
-    values = (stream.dispersion(float(width_s), tick_s) for width_s in widths_s)
-    return np.array([math.nan if value is None else value for value in values])
 
 
 def chance(widths_s: Floats, span_s: float, normal: float = 1.96) -> tuple[Floats, Floats]:

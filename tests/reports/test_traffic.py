@@ -129,7 +129,7 @@ def test_chance_holds_nineteen_poisson_processes_of_twenty() -> None:
     """The grey band would accuse good Poisson processes, or let bad ones pass."""
     widths = np.array([1.0, 10.0, 50.0])
     low, high = pictures.chance(widths, 600.0)
-    found = np.array([pictures.curve(Stream("", poisson(seed=s)), widths) for s in range(400)])
+    found = np.array([pictures.Curve.of(Stream("", poisson(seed=s)), widths, None).values for s in range(400)])
 
     inside = ((found > low) & (found < high)).mean(axis=0)
     assert np.all((inside > 0.92) & (inside < 0.98)), inside

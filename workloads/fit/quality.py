@@ -187,7 +187,7 @@ class Statistics:
 
     def measure(self, at_s: Floats) -> Floats:
         """Dispersion at each width, lag-1 autocorrelation at each, CV of gaps, KS of gaps, rate."""
-        values = [_nan(arrivals.dispersion(at_s, width_s)) for width_s in self.widths_s]
+        values = arrivals.dispersion_curve(at_s, self.widths_s).tolist()
         values += [_nan(arrivals.autocorrelation(arrivals.counts(at_s, width_s))) for width_s in self.acf_s]
         values.append(_nan(arrivals.gap_cv(at_s)) if self.gaps_s is not None else math.nan)
         values.append(arrivals.distance(sorted_gaps(at_s), self.gaps_s) if self.gaps_s is not None else math.nan)

@@ -132,10 +132,7 @@ def _ticks(at_s: np.ndarray, grain: float | None) -> dict[str, Any]:
     assert grain is not None
     counts = arrivals.per_tick(at_s, grain)
     ticks = {1, *(round(width / grain) for width in TICK_WIDTHS_S if width >= 2 * grain)}
-    spread = {}
-    for width in sorted(ticks):
-        end = len(counts) // width * width  # what is left over at the end is not counted
-        spread[f"{width * grain:g}"] = arrivals.spread(counts[:end].reshape(-1, width).sum(axis=1))
+    spread = {f"{width * grain:g}": arrivals.dispersion(at_s, width * grain, grain) for width in sorted(ticks)}
     return {
         "tick_s": grain,
         "ticks": len(counts),
