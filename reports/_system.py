@@ -238,8 +238,8 @@ def first(source: Mapping[str, Any], *names: str) -> str | None:
 
 def pairs(source: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:
     """'policy sarathi, kv blocks 512': the plain values of an object."""
-    plain = {k: v for k, v in source.items() if k not in leave_out and isinstance(v, str | int | float) and v != ""}
-    return ", ".join(f"{clean(str(k).replace('_', ' '), 40)} {clean(_plain(v), 80)}" for k, v in plain.items())
+    values = {k: v for k, v in source.items() if k not in leave_out and isinstance(v, str | int | float) and v != ""}
+    return ", ".join(f"{clean(str(k).replace('_', ' '), 40)} {clean(plain(v), 80)}" for k, v in values.items())
 
 
 def flat(source: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -249,9 +249,9 @@ def flat(source: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]
         if isinstance(value, Mapping):
             yield from flat(value, name)
         elif isinstance(value, list | tuple):
-            yield name, clean(", ".join(_plain(v) for v in value), 600)
+            yield name, clean(", ".join(plain(v) for v in value), 600)
         elif value not in (None, ""):
-            yield name, clean(_plain(value), 600)
+            yield name, clean(plain(value), 600)
 
 
 def versions(found: Mapping[str, Any]) -> Facts:
@@ -279,11 +279,12 @@ def commands(run: Run) -> tuple[str, ...]:
     return (typed, rerun) if typed else (rerun,)
 
 
-def _plain(value: object) -> str:
+def plain(value: object, digits: int = 6) -> str:
+    """A value as people write it: '5, 10', '(1,1), (2,1)', 'yes'."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return _format.option(value)
+        return _format.option(value, digits)
     return str(value)
 
 

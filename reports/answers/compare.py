@@ -172,8 +172,8 @@ def _verdict(row: Row) -> Cell:
 def _limits(info: CompareAnswer, most: int) -> tuple[Table, ...]:
     """The limits of each gate, and what it would take to know more."""
     columns: dict[str, Callable[[GateRow], str | Cell]] = {
-        "ignored up to": lambda row: f"{row.min_effect_pct:g}{_unit(row)}",
-        "must be found from": lambda row: f"{row.must_detect_pct:g}{_unit(row)}",
+        "ignored up to": lambda row: f"{row.min_effect_pct:g}{wording.points(row)}",
+        "must be found from": lambda row: f"{row.must_detect_pct:g}{wording.points(row)}",
         "pairs needed": lambda row: "-" if row.mde_pct is None else wording.needed(row),
         "p (decides)": lambda row: "-" if row.p is None else _format.probability(row.p),
     }
@@ -193,14 +193,7 @@ def _by_metric(
 
 
 def _change(row: Row, *, exact: bool) -> str:
-    """The change in percent or points; '~' where it is not significant, which a simulator does not know."""
-    if row.change_pct is None or row.endless:
-        return "-"
-    if exact and not any(row.losses):
-        return "same"
-    if not exact and not row.is_significant:
-        return "~"
-    return f"{wording.percent(row.change_pct, signed=True)}{_unit(row)}"
+    return "-" if row.change_pct is None or row.endless else wording.short(row, row.change_pct, exact=exact)
 
 
 def _bounds(row: Row) -> str:
@@ -208,18 +201,14 @@ def _bounds(row: Row) -> str:
     if row.bounds_pct is None or not any(row.losses):
         return "-"
     low, high = (wording.percent(end, signed=True) for end in row.bounds_pct)
-    return f"{low} .. {high}{_unit(row)}"
-
-
-def _unit(row: Row) -> str:
-    return " pts" if row.scale == "difference" else "%"
+    return f"{low} .. {high}{wording.points(row)}"
 
 
 def _mde(row: Row) -> str:
     if row.mde_pct is None or not any(row.losses):
         return "-"
     large = row.mde_pct > wording.MOST_PCT
-    return f"{f'>{wording.MOST_PCT:,}' if large else number(row.mde_pct, 2)}{_unit(row)}"
+    return f"{f'>{wording.MOST_PCT:,}' if large else number(row.mde_pct, 2)}{wording.points(row)}"
 
 
 def shown(info: CompareAnswer) -> list[Row]:

@@ -9,7 +9,7 @@ from harness.experiments import theory
 from harness.experiments.theory import TheoryAnswer
 from reports import _format
 from reports._format import clean
-from reports._system import versions
+from reports._system import plain, versions
 from reports.document import Document, Section, Table
 
 _ACRONYMS = ("gpu", "itl", "kv", "slo", "ttft")
@@ -26,7 +26,7 @@ def document(info: TheoryAnswer, path: Path | None = None) -> Document:  # noqa:
         mark="BY FORMULA AND SIMULATION" if simulated else "BY FORMULA",
         good=None,
         findings=(),
-        key_facts=tuple((_name(k), clean(_value(v), 200)) for k, v in info.given.items() if v is not None),
+        key_facts=tuple((_name(k), clean(plain(v, 12), 200)) for k, v in info.given.items() if v is not None),
         sections=(
             Section("tables", "Numbers", (*map(_table, info.tables), *(clean(note, None) for note in info.notes))),
         ),
@@ -39,15 +39,6 @@ def _name(option: str) -> str:
     """A parameter with its unit: 'rate (req/s)' of 'rate_rps'."""
     end, unit = next(((end, unit) for end, unit in _UNITS.items() if option.endswith(end)), ("", ""))
     return clean(option.removesuffix(end).replace("_", " ") + (f" ({unit})" if unit else ""), 40)
-
-
-def _value(value: Any) -> str:
-    """A value as people write it: '5, 10', '(1,1), (2,1)', 'yes'."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, (int, float)):
-        return _format.option(value, 12)
-    return str(value)
 
 
 def _table(one: theory.Table) -> Table:

@@ -146,17 +146,8 @@ def _means(drawn: Drawing, rows: Sequence[GateRow], names: Sequence[str], *, exa
         symbols=[look.symbol for look in styles], marker={"color": [look.color for look in styles]},
     )  # fmt: skip
     for place, row in enumerate(rows):
-        style.label(drawn, 1, place, _beside(row, exact=exact), xref="paper", xshift=6, yanchor="middle")
-
-
-def _beside(row: GateRow, *, exact: bool) -> str:
-    """The loss beside its row: '~' where it could be chance."""
-    if exact and not any(row.losses):
-        return "same"
-    if not exact and not row.is_significant:
-        return "~"
-    unit = " pts" if row.scale == "difference" else "%"
-    return f"{wording.percent(_loss(row, row.change_pct), signed=True)}{unit}"
+        loss = wording.short(row, _loss(row, row.change_pct), exact=exact)
+        style.label(drawn, 1, place, loss, xref="paper", xshift=6, yanchor="middle")
 
 
 def _pairs(drawn: Drawing, rows: Sequence[GateRow], names: Sequence[str]) -> None:

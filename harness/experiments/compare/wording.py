@@ -66,6 +66,20 @@ def unit(row: Row) -> str:
     return " points" if row.scale == "difference" else "%"
 
 
+def short(row: Row, value: float, *, exact: bool) -> str:
+    """'+3.1%', '-0.4 pts' or 'same' in a table or figure; '~' where it could be chance, which a simulator knows not."""
+    if exact and not any(row.losses):
+        return "same"
+    if not exact and not row.is_significant:
+        return "~"
+    return f"{percent(value, signed=True)}{points(row)}"
+
+
+def points(row: Row) -> str:
+    """What a change is counted in, in a table or figure."""
+    return " pts" if row.scale == "difference" else "%"
+
+
 def at(row: Row) -> str:
     """The point of a row in front of its name; empty where there is one point only."""
     return f"{where(row.point)}: " if row.point else ""
