@@ -115,6 +115,9 @@ class Engine:
     """`model` is a Hugging Face folder (Llama, Qwen2, Mistral), None makes small weights from `seed`.
 
     `policy`, `kv` and `admission` are specs as in the simulator; KV memory is `kv_blocks` blocks, 4096 by default.
+    With `tiers=dram:size=4GB` what prefix caches fill, or give up, is stored in host memory; a paced engine has all
+    tiers of the simulator.
+
     `executor` runs the batches: `llama` in NumPy, `torch` where that is installed, or `paced`, which computes
     nothing and takes the time of a GPU instead: `executor=paced:latency=abc:vllm`, with `model`, `hardware` and `tp` as
     in the simulator and by default as much KV memory as fits on these GPUs; tokens are arbitrary then. `dtype` and
@@ -135,6 +138,7 @@ class Engine:
     prefix_cache: str = "off"
     speculate: str | None = None
     preempt: str = "recompute"
+    tiers: str | None = None
     kv_blocks: AtLeastOne | None = None
     executor: str = "llama"
     hardware: str | None = None
@@ -163,8 +167,9 @@ class Engine:
     def __post_init__(self) -> None:
         check(self)
         self.core = Core.of(
-            self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt
-        )
+            self.policy, self.kv, self.admission, self.seed, self.prefix_cache, self.speculate, self.preempt,
+            self.tiers,
+        )  # fmt: skip
         self._layout = layout(self, self._given)
 
     async def open(self, content: Content) -> None:

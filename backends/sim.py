@@ -148,8 +148,8 @@ class Sim:
 
     def _refuse_what_would_be_ignored(self, *, acts: bool) -> None:
         recorded = [part for part in self._parts if isinstance(part.model, Recorded)]
-        if recorded and (self.fail is not None or self.lora is not None or self.tiers is not None):
-            raise UsageError("latency=recorded repeats a run without failures, adapters and tiers.")
+        if recorded and (self.fail is not None or self.lora is not None):
+            raise UsageError("latency=recorded repeats a run without failures and adapters.")
         if recorded and (self.groups is not None or len({part.latency for part in self._parts}) > 1):
             raise UsageError("latency=recorded repeats a whole run; give no groups, and no side another latency.")
         if self.prefill is None and self.decode is None:  # one side alone may be a part of a cluster that has a link

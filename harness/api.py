@@ -588,9 +588,9 @@ class ActionEvent:
     """Something that a router did, or that befell a replica: a row of the `actions` table.
 
     `end_s` is when it was over. Of a migration `replica` is the source, `stop_s` when the sequence stopped decoding
-    there, `tokens` what was copied; on the engine each copy of it, or of a hand-off, is a row as well. `detail` is a
-    role, or why a migration was aborted, a request rejected or a replica down (drained, failed). What the router does
-    with a request by itself (hold, reject) has no replica.
+    there, `tokens` what was copied; on the engine each copy of it, or of a hand-off, is a row as well, and each of a
+    replica from and to its tiers. `detail` is a role, or why a migration was aborted, a request rejected or a replica
+    down (drained, failed). What the router does with a request by itself (hold, reject) has no replica.
     """
 
     kind: ActionKind

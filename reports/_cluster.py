@@ -140,7 +140,7 @@ def line(run: Run) -> str:
     """The router with the age of its views, and the GPU time; empty where it only routes."""
     backend = run.info.backend
     gpu_s, report_s = (backend.get(name) for name in ("gpu_s", "router_report_s"))
-    if not done(run) and gpu_s is None:
+    if gpu_s is None and done(run).keys() <= {"copy"}:  # of one replica and its tiers
         return ""
     parts = [(first(backend, "router") or "one router").partition(":")[0]]
     if isinstance(report_s, int | float):

@@ -275,7 +275,7 @@ def _cluster(backend: Mapping[str, Any]) -> Iterator[str]:
         yield f"{_format.count(loads, 'load')} of adapters into {backend['adapter_slots']:,} slots, {mean_time} each"
     for tier in backend.get("tiers", ()):
         hits = _format.share(tier["hit_tokens"] / max(1, tier["queried_tokens"]))
-        loaded, written = (f"{tier[way] / 1e9:,.1f} GB" for way in ("load_bytes", "store_bytes"))
+        loaded, written = (f"{_format.number(tier[way] / 1e9)} GB" for way in ("load_bytes", "store_bytes"))
         name, wait = clean(tier["name"], 40), _format.seconds(tier["wait_s"] / max(1, tier["loads"]))
         yield f"{name} had {hits} of the prompt tokens: {loaded} loaded ({wait} each time), {written} written"
     if isinstance(bubbles, float):

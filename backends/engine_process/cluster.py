@@ -15,6 +15,7 @@ from backends.executors.paced import Pace, pace_facts
 from backends.serving.batch import Batch, Sequence
 from backends.serving.cluster import Cluster
 from backends.serving.handoff import Transfer
+from backends.serving.hierarchy import Transit
 from backends.serving.loop import Loop
 from backends.serving.migration import Migration
 from backends.serving.replica import Replica
@@ -46,7 +47,20 @@ class Drop:
     request_id: int
 
 
-Message = Work | Copy | Drop
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Copy blocks into the tiers of a replica and from there, then forget what these do not store any more.
+
+    `stored` and `loaded` are (key, id of a block); `number` comes back when all is done.
+    """
+
+    number: int
+    stored: list[tuple[int, int]]
+    loaded: list[tuple[int, int]]
+    evicted: list[int]
+
+
+Message = Work | Copy | Drop | Offload
 
 
 class EngineCluster:
@@ -72,6 +86,8 @@ class EngineCluster:
         self._send = send
         self._paces = paces
         self._incoming = Incoming()
+        if cluster.hierarchy is not None and not paces:
+            cluster.hierarchy.carry = self.carry
         self.loop = Loop(cluster, self, self._incoming, mover=self, fails=True)
         self.loop.begin(start_s)
         self._facts: Mapping[str, object] = {"begun_s": start_s}  # for run.json, with the next turn
@@ -196,6 +212,28 @@ class EngineCluster:
         self._copy(source, table, target, blocks, seq, end_s, lambda at_s: self.loop.copied(migration, at_s))
         return None
 
+    def carry(self, transits: ListOf[Transit]) -> None:
+        """Let the executor of a replica copy what it exchanges with its tiers from now on."""
+        replica, size = transits[0].replica, transits[0].replica.blocks.size
+        stored: list[tuple[int, int]] = []
+        loaded: list[tuple[int, int]] = []
+        for transit in transits:
+            if transit.request_id is None:
+                stored += zip(transit.keys, transit.ids, strict=True)
+            else:
+                ids = replica.name_reserved(transit.request_id, len(transit.keys))
+                loaded += zip(transit.keys, ids, strict=True)
+
+        def arrive(at_s: float) -> None:
+            for transit in transits:
+                self.loop.transits(at_s, replica.index, transit)
+
+        now_s, tokens = self.loop.now_s, size * (len(stored) + len(loaded))
+        self._numbers += 1
+        self._moving[self._numbers] = ActionEvent("copy", now_s, now_s, replica.index, tokens=tokens), arrive
+        evicted = [key for transit in transits for key in transit.evicted]
+        self._send(replica.index, Offload(self._numbers, stored, loaded, evicted))
+
     def commit(self, replica: Replica, end_s: list[float]) -> list[Sequence]:
         """Commit the batch in flight, and tell what it brought."""
         batch = replica.in_flight
@@ -206,6 +244,8 @@ class EngineCluster:
             turn.facts = pace_facts(self._paces)
         if batch.preempted or batch.swaps:
             turn.facts = {**turn.facts, **preemption_costs(self.cluster.replicas)}
+        if self.cluster.hierarchy is not None:
+            turn.facts = {**turn.facts, "tiers": self.cluster.hierarchy.facts()}
         self._tell(turn)
         return done
 
@@ -276,7 +316,8 @@ class EngineCluster:
         if self.loop.actions:
             turn.actions, self.loop.actions = self.loop.actions, []
             self._acted.add(turn.actions)
-            turn.facts = {**turn.facts, **self._acted.facts(self.loop)}
+            if self.cluster.acts or len(replicas) > 1:  # else they are copies of its tiers alone
+                turn.facts = {**turn.facts, **self._acted.facts(self.loop)}
         self.results.append(turn)
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, fields
 from typing import Protocol, TypeVar, runtime_checkable
 
-from backends.engine_process.cluster import Copy, Message
+from backends.engine_process.cluster import Copy, Message, Offload
 from backends.engine_process.generation import Work, execute
 from backends.executors.paced import Paced
 from harness import termination
@@ -122,6 +122,7 @@ class StepRunner:
         self._executor = executor
         self._memory = memory
         self._host: dict[int, Sequence[object]] = {}  # KV of who is swapped out, block by block
+        self._tiers: dict[int, object] = {}  # KV of blocks by their keys
 
     def perform(self, message: Message) -> Ran | Copied | None:
         """Do what this message asks for."""
@@ -141,6 +142,14 @@ class StepRunner:
                 self._host[message.request_id] = executor.copy_out_of(source, message.source_blocks)
             else:
                 executor.copy_from(source, message.source_blocks, message.blocks)
+            return Copied(message.number, time.monotonic())
+        if isinstance(message, Offload):
+            assert not isinstance(executor, Paced)
+            for key, block in message.stored:  # before what is loaded takes its place
+                (self._tiers[key],) = executor.copy_out([block])  # an array of its own, which is freed alone
+            executor.copy_in([self._tiers[key] for key, _ in message.loaded], [block for _, block in message.loaded])
+            for key in message.evicted:
+                self._tiers.pop(key)
             return Copied(message.number, time.monotonic())
         self._host.pop(message.request_id, None)
         return None

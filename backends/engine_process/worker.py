@@ -28,6 +28,7 @@ from backends.serving.cluster import Cluster, Member
 from backends.serving.handoff import Link
 from backends.serving.plugins import Memory, Simulated
 from backends.serving.replica import Replica, Role
+from backends.serving.routing import PeriodicRouter
 from backends.simulator.core import FREE, BlockCost, Core
 from backends.simulator.layout import Rate, Side, link_of, rate, refuse_unused, router_acts, sides
 from harness import termination
@@ -208,6 +209,7 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
     members: list[Member] = []
     pacers: list[Paced] = []
     allocations = []
+    reached: list[tuple[object, float, float]] = []  # by tiers, as in `Core.hierarchy`
     facts: dict[str, object] = {}
     for part in parts:
         its = dict(built[len(replicas)].facts)
@@ -221,6 +223,8 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
                 f"Replicas of executor={message.executor} cannot copy KV from one another; give executor=llama or "
                 "paced, or replicas alike and a router that does not move requests."
             )
+        if pacer is None and part.core.tiers:
+            _refuse_tiers(part, message.executor)
         gpus = gpu_count if isinstance(gpu_count := its.get("gpus"), int) else 1
         # the load generator must get a core the moment it wakes up, and so must an executor that only waits
         nice = message.nice if message.nice is not None else NICE if pacer is None else 0
@@ -233,6 +237,8 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
             members.append(Member(gpus, model))
             allocations.append(Allocate(blocks, memory.block_tokens, nice, shares and moving))
             pacers += [] if pacer is None else [pacer]
+        block_bytes = cost.bytes if pacer is None else memory.block_tokens * pacer.kv_bytes_per_token
+        reached.append(((memory.block_tokens, block_bytes), block_bytes, cost.bytes_per_s * gpus))
         its |= {
             "kv_blocks": blocks, "kv_tokens": blocks * memory.block_tokens, "kv_block_bytes": cost.bytes,
             "layer_token_bytes": token_bytes(its),
@@ -258,8 +264,9 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
         facts["handoff"] = "pull" if layout.pull else "push"
     handoff_router = make("routers", parts[-1].router) if parts[-1].role == "decode" else None
     cluster = Cluster(
-        replicas, make("routers", parts[0].router), handoff_router, link, pull=layout.pull, members=members
-    )
+        replicas, make("routers", parts[0].router), handoff_router, link, pull=layout.pull, members=members,
+        hierarchy=parts[0].core.hierarchy(reached),
+    )  # fmt: skip
     first = pacers[0] if pacers else None
     vocab_size, max_tokens = facts["vocab_size"], facts["max_tokens"]
     assert isinstance(vocab_size, int)
@@ -267,6 +274,21 @@ def engine_cluster(message: Open, executors: ExecutorProcesses | OwnExecutor) ->
     answers = Answers(message.prompts, vocab_size, max_tokens, message.temperature, first)
     paces = [Pace(pacer, replica) for pacer, replica in zip(pacers, replicas, strict=False)]
     return lambda send, start_s: EngineCluster(cluster, answers, send, paces, start_s), facts
+
+
+def _refuse_tiers(part: Part, executor: str) -> None:
+    """Raise UsageError for tiers that an executor which computes has not."""
+    tier, *more = part.core.tiers
+    if more or tier.name != "dram" or tier.args.keys() - {"size", "size_bytes", "write"}:
+        raise UsageError(
+            f"executor={executor} stores KV in the host memory of each replica, and copies as fast as it can; give "
+            "tiers=dram with size and write alone, or executor=paced."
+        )
+    if part.role != "mixed" or isinstance(make("routers", part.router), PeriodicRouter):
+        raise UsageError(
+            f"executor={executor} stores no KV in tiers where requests may move between replicas; give replicas alike "
+            "and a router that only routes, or executor=paced."
+        )
 
 
 def _link(layout: Layout, facts: Mapping[str, object]) -> tuple[Link, Rate]:
@@ -367,8 +389,9 @@ def _part(engine: Engine, given: Mapping[str, object], role: Role, its: Side, po
             raise UsageError(f"The engine does not divide experts or attention by {name}; leave out {name}.")
     options = {"tp": its.tp if its.tp != 1 else None, "hardware": its.hardware, "latency": its.latency}
     core = Core.of(
-        policy, engine.kv, engine.admission, engine.seed, engine.prefix_cache, engine.speculate, engine.preempt
-    )
+        policy, engine.kv, engine.admission, engine.seed, engine.prefix_cache, engine.speculate, engine.preempt,
+        engine.tiers,
+    )  # fmt: skip
     for kind, spec in (("policies", core.policy), ("kv", core.kv)):
         if isinstance(plugin := make(kind, spec), Simulated):
             raise UsageError(f"'{spec}' {plugin.simulated}, which the engine cannot; take --backend sim.")

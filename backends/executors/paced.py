@@ -23,6 +23,7 @@ from harness.catalog import (
     Shape,
     facts_of_files,
     hardware,
+    kv_bytes_per_token,
     kv_capacity_blocks,
     model,
 )
@@ -81,6 +82,11 @@ class Paced:
     @property
     def max_tokens(self) -> int:
         return self.max_model_len or self._model.max_tokens
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """On all its GPUs."""
+        return kv_bytes_per_token(self._model, kv_bits=self._bits[1])
 
     def end_s(self, batch: Batch, start_s: float) -> float:
         """When one step of a batch that starts at `start_s` ends; drafts and copies to the host included."""

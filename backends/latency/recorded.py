@@ -1,13 +1,15 @@
 """Recorded times: the simulator runs on the clock of a stored run, such as one of the engine.
 
-Each step and each copy of KV between replicas ends when it did in that run, each request arrives when that run's
-scheduler saw it, and time begins when it did there. With the same policies, routers and memory the simulator then
-gives every token time of the run, equal to the last bit: its error is its latency model's error and nothing else.
+Each step and each copy of KV, between replicas or between one and its tiers, ends when it did in that run, each request
+arrives when that run's scheduler saw it, and time begins when it did there. With the same policies, routers and memory
+the simulator then gives every token time of the run, equal to the last bit: its error is its latency model's error and
+nothing else.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, cast
@@ -24,6 +26,7 @@ from harness.spec import parse
 
 if TYPE_CHECKING:
     from backends.serving.handoff import Transfer
+    from backends.serving.hierarchy import Transit
     from backends.serving.migration import Migration
     from backends.serving.replica import Replica, Role
 
@@ -46,6 +49,7 @@ class Recorded:
     """When the last step of the run ended, or the last request arrived."""
     steps: pa.Table = field(init=False, repr=False)
     copies: dict[int, list[float]] = field(init=False, repr=False)  # by request id: ends in their order
+    tier_copies: dict[int, list[float]] = field(init=False, repr=False)  # by replica: those from and to its tiers
     tokens: dict[int, list[int] | None] = field(init=False, repr=False)  # by request id: of each stamp; None: one
     _arrived: dict[int, tuple[float, float]] = field(init=False, repr=False)  # by request id: (arrived, sent)
 
@@ -73,10 +77,12 @@ class Recorded:
         if any(action["kind"] == "down" and action["detail"] == "failed" for action in actions):
             raise UsageError(f"A replica failed in '{self.run}'; recorded repeats runs without failures.")
         self.last_s = max([*self.steps["end_s"].to_pylist(), *(at_s for at_s, _ in self._arrived.values())])
-        self.copies = {}
+        self.copies, self.tier_copies = {}, {}
         for action in actions:
             request_id = action["request_id"]
-            if action["kind"] == "copy":
+            if action["kind"] == "copy" and request_id is None:
+                self.tier_copies.setdefault(action["replica"], []).append(action["end_s"])
+            elif action["kind"] == "copy":
                 self.copies.setdefault(request_id, []).append(action["end_s"])
             elif action["kind"] == "hold" and request_id in self._arrived:  # at the router, before any replica saw it
                 at_s, left_s = self._arrived[request_id]
@@ -146,6 +152,7 @@ class Repetition:
             self._steps.setdefault(replica, []).append(tuple(row))
         self._next = dict.fromkeys(self._steps, 0)
         self._copies = {request_id: iter(ends) for request_id, ends in recorded.copies.items()}
+        self._tier_copies = {replica: iter(ends) for replica, ends in recorded.tier_copies.items()}
         if recorded.tokens:
             for replica in replicas:
                 if replica.drafts is not None:
@@ -176,6 +183,15 @@ class Repetition:
     def copy(self, migration: Migration, first_token: int, end_s: float) -> float:  # noqa: ARG002  it is recorded
         """When a stage of a live migration is copied."""
         return self._copied_s(migration.seq, end_s)
+
+    @property
+    def copies_to_tiers(self) -> bool:
+        """Whether the run has copies from and to tiers; one whose tiers were simulated has none."""
+        return bool(self._tier_copies)
+
+    def carry(self, transits: ListOf[Transit]) -> float:
+        """When the blocks are copied that a replica exchanges with its tiers from one instant on."""
+        return next(self._tier_copies.get(transits[0].replica.index, iter(())), inf)
 
     def _copied_s(self, seq: Sequence, end_s: float) -> float:
         # A simulated run has no copies but those of its link.

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from itertools import islice
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,7 @@ class TierMemory:
     store: Channel
     keys: OrderedDict[int, None] = field(default_factory=OrderedDict)
     on_way: set[int] = field(default_factory=set)  # of them, being written and not yet to be found
+    was_stored: dict[int, bool] | None = None  # at the last report, of keys that changed since; None: no reports
     counts: dict[str, float] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def __contains__(self, key: int) -> bool:
@@ -99,10 +101,32 @@ class TierMemory:
         """Room for these, used in this order, which are being written. Returns what had to go."""
         self.keys.update(dict.fromkeys(keys))
         self.on_way.update(keys)
-        evicted = [self.keys.popitem(last=False)[0] for _ in range(len(self.keys) - self.capacity)]
-        self.on_way.difference_update(evicted)
+        evicted = list(islice(self.keys, max(0, len(self.keys) - self.capacity)))
+        self.forget(evicted)
         self.counts["evicted_blocks"] += len(evicted)
         return evicted
+
+    def written(self, keys: Iterable[int]) -> None:
+        """These are to be found from now on, unless they had to go meanwhile."""
+        self._note(through := self.on_way.intersection(keys))
+        self.on_way -= through
+
+    def forget(self, keys: ListOf[int]) -> None:
+        """These are not stored any more."""
+        self._note(keys)
+        self.on_way.difference_update(keys)
+        for key in keys:
+            del self.keys[key]
+
+    def _note(self, keys: Iterable[int]) -> None:
+        """Keep of keys that are about to change whether they were to be found at the last report."""
+        if self.was_stored is not None:
+            for key in keys:
+                self.was_stored.setdefault(key, key in self)
+
+    def reported(self, key: int) -> bool:
+        """Whether a key was to be found at the last report; without reports, whether it is."""
+        return key in self if self.was_stored is None else self.was_stored.get(key, key in self)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,7 +145,8 @@ class Level:
 class Transit:
     """Blocks on their way: into a replica for the request that waits for them, or out of it (None).
 
-    `cache` is that of the replica at the start, which has another one once it has failed.
+    `cache` is that of the replica at the start, which has another one once it has failed. What is written is in the
+    blocks of these ids, where ids are used, and makes `evicted` go.
     """
 
     replica: Replica
@@ -130,6 +155,8 @@ class Transit:
     keys: list[int]
     request_id: int | None
     began_s: float
+    ids: ListOf[int] = ()
+    evicted: ListOf[int] = ()
 
 
 class Hierarchy:
@@ -142,6 +169,9 @@ class Hierarchy:
         self._seen: dict[int, dict[Sequence, int]] = {}  # replica: preemptions of those that it has looked up
         self._under_way = 0
         self.queried_tokens = 0
+        self._begun: list[Transit] = []  # for `carry`
+        self.carry: Callable[[ListOf[Transit]], float | None] | None = None
+        """Copies what begins at one instant for a replica, in place of channels: when that is done, as in `Mover`."""
         self.push: Callable[[float, int, Channel | Transit], None]  # come back with this at that time, for a replica
         self.memory_freed: Callable[[Replica], None]  # it may go on
 
@@ -184,7 +214,7 @@ class Hierarchy:
         """Begin to load what tiers store of a sequence, unless memory has no room for it."""
         assert replica.cache is not None
         keys, seen = replica.cache.findable(seq), self._seen[replica.index]
-        parts = stored_below(replica, keys)
+        parts = stored_below(replica.cache, replica.levels, keys)
         if parts and not replica.reserve(seq._request.id, sum(map(len, parts.values())), now_s, keys):
             return
         first = seq not in seen and not seq.preemptions
@@ -203,28 +233,37 @@ class Hierarchy:
     def write(self, replica: Replica, now_s: float) -> None:
         """Begin to write what the prefix cache has filled or given up since the last call."""
         assert replica.cache is not None
-        filled, used, evicted = replica.cache.changes()
+        filled, used, evicted, ids = replica.cache.changes()
         for level in replica.levels:
             if level.tier.write == "through":
-                self._put(replica, level, filled[::-1], now_s)  # the end of a chain goes first
+                self._put(replica, level, filled[::-1], ids, now_s)  # the end of a chain goes first
             level.memory.touch(used)
         if replica.levels[0].tier.write == "back":
-            self._put(replica, replica.levels[0], evicted, now_s)
+            self._put(replica, replica.levels[0], evicted, ids, now_s)
+        if self.carry is not None and self._begun:
+            begun, self._begun = self._begun, []
+            if (end_s := self.carry(begun)) is not None:
+                for transit in begun:
+                    self.push(end_s, replica.index, transit)
 
-    def _put(self, replica: Replica, level: Level, keys: ListOf[int], now_s: float) -> None:
+    def _put(self, replica: Replica, level: Level, keys: ListOf[int], ids: dict[int, int], now_s: float) -> None:
         """Begin to write these, used in this order, and what has to go to the level below."""
         memory, below = level.memory, level.below
         if new := [key for key in dict.fromkeys(keys) if key not in memory.keys]:
             memory.counts["store_bytes"] += len(new) * level.block_bytes
-            self._start(level.store, Transit(replica, replica.cache, level, new, None, now_s), now_s)
-            evicted = memory.put(new)
+            transit = Transit(replica, replica.cache, level, new, None, now_s, [ids[key] for key in new if ids])
+            self._start(level.store, transit, now_s)
+            transit.evicted = memory.put(new)
             if below is not None and below.tier.write == "back":
-                self._put(replica, below, evicted, now_s)
+                self._put(replica, below, transit.evicted, ids, now_s)
 
     # ---- transfers ------------------------------------------------------------------------------------------
 
     def _start(self, channel: Channel, transit: Transit, now_s: float) -> None:
         self._under_way += 1
+        if self.carry is not None:
+            self._begun.append(transit)
+            return
         channel.start(transit, len(transit.keys) * transit.level.block_bytes, now_s)
         self._wake(channel, transit.replica.index)
 
@@ -247,9 +286,10 @@ class Hierarchy:
         self._under_way -= 1
         is_up = transit.cache is replica.cache
         if transit.request_id is None:
-            for key in () if is_up else memory.on_way.intersection(transit.keys):
-                del memory.keys[key]
-            memory.on_way.difference_update(transit.keys)
+            if is_up:
+                memory.written(transit.keys)
+            else:
+                memory.forget([key for key in transit.keys if key in memory.on_way])
             return
         memory.counts["wait_s"] += now_s - transit.began_s
         if is_up:
@@ -259,8 +299,12 @@ class Hierarchy:
     def lose(self, replica: Replica) -> None:
         """A replica is down, and with it the memories that are its own."""
         for memory in (level.memory for level in replica.levels if level.tier.replicas == 1):
-            memory.keys.clear()
-            memory.on_way.clear()
+            memory.forget([*memory.keys])
+
+    def report(self) -> None:
+        """What tiers store now is what routers with reports see until the next one."""
+        for memory in (memory for by_node in self._memories for memory in by_node.values()):
+            memory.was_stored = {}
 
     # ---- what came of it ------------------------------------------------------------------------------------
 
@@ -269,7 +313,9 @@ class Hierarchy:
         rows: list[dict[str, object]] = []
         for (name, _), by_node in zip(self._tiers, self._memories, strict=True):
             counts = {count: sum(memory.counts[count] for memory in by_node.values()) for count in COUNTS}
-            rows.append({"name": name, "queried_tokens": self.queried_tokens, **counts})
+            rows.append({
+                "name": name, "block_bytes": self._block_bytes, "queried_tokens": self.queried_tokens, **counts
+            })  # fmt: skip
         return rows
 
     def check(self) -> None:
@@ -283,23 +329,34 @@ class Hierarchy:
         return f"<Hierarchy {', '.join(name for name, _ in self._tiers)}, {self._under_way} transfers>"
 
 
-def stored_below(replica: Replica, keys: ListOf[int]) -> dict[Level, list[int]]:
-    """Keys at the head of a chain that a prefix cache does not store, by the first level that does."""
+def stored_below(
+    cache: PrefixCache, levels: ListOf[Level], keys: ListOf[int], *, reported: bool = False
+) -> dict[Level, list[int]]:
+    """Keys at the head of a chain that a prefix cache does not store, by the first level that does, or did when they
+    were `reported`.
+    """
     parts: dict[Level, list[int]] = {}
+    memories: list[PrefixCache | TierMemory] = [cache, *(level.memory for level in levels)]
+    in_cache, *in_levels = (memory.reported if reported else memory.__contains__ for memory in memories)
     for key in keys:
-        if replica.cache is None or key in replica.cache:
+        if in_cache(key):
             continue
-        level = next((level for level in replica.levels if key in level.memory), None)
+        level = next((level for level, stores in zip(levels, in_levels, strict=True) if stores(key)), None)
         if level is None:
             break
         parts.setdefault(level, []).append(key)
     return parts
 
 
-def predicted_load(replica: Replica, request: VisibleRequest) -> tuple[int, float]:
-    """Tokens of a prompt that tiers store beyond the prefix cache, and the seconds to load them over idle links."""
-    size = replica.blocks.size
-    parts = stored_below(replica, chain(request, size).keys[: (request.prompt_tokens - 1) // size])
+def predicted_load(cache: PrefixCache | None, levels: ListOf[Level], request: VisibleRequest) -> tuple[int, float]:
+    """Tokens of a prompt that tiers stored beyond the prefix cache at the last report (without reports: store now),
+    and the seconds to load them over idle links.
+    """
+    if cache is None:
+        return 0, 0.0
+    size = cache.block_tokens
+    keys = chain(request, size).keys[: (request.prompt_tokens - 1) // size]
+    parts = stored_below(cache, levels, keys, reported=True)
     loads_s = [
         level.tier.latency_s + len(stored) * level.block_bytes / level.load.bytes_per_s
         for level, stored in parts.items()

@@ -335,6 +335,8 @@ class Loop(Generic[T]):
             self._idle_ticks = 0
             self._acting.change(payload, now_s)
         elif what == REPORT:
+            if self._hierarchy is not None:
+                self._hierarchy.report()
             self._views = [self._view_of(replica, now_s) for replica in self.cluster.replicas]
             self._changed = True
             self._push_next(REPORT, index, self._report_s)
@@ -620,6 +622,8 @@ class Loop(Generic[T]):
 
     def _view_of(self, replica: Replica, now_s: float) -> ReplicaView:
         member, reported = self.cluster.members[replica.index], bool(self._report_s)
+        if reported and replica.cache is not None:
+            replica.cache.report()
         steps, early, until_s = self._progress(replica, now_s)
         view = view_of(replica, member.gpus, member.model, now_s, whole=reported, steps=steps, early=early)
         if not reported:

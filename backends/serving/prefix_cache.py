@@ -20,8 +20,8 @@ from harness.api import names_answer
 CHAINS = 4
 """How many times as many keys as blocks are remembered of sessions, which may return after their blocks are gone."""
 _SEED = 0x9E3779B97F4A7C15  # where every chain begins
-Changes: TypeAlias = tuple[list[int], list[int], list[int]]
-"""Keys of blocks that were stored, used, given up, each in order."""
+Changes: TypeAlias = tuple[list[int], list[int], list[int], dict[int, int]]
+"""Keys of blocks that were stored, used, given up, each in order; ids of these blocks by key, where ids are used."""
 
 
 class Shelf:
@@ -142,12 +142,15 @@ class PrefixCache:
     """Finds stored blocks for what arrives, keeps those of what ended, and gives up the least recently used."""
 
     __slots__ = ("_blocks", "_chained", "_chains", "_changes", "_copies", "_drawn", "_found", "_fresh", "_holds",
-                 "_index", "_list", "_listed", "_shelf", "hit_tokens", "queried_tokens")  # fmt: skip
+                 "_index", "_list", "_listed", "_shelf", "_was_stored", "hit_tokens", "queried_tokens")  # fmt: skip
 
     def __init__(self, blocks: Blocks, *, tiered: bool = False) -> None:
         """With `tiered` it keeps what tiers below it want to know: `changes`."""
         self._blocks = blocks
-        self._changes: Changes | None = ([], [], []) if tiered else None
+        self._changes: Changes | None = ([], [], [], {}) if tiered else None
+        self._was_stored: dict[int, bool] | None = (
+            None  # at the last report, of keys that changed since; None: no reports
+        )
         self._shelf = Shelf()
         self._index: dict[int, int] = {}  # key: number of the block to be found
         self._copies: dict[int, list[int]] = {}  # key: further blocks with the same content, in order
@@ -169,11 +172,21 @@ class PrefixCache:
 
     # ---- before admission -----------------------------------------------------------------------------------
 
-    def stored_tokens(self, keys: ListOf[int]) -> int:
-        """Tokens at the head of a chain that are stored now."""
+    def stored_tokens(self, keys: ListOf[int], *, reported: bool = False) -> int:
+        """Tokens at the head of a chain that are stored now, or were when they were `reported`."""
         self._settle()
-        index = self._index
-        return self._blocks.size * sum(1 for _ in takewhile(index.__contains__, keys))
+        is_stored = self.reported if reported else self._index.__contains__
+        return self._blocks.size * sum(1 for _ in takewhile(is_stored, keys))
+
+    def report(self) -> None:
+        """What is stored now is what `reported` says until the next report."""
+        self._settle()
+        self._was_stored = {}
+
+    def reported(self, key: int) -> bool:
+        """Whether a key was stored at the last report; without reports, whether it is."""
+        was_stored, is_stored = self._was_stored, key in self._index
+        return is_stored if was_stored is None else was_stored.get(key, is_stored)
 
     def __contains__(self, key: int) -> bool:
         return key in self._index
@@ -193,7 +206,7 @@ class PrefixCache:
     def changes(self) -> Changes:
         """Keys that were stored, used by sequences that left, and given up, since the last call."""
         self._settle()
-        changes, self._changes = self._changes, ([], [], [])
+        changes, self._changes = self._changes, ([], [], [], {})
         assert changes is not None
         return changes
 
@@ -297,18 +310,20 @@ class PrefixCache:
             self._settle()
             self._give(count, ids)
 
-    def insert(self, keys: ListOf[int], reserved: int = 0) -> int:
+    def insert(self, keys: ListOf[int], reserved: int = 0, table: ListOf[int] = ()) -> int:
         """Store blocks with these keys that are not stored yet, as if just used, where blocks are free; how many.
 
-        `reserved` blocks have been taken for them before.
+        `reserved` blocks have been taken for them before; `table` are the ids of those that content was copied into.
         """
         self._settle()
         new = [key for key in keys if key not in self._index][: self._blocks.free + reserved]
-        self.give_unused(reserved - len(new), [])
+        ids = dict(zip(keys, table, strict=False))
+        new_ids = [ids.pop(key) for key in new if ids]
+        self.give_unused(reserved - len(new), [*ids.values()])
         self._blocks.free -= max(0, len(new) - reserved)
         self._settle()
         hold = Hold(new, 0)
-        self._store(hold, len(new), [])
+        self._store(hold, len(new), new_ids)
         for block in reversed(hold.blocks):
             self._shelf.refs[block] = 0
             self._list[block] = None
@@ -357,14 +372,17 @@ class PrefixCache:
         index, begin = self._index, len(hold.blocks)
         if begin >= full:
             return
-        keys = hold.keys[begin:full]
+        keys, was_stored = hold.keys[begin:full], self._was_stored
         blocks = self._shelf.put(keys, table[begin:full])
         for key, block in zip(keys, blocks, strict=True):
             if index.setdefault(key, block) != block:
                 self._copies.setdefault(key, []).append(block)
+            elif was_stored is not None:
+                was_stored.setdefault(key, False)
         hold.blocks += blocks
         if self._changes is not None:
             self._changes[0].extend(keys)
+            self._changes[3].update(zip(keys, table[begin:full], strict=False))
 
     def _give(self, count: int, ids: list[int]) -> None:
         """`count` blocks without reusable content go to the end of the list; those without ids were never drawn."""
@@ -385,7 +403,7 @@ class PrefixCache:
         if not owed:
             return
         free, drawn, index, shelf = self._list, self._drawn, self._index, self._shelf
-        watched = bool(self._copies) or self._changes is not None
+        watched = bool(self._copies) or self._changes is not None or self._was_stored is not None
         # Counting has taken them already; which blocks they are follows from the order of the list alone, whenever that
         # is looked up.
         self._listed -= owed
@@ -415,13 +433,17 @@ class PrefixCache:
 
     def _drop(self, block: int) -> int | None:
         """Remove this block from the index; another one of the same content may take its place. Returns its id."""
-        key, copies = self._shelf.keys[block], None
+        key, id_, copies = self._shelf.keys[block], self._shelf.ids[block], None
         if self._copies:
             copies = self._copies.get(key)
         if copies is None:
             del self._index[key]
             if self._changes is not None:
                 self._changes[2].append(key)
+                if id_ is not None:
+                    self._changes[3][key] = id_
+            if self._was_stored is not None:
+                self._was_stored.setdefault(key, True)
         else:
             if self._index[key] == block:
                 self._index[key] = copies.pop(0)
@@ -430,7 +452,7 @@ class PrefixCache:
             if not copies:
                 del self._copies[key]
         self._shelf.spare.append(block)
-        return self._shelf.ids[block]
+        return id_
 
     def _forgotten(self, one: int | UnnamedBlocks) -> UnnamedBlocks:
         if isinstance(one, UnnamedBlocks):

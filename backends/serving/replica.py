@@ -845,12 +845,14 @@ class Replica:
         if self.journal is not None:
             self.journal.call("insert", now_s, request_id, keys=keys)
         reserved, inbox = 0, self.inbox
+        table: list[int] = []
         if request_id is not None and (blocks := inbox.reserved.pop(request_id, 0)):
+            table = inbox.staged.pop(request_id, table)
             reserved = min(len(keys), blocks)
             inbox.held -= reserved
             if blocks > reserved:
                 inbox.reserved[request_id] = blocks - reserved
-        return self.cache.insert(keys, reserved)
+        return self.cache.insert(keys, reserved, table)
 
     def has(self, request_id: int) -> bool:
         """Whether a request waits, runs, is swapped out or has landed here."""

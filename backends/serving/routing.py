@@ -11,7 +11,7 @@ from typing import Literal, Protocol, TypeAlias, runtime_checkable
 
 from backends.serving.batch import Phase, Sequence, VisibleRequest
 from backends.serving.hierarchy import predicted_load
-from backends.serving.prefix_cache import chain
+from backends.serving.prefix_cache import PrefixCache, chain
 from backends.serving.replica import Replica, Role
 from harness.api import LatencyModel, tpot
 from harness.errors import UsageError
@@ -169,6 +169,7 @@ class ReplicaView:
     _replica: Replica = field(repr=False)
     _model: LatencyModel | None = field(repr=False)
     _sequences: tuple[SequenceView, ...] | None = field(repr=False)
+    _cache: PrefixCache | None = field(default=None, repr=False)  # the replica has another one once it has failed
     _steps: int = field(default=0, repr=False)  # of a leap in flight that have ended
     _until_s: float = field(default=inf, repr=False)  # when the next one ends
 
@@ -192,13 +193,13 @@ class ReplicaView:
         return (seq for seq in seen if seq.phase is Phase.DECODE)
 
     def prefix_tokens(self, request: VisibleRequest) -> int:
-        """Tokens at the head of the prompt that its prefix cache stores now (replicas publish these changes)."""
-        cache = self._replica.cache
-        return 0 if cache is None else cache.stored_tokens(chain(request, cache.block_tokens).keys)
+        """Tokens at the head of the prompt that its prefix cache stores."""
+        cache = self._cache
+        return 0 if cache is None else cache.stored_tokens(chain(request, cache.block_tokens).keys, reported=True)
 
     def tier_load(self, request: VisibleRequest) -> tuple[int, float]:
-        """Tokens of the prompt that its tiers store now beyond its prefix cache, and seconds to load them alone."""
-        return predicted_load(self._replica, request)
+        """Tokens of the prompt that its tiers store beyond its prefix cache, and seconds to load them alone."""
+        return predicted_load(self._cache, self._replica.levels, request)
 
     def step_s(self, prefills: ListOf[tuple[int, int]], decode_seqs: int, context_tokens: int) -> float:
         """Seconds that its latency model predicts of a step (`harness.api.LatencyModel`)."""
@@ -250,7 +251,8 @@ def view_of(
     return ReplicaView(
         replica.index, replica.role, replica.alive, replica.draining, gpus, len(waiting), replica.running, preempted,
         queued_tokens, waiting[0].prompt + waiting[0]._emitted if waiting else 0, blocks.free + early, blocks.total,
-        blocks.size, context_tokens, now_s, replica, model, sequences_of(replica, steps) if whole else None, steps,
+        blocks.size, context_tokens, now_s, replica, model,
+        sequences_of(replica, steps) if whole else None, replica.cache, steps,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, Self
 
 from backends.serving.blocks import Adapters, Swap
+from backends.serving.hierarchy import Hierarchy
 from backends.serving.journal import Journal
 from backends.serving.plugins import MapTime, Memory, Policy, Predicting
 from backends.serving.replica import Replica
@@ -222,6 +223,19 @@ class Core:
         `token_bytes` are those of the keys of one token in one layer on one GPU, for modes whose pages have bytes.
         """
         return make("kv", self.kv, **({} if token_bytes is None else {"token_bytes": token_bytes}))
+
+    def hierarchy(self, parts: ListOf[tuple[object, float, float]]) -> Hierarchy | None:
+        """The tiers under the prefix caches of a cluster; None where there are none. Raises UsageError.
+
+        Of each part: what its blocks are, and their bytes, and the rate of PCIe to the GPUs of a replica.
+        """
+        if not self.tiers:
+            return None
+        if len({kind for kind, *_ in parts}) > 1:
+            raise UsageError("Tiers store blocks of all replicas, which must be alike: of one size, format and model.")
+        rate = LINK_SHARE * min(pcie_bytes_per_s for *_, pcie_bytes_per_s in parts)
+        given = {} if rate == inf else {"pcie_bytes_per_s": rate}  # an engine that copies has none
+        return Hierarchy([(spec.name, make("tiers", spec, **given)) for spec in self.tiers], parts[0][1])
 
     @property
     def predictor(self) -> str | None:

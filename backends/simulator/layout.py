@@ -22,7 +22,7 @@ from backends.serving.hierarchy import Hierarchy
 from backends.serving.loop import Loop
 from backends.serving.replica import Replica, Role
 from backends.serving.routing import DecidingRouter, Fail, Up, acts
-from backends.simulator.core import LINK_SHARE, Core, mtp
+from backends.simulator.core import Core, mtp, token_bytes
 from backends.simulator.loop import FrontEnd
 from harness import api
 from harness.api import ActionEvent, ExpertPool, FollowUps, FrontTime, LatencyModel, Request, StoredBits, TokenizerTime
@@ -353,18 +353,15 @@ def cluster(
 
 def hierarchy(parts: tuple[ReplicaGroup, ...]) -> Hierarchy | None:
     """The tiers under the prefix caches of these parts, whose blocks must be alike. Raises UsageError."""
-    if not parts[0].core.tiers:
-        return None
-    sizes = {part.core.memory().block_tokens for part in parts}
-    bits = {part.stored_bits[1] for part in parts}
-    models = {part.serves for part in parts}
-    if max(len(sizes), len(bits), len(models)) > 1:
-        raise UsageError("Tiers store blocks of all replicas, which must be alike: of one size, format and model.")
-    pcie_bytes_per_s = LINK_SHARE * min(
-        hardware(part.shape.hardware).pcie_bytes_per_s / 2 * part.shape.gpus for part in parts
-    )
-    tiers = [(spec.name, make("tiers", spec, pcie_bytes_per_s=pcie_bytes_per_s)) for spec in parts[0].core.tiers]
-    return Hierarchy(tiers, sizes.pop() * kv_bytes_per_token(model(models.pop()), kv_bits=bits.pop()))
+    rows = []
+    for part in parts:
+        m, bits, shape = model(part.serves), part.stored_bits[1], part.shape
+        tokens = part.core.memory(token_bytes(m, shape.tp, bits)).block_tokens
+        pcie_bytes_per_s = hardware(shape.hardware).pcie_bytes_per_s / 2 * shape.gpus
+        recorded = part.model.facts.get("tiers") if isinstance(part.model, Recorded) else None
+        block_bytes = recorded[0]["block_bytes"] if recorded else tokens * kv_bytes_per_token(m, kv_bits=bits)
+        rows.append(((tokens, bits, part.serves), block_bytes, pcie_bytes_per_s))
+    return parts[0].core.hierarchy(rows)
 
 
 def link_of(text: str, model_name: str, gpus: Collection[str], role: Role) -> tuple[Link, Rate]:

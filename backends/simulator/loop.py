@@ -466,6 +466,8 @@ class Flow:
         self._steps = steps
         self._recorded = recorded
         self._times = None if recorded is None else Repetition(recorded, cluster.replicas)
+        if self._times is not None and cluster.hierarchy is not None and self._times.copies_to_tiers:
+            cluster.hierarchy.carry = self._times.carry  # else its tiers are simulated, as they were there
         self._cache = cache
         arrivals = Arrivals(iter(requests), None if recorded is None else recorded.arrived, front)
         self._arrivals = arrivals if cache is None else CachedArrivals(arrivals, cache, self.results)

@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from random import Random
 
@@ -11,6 +13,8 @@ import pytest
 from backends.serving.cluster import give_model
 from backends.serving.hierarchy import Channel
 from backends.serving.journal import Journal, replay
+from backends.serving.prefix_cache import chain
+from backends.serving.routing import Send
 from backends.sim import Sim
 from harness.api import Extra, Request
 from harness.catalog import kv_bytes_per_token, model
@@ -110,6 +114,75 @@ def test_the_draws_hold_what_they_are_about():
     assert min(seen[f"{name} loads"] for name in ("dram", "ssd", "pool")) >= 3, seen
     assert min(seen[f"{name} evicted_blocks"] for name in ("dram", "ssd")) >= 3, seen
     assert seen["preempted"] > 20
+
+
+@dataclass
+class Comparing:
+    """Sends requests by turns, and compares what views say is stored with all that was stored at the report."""
+
+    report_s: float
+    stored: dict = field(default_factory=dict)  # (replica, time): keys of its prefix cache, and of each of its tiers
+    counts: Counter = field(default_factory=Counter)
+
+    @property
+    def tick_s(self):
+        return self.report_s
+
+    def tick(self, now_s, view):
+        """At the same instants as reports, and right behind them."""
+        self.keep(now_s, view)
+        return ()
+
+    def keep(self, now_s, view):
+        for shown in view.replicas:
+            replica = shown._replica
+            replica.cache._settle()
+            tiers = [set(level.memory.keys) - level.memory.on_way for level in replica.levels]
+            self.stored[shown.index, now_s] = set(replica.cache._index), set().union(*tiers)
+
+    def decide(self, request, now_s, view):
+        if not self.report_s:
+            self.keep(now_s, view)
+        for shown in view.replicas:
+            at_s = shown.reported_s if self.report_s else now_s
+            if (shown.index, at_s) in self.stored:  # one that came up is shown without a report
+                self.compare(request, shown, *self.stored[shown.index, at_s])
+        open_ = view.open()
+        return Send(open_[request.id % len(open_)].index)
+
+    def compare(self, request, shown, cached, below):
+        keys = chain(request, SIZE).keys
+        prefix = list(takewhile(cached.__contains__, keys))
+        found = list(takewhile((cached | below).__contains__, keys[: (request.prompt_tokens - 1) // SIZE]))
+
+        assert SIZE * len(prefix) == shown.prefix_tokens(request)
+        assert SIZE * len(set(found) - cached) == shown.tier_load(request)[0]
+        self.counts["cached"] += bool(prefix)
+        self.counts["in tiers"] += bool(set(found) - cached)
+        self.counts["old"] += cached != set(shown._replica.cache._index)
+
+
+def compared(number, report_s):
+    """What a router compared on replicas of a drawn system, one of which fails."""
+    requests, router = drawn(number)[0], Comparing(report_s)
+    tiers = (f"dram:size={blocks(12)}", f"dram:size={blocks(20)},write=back", TIERS[2], None)[number % 4]
+    sim = Sim(prefix_cache="on", kv_blocks=24, tiers=tiers, replicas=3, policy="vllm-v1",
+              router="reported-queue", fail="replica:1@0.8s..1.3s,requeue",
+              latency="linear:base_s=0.0625,prefill_token_s=0.0001")  # fmt: skip
+    sim.cluster.router = router
+    ended = list(sim.simulate(requests))
+
+    assert len(requests) == len(ended)
+    return router.counts
+
+
+@pytest.mark.parametrize("report_s", [0.0, 0.137, 0.53])
+def test_what_a_router_sees_of_stored_blocks_is_as_old_as_its_reports(report_s):
+    """A router with old queues and fresh caches would be better than any that can be built."""
+    counts = sum((compared(number, report_s) for number in range(12)), Counter())
+
+    assert min(counts["cached"], counts["in tiers"]) > 25
+    assert (counts["old"] > 50) == (report_s > 0)
 
 
 class Lru:

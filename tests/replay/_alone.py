@@ -3,16 +3,17 @@
 from math import inf
 
 from backends.engine_process.cluster import EngineCluster
-from backends.engine_process.executor_processes import StepRunner
-from backends.engine_process.generation import Answers, Work
+from backends.engine_process.executor_processes import Copied, Ran, StepRunner
+from backends.engine_process.generation import Answers
 from backends.serving.cluster import Cluster
 from harness.registry import make
 
 
-def serve_alone(replica, executor, token_ids, requests, params=None, temperature=0.0):
+def serve_alone(replica, executor, token_ids, requests, params=None, temperature=0.0, hierarchy=None):
     """All turns of an engine over these requests, which come when they are scheduled.
 
-    An executor that has a clock, `now_s`, says when its steps are over; those of another one take 10 ms.
+    An executor that has a clock, `now_s`, says when its steps are over; those of another one take 10 ms. Copies from
+    and to tiers take 4 ms.
     """
     answers = Answers(token_ids, executor.vocab_size, executor.max_tokens, temperature)
     runner, turns = StepRunner(executor), []
@@ -22,10 +23,13 @@ def serve_alone(replica, executor, token_ids, requests, params=None, temperature
         if hasattr(executor, "now_s"):
             executor.now_s = start_s
         answer = runner.perform(message)
-        if isinstance(message, Work):
+        if isinstance(answer, Ran):
             engine.ran(0, answer.sampled, getattr(executor, "now_s", start_s + 0.01))
+        elif isinstance(answer, Copied):
+            engine.copied(answer.number, start_s + 0.004)
 
-    engine = EngineCluster(Cluster([replica], make("routers", "round-robin")), answers, send)
+    cluster = Cluster([replica], make("routers", "round-robin"), hierarchy=hierarchy)
+    engine = EngineCluster(cluster, answers, send)
     turns += [no for r in requests if (no := engine.arrive(r, (params or {}).get(r.id), r.scheduled_s))]
     return turns + list(turns_of(engine))
 

@@ -1,8 +1,8 @@
 """Engines drawn at random, and whether the simulator repeats a run of each on its recorded times, to the last bit.
 
 An engine is drawn by its number, every other one as a cluster: executor (paced, or a small transformer), policy, rule
-of admission, KV memory, prefix cache, preemption, drafts, sides, link, hand-off, router, workload and rate. Whatever
-the engine refuses (a router that must know step times on an executor that computes) is not drawn.
+of admission, KV memory, prefix cache, tiers, preemption, drafts, sides, link, hand-off, router, workload and rate.
+Whatever the engine refuses (a router that must know step times on an executor that computes) is not drawn.
 
     PYTHONPATH=tests python -m replay._drawn [--first 0] [--engines 40]
 """
@@ -10,6 +10,7 @@ the engine refuses (a router that must know step times on an executor that compu
 import argparse
 import contextlib
 import io
+import json
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -42,11 +43,16 @@ APART_PACED = ("min-load", "early-reject:ttft_s=0.4,tpot_s=0.01", "ooc:tick_s=20
                "slo-flip:tick_s=20ms,settle_s=50ms,ttft_s=20ms,tpot_s=5ms",
                "slo-flip:tick_s=10ms,settle_s=20ms,tpot_s=2ms,cost_s=10ms",
                "replan:window_s=0.2,reload_s=50ms,tpot_s=0.01")  # fmt: skip
+TIERS = ("dram:size=600kB", "dram:size=1MB,write=back", "dram:size=20MB", "dram")
+TIERS_PACED = ("dram:size=200MB,pcie=2GBps", "dram:size=40MB,pcie=1GBps+ssd:latency=5ms", "pool:load=1GBps",
+               "dram:size=50MB,write=back+pool:size=200MB")  # fmt: skip
 MODELS = (("llama3-8b", "h100"), ("opt-13b", "a100-80g"))
 LATENCIES = ("linear:base_s=3ms,prefill_token_s=2e-5", "linear:base_s=8ms,decode_seq_s=0.3ms", "roofline")
 COLUMNS = ("session", "turn", "scheduled_s", "sent_s", "arrived_s", "prefill_start_s", "prefill_end_s",
            "handoff_start_s", "handoff_end_s", "decode_start_s", "cached_tokens", "preemptions", "replica")  # fmt: skip
 """What is equal besides the token times of all; what is rejected has none of these in the simulator."""
+COUNTS = ("queried_tokens", "hit_tokens", "loads", "load_bytes", "wait_s")
+"""The same of tiers; what is written behind the last step is not in the table of the engine."""
 
 
 def drawn(number: int) -> tuple[dict[str, str], list[str], list[str]]:
@@ -84,6 +90,10 @@ def drawn(number: int) -> tuple[dict[str, str], list[str], list[str]]:
         shared["router"] = pick(*routers)
         if "policy" not in shared and shared["router"].startswith(("slo-flip", "replan")):
             shared["policy"] = "vllm-v1"  # a policy for one role is refused where roles change
+    stays = "prefill" not in shared and not shared.get("router", "").startswith("freeness")
+    if shared["prefix_cache"] == "on" and (paced or stays) and rng.integers(3):
+        shared["tiers"] = pick(*(TIERS_PACED if paced else TIERS))
+        shared["kv_blocks"] = pick("30", "60")  # else they are of no use to so few requests
     executor = ["executor=llama"]
     if paced:
         model, hardware = MODELS[rng.integers(len(MODELS))]
@@ -91,7 +101,7 @@ def drawn(number: int) -> tuple[dict[str, str], list[str], list[str]]:
     mean, output = rng.integers(10, 120), rng.integers(5, 50)
     lengths = f"lognormal:prompt_mean={mean},output_mean={output},max_total=480"
     traffic = ["--lengths", lengths, "--rate", pick("20", "60", "200"), "--requests", "40", "--seed", str(number)]
-    if rng.integers(2):
+    if rng.integers(2) or "tiers" in shared:
         traffic += ["--sessions", f"fixed:turns={rng.integers(2, 5)},think={pick('0s', '30ms')}"]
     return shared, executor, traffic
 
@@ -113,6 +123,9 @@ def repeat(number: int, folder: Path) -> str:
             return f"{name} refused: {printed.getvalue().strip()}"
     runs = [pq.read_table(folder / name / "requests.parquet").sort_by("request_id") for name in ("engine", "sim")]
     unequal = [name for name in ("request_id", "status", "token_s", "token_n") if runs[0][name] != runs[1][name]]
+    tiers = [json.loads((folder / name / "run.json").read_text())["backend"].get("tiers") for name in ("engine", "sim")]
+    if tiers[0] is not None:
+        unequal += [name for name in COUNTS if [t[name] for t in tiers[0]] != [t[name] for t in tiers[1]]]
     if not unequal:
         served = [run.filter(pc.not_equal(run["status"], "rejected")) for run in runs]
         unequal = [name for name in COLUMNS if served[0][name] != served[1][name]]
@@ -125,7 +138,10 @@ def happened(folder: Path) -> str:
     actions = folder / "engine" / "actions.parquet"
     kinds = pq.read_table(actions)["kind"].to_pylist() if actions.exists() else []
     preempted = pc.sum(requests["preemptions"]).as_py()
-    return f"{dict(Counter(requests['status'].to_pylist()))}, {preempted} preemptions, {dict(Counter(kinds))}"
+    tiers = json.loads((folder / "engine" / "run.json").read_text())["backend"].get("tiers", [])
+    loaded = {tier["name"]: (tier["loads"], tier["evicted_blocks"]) for tier in tiers}
+    statuses = dict(Counter(requests["status"].to_pylist()))
+    return f"{statuses}, {preempted} preemptions, {dict(Counter(kinds))}, loads and evicted blocks {loaded}"
 
 
 def main() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from replay._drawn import repeat
 
-FEW = (2, 5)
-"""An engine that computes, and a cluster of those."""
+FEW = (5, 20, 51)
+"""A cluster of engines that compute, a single one with tiers, and a cluster with tiers."""
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,9 @@
 """One scheduler under two clocks: the engine's loop and the simulator form the same batches, at the same times."""
 
+import zlib
+from math import inf
+
+import numpy as np
 import pytest
 
 from backends.serving.blocks import Swap
@@ -7,8 +11,10 @@ from backends.serving.journal import Journal
 from backends.serving.replica import Replica
 from backends.sim import Sim
 from backends.simulator.core import Core
-from harness.registry import make
+from harness.api import Request
+from harness.registry import make, names
 from replay._alone import serve_alone, tokens_of
+from replay._drawn import HALVES, LIMITS
 from workloads.content.tokens import Tokens
 
 POLICIES = ["static:batch=4", "orca:max_batch=4", "vllm-v0", "sarathi:budget=64,max_seqs=16",
@@ -55,12 +61,17 @@ def test_engine_loop_and_simulator_swap_the_same_sequences(policy, draw, engine_
 
 
 def tokens(requests, policy, preempt, blocks, executor="llama"):
-    """What the model says of each request, with the number of preemptions and of blocks that were swapped."""
+    """What the model says of each request; how many were preempted; blocks swapped, or loads from host memory."""
     model = make("executors", executor, dtype="float64", vocab=512, device="cpu")
     model.allocate(blocks, 8)
-    core = Core.of(policy, "paged:block_tokens=8,watermark=0", preempt=preempt)
-    turns = serve_alone(core.replica(core.memory(), blocks), model, Tokens().token_ids, requests)
+    how = {"preempt": preempt} if preempt != "tiers" else {"prefix_cache": "on", "tiers": "dram:write=back"}
+    core = Core.of(policy, "paged:block_tokens=8,watermark=0", **how)
+    hierarchy = core.hierarchy([(8, 1.0, inf)])
+    replica = core.replica(core.memory(), blocks)
+    turns = serve_alone(replica, model, Tokens().token_ids, requests, hierarchy=hierarchy)
     moved = max(turn.facts.get("swapped_blocks", 0) for turn in turns)
+    if hierarchy is not None:
+        moved = hierarchy.facts()[0]["loads"]
     return tokens_of(turns), sum(len(turn.preempted) for turn in turns), moved
 
 
@@ -82,7 +93,7 @@ def executor(request):
     return request.param
 
 
-@pytest.mark.parametrize("preempt", ["recompute", "swap:blocks=40"])
+@pytest.mark.parametrize("preempt", ["recompute", "swap:blocks=40", "tiers"])
 @pytest.mark.parametrize(
     "policy",
     ["orca:max_batch=8", "vllm-v0", "sarathi:budget=24,max_seqs=16", "vllm-v1:budget=24,max_seqs=16,long_prefill=10",
@@ -99,3 +110,89 @@ def test_the_engine_says_the_same_under_every_policy_and_preemption(policy, pree
     if policy.startswith(("vllm", "sarathi")):
         assert preempted > 0, "this case is here for its preemptions"
         assert (moved > 0) == (preempt != "recompute")
+
+
+BLOCK = 8
+
+
+class Remembering:
+    """An executor whose KV are the tokens themselves: the next one is a hash of all that the blocks before it hold."""
+
+    vocab_size, max_tokens = 8, 10_000
+
+    def __init__(self, blocks):
+        self._pages = np.zeros((blocks, BLOCK), np.int64)
+
+    def execute(self, pieces):
+        for piece in pieces:
+            places = np.arange(piece.position, piece.position + len(piece.token_ids))
+            self._pages[np.array(piece.blocks)[places // BLOCK], places % BLOCK] = piece.token_ids
+        return [self._next(piece) if piece.sample else None for piece in pieces]
+
+    def _next(self, piece):
+        held = self._pages[piece.blocks].ravel()[: piece.position + len(piece.token_ids)]
+        return zlib.crc32(held.tobytes()) % self.vocab_size
+
+    def copy_out(self, blocks):
+        return [self._pages[block].copy() for block in blocks]
+
+    def copy_in(self, kept, blocks):
+        for page, block in zip(kept, blocks, strict=True):
+            self._pages[block] = page
+
+
+def drawn(number):
+    """Requests that begin alike, the options of an engine with tiers, and its blocks."""
+    rng = np.random.default_rng([47, number])
+
+    def pick(*choices):
+        return choices[rng.integers(len(choices))]
+
+    requests, at_s = [], 0.0
+    for i in range(10):
+        at_s += float(rng.exponential(pick(0.01, 0.2)))
+        family, shared = int(rng.integers(3)), int(rng.integers(8))
+        prompt, output = BLOCK * shared + int(rng.integers(1, 20)), int(rng.integers(2, 30))
+        requests.append(Request(i, at_s, prompt, output, tuple(100 * family + b for b in range(shared)), BLOCK))
+    policy = pick(*(name for name in names("policies") if name not in (*HALVES, "ooc")))
+    options = {
+        "policy": f"{policy}:{LIMITS[policy]}" if policy in LIMITS else policy,
+        "kv": f"{pick('paged', 'paged', 'reserve-oracle', 'reserve-pow2')}:block_tokens={BLOCK}",
+        "admission": pick("fcfs", *names("admission")),
+        "preempt": pick("recompute", "recompute", "swap:blocks=20"),
+        "speculate": pick(None, None, "k=2", "k=4,max_rows=24"),
+        "tiers": f"dram:size={pick(3, 10, 30, 1000)},write={pick('through', 'back')}",  # blocks, of a byte each
+    }
+    return requests, options, pick(16, 20, 30)
+
+
+def with_tiers(number, model):
+    """What an executor says of the requests of that number alone and with tiers; loads, blocks evicted."""
+    requests, options, blocks = drawn(number)
+    core, big = Core.of(prefix_cache="on", **options), Core.of("vllm-v0:max_seqs=1", f"paged:block_tokens={BLOCK}")
+    hierarchy, content = core.hierarchy([(BLOCK, 1.0, inf)]), Tokens().token_ids
+    expected = tokens_of(serve_alone(big.replica(big.memory(), 400), model, content, requests))
+    replica = core.replica(core.memory(), blocks)
+    spoken = tokens_of(serve_alone(replica, model, content, requests, hierarchy=hierarchy))
+    hierarchy.check()
+
+    assert replica.blocks.free == blocks
+    assert expected == spoken, (number, options, blocks)
+    return hierarchy.facts()[0]["loads"], hierarchy.facts()[0]["evicted_blocks"]
+
+
+def test_blocks_come_back_from_host_memory_as_they_were():
+    """A block that came back to another place, too late, or from another request would corrupt answers in silence."""
+    counts = [with_tiers(number, Remembering(400)) for number in range(60)]
+
+    assert min(np.sum(counts, axis=0)) > 60, "these cases are here for their loads"
+
+
+@pytest.mark.nightly
+def test_the_engine_says_the_same_with_blocks_from_host_memory():
+    """As above, of a transformer in float64."""
+    model = make("executors", "llama", dtype="float64", vocab=512)
+    model.allocate(400, BLOCK)
+    counts = [with_tiers(number, model) for number in range(100)]
+
+    assert min(np.sum(counts, axis=0)) > 100, "these cases are here for their loads"

@@ -6,7 +6,7 @@ from mmap import mmap
 import numpy as np
 import pytest
 
-from backends.engine_process.cluster import Copy, EngineCluster
+from backends.engine_process.cluster import Copy, EngineCluster, Offload
 from backends.engine_process.executor_processes import Ran, StepRunner
 from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.executors.llama import Llama
@@ -173,14 +173,15 @@ class Models:
         for model, memory in zip(models, memories, strict=True):
             model.allocate_in(memory, blocks, BLOCK)
         self._runners = [StepRunner(model, memories.__getitem__) for model in models]
-        self.copies = 0
+        self.copies = self.loads = 0
 
     def __call__(self, engine, replica, message):
         answer = self._runners[replica].perform(message)
         if isinstance(answer, Ran):
             engine.ran(replica, answer.sampled, engine.loop.now_s + 0.01)
         elif answer is not None:
-            self.copies += 1
+            self.copies += isinstance(message, Copy)
+            self.loads += isinstance(message, Offload) and len(message.loaded)
             engine.copied(answer.number, engine.loop.now_s)
 
 
@@ -199,7 +200,8 @@ COMBINED = [("vllm-v1:budget=32,max_seqs=16,long_prefill=20", "apart, migrating"
             ("sarathi:budget=64,max_seqs=16", "push", {"preempt": "swap:blocks=40"}),
             ("vllm-v0", "2p1d", {"prefix_cache": "on"}),
             ("vllm-v1:budget=32,max_seqs=16", "migrating", {"speculate": "k=3,alpha=0.6"}),
-            ("fastgen:budget=64,max_seqs=16", "migrating", {"prefix_cache": "on"})]  # fmt: skip
+            ("fastgen:budget=64,max_seqs=16", "migrating", {"prefix_cache": "on"}),
+            ("vllm-v0", "replicas", {"prefix_cache": "on", "tiers": "dram:size=70MB,write=back"})]  # fmt: skip
 
 
 @pytest.mark.nightly
@@ -215,6 +217,7 @@ def test_a_cluster_says_what_one_engine_says(shape, options, each_policy, alone)
 
     assert expected == tokens_of(turns)
     assert (models.copies > 0) == (shape != "replicas")
+    assert (models.loads > 0) == ("tiers" in options)
 
 
 @pytest.mark.parametrize(("policy", "shape", "options"), COMBINED)
