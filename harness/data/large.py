@@ -1,7 +1,8 @@
-"""Large runs held thin: of every request the first and the last token, and all of them piece by piece on demand.
+"""Large runs made thin: of every request the first and the last token, and all of them piece by piece on demand.
 
 Everything but the gaps follows from these two, so that a run of a million requests is read row group by row group
-without ever holding all of its token times; one that is simulated is gathered as its tables pass.
+without ever holding all of its token times; one that is simulated is gathered as its tables pass. What is thin is not
+held either (`harness.data.mapped`).
 """
 
 from __future__ import annotations
@@ -21,15 +22,13 @@ from harness.data import folder
 from harness.data.folder import Aggregate, Passes, Run, RunFolder, Whole
 from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import lists
+from harness.data.mapped import Growing, Mapped
 from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed, since
 from harness.data.schedule import Schedule
 from harness.data.storage import readable
 
 PART = 2048
 """Rows that are read at one time: with 128 tokens each, 2 MB of stamps."""
-
-TOGETHER = 64
-"""Pieces of a thin run that are put together: 131,072 rows, of 150 bytes each."""
 
 LARGE = 50_000
 """Requests from which on a run is not held whole: with 200 tokens each, 80 MB of stamps."""
@@ -74,7 +73,7 @@ class Passing:
 
     def __init__(self, aggregates: Iterable[type[Aggregate]]) -> None:
         self._aggregates = {kind: kind() for kind in aggregates}
-        self._requests = _Thin()
+        self._requests = Growing(THIN)
 
     def add(self, name: str, table: pa.Table) -> None:
         """Take the next rows of the table of that name, in pieces as `parts` gives them, so that sums are the same."""
@@ -82,7 +81,7 @@ class Passing:
         for start in range(0, table.num_rows, rows):
             piece = table[start : start + rows]
             if name == "requests":
-                self._requests.add(piece)
+                self._requests.add(thinned(piece))
             for aggregate in self._aggregates.values():
                 if aggregate.table == name:
                     aggregate.add(piece)
@@ -96,36 +95,11 @@ class Passing:
         return run
 
 
-class _Thin:
-    """Requests that are made thin piece by piece."""
-
-    def __init__(self) -> None:
-        self.rows = 0
-        self._pieces = [thinned(REQUESTS.empty_table())]
-        self._compacted: list[pa.Table] = []
-
-    def add(self, piece: pa.Table) -> None:
-        """Take the next rows."""
-        self.rows += len(piece)
-        self._pieces.append(thinned(piece))
-        if len(self._pieces) >= TOGETHER:  # together they share the memory of columns without a value
-            self._compacted.append(compact(pa.concat_tables(self._pieces)))
-            self._pieces = [thinned(REQUESTS.empty_table())]
-
-    def table(self) -> pa.Table:
-        """All of them, which are not held here any more: nothing is held twice."""
-        self._pieces = [pa.concat_tables([*self._compacted, *self._pieces])]
-        self._compacted = []
-        table = compact(self._pieces.pop())
-        pa.default_memory_pool().release_unused()
-        return table
-
-
 def load(
     path: str | os.PathLike[str],
     large: int | None = None,
     schedule: Schedule | None = None,
-    requests: pa.Table | None = None,
+    requests: pa.Table | Mapped | None = None,
 ) -> Run:
     """Read a run folder as `folder.load` does; a run that has ended, of `large` requests or more (`LARGE`), thin.
 
@@ -181,11 +155,14 @@ def thinned(table: pa.Table) -> pa.Table:
     )
 
 
-def read(file: Path) -> pa.Table:
+THIN = thinned(REQUESTS.empty_table()).schema
+
+
+def read(file: Path) -> pa.Table | Mapped:
     """The requests of a Parquet file, thin. Raises UsageError for a file that cannot be read."""
-    requests = _Thin()
+    requests = Growing(THIN)
     for piece in parts(file, REQUESTS, [name for name in REQUESTS.names if name != "token_n"]):
-        requests.add(piece)
+        requests.add(thinned(piece))
     return requests.table()
 
 

@@ -18,13 +18,16 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.api import Request, Workload
-from harness.data.records import SCHEDULE, compact, extra_of, listed, places
+from harness.data.mapped import Growing, Mapped, held
+from harness.data.records import SCHEDULE, completed, extra_of, listed, places
 from harness.errors import NothingDue, UsageError
 
 ENDLESS = 10_000_000
 """A workload that passes this many requests without being cut is taken for endless."""
 PAIRS = 65_536
 """Requests and their follow-ups whose blocks are compared at a time."""
+GROUP = 1 << 20
+"""Requests in a row group of a stored schedule."""
 _SCHEDULED = SCHEDULE.get_field_index("scheduled_s")
 
 
@@ -32,7 +35,7 @@ _SCHEDULED = SCHEDULE.get_field_index("scheduled_s")
 class Schedule:
     """The requests of a run in columns (`harness.data.records.SCHEDULE`), and the SHA-256 of what they say."""
 
-    table: pa.Table
+    table: pa.Table | Mapped
     sha256: str
 
     @classmethod
@@ -57,33 +60,34 @@ class Schedule:
             raise UsageError(f"The number of requests must be at least 1, got {requests}.")
         if duration_s is not None and not duration_s > 0:
             raise UsageError(f"The duration must be longer than 0 s, got {duration_s:g} s.")
-        chunks: list[pa.Table] = []
-        rows, most = 0, ENDLESS if requests is None and duration_s is None else requests
+        drawn, tasks = Growing(SCHEDULE), [_tasks(SCHEDULE.empty_table())]
+        most = ENDLESS if requests is None and duration_s is None else requests
         stream = workload.start(np.random.default_rng(np.random.SeedSequence(seed)))
         for chunk in stream:
             part = chunk
             if duration_s is not None:  # rows are in order of time
                 part = chunk[: int(np.searchsorted(chunk["scheduled_s"].to_numpy(), duration_s))]
-            if most is not None and rows + len(part) > most:
+            if most is not None and drawn.rows + len(part) > most:
                 if requests is None:
                     raise UsageError(
                         f"The workload has no end (more than {ENDLESS:,} requests); give --requests or --duration."
                     )
-                part = part[: most - rows]
-            chunks.append(part)
-            rows += len(part)
-            if len(part) < len(chunk) or rows == requests:
-                chunks += _rest_of_tasks(pa.concat_tables(chunks), chain([chunk[len(part) :]], stream))
+                part = part[: most - drawn.rows]
+            drawn.add(part)
+            tasks.append(_tasks(part))
+            if len(part) < len(chunk) or drawn.rows == requests:
+                for stages in _rest_of_tasks(pa.concat_tables(tasks), chain([chunk[len(part) :]], stream)):
+                    drawn.add(stages)
                 break
-        if not rows:
+        if not drawn.rows:
             if duration_s is None:
                 raise UsageError("The workload holds no request.")
             raise NothingDue(
                 f"No request is due in the first {duration_s:g} s; give a longer --duration, or a workload a higher "
                 "--rate."
             )
-        chunks[:], part, chunk = [pa.concat_tables(chunks)], None, None  # so that long prompts are in memory once
-        table = compact(chunks.pop())
+        part, chunk = None, None  # so that long prompts are in memory once
+        table = drawn.table()
         _check_contract(table)
         table = with_answers(table) if live else table
         return cls(table, digest(table))
@@ -96,14 +100,7 @@ class Schedule:
         """
         path = Path(path)
         try:
-            table = untrusted.read_parquet(path)
-            missing = [name for name in SCHEDULE.names if name not in (*table.column_names, "extra")]
-            if missing:
-                raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
-            if "extra" not in table.column_names:
-                table = table.append_column(SCHEDULE.field("extra"), pa.nulls(len(table), SCHEDULE.field("extra").type))
-            stored = (table.schema.metadata or {}).get(b"bench.sha256", b"").decode()
-            table = compact(table.select(SCHEDULE.names).cast(SCHEDULE))
+            stored, table = _stored(path)
         except FileNotFoundError:
             raise UsageError(f"No schedule '{path}'.") from None
         except (ValueError, OSError) as error:  # pa.ArrowInvalid among them
@@ -126,7 +123,9 @@ class Schedule:
             metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
         extra = has_extra(self.table)  # whose texts in a dictionary could unpack to more than is read of a file
         table = (self.table if extra else self.table.drop_columns(["extra"])).replace_schema_metadata(metadata)
-        pq.write_table(table, part, compression="zstd", use_dictionary=not extra)
+        with pq.ParquetWriter(part, table.schema, compression="zstd", use_dictionary=not extra) as writer:
+            for start in range(0, max(1, len(table)), GROUP):
+                writer.write_table(held(table[start : start + GROUP]))
         part.replace(path)
 
     @property
@@ -156,12 +155,28 @@ class Schedule:
         return f"<Schedule {len(self)} requests in {self.span_s:.6g} s, sha256 {self.sha256[:12]}>"
 
 
-def _rest_of_tasks(begun: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows of `rest` that belong to tasks with a deadline that have begun; those due after all deadlines are not.
+def _stored(path: Path) -> tuple[str, pa.Table | Mapped]:
+    """The hash that stands in the file of a schedule, empty where none does, and its rows."""
+    with untrusted.open_parquet(path) as source:
+        schema, drawn = source.schema_arrow, Growing(SCHEDULE)
+        if missing := [name for name in SCHEDULE.names if name not in (*schema.names, "extra")]:
+            raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
+        columns = [name for name in SCHEDULE.names if name in schema.names]
+        for batch in source.iter_batches(PAIRS, columns=columns):
+            drawn.add(completed(untrusted.decoded(pa.Table.from_batches([batch]), path), SCHEDULE))
+    return (schema.metadata or {}).get(b"bench.sha256", b"").decode(), drawn.table()
+
+
+def _tasks(begun: pa.Table) -> pa.Table:
+    """The rows of tasks with a deadline, with what tells these."""
+    return begun.select(["scheduled_s", "slo_task_s", "session"]).drop_null()
+
+
+def _rest_of_tasks(tasks: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The rows of `rest` that belong to `tasks` that have begun; those due after all deadlines do not.
 
     A stage that cannot be due before its task's deadline is missed already.
     """
-    tasks = begun.filter(pc.and_(pc.is_valid(begun["slo_task_s"]), pc.is_valid(begun["session"])))
     if not len(tasks):
         return
     last_s = pc.max(pc.add(tasks["scheduled_s"], tasks["slo_task_s"])).as_py()
@@ -262,10 +277,11 @@ _Unfrozen: Any = make_dataclass("_Unfrozen", SCHEDULE.names, slots=True)
 
 def requests_of(table: pa.Table) -> Iterator[Request]:
     """The rows of a `schedule` table as requests."""
-    for batch in table.to_batches(max_chunksize=8192):
-        for request in map(_Unfrozen, *(_python(batch.column(name)) for name in SCHEDULE.names)):
-            request.__class__ = Request
-            yield request
+    for start in range(0, len(table), 8192):
+        for batch in held(table[start : start + 8192]).to_batches():
+            for request in map(_Unfrozen, *(_python(batch.column(name)) for name in SCHEDULE.names)):
+                request.__class__ = Request
+                yield request
 
 
 class Rows:
@@ -329,7 +345,7 @@ def digest(table: pa.Table) -> str:
 def _column_digests(values: pa.ChunkedArray) -> tuple[bytes, bytes, bytes]:
     """Digests of which rows are there, of how long each is, and of the items one after the other."""
     valid, lengths, items = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
-    for chunk in values.chunks:
+    for chunk in (whole[start : start + PAIRS] for whole in values.chunks for start in range(0, len(whole), PAIRS)):
         valid.update(chunk.is_valid().to_numpy(zero_copy_only=False).astype("u1").tobytes())
         if pa.types.is_list(chunk.type):
             lengths.update(chunk.value_lengths().to_numpy().astype("<i8").tobytes())

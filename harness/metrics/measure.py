@@ -117,8 +117,8 @@ def sample(metric: Metric, table: pa.Table, ok: Mask) -> Floats:
     if metric.pooled:
         events = sum(len(chunk.flatten()) for chunk in table["token_s"].chunks)
         return joined(map(metric.of, kept(table, ok)), events)
-    values = per_request(metric, table)[ok]
-    return values[np.isfinite(values)]
+    values = per_request(metric, table)
+    return values[ok & np.isfinite(values)]
 
 
 def held_back(metric: Metric, table: pa.Table) -> Mask | None:
@@ -136,9 +136,13 @@ def _check_whole(metric: Metric, table: pa.Table) -> None:
 
 def first_last(table: pa.Table) -> tuple[Floats, Floats]:
     """First and last token time of each request, both (requests,) seconds, NaN for a request without a token."""
-    pairs = (np.stack([first(s), last(s)], axis=1) for s in (lists(p, "token_s") for p in pieces(table)))
-    ends_s = joined((pair.ravel() for pair in pairs), 2 * len(table)).reshape(-1, 2)
-    return ends_s[:, 0], ends_s[:, 1]
+    first_s, last_s = np.empty(len(table)), np.empty(len(table))
+    start = 0
+    for piece in pieces(table):
+        rows, end = lists(piece, "token_s"), start + len(piece)
+        first_s[start:end], last_s[start:end] = first(rows), last(rows)
+        start = end
+    return first_s, last_s
 
 
 def joined(parts: Iterable[np.ndarray], most: int) -> Floats:

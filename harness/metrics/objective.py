@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from harness.api import Bound, Metric, Slo
 from harness.data.folder import Aggregate
 from harness.data.lists import Floats, Mask, kept, pieces
+from harness.data.mapped import stored
 from harness.data.run_json import RunInfo, StoredBound, StoredSlo
 from harness.errors import UsageError, no_such
 from harness.metrics.measure import check_bounds, held_back, joined, metrics, per_request, sample, succeeded
@@ -32,6 +33,9 @@ JOINT: Final = "joint"
 
 BROUGHT = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "e2e": "slo_e2e_s", "task": "slo_task_s"}
 """Metrics whose bound a request may bring along, and the column that holds it."""
+
+ALL = slice(None)
+"""The rows of a table, all of them."""
 
 UNTAGGED = "(untagged)"
 """The class of requests without a tag, where others have one."""
@@ -191,7 +195,7 @@ class Seen:
         self.ok = succeeded(table)
         self._whole = whole
         self._counted = counted or {}
-        self._values: dict[str, Floats] = {}
+        self._values: dict[str, Callable[[], Floats]] = {}
         self._own: dict[str, Floats | None] = {}
         self._tagged: dict[str, Mask] = {}
         self._classes: tuple[npt.NDArray[np.int64], list[str]] | None = None
@@ -207,17 +211,21 @@ class Seen:
         """Whether the table has only the first and the last token time of each request."""
         return self._whole is not None
 
-    def values(self, metric: str) -> Floats:
-        """(requests,) values of a metric, NaN where undefined, infinite where unknown: no bound is shown to be met."""
+    def values(self, metric: str, rows: slice = ALL) -> Floats:
+        """(requests,) values of a metric, NaN where undefined, infinite where unknown: no bound is shown to be met.
+
+        Those of some `rows`, or of all. Do not change them.
+        """
         if metric not in self._values:
             plugin = metrics()[metric]
             thin = self._whole is None or not plugin.gaps
-            parts = [per_request(plugin, self.table)] if thin else [per_request(plugin, p) for p in self.pieces()]
-            values = np.concatenate([np.empty(0), *parts]) if len(parts) != 1 else parts[0]
+            parts = iter([self.table]) if thin else self.pieces()
+            values = joined((per_request(plugin, part) for part in parts), len(self.table))
             if (unknown := self.unknown(metric)) is not None:  # pieces of a large run do not tell it
                 values[unknown] = np.inf
-            self._values[metric] = values
-        return self._values[metric]
+            self._values[metric] = stored(values)
+        values = self._values[metric]()
+        return values if rows is ALL else values[rows]
 
     def unknown(self, metric: str) -> Mask | None:
         """(requests,) whose value is unknown, as the answer was held back on its way; None where none was."""

@@ -26,7 +26,7 @@ from harness.data import run_json
 from harness.data.folder import Aggregate, Run
 from harness.data.lists import Floats, Mask, number
 from harness.metrics.measure import metrics
-from harness.metrics.objective import BoundScore, Score, Seen
+from harness.metrics.objective import ALL, BoundScore, Score, Seen
 
 QueueShares: TypeAlias = Callable[[Run], Floats | None]
 """Returns (requests,) the share of the queue in the time from sending to the first token; None where nothing tells."""
@@ -76,19 +76,21 @@ class Stages:
         return self.seconds if mask.all() else self.seconds[:, mask]
 
 
-def margins(seen: Seen, scored: Score) -> list[Margin]:
-    """Per request-level bound of the score, how far each request is from it; bounds on a percentile are left out, and
-    those on what answers that were all held back hide."""
-    return [_margin(seen, row) for row in scored.bounds if row.bound.percentile is None and row.room == row.room]
+def margins(seen: Seen, scored: Score, rows: slice = ALL) -> list[Margin]:
+    """Per request-level bound of the score, how far each request of some `rows`, or of all, is from it; bounds on a
+    percentile are left out, and those on what answers that were all held back hide."""
+    singles = [row for row in scored.bounds if row.bound.percentile is None and row.room == row.room]
+    return [_margin(seen, row, rows) for row in singles]
 
 
-def _margin(seen: Seen, scored: BoundScore) -> Margin:
+def _margin(seen: Seen, scored: BoundScore, rows: slice) -> Margin:
     bound, brought = scored.bound, seen.own(scored.bound.metric)
-    limit_s = bound.limit if brought is None else np.where(np.isnan(brought), bound.limit, brought)
-    values = seen.values(bound.metric)  # infinite where unknown
-    binds = scored.applies & ~np.isnan(values)  # elsewhere both may be infinite
+    limit_s = bound.limit if brought is None else np.where(np.isnan(brought[rows]), bound.limit, brought[rows])
+    values = seen.values(bound.metric, rows)  # infinite where unknown
+    binds = scored.applies[rows] & ~np.isnan(values)  # elsewhere both may be infinite
     ratio = np.divide(values, limit_s, out=np.zeros(len(values)), where=binds)
-    return Margin(bound, np.where(seen.ok, ratio, np.inf))
+    ratio[~seen.ok[rows]] = np.inf
+    return Margin(bound, ratio)
 
 
 def joint(bounds: Sequence[Margin]) -> Floats:
@@ -99,17 +101,15 @@ def joint(bounds: Sequence[Margin]) -> Floats:
 
 def summed(run: Run, seen: Seen, scored: Score, queue_shares: QueueShares) -> run_json.Stages:
     """The time of all requests by stage, and how many missed for each cause, most first."""
-    bounds = margins(seen, scored)
-    held_back = seen.unknown("ttft")
+    held_back, bounds = seen.unknown("ttft"), list[Margin]()
     keys: tuple[str, ...] = ()
     total_s, requests, causes = np.zeros(1), 0, Counter[str]()
     for rows, stages in in_pieces(run, seen, queue_shares):
         seconds = stages.of_known()
         keys, total_s, requests = stages.keys, total_s + seconds.sum(axis=1), requests + seconds.shape[1]
-        if bounds:
-            part = [Margin(margin.bound, margin.ratio[rows]) for margin in bounds]
+        if bounds := margins(seen, scored, rows):
             unknown = None if held_back is None else held_back[rows]
-            causes.update(_causes(run.requests[rows], seen.ok[rows], part, stages, unknown))
+            causes.update(_causes(run.requests[rows], seen.ok[rows], bounds, stages, unknown))
     all_s = max(float(total_s.sum()), 1e-12)
     times = {
         key: run_json.StageTime(mean_s=sum_s / requests, share=sum_s / all_s)
@@ -124,7 +124,6 @@ def in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tuple
     """The stages of every request of the run, which `seen` is of: some after the others, one piece or more, so that
     those of a large run take little memory."""
     answered = seen.ok if (unknown := seen.unknown("ttft")) is None else seen.ok & ~unknown
-    first_s, last_s = seen.values("ttft"), seen.values("e2e")  # both from the scheduled time
     capped = run.requests["cap_wait_s"].null_count < run.requests.num_rows
     begun, done = (np.isfinite(number(run.requests, name)) for name in ("prefill_start_s", "prefill_end_s"))
     stamped = bool(np.any(begun & done & answered))
@@ -135,8 +134,8 @@ def in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tuple
     prompt_steps = prompts_alone(run) if stamped else {}
     for start in range(0, max(1, run.requests.num_rows), _ROWS):
         rows = slice(start, min(start + _ROWS, run.requests.num_rows))
-        ends_s = (np.where(answered[rows], value_s[rows], np.nan) for value_s in (first_s, last_s))
-        part = _Rows(run.requests[rows], *ends_s)
+        ends_s = (seen.values(name, rows) for name in ("ttft", "e2e"))  # both from the scheduled time
+        part = _Rows(run.requests[rows], *(np.where(answered[rows], end_s, np.nan) for end_s in ends_s))
         seconds = _apart(part, prompt_steps, fronted=fronted) if stamped else _together(part, shares, rows)
         if capped:
             wait_s = np.nan_to_num(number(part.table, "cap_wait_s"))

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from harness.data.lists import BLOCK
 from harness.data.run_json import Fidelity, RateCurve
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -94,7 +95,13 @@ def counts(times_s: Floats, width_s: float, tick_s: float | None = None) -> Coun
     if len(times_s) == 0:
         return Counts.of(np.zeros(0, np.int64))
     bins = int((times_s[-1] - times_s[0]) / width_s)
-    index, number = np.unique(((times_s - times_s[0]) / width_s).astype(np.int64), return_counts=True)
+    parts = []
+    for start in range(0, len(times_s), BLOCK):  # sorted times: a bin goes on at most into the next block
+        part = ((times_s[start : start + BLOCK] - times_s[0]) / width_s).astype(np.int64)
+        parts.append(np.unique(part, return_counts=True))
+    every, counted = (np.concatenate(column) for column in zip(*parts, strict=True))
+    begins = np.flatnonzero(np.diff(every, prepend=-1))
+    index, number = every[begins], np.add.reduceat(counted, begins)
     return Counts(index[index < bins], number[index < bins], bins)
 
 
@@ -171,9 +178,9 @@ def distance(one: Floats, other: Floats) -> float:
 
 def tick_s(times_s: Floats) -> float | None:
     """The tick (s) on which several arrivals stand at a time, such as 3 s; None where they do not, or below 1 ms."""
-    distinct = np.unique(times_s)
-    steps = np.diff(distinct)
-    if len(distinct) < MIN_BINS or len(steps) >= (1 - SHARED) * (len(times_s) - 1):
+    steps = np.diff(times_s)
+    steps = steps[steps > 0]
+    if len(steps) < MIN_BINS - 1 or len(steps) >= (1 - SHARED) * (len(times_s) - 1):
         return None
     least = float(np.quantile(steps, 0.01))
     times = np.round(steps / least)
@@ -249,10 +256,13 @@ def kolmogorov_smirnov(values: Floats, cdf: GapCdf, *, least: float = 0.0) -> tu
     and closer where it is small.
     """
     n = len(values)
-    clipped = np.maximum(np.sort(values), least)  # those below stand at `least`, where both functions are compared
-    expected = np.asarray(cdf(clipped), np.float64)
-    above, below = np.arange(1, n + 1) / n - expected, expected - np.arange(n) / n
-    distance = float(max(above.max(), below[clipped > least].max(initial=0.0)))
+    distance, ordered = 0.0, np.sort(values)
+    for start in range(0, n, BLOCK):
+        # those below stand at `least`, where both functions are compared
+        clipped = np.maximum(ordered[start : start + BLOCK], least)
+        expected, place = np.asarray(cdf(clipped), np.float64), start + np.arange(len(clipped))
+        above, below = (place + 1) / n - expected, expected - place / n
+        distance = max(distance, float(above.max()), float(below[clipped > least].max(initial=0.0)))
     root = math.sqrt(n)
     return distance, _kolmogorov((root + 0.12 + 0.11 / root) * distance)
 
@@ -299,9 +309,13 @@ def _dispersion_of_all(times_s: Floats) -> float:
     It is measured at a twentieth of the schedule and extrapolated to the whole with the slope that it has over the
     widths below (between 0, as in a renewal process, and 1, as where the rate has a long memory).
     """
-    places = (times_s - times_s[0]) / (times_s[-1] - times_s[0])
     bins = (20, 40, 80, 160)
-    spreads = [spread(np.bincount(np.minimum((places * n).astype(np.int64), n - 1), minlength=n)) for n in bins]
+    per_bin = [np.zeros(n, np.int64) for n in bins]
+    for start in range(0, len(times_s), BLOCK):
+        places = (times_s[start : start + BLOCK] - times_s[0]) / (times_s[-1] - times_s[0])
+        for n, counted in zip(bins, per_bin, strict=True):
+            counted += np.bincount(np.minimum((places * n).astype(np.int64), n - 1), minlength=n)
+    spreads = [spread(counted) for counted in per_bin]
     defined = [(n, value) for n, value in zip(bins, spreads, strict=True) if value]
     if len(defined) < len(bins):
         return 1.0

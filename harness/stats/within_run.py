@@ -75,12 +75,13 @@ class Blocks:
         return cls(n, size, starts)
 
     def sums(self, values: Floats) -> Floats:
-        """(RESAMPLES,) sums of `values` (n,) over each resample, whose last block is cut so that it has n values."""
-        up_to = np.concatenate([[0.0], np.cumsum(values)])
+        """(RESAMPLES,) sums of `values` (n,), NaN as 0, over each resample, cut so that it has n values."""
+        up_to = np.zeros(self.n + 1)
+        up_to[1:] = values
+        np.cumsum(np.nan_to_num(up_to, copy=False), out=up_to)
         last = self.n - (self.starts.shape[1] - 1) * self.size
-        block_sums = up_to[self.size :] - up_to[: -self.size]
-        cut = self.starts[:, -1]
-        resampled: Floats = block_sums[self.starts[:, :-1]].sum(axis=1) + up_to[cut + last] - up_to[cut]
+        whole, cut = self.starts[:, :-1], self.starts[:, -1]
+        resampled: Floats = (up_to[whole + self.size] - up_to[whole]).sum(axis=1) + up_to[cut + last] - up_to[cut]
         return resampled
 
     @property
@@ -111,8 +112,9 @@ class Sessions:
         return cls(group, np.random.default_rng(0).integers(0, count, (RESAMPLES, count)))
 
     def sums(self, values: Floats) -> Floats:
-        """(RESAMPLES,) sums of `values` (n,) over each resample."""
-        resampled: Floats = np.bincount(self.group, values, self.drawn.shape[1])[self.drawn].sum(axis=1)
+        """(RESAMPLES,) sums of `values` (n,), NaN as 0, over each resample."""
+        summed = np.bincount(self.group, np.nan_to_num(values), self.drawn.shape[1])
+        resampled: Floats = summed[self.drawn].sum(axis=1)
         return resampled
 
     @property
@@ -155,12 +157,11 @@ class Resampled:
     def percentile(self, values: Floats, q: float) -> tuple[float, float]:
         """Interval of quantile `q` of the values (n,) that are not NaN: that of the share at or below it, turned into
         values (Woodruff, Journal of the American Statistical Association 47, 1952)."""
-        defined = values[~np.isnan(values)]
         at_or_below = np.where(np.isnan(values), np.nan, values <= quantile(values, q))
         share = float(np.nanmean(at_or_below))
         low, high = _widest([(q - wider * (high - share), q + wider * (share - low))
                              for low, high, wider in self._ends(at_or_below)])  # fmt: skip
-        return quantile(defined, max(0.0, low)), quantile(defined, min(1.0, high))
+        return quantile(values, max(0.0, low)), quantile(values, min(1.0, high))
 
     def _ends(self, values: Floats) -> Iterator[tuple[float, float, float]]:
         """Ends of the mean of the values (n,) that are not NaN over the resamples, and how much to move these out.
@@ -168,10 +169,10 @@ class Resampled:
         Some ten units scatter too little, so the ends are moved out by Student's t of so many for the normal quantile,
         and by the root of k/(k - 1).
         """
-        defined, tail = ~np.isnan(values), (1 + CONFIDENCE) / 2
+        tail = (1 + CONFIDENCE) / 2
         for unit in self.units:
             with np.errstate(invalid="ignore", divide="ignore"):
-                means = unit.sums(np.where(defined, values, 0.0)) / unit.sums(defined.astype(float))
+                means = unit.sums(values) / unit.sums(~np.isnan(values))
             k = unit.count
             wider = math.sqrt(k / (k - 1)) * student(k) / NORMAL
             yield quantile(means, 1 - tail), quantile(means, tail), wider
@@ -198,19 +199,23 @@ def within(
     `alike` is the lag-1 autocorrelation of TTFT, `sessions` how many of one length would tell as much as those here.
     `scored` is the score of the table where that is known.
     """
-    order = np.argsort(number(table, "scheduled_s"), kind="stable")
     ok = succeeded(table)
+
+    def ordered(values: np.ndarray) -> np.ndarray:
+        """By the scheduled time, whose order is not held: it takes as much memory as the values."""
+        return values[np.argsort(number(table, "scheduled_s"), kind="stable")]
 
     def series(name: str) -> Floats:
         values = per_request(metrics()[name], table)
-        return np.where(ok & np.isfinite(values), values, np.nan)[order]
+        values = np.where(ok & np.isfinite(values), values, np.nan)
+        return ordered(values)
 
     alike = autocorrelation(series("ttft"))
-    by_sessions = Sessions.draw(number(table, "session")[order])
+    by_sessions = Sessions.draw(ordered(number(table, "session")))
     sessions = None if by_sessions is None else by_sessions.count
     why_not = next(_why_not(len(table), alike, sessions, overloaded=overloaded, valid=valid), None)
     scored = score(table, slo) if scored is None else scored
-    met = scored.met[order].astype(float) if slo.bounds and scored.by_request else np.zeros(0)
+    met = ordered(scored.met) if slo.bounds and scored.by_request else np.zeros(0, bool)
     independent = not bursts and sessions is None and alike is not None and abs(alike) <= NOISE / math.sqrt(len(table))
     least = at_least(len(met)) if len(met) and met.all() and valid and not overloaded and independent else None
     partial = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not,
@@ -237,10 +242,11 @@ def autocorrelation(values: Floats) -> float | None:
     defined = values[~np.isnan(values)]
     if len(defined) < 2:
         return None
-    deviations = defined - defined.mean()
-    if np.abs(deviations).max() <= ROUNDING * np.abs(defined).max():
+    middle, most = defined.mean(), max(defined.max(), -defined.min())
+    defined -= middle
+    if max(defined.max(), -defined.min()) <= ROUNDING * most:
         return 0.0
-    return float((deviations[1:] * deviations[:-1]).sum() / (deviations**2).sum())
+    return float((defined[1:] * defined[:-1]).sum() / (defined**2).sum())
 
 
 def _why_not(

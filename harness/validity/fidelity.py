@@ -53,9 +53,6 @@ SHORT_Z = 2.0
 def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool = False) -> Fidelity:
     """How the sending agreed with the schedule and the schedule with its law; `recorded` says that it is of a trace."""
     first = by_itself(schedule, recorded=recorded)
-    planned_s = np.sort(number(schedule, "scheduled_s")[first])
-    sent_s, lateness_s = _sent(number(schedule, "id")[first], requests)
-    tick_s = arrivals.tick_s(planned_s)
     follow_ups = _follow_ups(schedule, requests, first)
     if follow_ups is not None and follow_ups.closed:
         law = Law(None, known=law.known)
@@ -72,22 +69,30 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool
             dispersion=spread.dispersion,
             autocorrelation=spread.autocorrelation,
         )
-    spread = _burstiness(sent_s, tick_s)
-    return msgspec.structs.replace(
+    planned_s = np.sort(number(schedule, "scheduled_s")[first])
+    tick_s = arrivals.tick_s(planned_s)
+    drawn = msgspec.structs.replace(
         judged(planned_s, law),
         requested_rps=law.rate_rps or None,
         drawn_rps=_rate(planned_s),
-        achieved_rps=_rate(sent_s),
         scheduled=len(planned_s),
-        sent=len(sent_s),
-        gap_cv=spread.gap_cv,
-        dispersion=spread.dispersion,
-        autocorrelation=spread.autocorrelation,
         drawn=_burstiness(planned_s, tick_s),
         tick_s=tick_s,
         follow_ups=follow_ups,
         all=all_sent,
-        **_lateness(lateness_s),
+    )
+    del planned_s  # as large as what follows
+    sent = _sent(schedule, first, requests)
+    sent_s = np.sort(number(requests, "sent_s")[sent])
+    spread = _burstiness(sent_s, tick_s)
+    return msgspec.structs.replace(
+        drawn,
+        achieved_rps=_rate(sent_s),
+        sent=len(sent_s),
+        gap_cv=spread.gap_cv,
+        dispersion=spread.dispersion,
+        autocorrelation=spread.autocorrelation,
+        **_lateness(lateness(requests)[sent]),
     )
 
 
@@ -156,12 +161,10 @@ def by_itself(schedule: pa.Table, *, recorded: bool = False) -> np.ndarray:
     return np.asarray(alone)
 
 
-def _sent(ids: Floats, requests: pa.Table) -> tuple[Floats, Floats]:
-    """Sorted sending times of the requests with these ids that left, and how late each was, in no order."""
-    among = np.isin(number(requests, "request_id"), ids)
-    sent_s = number(requests, "sent_s")
-    sent = among & ~np.isnan(sent_s)
-    return np.sort(sent_s[sent]), lateness(requests)[sent]
+def _sent(schedule: pa.Table, rows: np.ndarray, requests: pa.Table) -> np.ndarray:
+    """(requests,) whether a request is one of these rows (rows,) of the schedule and left."""
+    among = np.isin(requests["request_id"].to_numpy(), schedule["id"].to_numpy()[rows])
+    return np.asarray(among & ~np.isnan(number(requests, "sent_s")))
 
 
 def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> FollowUps | None:

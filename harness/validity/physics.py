@@ -17,7 +17,7 @@ from msgspec import UNSET, structs
 
 from harness.api import RunWarning, Status
 from harness.data.folder import Aggregate, Run
-from harness.data.lists import Lists, first, gap_lists, last, lists, number, pieces, streamed_tokens
+from harness.data.lists import BLOCK, Lists, first, gap_lists, last, lists, number, pieces, streamed_tokens
 from harness.data.records import since
 from harness.data.run_json import Ending
 from harness.data.schedule import digest, links
@@ -109,18 +109,26 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     The first is the area under the count of requests between `scheduled_s` and last token, the second comes from
     the mean of E2E; the horizon runs from the first arrival to the last departure. None without such a horizon.
     """
-    arrive_s, leave_s = number(table, "scheduled_s"), first_last(table)[1]
+    leave_s = first_last(table)[1]
     departed = np.isfinite(leave_s)
-    arrive_s, leave_s = arrive_s[departed], leave_s[departed]
+    arrive_s, leave_s = number(table, "scheduled_s")[departed], leave_s[departed]
     if not len(arrive_s) or leave_s.max() <= arrive_s.min():
         return None
     horizon_s = leave_s.max() - arrive_s.min()
-    times_s = np.concatenate([arrive_s, leave_s])
-    order = np.argsort(times_s, kind="stable")
-    present = np.cumsum(np.repeat(np.array([1, -1], np.int8), len(arrive_s))[order], dtype=np.int32)
-    mean_present = float((present[:-1] * np.diff(times_s[order])).sum() / horizon_s)
-    shares = (leave_s - arrive_s) / horizon_s  # each at most 1: a rate of requests alone may overflow
-    return mean_present, float(shares.sum())
+    shares = leave_s - arrive_s
+    shares /= horizon_s  # each at most 1: a rate of requests alone may overflow
+    arrive_s.sort()
+    leave_s.sort()
+    area, left = 0.0, 0  # requests x seconds; how many have left before a block of arrivals
+    for start in range(0, len(arrive_s), BLOCK):
+        came_s = arrive_s[start : start + BLOCK + 1]  # up to the first of the next block, or to the last departure
+        until = np.searchsorted(leave_s, came_s[-1]) if start + BLOCK < len(arrive_s) else len(leave_s)
+        times_s = np.concatenate([came_s, leave_s[left:until]])
+        order = np.argsort(times_s, kind="stable")
+        present = start - left + np.cumsum(np.repeat([1, -1], [len(came_s), until - left])[order])
+        area += float((present[:-1] * np.diff(times_s[order])).sum())
+        left = int(until)
+    return area / horizon_s, float(shares.sum())
 
 
 def _tokens_lost(table: pa.Table) -> Mask:
@@ -229,10 +237,9 @@ def impossible(
 
 def without_record(requests: pa.Table, schedule: pa.Table) -> npt.NDArray[np.int64]:
     """Return the ids of scheduled requests that have no record."""
-    ids, recorded = schedule["id"].to_numpy(), requests["request_id"].to_numpy()
-    if np.array_equal(np.sort(ids), np.sort(recorded)):  # as in a run without trouble
+    if np.array_equal(np.sort(schedule["id"]), np.sort(requests["request_id"])):  # as in a run without trouble
         return np.zeros(0, np.int64)
-    missing: npt.NDArray[np.int64] = np.setdiff1d(ids, recorded)
+    missing: npt.NDArray[np.int64] = np.setdiff1d(schedule["id"], requests["request_id"])
     return missing
 
 

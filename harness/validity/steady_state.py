@@ -149,23 +149,25 @@ def overload(table: pa.Table) -> Overload | None:
     fills, which lasts as long as its longest answers. Requests that failed are left out: a system that turns them away
     has no queue of them. After the last request that waits for no answer the load falls, so nothing is compared there.
     """
-    started_s, due_s = started(table), number(table, "scheduled_s")
+    started_s = started(table)
     ok = succeeded(table) & np.isfinite(started_s)
-    opening = due_s[ok & (table["turn"].to_numpy() == 0)]
-    return grown(due_s[ok], started_s[ok], float(opening.max(initial=-math.inf)))
+    started_s = started_s[ok]
+    due_s = number(table, "scheduled_s")[ok]
+    until_s = np.max(due_s, where=table["turn"].to_numpy()[ok] == 0, initial=-math.inf)
+    return grown(due_s, started_s, float(until_s))
 
 
 def started(table: pa.Table) -> Floats:
     """When the decode of each request had begun, (requests,) s: its second token, its first where no more is known."""
-    if "second_s" in table.column_names:  # of a thin table
-        first_s, second_s = first_last(table)[0], number(table, "second_s")
-        return np.where(np.isnan(second_s), first_s, second_s)
     return joined((_started(piece) for piece in pieces(table)), len(table))
 
 
 def _started(piece: pa.Table) -> Floats:
     rows = lists(piece, "token_s")
     at_s = first(rows)
+    if "second_s" in piece.column_names:  # of a thin table
+        second_s = number(piece, "second_s")
+        return np.where(np.isnan(second_s), at_s, second_s)
     several = np.diff(rows.offsets) > 2  # of two times the second may be the last token of many
     at_s[several] = rows.values[rows.offsets[:-1][several] + 1]
     return at_s
@@ -180,19 +182,18 @@ def grown(due_s: Floats, started_s: Floats, until_s: float) -> Overload | None:
     """
     if len(due_s) < MIN_REQUESTS:
         return None
-    order = np.argsort(due_s, kind="stable")
-    due_s, started_s = due_s[order], started_s[order]
-    waited_s = started_s - due_s
-    if due_s[0] == due_s[-1]:  # all at once: a queue where those behind wait longer
-        third = len(due_s) // 3
+    begin_s = float(due_s.min())
+    if begin_s == due_s.max():  # all at once: a queue where those behind wait longer
+        third, waited_s = len(due_s) // 3, started_s - due_s
         late = np.median(waited_s[-third:]) > np.median(waited_s[:third])
         return Overload(int((started_s > started_s.min()).sum()), len(due_s), 0.0) if late else None
-    from_s = float(due_s[0]) + FILLS * (until_s - float(due_s[0]))
+    from_s = begin_s + FILLS * (until_s - begin_s)
     arrivals = int(((due_s > from_s) & (due_s <= until_s)).sum())
     if arrivals < MIN_REQUESTS:
         return None
     at_s = np.linspace(from_s, until_s, WINDOWS + 1)
-    queue = np.searchsorted(due_s, at_s, side="right") - np.searchsorted(np.sort(started_s), at_s, side="right")
+    came, began = (np.searchsorted(np.sort(times_s), at_s, side="right") for times_s in (due_s, started_s))
+    queue = came - began
     growth = int(queue[-1] - queue[0])
     chance = max(math.sqrt(arrivals), math.sqrt(WINDOWS) * float(np.diff(queue).std(ddof=1)))
     return Overload(growth, arrivals, until_s - from_s) if growth > GROWTH * chance else None

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from harness.api import RunWarning
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import number, pieces
 from harness.data.run_json import Failures, OutputLengths, RunInfo
 from harness.metrics.measure import ended_well
 from harness.validity.rules import Rule, applying, digits
@@ -84,14 +84,14 @@ def measured(run: Run) -> OutputLengths:
         if counted:
             requests = requests.filter(pc.is_in(requests["request_id"], by_server["request_id"].combine_chunks()))
     ok = ended_well(requests)
-    output, requested = (number(requests, name)[ok] for name in ("output_tokens", "output_tokens_asked"))
-    total = float(requested.sum())
+    count = int(ok.sum())
+    output, total = (float(number(requests, name)[ok].sum()) for name in ("output_tokens", "output_tokens_asked"))
     return OutputLengths(
         by=by(run.info),
-        requests=int(ok.sum()),
-        output_tokens=float(np.mean(output)) if len(output) else None,
-        requested_tokens=float(np.mean(requested)) if len(requested) else None,
-        share=float(output.sum()) / total if total else None,
+        requests=count,
+        output_tokens=output / count if count else None,
+        requested_tokens=total / count if count else None,
+        share=output / total if total else None,
         counted=counted,
     )
 
@@ -133,9 +133,11 @@ def too_long(
     limit = backend.get("max_tokens")
     if not isinstance(limit, int) or not len(table):
         return
-    answers = np.fmax(number(table, "answers"), 1) if "answers" in table.column_names else 1
-    total = number(table, "prompt_tokens") + number(table, output) / answers
-    over, longest = int((total > limit).sum()), int(total.max())
+    over, longest = 0, 0
+    for piece in pieces(table):
+        answers = np.fmax(number(piece, "answers"), 1) if "answers" in piece.column_names else 1
+        total = number(piece, "prompt_tokens") + number(piece, output) / answers
+        over, longest = over + int((total > limit).sum()), max(longest, int(total.max()))
     if over:
         shorter = "take a part of the trace without them" if recorded else "limit --lengths"
         ask = f", or ask for it with --backend sim:max_model_len={longest}" if virtual else ""

@@ -128,7 +128,7 @@ def test_a_large_run_is_concluded_as_a_small_one(bounds, warmup, rate, executed,
     small = executed(**given)
     monkeypatch.setattr("harness.data.large.LARGE", 100)
     monkeypatch.setattr("harness.data.large.PART", 70)
-    monkeypatch.setattr("harness.data.large.TOGETHER", 2)
+    monkeypatch.setattr("harness.data.mapped.HELD", 140)
     monkeypatch.setattr("harness.metrics.quantiles.HELD", 50)
     large = executed(**given)
     passed, read = (vars(run.aggregate(Pooled).counted["itl"]) for run in (large, load(large.path)))

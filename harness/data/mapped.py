@@ -1,0 +1,201 @@
+"""Tables too large to be held: they grow in files without a name, and a column is in memory only while it is used.
+
+The files are where the system has its temporary ones (TMPDIR).
+"""
+
+from __future__ import annotations
+
+import mmap
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from harness.data.records import SHARED, compact
+
+HELD = 2 * SHARED
+"""Rows up to which a table that grows is in memory."""
+
+Read: TypeAlias = Callable[[], pa.ChunkedArray]
+
+
+class Mapped:
+    """What is used like a `pa.Table`, and reads a column whenever it is used."""
+
+    def __init__(self, schema: pa.Schema, rows: int, read: Mapping[str, Read]) -> None:
+        self.schema, self.num_rows, self._read = schema, rows, read
+
+    def __len__(self) -> int:
+        return self.num_rows
+
+    def __getitem__(self, key: str | slice) -> Any:
+        if isinstance(key, str):
+            return self._read[key]()
+        start, stop, _ = key.indices(self.num_rows)
+        return self.slice(start, max(0, stop - start))
+
+    def __getattr__(self, name: str) -> Any:
+        """What else a table has, of the whole table in memory."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self.held(), name)
+
+    @property
+    def column_names(self) -> list[str]:
+        names: list[str] = self.schema.names
+        return names
+
+    def held(self) -> pa.Table:
+        """The table with all its columns, in memory once they are used."""
+        return pa.Table.from_arrays([self[name] for name in self.schema.names], schema=self.schema)
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        return self[name]
+
+    def slice(self, offset: int = 0, length: int | None = None) -> Mapped:
+        rest = max(0, self.num_rows - offset)
+        rows = rest if length is None else min(length, rest)
+        return Mapped(self.schema, rows, {name: partial(_cut, r, offset, rows) for name, r in self._read.items()})
+
+    def pieces(self, rows: int) -> Iterator[Mapped]:
+        """The table in slices of so many rows."""
+        return (self.slice(start, rows) for start in range(0, self.num_rows, rows))
+
+    def filter(self, mask: Any) -> Any:
+        """The rows in `mask`, in a new file where they are many."""
+        if isinstance(mask, pc.Expression) or self.num_rows <= HELD:
+            return self.held().filter(mask)
+        grown = Growing(self.schema)
+        for start, piece in zip(range(0, self.num_rows, HELD), self.pieces(HELD), strict=True):
+            grown.add(piece.held().filter(mask[start : start + HELD]))
+        return grown.table()
+
+    def select(self, names: list[str]) -> Mapped:
+        fields = [self.schema.field(name) for name in names]
+        return Mapped(pa.schema(fields, self.schema.metadata), self.num_rows, {n: self._read[n] for n in names})
+
+    def drop_columns(self, names: list[str]) -> Mapped:
+        return self.select([name for name in self.schema.names if name not in names])
+
+    def append_column(self, field: str | pa.Field, column: Any) -> Mapped:
+        return self.set_column(len(self.schema), field, column)
+
+    def set_column(self, index: int, field: str | pa.Field, column: Any) -> Mapped:
+        chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
+        field = field if isinstance(field, pa.Field) else pa.field(field, chunked.type)
+        schema = self.schema.append(field) if index == len(self.schema) else self.schema.set(index, field)
+        return Mapped(schema, self.num_rows, {**self._read, field.name: lambda: chunked})
+
+    def replace_schema_metadata(self, metadata: Mapping[bytes, bytes] | None = None) -> Mapped:
+        return Mapped(self.schema.with_metadata(metadata), self.num_rows, self._read)
+
+
+def _cut(read: Read, offset: int, rows: int) -> pa.ChunkedArray:
+    return read().slice(offset, rows)
+
+
+class Growing:
+    """A table that grows: in memory, and in files once it has more than `HELD` rows."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._schema = schema
+        self._waiting: list[pa.Table] = []
+        self._columns: dict[str, _Column] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Take the next rows."""
+        self.rows += len(table)
+        self._waiting.append(table)
+        if sum(map(len, self._waiting)) > HELD:
+            self._write()
+
+    def table(self) -> pa.Table | Mapped:
+        """All of them, which are not here any more."""
+        if not self._columns:
+            waiting, self._waiting = [pa.concat_tables([self._schema.empty_table(), *self._waiting])], []
+            return compact(waiting.pop())
+        self._write()
+        read = {name: self._columns.pop(name).finished() for name in self._schema.names}
+        pa.default_memory_pool().release_unused()
+        return Mapped(self._schema, self.rows, read)
+
+    def _write(self) -> None:
+        waiting, self._waiting = pa.concat_tables([self._schema.empty_table(), *self._waiting]).combine_chunks(), []
+        for field in self._schema:
+            self._columns.setdefault(field.name, _Column(field.type)).add(waiting[field.name])
+
+
+class _File:
+    """A file without a name, which goes with this object."""
+
+    def __init__(self) -> None:
+        self.handle = tempfile.TemporaryFile()  # noqa: SIM115  it is open as long as this object is
+
+    def __del__(self) -> None:
+        self.handle.close()
+
+    def view(self) -> mmap.mmap:
+        """Its bytes, whose pages leave memory when nothing refers to the view any more."""
+        self.handle.flush()
+        return mmap.mmap(self.handle.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+class _Column:
+    """A column that grows in a file; one of a single value takes none."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._schema = pa.schema([pa.field("", kind)])
+        self._rows = 0
+        self._same: pa.Array | None = None
+        self._file: _File | None = None
+        self._writer: Any = None
+
+    def add(self, column: pa.ChunkedArray) -> None:
+        if self._same is None:
+            self._same = pa.repeat(column[0], SHARED)
+        if self._file is None and not column.equals(_repeated(self._same, len(column))):
+            self._file = _File()
+            self._writer = pa.ipc.new_stream(self._file.handle, self._schema)
+            self._writer.write_table(pa.table([_repeated(self._same, self._rows)], self._schema))
+        if self._file is not None:
+            self._writer.write_table(pa.table([column], self._schema))
+        self._rows += len(column)
+
+    def finished(self) -> Read:
+        """What reads the column: in one chunk, but lists as they came, because they are read piece by piece."""
+        if self._file is None:
+            return partial(_repeated, self._same, self._rows)
+        self._writer.close()
+        if pa.types.is_list(self._schema.field(0).type):
+            return partial(_read, self._file)
+        whole = _File()
+        with pa.ipc.new_stream(whole.handle, self._schema) as writer:
+            writer.write_table(pa.table([_read(self._file)], self._schema).combine_chunks())
+        return partial(_read, whole)
+
+
+def stored(values: np.ndarray) -> Callable[[], np.ndarray]:
+    """What gives the values (n,) again, which many are in memory only while they are used; do not change them."""
+    if len(values) <= HELD:
+        return lambda: values
+    file, kind = _File(), values.dtype
+    values.tofile(file.handle)
+    return lambda: np.frombuffer(file.view(), kind)
+
+
+def held(table: pa.Table | Mapped) -> pa.Table:
+    """The table with all its columns, in memory once they are used."""
+    return table.held() if isinstance(table, Mapped) else table
+
+
+def _repeated(same: pa.Array, rows: int) -> pa.ChunkedArray:
+    return pa.chunked_array([*[same] * (rows // len(same)), same[: rows % len(same)]], same.type)
+
+
+def _read(file: _File) -> pa.ChunkedArray:
+    return pa.ipc.open_stream(pa.py_buffer(file.view())).read_all()[0]
