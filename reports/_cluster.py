@@ -66,9 +66,10 @@ def end_s(run: Run) -> float:
 
 def over_s(run: Run) -> np.ndarray:
     """When a request is over, in seconds: its last token, its end, or, of one that was never sent, when it was due."""
-    last = first_last(run.requests)[1]
-    columns = [last, *(number(run.requests, name) for name in ENDS if name in run.requests.column_names)]
-    ends_s: np.ndarray = np.fmax.reduce(columns)
+    ends_s: np.ndarray = first_last(run.requests)[1]
+    for name in ENDS:
+        if name in run.requests.column_names:
+            np.fmax(ends_s, number(run.requests, name), out=ends_s)
     return ends_s
 
 

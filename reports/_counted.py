@@ -7,7 +7,8 @@ import numpy as np
 import pyarrow as pa
 
 from harness.data.folder import Aggregate, Run
-from harness.data.lists import BLOCK, Lists, gap_lists, lists, row_max
+from harness.data.lists import BLOCK, Lists, gap_lists, lists, number, row_max
+from harness.data.mapped import Growing
 from harness.metrics.measure import succeeded
 
 TIMES = 240
@@ -20,6 +21,9 @@ _FIRST, _LAST = (int(np.float64(v).view(np.int64)) >> _SHIFT for v in (_SMALLEST
 
 _ROWS = 4096
 """Steps of a large run that are counted together."""
+
+_TOGETHER = 512
+"""Stretches, each an object, that are put together into one object."""
 
 PARTS = {
     "attention_s": "attention", "linear_s": "matrices", "experts_s": "experts", "communication_s": "communication",
@@ -84,13 +88,13 @@ class GapCounts(Aggregate):
     def __init__(self) -> None:
         self._width_s = 2.0**-20  # of a stretch: doubled whenever the last one ends too early
         self._counts = np.zeros((TIMES, _LAST - _FIRST + 1), np.int64)
-        self._largest = [np.empty(0)]
+        self._largest = Growing(pa.schema([("largest_s", pa.float64())]))
 
     def add(self, piece: pa.Table) -> None:
         """Count those of the next requests."""
         rows = lists(piece, "token_s")
         gap_rows = gap_lists(rows)
-        self._largest.append(row_max(gap_rows))
+        self._largest.add(pa.table({"largest_s": row_max(gap_rows)}))
         ended_s, lasted_s = _of_answered(rows, gap_rows, succeeded(piece))
         if not len(ended_s):
             return
@@ -110,7 +114,7 @@ class GapCounts(Aggregate):
 
     def largest(self) -> np.ndarray:
         """(requests,) the largest gap of each, NaN without one."""
-        return np.concatenate(self._largest)
+        return number(self._largest.table(), "largest_s")
 
     def gaps(self) -> Gaps:
         """The counts of the stretches and bins from the first to the last that holds a gap."""
@@ -151,6 +155,9 @@ class StepStretches(Aggregate):
         full = steps.num_rows - steps.num_rows % _ROWS
         self._full += [_reduced(steps[start : start + _ROWS], _ROWS) for start in range(0, full, _ROWS)]
         self._rest = [steps[full:]]
+        if len(self._full) >= _TOGETHER:
+            merged = _merged(self._full, sum(len(part.start_s) for part in self._full))
+            self._full = [] if merged is None else [merged]
 
     def parts(self) -> list[Stretches]:
         """Those of all steps."""

@@ -14,6 +14,7 @@ from harness.api import Slo
 from harness.data import large, run_json
 from harness.data.folder import Run
 from harness.data.lists import number
+from harness.data.mapped import stored
 from harness.data.run_json import Described
 from harness.metrics import measure
 from harness.metrics import stages as by_stage
@@ -218,8 +219,9 @@ def stretches(run: Run, most: int = 300) -> Stretches | None:
 def kept(of: Remembering, name: str, make: Callable[[], T]) -> T:
     """What was computed of a run or a study before under that name, or now; do not change it."""
     if name not in of.memo:
-        of.memo[name] = make()
-    cached: T = of.memo[name]
+        made: Any = make()
+        of.memo[name] = stored(made) if isinstance(made, np.ndarray) else lambda: made
+    cached: T = of.memo[name]()
     return cached
 
 
@@ -265,10 +267,12 @@ def scored(run: Run) -> Score:
     return score(run.requests, dataclasses.replace(objective, bounds=bounds), seen(run))
 
 
-@once
-def margins(run: Run) -> list[by_stage.Margin]:
-    """Per request-level bound of the SLO, how far each request is from it."""
-    return by_stage.margins(seen(run), scored(run))
+def met(run: Run) -> np.ndarray | None:
+    """(requests,) whether each meets every bound on single requests; None where there is no such bound."""
+    if not (margins := by_stage.margins(seen(run), scored(run))):
+        return None
+    met: np.ndarray = by_stage.joint(margins) <= 1.0
+    return met
 
 
 @once

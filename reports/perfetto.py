@@ -18,7 +18,6 @@ from harness.data.folder import Run
 from harness.data.lists import number
 from harness.errors import UsageError
 from harness.metrics.measure import first_last, missing
-from harness.metrics.stages import joint
 from harness.validity import server_metrics
 from reports import _cluster, _data
 from reports._cluster import ENDS, Stay, over_s
@@ -393,11 +392,8 @@ def _rows(run: Run, kept: np.ndarray) -> list[dict[str, Any]]:
 
 def _met(run: Run, kept: np.ndarray) -> list[bool | None]:
     """Whether these requests met every bound that is on single requests; None where there is no such bound."""
-    margins = _data.margins(run)
-    if not margins:
-        return [None] * len(kept)
-    met: list[bool | None] = (joint(margins)[kept] <= 1.0).tolist()
-    return met
+    met = _data.met(run)
+    return [None] * len(kept) if met is None else met[kept].tolist()
 
 
 def _steps(run: Run, from_s: float, to_s: float) -> tuple[pa.Table | None, int]:

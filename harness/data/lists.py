@@ -45,7 +45,8 @@ def number(table: pa.Table, name: str) -> Floats:
 
 def lateness(table: pa.Table) -> Floats:
     """(requests,) seconds from the scheduled time to sending, without the wait for --max-in-flight; NaN if not sent."""
-    return number(table, "sent_s") - number(table, "scheduled_s") - np.nan_to_num(number(table, "cap_wait_s"))
+    late_s, waits = number(table, "sent_s") - number(table, "scheduled_s"), table["cap_wait_s"]
+    return late_s if waits.null_count == len(waits) else late_s - np.nan_to_num(number(table, "cap_wait_s"))
 
 
 def streamed_tokens(table: pa.Table) -> Floats:

@@ -106,6 +106,7 @@ class Growing:
         self._schema = schema
         self._waiting: list[pa.Table] = []
         self._columns: dict[str, _Column] = {}
+        self._table: pa.Table | Mapped | None = None
 
     def add(self, table: pa.Table) -> None:
         """Take the next rows."""
@@ -115,14 +116,16 @@ class Growing:
             self._write()
 
     def table(self) -> pa.Table | Mapped:
-        """All of them, which are not here any more."""
-        if not self._columns:
+        """All of them: no more are taken after this."""
+        if self._table is None and not self._columns:
             waiting, self._waiting = [pa.concat_tables([self._schema.empty_table(), *self._waiting])], []
-            return compact(waiting.pop())
-        self._write()
-        read = {name: self._columns.pop(name).finished() for name in self._schema.names}
-        pa.default_memory_pool().release_unused()
-        return Mapped(self._schema, self.rows, read)
+            self._table = compact(waiting.pop())
+        elif self._table is None:
+            self._write()
+            read = {name: self._columns.pop(name).finished() for name in self._schema.names}
+            self._table = Mapped(self._schema, self.rows, read)
+            pa.default_memory_pool().release_unused()
+        return self._table
 
     def _write(self) -> None:
         waiting, self._waiting = pa.concat_tables([self._schema.empty_table(), *self._waiting]).combine_chunks(), []

@@ -199,9 +199,9 @@ def known(value: float | None) -> float | None:
 def served(table: pa.Table, start_s: float = 0.0, *, seen: Seen | None = None) -> dict[str, float | None]:
     """Return the time (s) from `start_s` to the last answer, and what ended well in it per second, by vLLM's keys."""
     seen = Seen(table) if seen is None else seen
-    last_s = first_last(table)[1]
-    duration_s = float(np.nanmax(last_s)) - start_s if np.isfinite(last_s).any() else 0.0
-    counts = {"request": float(seen.ok.sum()), "output": float(number(table, "output_tokens")[seen.ok].sum())}
+    last_s = float(np.fmax.reduce(first_last(table)[1], initial=-math.inf))
+    duration_s = last_s - start_s if math.isfinite(last_s) else 0.0
+    counts = {"request": float(seen.ok.sum()), "output": float(_tokens(table, seen.ok))}
     rates = {f"{name}_throughput": n / duration_s if duration_s > 0 else None for name, n in counts.items()}
     return {"duration": duration_s, **rates}
 

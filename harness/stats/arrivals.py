@@ -144,7 +144,9 @@ def autocorrelation(values: Counts | npt.NDArray[np.float64] | npt.NDArray[np.in
     if pairs < MIN_BINS or counts.squares == 0:
         return None
     # a pair of bins adds (a - mean)(b - mean): of two empty ones mean**2, of one that has some -mean (a - mean)
-    _, first, later = np.intersect1d(index + lag, index, assume_unique=True, return_indices=True)
+    later = np.minimum(np.searchsorted(index, index + lag), len(index) - 1)
+    first = np.flatnonzero(index[later] == index + lag)
+    later = later[first]
     begins, ends = more[index < pairs], more[index >= lag]
     single = begins.sum() + ends.sum() - more[first].sum() - more[later].sum()
     empty = pairs - len(begins) - len(ends) + len(first)
@@ -154,9 +156,10 @@ def autocorrelation(values: Counts | npt.NDArray[np.float64] | npt.NDArray[np.in
 def gap_cv(times_s: Floats) -> float | None:
     """Standard deviation by mean of the gaps; None with fewer than two gaps or all at one instant."""
     gaps_s = np.diff(times_s)
-    if len(gaps_s) < 2 or gaps_s.mean() <= 0:
+    if len(gaps_s) < 2 or (mean_s := gaps_s.mean()) <= 0:
         return None
-    return float(gaps_s.std(ddof=1) / gaps_s.mean())
+    gaps_s -= mean_s
+    return math.sqrt(float(np.square(gaps_s, out=gaps_s).sum()) / (len(gaps_s) - 1)) / float(mean_s)
 
 
 def window_cvs(times_s: Floats, width_s: float) -> Floats:

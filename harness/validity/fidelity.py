@@ -20,6 +20,7 @@ from harness.data.schedule import links
 from harness.metrics.quantiles import quantiles
 from harness.stats import arrivals
 from harness.stats.arrivals import Floats, Law, judged
+from harness.validity.physics import rows_of
 from harness.validity.rules import Rule, applying, digits
 
 SCALES_S = (1.0, 10.0, 60.0)
@@ -163,8 +164,8 @@ def by_itself(schedule: pa.Table, *, recorded: bool = False) -> np.ndarray:
 
 def _sent(schedule: pa.Table, rows: np.ndarray, requests: pa.Table) -> np.ndarray:
     """(requests,) whether a request is one of these rows (rows,) of the schedule and left."""
-    among = np.isin(requests["request_id"].to_numpy(), schedule["id"].to_numpy()[rows])
-    return np.asarray(among & ~np.isnan(number(requests, "sent_s")))
+    row, matched = rows_of(requests, schedule)
+    return np.asarray(matched & rows[row] & ~np.isnan(number(requests, "sent_s")))
 
 
 def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> FollowUps | None:

@@ -111,7 +111,8 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     """
     leave_s = first_last(table)[1]
     departed = np.isfinite(leave_s)
-    arrive_s, leave_s = number(table, "scheduled_s")[departed], leave_s[departed]
+    arrive_s = number(table, "scheduled_s")[departed]
+    leave_s = leave_s[departed]
     if not len(arrive_s) or leave_s.max() <= arrive_s.min():
         return None
     horizon_s = leave_s.max() - arrive_s.min()
@@ -258,10 +259,16 @@ def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> I
 
 def rows_of(requests: pa.Table, schedule: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """(requests,) the row of each request in the schedule, and whether it is there at all."""
-    ids, request_ids = schedule["id"].to_numpy(), requests["request_id"].to_numpy()
-    order = np.argsort(ids, kind="stable")
-    row = order[np.minimum(np.searchsorted(ids, request_ids, sorter=order), len(ids) - 1)]
-    return row, ids[row] == request_ids
+    ids, rows = schedule["id"].to_numpy(), np.zeros(len(requests), np.int64)
+    order = None if (ids[1:] > ids[:-1]).all() else np.argsort(ids, kind="stable")
+    matched = np.zeros(len(requests), bool)
+    for start in range(0, len(requests) if len(ids) else 0, BLOCK):
+        part = slice(start, start + BLOCK)
+        request_ids = requests[part]["request_id"].to_numpy()
+        place = np.minimum(np.searchsorted(ids, request_ids, sorter=order), len(ids) - 1)
+        rows[part] = place if order is None else order[place]
+        matched[part] = ids[rows[part]] == request_ids
+    return rows, matched
 
 
 def due_times_s(requests: pa.Table, schedule: pa.Table) -> Floats:
@@ -337,15 +344,21 @@ def _found(run: Run) -> list[RunWarning]:
 
 
 def _not_as_scheduled(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWarning]:
-    row, matched = rows_of(requests, schedule)
-    scheduled_s, planned_s = number(requests, "scheduled_s"), number(schedule, "scheduled_s")[row]
-    waits = pc.list_value_length(schedule["after"]).to_numpy()[row] > 0  # for an answer, which may come later
-    sent = ~np.isnan(number(requests, "sent_s"))
-    early = scheduled_s < np.where(waits & sent, due_times_s(requests, schedule)[row] - CLOCK_S, planned_s)
-    bad = ~matched | early | (~waits & (scheduled_s > planned_s))
-    answers = pc.fill_null(pc.struct_field(schedule["extra"], "n"), 1).to_numpy()
-    bad |= number(requests, "prompt_tokens") != number(schedule, "prompt_tokens")[row]
-    bad |= number(requests, "output_tokens_asked") != (number(schedule, "output_tokens") * answers)[row]
+    row_of, matched = rows_of(requests, schedule)
+    waiting = pc.list_value_length(schedule["after"]).to_numpy() > 0  # for an answer, which may come later
+    due_s = due_times_s(requests, schedule) if waiting.any() else number(schedule, "scheduled_s")
+    answers = pc.fill_null(pc.struct_field(schedule["extra"], "n"), 1)
+    bad = ~matched
+    for start in range(0, len(requests), BLOCK):  # what is compared has ten times the memory of a column
+        part, row = requests[start : start + BLOCK], row_of[start : start + BLOCK]
+        scheduled_s, planned_s = number(part, "scheduled_s"), number(schedule, "scheduled_s")[row]
+        waits, sent = waiting[row], ~np.isnan(number(part, "sent_s"))
+        early = scheduled_s < np.where(waits & sent, due_s[row] - CLOCK_S, planned_s)
+        asked = schedule["output_tokens"].to_numpy()[row] * answers.take(row).to_numpy()
+        bad[start : start + BLOCK] |= (
+            early | (~waits & (scheduled_s > planned_s)) | (number(part, "output_tokens_asked") != asked)
+            | (number(part, "prompt_tokens") != schedule["prompt_tokens"].to_numpy()[row])
+        )  # fmt: skip
     if bad.any():
         text = "Each record is that of a scheduled request (id, time, tokens of prompt and output)"
         yield RunWarning(RECORDS, f"{text}: not so for {which(requests, bad)}.")

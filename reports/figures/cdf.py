@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from harness.data.folder import Run
-from harness.data.lists import number
-from harness.metrics.measure import in_summary
+from harness.data.lists import number, pieces
+from harness.metrics.measure import in_summary, succeeded
 from harness.metrics.quantiles import quantile
 from harness.metrics.summary import percentiles_of
 from reports import _data, _format
@@ -34,13 +34,18 @@ _TOKENS = (
 
 
 class Latency(NamedTuple):
-    """Sorted values (requests,) of a metric of the requests that ended well, in seconds; of gaps the worst of each."""
+    """A metric of the requests of a run that ended well, in seconds."""
 
     metric: str
     name: str
     look: Look
-    values: np.ndarray
+    run: Run
     limit_s: float | None
+
+    @property
+    def values(self) -> np.ndarray:
+        """Sorted, (requests,); of gaps the worst of each."""
+        return of_requests(self.run, self.metric)
 
     def within(self) -> float:
         """Share of the requests within the bound."""
@@ -53,7 +58,7 @@ def _latencies(run: Run) -> list[Latency]:
     limits = {bound.metric: bound.limit for bound in bounds}
     metrics = [metric for metric in in_summary() if metric.unit == "s"]
     latencies = [
-        Latency(m.name, m.worst_title or m.label, look, of_requests(run, m.name), limits.get(m.name))
+        Latency(m.name, m.worst_title or m.label, look, run, limits.get(m.name))
         for m, look in zip(metrics, cycle(_LATENCIES), strict=False)
     ]
     return [latency for latency in latencies if len(latency.values)]
@@ -120,19 +125,25 @@ def _bounds(drawn: Drawing, texts: Iterable[tuple[Latency, str]]) -> None:
 
 def _ends(samples: Iterable[np.ndarray]) -> list[float]:
     """The least and the greatest positive value of each."""
-    return [float(end) for sample in samples if np.any(sample > 0) for end in sample[sample > 0][[0, -1]]]
+    ends = []
+    for sample in samples:
+        positive = sample > 0
+        if positive.any():
+            ends += [float(sample[positive.argmax()]), float(sample[len(sample) - 1 - positive[::-1].argmax()])]
+    return ends
 
 
 def lengths(run: Run) -> Drawing | str:
     """Prompt tokens, output tokens requested and output tokens that came: cumulative shares against tokens."""
     if run.requests.num_rows == 0:
         return _data.EMPTY
-    columns = {name: number(run.requests, column) for column, name, _ in _TOKENS}
-    drawn, note = _tokens([(name, columns[name], look) for _, name, look in _TOKENS], style.MOST)
-    well = _data.answered(run)
-    different = int(np.sum(columns["output got"][well] != columns["output requested"][well]))
-    values = {name: _quantiles(columns[name], quantile) for name in ("prompt", "output requested")}
-    values["answers of another length than requested"] = [f"{different:,} of {int(np.sum(well)):,}"]
+    drawn, note = _tokens(((name, number(run.requests, column), look) for column, name, look in _TOKENS), style.MOST)
+    different = 0
+    for piece in pieces(run.requests):
+        other = number(piece, "output_tokens") != number(piece, "output_tokens_asked")
+        different += int(np.sum(other & succeeded(piece)))
+    values = {name: _quantiles(number(run.requests, column), quantile) for column, name, _ in _TOKENS[:2]}
+    values["answers of another length than requested"] = [f"{different:,} of {int(np.sum(_data.answered(run))):,}"]
     return style.done(drawn, style.finding(values), [note])
 
 
@@ -162,13 +173,12 @@ def _quantiles(tokens: np.ndarray, of: Callable[..., float]) -> list[str]:
     return [f"p50 {of(tokens, 0.5):,.0f} tokens", f"p99 {of(tokens, 0.99):,.0f}"]
 
 
-def _tokens(shown: Sequence[tuple[str, np.ndarray, Look]], most: int) -> tuple[Drawing, str]:
+def _tokens(shown: Iterable[tuple[str, np.ndarray, Look]], most: int) -> tuple[Drawing, str]:
     """Cumulative shares against tokens on a log axis, with the note on how many points are drawn."""
-    drawn = style.new(360)
-    curves = [(name, np.sort(tokens), look) for name, tokens, look in shown]
-    kept = sum(style.cumulative(drawn, values, name, look, style.OF_TOKENS, most=most, step="hv")
-               for name, values, look in curves)  # fmt: skip
-    x = style.log_axis("tokens (log scale)", _ends(values for _, values, _ in curves))
-    style.axes(drawn, x, style.share_axis(style.BELOW))
-    total = sum(len(values) for _, values, _ in curves)
+    drawn, kept, total, ends = style.new(360), 0, 0, list[float]()
+    for name, tokens, look in shown:
+        values = np.sort(tokens)
+        kept += style.cumulative(drawn, values, name, look, style.OF_TOKENS, most=most, step="hv")
+        total, ends = total + len(values), ends + _ends([values])
+    style.axes(drawn, style.log_axis("tokens (log scale)", ends), style.share_axis(style.BELOW))
     return drawn, style.reduced(total, kept, "values", style.RANKS)

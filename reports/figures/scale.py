@@ -24,14 +24,15 @@ def slo_scale(run: Run) -> Drawing | str:
     if run.requests.num_rows == 0:
         return _data.EMPTY
     slo, seen, scored = _data.slo(run), _data.seen(run), _data.scored(run)
-    if not _data.margins(run):
+    if _data.met(run) is None:
         return UNKNOWN if any(b.percentile is None for b in slo.bounds) else style.UNBOUND
     unscaled = curve(seen, slo, [], scored)
     cross = unscaled.crossing(slo.goal)
     finite = unscaled.ratio[np.isfinite(unscaled.ratio) & (unscaled.ratio > 0)]
     # by quantiles, as one request that waited for ever would leave the others a sliver of the axis
-    low = float(np.quantile(finite, 0.02)) * 0.8 if len(finite) else 0.25
-    high = max(2.0, (cross or 1.0) * 1.3, float(np.quantile(finite, 0.995)) if len(finite) else 2.0)
+    low, high = np.quantile(finite, [0.02, 0.995]).tolist() if len(finite) else (0.25 / 0.8, 2.0)
+    del finite  # as large as the curve
+    low, high = low * 0.8, max(2.0, (cross or 1.0) * 1.3, high)
     low, high = min(max(low, 0.01), 0.5), min(high, 1000.0)
     marks = [1.0] if cross is None or not low <= cross <= high else [1.0, cross]
     factors = np.unique(np.concatenate([np.geomspace(low, high, _GRID), marks]))

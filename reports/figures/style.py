@@ -403,12 +403,12 @@ def extremes(columns: Sequence[np.ndarray], most: int = MOST) -> np.ndarray:
     # a line through every so-manieth point would lose the peaks that readers look for
     bins = max(1, (most - 2) // (2 * len(columns)))
     edges = np.linspace(0, n, bins + 1).astype(np.int64)
-    keep = [np.array([0, n - 1])]
+    keep = [0, n - 1]
     for column in columns:
-        values = np.nan_to_num(np.asarray(column, dtype=np.float64), nan=0.0)
-        keep.append(np.array([a + np.argmin(values[a:b]) for a, b in pairwise(edges)]))
-        keep.append(np.array([a + np.argmax(values[a:b]) for a, b in pairwise(edges)]))
-    return np.unique(np.concatenate(keep))
+        for a, b in pairwise(edges):
+            values = np.nan_to_num(np.asarray(column[a:b], dtype=np.float64), nan=0.0)
+            keep += [a + np.argmin(values), a + np.argmax(values)]
+    return np.unique(keep)
 
 
 def sampled(values: np.ndarray, most: int = MOST) -> np.ndarray:

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.data.folder import Run
-from harness.data.lists import lateness, number
+from harness.data.lists import BLOCK, lateness, number
 from harness.metrics.measure import missing
 from harness.metrics.quantiles import quantile
-from harness.metrics.stages import joint
 from harness.validity import server_metrics
 from reports import _data, _format
 from reports._counted import PARTS, Gaps, Stretches
@@ -284,18 +283,19 @@ def _percentiles(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...]) -> l
 
 def latency_over_time(run: Run) -> Drawing | str:
     """TTFT in seconds (log axis) against the planned time, met and missed apart, with p50 and p90 of stretches."""
-    due_s, ttft = number(run.requests, "scheduled_s"), _data.metric(run, "ttft")
-    order = np.argsort(due_s, kind="stable")
-    order = order[np.isfinite(ttft[order]) & (ttft[order] > 0)]
+    order, ttft = np.argsort(number(run.requests, "scheduled_s"), kind="stable"), _data.metric(run, "ttft")
+    order = order[(np.isfinite(ttft) & (ttft > 0))[order]]
     if not len(order):
         return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
-    due_s, ttft = due_s[order], ttft[order]
-    margins = _data.margins(run)
-    met = (joint(margins) <= 1.0)[order] if margins else np.ones(len(due_s), dtype=bool)
+    bounded = (known := _data.met(run)) is not None
+    met = np.ones(len(order), dtype=bool) if known is None else known[order]
+    ttft = ttft[order]
+    due_s = number(run.requests, "scheduled_s")[order]
+    del order  # as large as each of them
     drawn = style.new()
     dots = style.sampled(ttft)
     for which, name, look in (
-        (met, "met the SLO" if margins else "requests", Look(style.BLUE)),
+        (met, "met the SLO" if bounded else "requests", Look(style.BLUE)),
         (~met, "missed the SLO", Look(style.VERMILLION, symbol="x")),
     ):
         rows = dots[which[dots]]
@@ -342,20 +342,25 @@ def arrivals(run: Run) -> Drawing | str:
     drawn = style.panels([0.6, 0.4], 520)
     for name, values, look in series:
         bins = int(np.floor(float(np.max(values)) / width)) + 1 if len(values) else 1
-        counts = np.bincount(np.maximum(values // width, 0).astype(np.int64), minlength=bins)
+        counts = np.zeros(bins, np.int64)
+        for start in range(0, len(values), BLOCK):
+            counts += np.bincount(
+                np.maximum(values[start : start + BLOCK] // width, 0).astype(np.int64), minlength=bins
+            )
         _rate(drawn, np.arange(len(counts) + 1) * width, np.append(counts, counts[-1]) / width, name, look)
     if (declared := _declared(run, end_s)) is not None:
         _rate(drawn, *declared, "declared", Look(style.GREY, "dash"))
     _over_time(drawn, ["requests per second", "lateness (ms)"])
-    sent = number(run.requests, "sent_s")
-    late_s = lateness(run.requests)
-    was_sent = np.isfinite(late_s)
-    order = np.flatnonzero(was_sent)[np.argsort(sent[was_sent], kind="stable")]
-    points = _lateness(drawn, sent[order], late_s[order] * 1000.0)
     due = len(times.planned) if run.schedule is None else run.schedule.num_rows
-    facts = {"Sent": [f"{int(np.sum(np.isfinite(sent))):,} of {due:,} planned requests"]}
+    del times, series, values  # as large as what follows
+    late = lateness(run.requests)
+    was_sent = np.isfinite(late)
+    sent = number(run.requests, "sent_s")[was_sent]
+    order, late = np.argsort(sent, kind="stable"), late[was_sent]
+    sent, late = sent[order], late[order]
+    points = _lateness(drawn, sent, late * 1000.0)
+    facts = {"Sent": [f"{len(order):,} of {due:,} planned requests"]}
     if len(order):
-        late = late_s[order]
         facts["lateness"] = [
             f"p50 {_format.seconds(quantile(late, 0.5))}",
             f"largest {_format.seconds(float(np.max(late)))}",

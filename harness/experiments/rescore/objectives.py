@@ -312,16 +312,18 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     scored = score(seen.table, slo, seen) if scored is None else scored
     scores = scored.bounds
     per_request = [b for b in scores if b.bound.percentile is None]
-    failed = np.where(seen.ok, 0, len(rising))  # (requests,) beyond every factor
-    places: dict[Bound, Ints] = {}  # (requests,) the first factor at which each request meets the bound
+    shares: dict[Bound, Floats] = {b.bound: np.empty(0) for b in per_request}
+    # (requests,) the first factor at which each request meets the bounds; beyond all of them for one that failed
+    joint = np.where(seen.ok, 0, len(rising)).astype(np.int32) if len(rising) else np.empty(0, np.int32)
     for b in per_request if len(rising) else ():
         place = first_within(seen.values(b.bound.metric), b.limit_s, rising)
-        places[b.bound] = np.maximum(np.where(b.applies, place, 0), failed)
-    joint = np.maximum.reduce([failed, *places.values()]) if len(rising) else np.empty(0, np.int64)
+        place[~seen.ok] = len(rising)
+        shares[b.bound] = _shares(place[b.applies], len(rising))
+        np.maximum(joint, place, out=joint, where=b.applies)
     return Curve(
         rising,
         _shares(joint, len(rising)) if scored.by_request and not scored.unknown else np.full(len(rising), np.nan),
-        {b.bound: _shares(places[b.bound][b.applies], len(rising)) if places else np.empty(0) for b in per_request},
+        shares,
         _joint_ratio(seen, per_request),
         {
             b.bound: 0.0 if b.value_s is None or np.isnan(b.value_s) else b.value_s / b.bound.limit
@@ -331,14 +333,16 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     )
 
 
-def first_within(values: Floats, limit: Floats | float, factors: Floats) -> Ints:
+def first_within(values: Floats, limit: Floats | float, factors: Floats) -> npt.NDArray[np.int32]:
     """(requests,) the first of the rising factors with value <= factor * limit; 0 for no value, their number for none.
 
     Note: dividing by a limit of each request would round otherwise than multiplying it.
     """
     if np.ndim(limit) == 0:
-        return np.where(np.isnan(values), 0, np.searchsorted(factors * limit, values))
-    places = np.zeros(len(values), np.int64)
+        places = np.searchsorted(factors * limit, values).astype(np.int32)
+        places[np.isnan(values)] = 0
+        return places
+    places = np.zeros(len(values), np.int32)
     for factor in factors:
         places += values > factor * limit
     return places
@@ -356,7 +360,7 @@ def _joint_ratio(seen: Seen, each: Sequence[BoundScore]) -> Floats:
     return joint
 
 
-def _shares(places: Ints, factors: int) -> Floats:
+def _shares(places: npt.NDArray[np.int32], factors: int) -> Floats:
     """At each factor the share of requests whose place is at or before it; NaN of no requests."""
     met = np.cumsum(np.bincount(places, minlength=factors + 1)[:factors])
     return met / len(places) if len(places) else np.full(factors, np.nan)
