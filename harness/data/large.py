@@ -23,7 +23,7 @@ from harness.data.folder import Aggregate, Passes, Run, RunFolder, Whole
 from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import lists
 from harness.data.mapped import Growing, Mapped
-from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, compact, completed, since
+from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, completed, since
 from harness.data.schedule import Schedule
 from harness.data.storage import readable
 
@@ -56,7 +56,7 @@ class Held:
 
     def run(self, ended: RunFolder, schedule: Schedule) -> Run:
         """The run, whose files are written."""
-        tables = {name: compact(pa.concat_tables(parts)) for name, parts in self._tables.items()}
+        tables = {name: pa.concat_tables(parts).combine_chunks() for name, parts in self._tables.items()}
         return Run(
             path=ended.path,
             info=ended.info,

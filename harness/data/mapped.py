@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.data.records import SHARED, compact
+from harness.data.records import SHARED
 
 HELD = 2 * SHARED
 """Rows up to which a table that grows is in memory."""
@@ -28,6 +28,7 @@ class Mapped:
 
     def __init__(self, schema: pa.Schema, rows: int, read: Mapping[str, Read]) -> None:
         self.schema, self.num_rows, self._read = schema, rows, read
+        self.column_names: list[str] = schema.names
 
     def __len__(self) -> int:
         return self.num_rows
@@ -44,54 +45,23 @@ class Mapped:
             raise AttributeError(name)
         return getattr(self.held(), name)
 
-    @property
-    def column_names(self) -> list[str]:
-        names: list[str] = self.schema.names
-        return names
-
     def held(self) -> pa.Table:
         """The table with all its columns, in memory once they are used."""
-        return pa.Table.from_arrays([self[name] for name in self.schema.names], schema=self.schema)
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        return self[name]
+        return pa.Table.from_arrays([self[name] for name in self.column_names], schema=self.schema)
 
     def slice(self, offset: int = 0, length: int | None = None) -> Mapped:
         rest = max(0, self.num_rows - offset)
         rows = rest if length is None else min(length, rest)
         return Mapped(self.schema, rows, {name: partial(_cut, r, offset, rows) for name, r in self._read.items()})
 
-    def pieces(self, rows: int) -> Iterator[Mapped]:
-        """The table in slices of so many rows."""
-        return (self.slice(start, rows) for start in range(0, self.num_rows, rows))
-
     def filter(self, mask: Any) -> Any:
         """The rows in `mask`, in a new file where they are many."""
         if isinstance(mask, pc.Expression) or self.num_rows <= HELD:
             return self.held().filter(mask)
         grown = Growing(self.schema)
-        for start, piece in zip(range(0, self.num_rows, HELD), self.pieces(HELD), strict=True):
-            grown.add(piece.held().filter(mask[start : start + HELD]))
+        for start in range(0, self.num_rows, HELD):
+            grown.add(self.slice(start, HELD).held().filter(mask[start : start + HELD]))
         return grown.table()
-
-    def select(self, names: list[str]) -> Mapped:
-        fields = [self.schema.field(name) for name in names]
-        return Mapped(pa.schema(fields, self.schema.metadata), self.num_rows, {n: self._read[n] for n in names})
-
-    def drop_columns(self, names: list[str]) -> Mapped:
-        return self.select([name for name in self.schema.names if name not in names])
-
-    def append_column(self, field: str | pa.Field, column: Any) -> Mapped:
-        return self.set_column(len(self.schema), field, column)
-
-    def set_column(self, index: int, field: str | pa.Field, column: Any) -> Mapped:
-        chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-        field = field if isinstance(field, pa.Field) else pa.field(field, chunked.type)
-        schema = self.schema.append(field) if index == len(self.schema) else self.schema.set(index, field)
-        return Mapped(schema, self.num_rows, {**self._read, field.name: lambda: chunked})
-
-    def replace_schema_metadata(self, metadata: Mapping[bytes, bytes] | None = None) -> Mapped:
-        return Mapped(self.schema.with_metadata(metadata), self.num_rows, self._read)
 
 
 def _cut(read: Read, offset: int, rows: int) -> pa.ChunkedArray:
@@ -118,8 +88,7 @@ class Growing:
     def table(self) -> pa.Table | Mapped:
         """All of them: no more are taken after this."""
         if self._table is None and not self._columns:
-            waiting, self._waiting = [pa.concat_tables([self._schema.empty_table(), *self._waiting])], []
-            self._table = compact(waiting.pop())
+            self._table = self._taken()
         elif self._table is None:
             self._write()
             read = {name: self._columns.pop(name).finished() for name in self._schema.names}
@@ -127,10 +96,14 @@ class Growing:
             pa.default_memory_pool().release_unused()
         return self._table
 
+    def _taken(self) -> pa.Table:
+        waiting, self._waiting = pa.concat_tables([self._schema.empty_table(), *self._waiting]), []
+        return waiting.combine_chunks()
+
     def _write(self) -> None:
-        waiting, self._waiting = pa.concat_tables([self._schema.empty_table(), *self._waiting]).combine_chunks(), []
+        table = self._taken()
         for field in self._schema:
-            self._columns.setdefault(field.name, _Column(field.type)).add(waiting[field.name])
+            self._columns.setdefault(field.name, _Column(field.type)).add(table[field.name])
 
 
 class _File:

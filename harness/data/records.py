@@ -284,30 +284,6 @@ def _columns(rows: Sequence[Any], names: Sequence[str]) -> list[tuple[Any, ...]]
     return list(zip(*map(attrgetter(*names), rows), strict=True))
 
 
-def compact(table: pa.Table) -> pa.Table:
-    """The table with one chunk a column; one that repeats its beginning, as one value does, takes no memory, nor does
-    one that is equal to another.
-
-    Column by column, so that hardly anything is held twice.
-    """
-    schema, columns = table.schema, list[pa.ChunkedArray]()
-    for field in schema:
-        column = _compact(table[field.name])
-        columns.append(next((one for one in columns if one.type == column.type and one.equals(column)), column))
-        table = table.drop_columns([field.name])
-    return pa.Table.from_arrays(columns, schema=schema)
-
-
-def _compact(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    rows = len(column)
-    if rows > SHARED:
-        shared = pa.concat_arrays(column[:SHARED].chunks)
-        repeated = pa.chunked_array([*[shared] * (rows // SHARED), shared[: rows % SHARED]], column.type)
-        if repeated.equals(column):
-            return repeated
-    return pa.table({"": column}).combine_chunks()[0]
-
-
 def column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """An Arrow array of Python values, None as null; a column of one value throughout is not looked at one by one."""
     if values and values[0] is values[-1] and values.count(values[0]) == len(values):

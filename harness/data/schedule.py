@@ -116,16 +116,16 @@ class Schedule:
         """Write a Parquet file that contains its hash; an existing file is replaced in one step."""
         path = Path(path)
         part = path.with_name(path.name + ".part")
-        metadata = {**self.table.schema.metadata, b"bench.sha256": self.sha256.encode()}
+        metadata = {**SCHEDULE.metadata, b"bench.sha256": self.sha256.encode()}
         prefixed = pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0)
         sizes = self.table["prefix_block_tokens"].filter(prefixed).unique()
         if len(sizes) == 1:  # for reading the file as a trace
             metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
         extra = has_extra(self.table)  # whose texts in a dictionary could unpack to more than is read of a file
-        table = (self.table if extra else self.table.drop_columns(["extra"])).replace_schema_metadata(metadata)
-        with pq.ParquetWriter(part, table.schema, compression="zstd", use_dictionary=not extra) as writer:
-            for start in range(0, max(1, len(table)), GROUP):
-                writer.write_table(held(table[start : start + GROUP]))
+        schema = pa.schema([field for field in SCHEDULE if extra or field.name != "extra"], metadata)
+        with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=not extra) as writer:
+            for start in range(0, max(1, len(self)), GROUP):
+                writer.write_table(held(self.table[start : start + GROUP]).select(schema.names).cast(schema))
         part.replace(path)
 
     @property
@@ -191,9 +191,10 @@ def _rest_of_tasks(tasks: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Tab
 
 def _check_contract(table: pa.Table) -> None:
     times = table["scheduled_s"].to_numpy()
-    bad = np.flatnonzero(~np.isfinite(times) | (times < np.concatenate(([0.0], times[:-1]))))
-    if len(bad):
-        row = int(bad[0])
+    falls = np.isnan(times) | np.isinf(times)
+    falls[1:] |= times[1:] < times[:-1]
+    if falls.any() or times[:1] < 0.0:
+        row = int(np.argmax(falls)) if times[0] >= 0.0 else 0
         before = times[row - 1] if row else 0.0
         raise UsageError(
             f"The workload schedules request {table['id'][row].as_py()} at {times[row]:g} s, after one at "
@@ -205,8 +206,8 @@ def _check_contract(table: pa.Table) -> None:
 def _check_links(table: pa.Table) -> None:
     """Ids are unique; what a row comes after stands above it; delays are finite and not negative."""
     ids, delay_s = table["id"].to_numpy(), table["delay_s"].to_numpy()
-    ordered = ids if (np.diff(ids) > 0).all() else np.sort(ids)
-    if len(twice := np.flatnonzero(np.diff(ordered) == 0)):
+    ordered = ids if (ids[1:] > ids[:-1]).all() else np.sort(ids)
+    if len(twice := np.flatnonzero(ordered[1:] == ordered[:-1])):
         raise UsageError(f"The workload gives two requests the id {ordered[twice[0]]}; ids must be unique.")
     if len(bad := np.flatnonzero(~np.isfinite(delay_s) | (delay_s < 0))):
         raise UsageError(f"Request {ids[bad[0]]} has a delay of {delay_s[bad[0]]:g} s; it must be 0 s or more.")
@@ -224,12 +225,12 @@ def with_answers(table: pa.Table) -> pa.Table:
     of the prompt: its ids up to the end of the answer are then those of the request.
     """
     child, parent = links(table)
-    session, count = table["session"].to_numpy(), len(table)
-    prompt, output, size = (table[n].to_numpy() for n in ("prompt_tokens", "output_tokens", "prefix_block_tokens"))
-    total, full = prompt + output, prompt // size  # (N,) tokens that a follow-up may repeat; whole blocks of the prompt
     lists = table["prefix_ids"].combine_chunks()
     if not len(child) or not len(lists.values):
         return table
+    session, count = table["session"].to_numpy(), len(table)
+    prompt, output, size = (table[n].to_numpy() for n in ("prompt_tokens", "output_tokens", "prefix_block_tokens"))
+    total, full = prompt + output, prompt // size  # (N,) tokens that a follow-up may repeat; whole blocks of the prompt
     counts, starts, ids = lists.value_lengths().to_numpy(), lists.offsets.to_numpy()[:-1], lists.values.to_numpy()
     pairs = np.flatnonzero(
         (session[child] == session[parent]) & (size[child] == size[parent]) & (prompt[child] >= total[parent])
@@ -262,10 +263,10 @@ def links(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     after = table["after"].combine_chunks()
     if isinstance(after, pa.ChunkedArray):  # an empty table has no chunk to combine
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    child = np.repeat(np.arange(len(table)), after.value_lengths().to_numpy())
     parent_ids, ids = after.flatten().to_numpy(), table["id"].to_numpy()
     if not len(parent_ids):
-        return child, parent_ids
+        return np.zeros(0, np.int64), parent_ids
+    child = np.repeat(np.arange(len(table)), after.value_lengths().to_numpy())
     order = np.argsort(ids, kind="stable")
     parent = order[np.minimum(np.searchsorted(ids, parent_ids, sorter=order), len(ids) - 1)]
     return child, np.where(ids[parent] == parent_ids, parent, len(ids))
