@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import msgspec
@@ -25,6 +26,7 @@ from harness.api import VERSION, ActionEvent, RequestRecord, Step
 from harness.data import codec, run_json
 from harness.data.held_back import stall_s, with_held_back
 from harness.data.lists import pieces
+from harness.data.mapped import Mapped
 from harness.data.records import (
     ACTIONS,
     HTTP,
@@ -355,30 +357,41 @@ def new_folder(path: Path) -> Path:
     raise AssertionError("numbers have no end")
 
 
-def load(path: str | os.PathLike[str]) -> Run:
+def load(
+    path: str | os.PathLike[str],
+    info: RunInfo | None = None,
+    known: Mapping[str, pa.Table | Mapped | None] = MappingProxyType({}),
+    whole: Whole | None = None,
+) -> Run:
     """Read a run folder, finished, interrupted, going on or killed; a batch cut short by a kill is left out.
 
-    Raises UsageError for a folder that holds no run, or one that this version cannot read.
+    Its run.json and tables that are `known` are not read again. Raises UsageError for a folder that holds no run, or
+    one that this version cannot read.
     """
     path = Path(path)
     path = path.parent if path.name == "run.json" else path
-    info = read_info(path)
+    info = info or read_info(path)
     running = info.state == "running"
-    requests = table(path, "requests", REQUESTS, stream_first=running)
+
+    def rows(name: str, schema: pa.Schema | None = None) -> Any:
+        return known[name] if name in known else table(path, name, schema, stream_first=running)
+
+    requests = rows("requests", REQUESTS)
     if requests is None and not running:
         raise UsageError(f"'{path}' holds a run that ended, but its requests.parquet is missing; repeat the run.")
-    schedule = path / "schedule.parquet"
-    http = table(path, "http", HTTP, stream_first=running)
+    stored, http = path / "schedule.parquet", rows("http", HTTP)
+    drawn = Schedule.load(stored).table if "schedule" not in known and stored.exists() else known.get("schedule")
     return Run(
         path=path,
         info=info,
         requests=with_held_back(REQUESTS.empty_table() if requests is None else requests, http, stall_s(info)),
-        steps=table(path, "steps", STEPS, stream_first=running),
-        schedule=Schedule.load(schedule).table if schedule.exists() else None,
+        steps=rows("steps", STEPS),
+        schedule=drawn,
         complete=info.state == "finished",
         http=http,
-        server_metrics=table(path, "server_metrics", stream_first=running),
-        actions=table(path, "actions", ACTIONS, stream_first=running),
+        server_metrics=rows("server_metrics"),
+        actions=rows("actions", ACTIONS),
+        whole=whole,
     )
 
 

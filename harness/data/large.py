@@ -8,10 +8,11 @@ held either (`harness.data.mapped`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +20,10 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.data import folder
-from harness.data.folder import Aggregate, Passes, Run, RunFolder, Whole
-from harness.data.held_back import stall_s, with_held_back
+from harness.data.folder import Aggregate, Run, RunFolder, Whole
 from harness.data.lists import lists
 from harness.data.mapped import Growing, Mapped
-from harness.data.records import ACTIONS, HTTP, REQUESTS, STEPS, completed, since
+from harness.data.records import REQUESTS, STEPS, completed, since
 from harness.data.schedule import Schedule
 from harness.data.storage import readable
 
@@ -57,15 +57,7 @@ class Held:
     def run(self, ended: RunFolder, schedule: Schedule) -> Run:
         """The run, whose files are written."""
         tables = {name: pa.concat_tables(parts).combine_chunks() for name, parts in self._tables.items()}
-        return Run(
-            path=ended.path,
-            info=ended.info,
-            requests=tables["requests"],
-            steps=tables.get("steps"),
-            schedule=schedule.table,
-            complete=ended.info.state == "finished",
-            actions=tables.get("actions"),
-        )
+        return folder.load(ended.path, ended.info, {**tables, "schedule": schedule.table})
 
 
 class Passing:
@@ -90,7 +82,7 @@ class Passing:
         """The run, whose files are written; None where it ended before it was large."""
         if self._requests.rows < LARGE:
             return None
-        run = load(ended.path, schedule=schedule, requests=self._requests.table())
+        run = load(ended.path, known={"schedule": schedule.table, "requests": self._requests.table()})
         run.aggregates.update(self._aggregates)
         return run
 
@@ -98,38 +90,22 @@ class Passing:
 def load(
     path: str | os.PathLike[str],
     large: int | None = None,
-    schedule: Schedule | None = None,
-    requests: pa.Table | Mapped | None = None,
+    known: Mapping[str, pa.Table | Mapped | None] = MappingProxyType({}),
 ) -> Run:
     """Read a run folder as `folder.load` does; a run that has ended, of `large` requests or more (`LARGE`), thin.
 
-    Its `whole` then gives what is not held. A `schedule` that is at hand is not read again, nor are thin `requests`.
-    Raises UsageError as `folder.load` does.
+    Its `whole` then gives what is not held. Tables that are `known`, of requests thin, are not read again. Raises
+    UsageError as `folder.load` does.
     """
     path = Path(path)
     path = path.parent if path.name == "run.json" else path
-    info = folder.read_info(path)
-    file = path / "requests.parquet"
-    if info.state == "running" or not file.exists():
-        return folder.load(path)
-    if opened(file).metadata.num_rows < (LARGE if large is None else large):
-        return folder.load(path)
-    steps, stored = path / "steps.parquet", path / "schedule.parquet"
-    if schedule is None and stored.exists():
-        schedule = Schedule.load(stored)
-    http = folder.table(path, "http", HTTP)
-    return Run(
-        path=path,
-        info=info,
-        requests=with_held_back(read(file) if requests is None else requests, http, stall_s(info)),
-        steps=None,
-        schedule=None if schedule is None else schedule.table,
-        complete=info.state == "finished",
-        http=http,
-        server_metrics=folder.table(path, "server_metrics"),
-        actions=folder.table(path, "actions", ACTIONS),
-        whole=Whole(partial(parts, file, REQUESTS), partial(parts, steps, STEPS) if steps.exists() else None),
-    )
+    info, file, steps = folder.read_info(path), path / "requests.parquet", path / "steps.parquet"
+    ended = info.state != "running" and file.exists()
+    if not ended or opened(file).metadata.num_rows < (LARGE if large is None else large):
+        return folder.load(path, info, {name: known[name] for name in ("schedule",) if name in known})
+    whole = Whole(partial(parts, file, REQUESTS), partial(parts, steps, STEPS) if steps.exists() else None)
+    thin = {"requests": known["requests"] if "requests" in known else read(file), "steps": None}
+    return folder.load(path, info, {**known, **thin}, whole)
 
 
 def thinned(table: pa.Table) -> pa.Table:
@@ -193,10 +169,5 @@ def measured(run: Run) -> Run:
     if since_s is None:
         return run
     whole = run.whole
-    trimmed = whole and replace(whole, requests=lambda columns=None: _since(whole.requests, since_s, columns))
+    trimmed = whole and replace(whole, requests=lambda _=None: (since(piece, since_s) for piece in whole.requests()))
     return replace(run, requests=run.measured, whole=trimmed, aggregates={})
-
-
-def _since(requests: Passes, since_s: float, columns: Sequence[str] | None) -> Iterator[pa.Table]:
-    needed = columns and [*dict.fromkeys((*columns, "scheduled_s"))]
-    return (since(piece, since_s) for piece in requests(needed))

@@ -26,8 +26,8 @@ Read: TypeAlias = Callable[[], pa.ChunkedArray]
 class Mapped:
     """What is used like a `pa.Table`, and reads a column whenever it is used."""
 
-    def __init__(self, schema: pa.Schema, rows: int, read: Mapping[str, Read]) -> None:
-        self.schema, self.num_rows, self._read = schema, rows, read
+    def __init__(self, schema: pa.Schema, read: Mapping[str, Read], start: int, rows: int) -> None:
+        self.schema, self._read, self._start, self.num_rows = schema, read, start, rows
         self.column_names: list[str] = schema.names
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class Mapped:
 
     def __getitem__(self, key: str | slice) -> Any:
         if isinstance(key, str):
-            return self._read[key]()
+            return self._read[key]().slice(self._start, self.num_rows)
         start, stop, _ = key.indices(self.num_rows)
         return self.slice(start, max(0, stop - start))
 
@@ -52,7 +52,7 @@ class Mapped:
     def slice(self, offset: int = 0, length: int | None = None) -> Mapped:
         rest = max(0, self.num_rows - offset)
         rows = rest if length is None else min(length, rest)
-        return Mapped(self.schema, rows, {name: partial(_cut, r, offset, rows) for name, r in self._read.items()})
+        return Mapped(self.schema, self._read, self._start + offset, rows)
 
     def filter(self, mask: Any) -> Any:
         """The rows in `mask`, in a new file where they are many."""
@@ -62,10 +62,6 @@ class Mapped:
         for start in range(0, self.num_rows, HELD):
             grown.add(self.slice(start, HELD).held().filter(mask[start : start + HELD]))
         return grown.table()
-
-
-def _cut(read: Read, offset: int, rows: int) -> pa.ChunkedArray:
-    return read().slice(offset, rows)
 
 
 class Growing:
@@ -92,7 +88,7 @@ class Growing:
         elif self._table is None:
             self._write()
             read = {name: self._columns.pop(name).finished() for name in self._schema.names}
-            self._table = Mapped(self._schema, self.rows, read)
+            self._table = Mapped(self._schema, read, 0, self.rows)
             pa.default_memory_pool().release_unused()
         return self._table
 
@@ -162,11 +158,6 @@ def stored(values: np.ndarray) -> Callable[[], np.ndarray]:
     file, kind = _File(), values.dtype
     values.tofile(file.handle)
     return lambda: np.frombuffer(file.view(), kind)
-
-
-def held(table: pa.Table | Mapped) -> pa.Table:
-    """The table with all its columns, in memory once they are used."""
-    return table.held() if isinstance(table, Mapped) else table
 
 
 def _repeated(same: pa.Array, rows: int) -> pa.ChunkedArray:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.api import Request, Workload
-from harness.data.mapped import Growing, Mapped, held
+from harness.data.mapped import Growing, Mapped
 from harness.data.records import SCHEDULE, completed, extra_of, listed, places
 from harness.errors import NothingDue, UsageError
 
@@ -125,7 +125,8 @@ class Schedule:
         schema = pa.schema([field for field in SCHEDULE if extra or field.name != "extra"], metadata)
         with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=not extra) as writer:
             for start in range(0, max(1, len(self)), GROUP):
-                writer.write_table(held(self.table[start : start + GROUP]).select(schema.names).cast(schema))
+                rows = self.table[start : start + GROUP]
+                writer.write_table(pa.Table.from_arrays([rows[name] for name in schema.names], schema=schema))
         part.replace(path)
 
     @property
@@ -279,10 +280,10 @@ _Unfrozen: Any = make_dataclass("_Unfrozen", SCHEDULE.names, slots=True)
 def requests_of(table: pa.Table) -> Iterator[Request]:
     """The rows of a `schedule` table as requests."""
     for start in range(0, len(table), 8192):
-        for batch in held(table[start : start + 8192]).to_batches():
-            for request in map(_Unfrozen, *(_python(batch.column(name)) for name in SCHEDULE.names)):
-                request.__class__ = Request
-                yield request
+        part = table[start : start + 8192]
+        for request in map(_Unfrozen, *(_python(part[name].combine_chunks()) for name in SCHEDULE.names)):
+            request.__class__ = Request
+            yield request
 
 
 class Rows:

@@ -136,12 +136,8 @@ def _check_whole(metric: Metric, table: pa.Table) -> None:
 
 def first_last(table: pa.Table) -> tuple[Floats, Floats]:
     """First and last token time of each request, both (requests,) seconds, NaN for a request without a token."""
-    first_s, last_s = np.empty(len(table)), np.empty(len(table))
-    start = 0
-    for piece in pieces(table):
-        rows, end = lists(piece, "token_s"), start + len(piece)
-        first_s[start:end], last_s[start:end] = first(rows), last(rows)
-        start = end
+    ends = (joined((end(lists(piece, "token_s")) for piece in pieces(table)), len(table)) for end in (first, last))
+    first_s, last_s = ends
     return first_s, last_s
 
 

@@ -159,7 +159,7 @@ def _run(
     facts = {} if isinstance(backend, Remote) else {"backend": dict(backend.describe())}  # it knows more by now
     folder.finish(start.recounted, state=state, **facts)
     run = start.passing.run(folder, planned.schedule) if start.passing is not None else None
-    run = run or large.load(folder.path, schedule=planned.schedule)
+    run = run or large.load(folder.path, known={"schedule": planned.schedule.table})
     # counted anew, because a driver does not know the follow-ups that no answer released
     dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
     outcome = dataclasses.replace(outcome, not_sent=len(planned.schedule) - outcome.sent - dropped)

@@ -5,10 +5,11 @@ from itertools import cycle
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
 from harness.data.folder import Run
-from harness.data.lists import number, pieces
-from harness.metrics.measure import in_summary, succeeded
+from harness.data.lists import number
+from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
 from harness.metrics.summary import percentiles_of
 from reports import _data, _format
@@ -124,13 +125,9 @@ def _bounds(drawn: Drawing, texts: Iterable[tuple[Latency, str]]) -> None:
 
 
 def _ends(samples: Iterable[np.ndarray]) -> list[float]:
-    """The least and the greatest positive value of each."""
-    ends = []
-    for sample in samples:
-        positive = sample > 0
-        if positive.any():
-            ends += [float(sample[positive.argmax()]), float(sample[len(sample) - 1 - positive[::-1].argmax()])]
-    return ends
+    """The least and the greatest positive value of each, which are sorted."""
+    positive = (sample[np.searchsorted(sample, 0.0, side="right") :] for sample in samples)
+    return [float(end) for sample in positive if len(sample) for end in sample[[0, -1]]]
 
 
 def lengths(run: Run) -> Drawing | str:
@@ -138,10 +135,8 @@ def lengths(run: Run) -> Drawing | str:
     if run.requests.num_rows == 0:
         return _data.EMPTY
     drawn, note = _tokens(((name, number(run.requests, column), look) for column, name, look in _TOKENS), style.MOST)
-    different = 0
-    for piece in pieces(run.requests):
-        other = number(piece, "output_tokens") != number(piece, "output_tokens_asked")
-        different += int(np.sum(other & succeeded(piece)))
+    other = pc.not_equal(run.requests["output_tokens"], run.requests["output_tokens_asked"])
+    different = int(np.sum(other.to_numpy() & _data.answered(run)))
     values = {name: _quantiles(number(run.requests, column), quantile) for column, name, _ in _TOKENS[:2]}
     values["answers of another length than requested"] = [f"{different:,} of {int(np.sum(_data.answered(run))):,}"]
     return style.done(drawn, style.finding(values), [note])
