@@ -18,7 +18,7 @@ from backends.serving.cluster import Member
 from backends.serving.decodes import Decodes
 from backends.serving.speculation import Drafts
 from harness.api import PartsOfSteps, StepLoads, StepParts
-from harness.data.records import STEPS, nulls
+from harness.data.records import STEPS
 
 SPREAD: Final = 4096  # entries that are leaps at one time; older ones are rows of a table
 ENTRY: Final = Struct("=10q2d")  # its steps, columns of whole numbers, what it has of `_pieces`, `_phases`; start, end
@@ -101,7 +101,7 @@ class StepLog:
             columns = {name: column[:past] for name, column in columns.items()}
             del self._arrived_s[: bisect_right(self._arrived_s, until_s)]
         count = len(columns["replica"])
-        arrays = [pa.array(columns[f.name], from_pandas=f.nullable) if f.name in columns else nulls(count, f.type)
+        arrays = [pa.array(columns[f.name], from_pandas=f.nullable) if f.name in columns else pa.nulls(count, f.type)
                   for f in STEPS]  # fmt: skip
         return pa.Table.from_arrays(arrays, schema=STEPS)
 

@@ -145,7 +145,7 @@ def _block_quantile(rows: Lists, block: Ints, width: int, q: float) -> Floats:
 def pieces(table: pa.Table) -> Iterator[pa.Table]:
     """The table in slices of `CHUNK` rows, without a copy."""
     for start in range(0, len(table), CHUNK):
-        yield table.slice(start, CHUNK)
+        yield table[start : start + CHUNK]
 
 
 def kept(table: pa.Table, mask: Mask) -> Iterator[pa.Table]:

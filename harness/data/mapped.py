@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from harness.data.records import SHARED
+SAME = 1 << 15
+"""Rows of a chunk that stands for many in a column of one value."""
 
-HELD = 2 * SHARED
+HELD = 2 * SAME
 """Rows up to which a table that grows is in memory."""
 
 Read: TypeAlias = Callable[[], pa.ChunkedArray]
@@ -37,7 +37,7 @@ class Mapped:
         if isinstance(key, str):
             return self._read[key]().slice(self._start, self.num_rows)
         start, stop, _ = key.indices(self.num_rows)
-        return self.slice(start, max(0, stop - start))
+        return Mapped(self.schema, self._read, self._start + start, max(0, stop - start))
 
     def __getattr__(self, name: str) -> Any:
         """What else a table has, of the whole table in memory."""
@@ -49,18 +49,13 @@ class Mapped:
         """The table with all its columns, in memory once they are used."""
         return pa.Table.from_arrays([self[name] for name in self.column_names], schema=self.schema)
 
-    def slice(self, offset: int = 0, length: int | None = None) -> Mapped:
-        rest = max(0, self.num_rows - offset)
-        rows = rest if length is None else min(length, rest)
-        return Mapped(self.schema, self._read, self._start + offset, rows)
-
     def filter(self, mask: Any) -> Any:
         """The rows in `mask`, in a new file where they are many."""
-        if isinstance(mask, pc.Expression) or self.num_rows <= HELD:
+        if self.num_rows <= HELD:
             return self.held().filter(mask)
         grown = Growing(self.schema)
         for start in range(0, self.num_rows, HELD):
-            grown.add(self.slice(start, HELD).held().filter(mask[start : start + HELD]))
+            grown.add(self[start : start + HELD].held().filter(mask[start : start + HELD]))
         return grown.table()
 
 
@@ -129,7 +124,7 @@ class _Column:
 
     def add(self, column: pa.ChunkedArray) -> None:
         if self._same is None:
-            self._same = pa.repeat(column[0], SHARED)
+            self._same = pa.repeat(column[0], SAME)
         if self._file is None and not column.equals(_repeated(self._same, len(column))):
             self._file = _File()
             self._writer = pa.ipc.new_stream(self._file.handle, self._schema)

@@ -9,7 +9,6 @@ Tokens that were counted after the run, put into the rows that were written whil
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
-from functools import cache
 from itertools import islice
 from operator import attrgetter
 from types import NoneType, UnionType
@@ -44,9 +43,6 @@ TABLE_ROWS = 4096
 """Rows that a simulator gives at a time: few enough to stay in the processor's cache."""
 
 INTS = pa.list_(pa.int64())
-
-SHARED = 1 << 15
-"""Rows of a chunk that stands for many in a column of one value."""
 
 _UNITS = {"_s": "s", "_tokens": "tokens", "_n": "tokens"}
 """Units that the end of a column's name tells."""
@@ -147,7 +143,7 @@ def table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
         elif f.name == "token_n":
             arrays.append(_token_n(token_s, columns["token_n"]))
         else:
-            arrays.append(column(columns[f.name], f.type) if f.name in columns else nulls(len(token_s), f.type))
+            arrays.append(column(columns[f.name], f.type) if f.name in columns else pa.nulls(len(token_s), f.type))
     return pa.Table.from_arrays(arrays, schema=REQUESTS)
 
 
@@ -255,20 +251,6 @@ def _arrow(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _default(rows: int, field: pa.Field) -> pa.Array:
-    return _shared_default(field)[:rows] if rows <= SHARED else _made_default(rows, field)
-
-
-@cache
-def _shared_default(field: pa.Field) -> pa.Array:
-    return _made_default(SHARED, field)
-
-
-def nulls(rows: int, kind: pa.DataType) -> pa.Array:
-    """So many nulls; up to `SHARED` of them take no memory of their own."""
-    return _default(rows, pa.field("", kind))
-
-
-def _made_default(rows: int, field: pa.Field) -> pa.Array:
     if pa.types.is_list(field.type):
         return listed(np.zeros(rows, np.int64), [], field.type)
     if field.nullable:

@@ -162,8 +162,7 @@ def _stored(path: Path) -> tuple[str, pa.Table | Mapped]:
         schema, drawn = source.schema_arrow, Growing(SCHEDULE)
         if missing := [name for name in SCHEDULE.names if name not in (*schema.names, "extra")]:
             raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
-        columns = [name for name in SCHEDULE.names if name in schema.names]
-        for batch in source.iter_batches(PAIRS, columns=columns):
+        for batch in source.iter_batches(PAIRS):
             drawn.add(completed(untrusted.decoded(pa.Table.from_batches([batch]), path), SCHEDULE))
     return (schema.metadata or {}).get(b"bench.sha256", b"").decode(), drawn.table()
 
@@ -352,12 +351,10 @@ def _column_digests(values: pa.ChunkedArray) -> tuple[bytes, bytes, bytes]:
         if pa.types.is_list(chunk.type):
             lengths.update(chunk.value_lengths().to_numpy().astype("<i8").tobytes())
             items.update(np.ascontiguousarray(chunk.flatten().to_numpy().astype("<i8", copy=False)).data)
-        elif pa.types.is_struct(chunk.type):
-            words = [json.dumps(value, sort_keys=True).encode() for value in chunk.to_pylist()]
-            lengths.update(np.fromiter(map(len, words), "<i8", len(words)).tobytes())
-            items.update(b"".join(words))
-        elif pa.types.is_string(chunk.type):
-            words = [("" if word is None else word).encode() for word in chunk.to_pylist()]
+        elif pa.types.is_struct(chunk.type) or pa.types.is_string(chunk.type):
+            is_text = pa.types.is_string(chunk.type)
+            texts = ((value or "") if is_text else json.dumps(value, sort_keys=True) for value in chunk.to_pylist())
+            words = [text.encode() for text in texts]
             lengths.update(np.fromiter(map(len, words), "<i8", len(words)).tobytes())
             items.update(b"".join(words))
         else:

@@ -46,8 +46,7 @@ class Stream:
 
         Raises OSError where it takes no more; then none of these rows is in the file.
         """
-        same = table.schema == self.schema
-        self._writer.write_table(table if same else table.select(self.schema.names).cast(self.schema))
+        self._writer.write_table(table)
         self._append()
         self.rows += table.num_rows
 
@@ -123,8 +122,7 @@ class ParquetFile:
         """Append rows. Raises OSError where the disk takes no more."""
         if self._size >= ROW_GROUP_BYTES:  # first, so that an interrupt meanwhile takes none of these rows
             self._write_group()
-        same = table.schema == self._schema
-        self._waiting.append(table if same else table.select(self._schema.names).cast(self._schema))
+        self._waiting.append(table)
         self._size += table.nbytes
         self.rows += table.num_rows
 

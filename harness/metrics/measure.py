@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -142,17 +141,12 @@ def first_last(table: pa.Table) -> tuple[Floats, Floats]:
 
 
 def joined(parts: Iterable[np.ndarray], most: int) -> Floats:
-    """The parts, at most `most` values in all, one after the other; a single part as it is.
+    """The parts, at most `most` values in all, one after the other.
 
     Note: np.concatenate would hold all parts beside the result, twice the memory of a large run.
     """
-    rest = iter(parts)
-    head, after = next(rest, np.empty(0)), next(rest, None)
-    if after is None:
-        return head
-    values = np.empty(most)
-    end = 0
-    for part in chain((head, after), rest):
+    values, end = np.empty(most), 0
+    for part in parts:
         values[end : end + len(part)] = part
         end += len(part)
     return values[:end]

@@ -34,9 +34,6 @@ JOINT: Final = "joint"
 BROUGHT = {"ttft": "slo_ttft_s", "tpot": "slo_tpot_s", "e2e": "slo_e2e_s", "task": "slo_task_s"}
 """Metrics whose bound a request may bring along, and the column that holds it."""
 
-ALL = slice(None)
-"""The rows of a table, all of them."""
-
 UNTAGGED = "(untagged)"
 """The class of requests without a tag, where others have one."""
 _BOUND = re.compile(r"(?:[pP](?P<percentile>[^:=@]*):)?(?P<metric>[^:=@]*)(?:@(?P<tag>[^=]*))?(?:=(?P<limit>.*))?")
@@ -211,10 +208,10 @@ class Seen:
         """Whether the table has only the first and the last token time of each request."""
         return self._whole is not None
 
-    def values(self, metric: str, rows: slice = ALL) -> Floats:
+    def values(self, metric: str) -> Floats:
         """(requests,) values of a metric, NaN where undefined, infinite where unknown: no bound is shown to be met.
 
-        Those of some `rows`, or of all. Do not change them.
+        Do not change them.
         """
         if metric not in self._values:
             plugin = metrics()[metric]
@@ -224,8 +221,7 @@ class Seen:
             if (unknown := self.unknown(metric)) is not None:  # pieces of a large run do not tell it
                 values[unknown] = np.inf
             self._values[metric] = stored(values)
-        values = self._values[metric]()
-        return values if rows is ALL else values[rows]
+        return self._values[metric]()
 
     def unknown(self, metric: str) -> Mask | None:
         """(requests,) whose value is unknown, as the answer was held back on its way; None where none was."""

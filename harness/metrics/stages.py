@@ -26,7 +26,7 @@ from harness.data import run_json
 from harness.data.folder import Aggregate, Run
 from harness.data.lists import Floats, Mask, number
 from harness.metrics.measure import metrics
-from harness.metrics.objective import ALL, BoundScore, Score, Seen
+from harness.metrics.objective import BoundScore, Score, Seen
 
 QueueShares: TypeAlias = Callable[[Run], Floats | None]
 """Returns (requests,) the share of the queue in the time from sending to the first token; None where nothing tells."""
@@ -76,7 +76,7 @@ class Stages:
         return self.seconds if mask.all() else self.seconds[:, mask]
 
 
-def margins(seen: Seen, scored: Score, rows: slice = ALL) -> list[Margin]:
+def margins(seen: Seen, scored: Score, rows: slice = slice(None)) -> list[Margin]:
     """Per request-level bound of the score, how far each request of some `rows`, or of all, is from it; bounds on a
     percentile are left out, and those on what answers that were all held back hide."""
     singles = [row for row in scored.bounds if row.bound.percentile is None and row.room == row.room]
@@ -86,7 +86,7 @@ def margins(seen: Seen, scored: Score, rows: slice = ALL) -> list[Margin]:
 def _margin(seen: Seen, scored: BoundScore, rows: slice) -> Margin:
     bound, brought = scored.bound, seen.own(scored.bound.metric)
     limit_s = bound.limit if brought is None else np.where(np.isnan(brought[rows]), bound.limit, brought[rows])
-    values = seen.values(bound.metric, rows)  # infinite where unknown
+    values = seen.values(bound.metric)[rows]  # infinite where unknown
     binds = scored.applies[rows] & ~np.isnan(values)  # elsewhere both may be infinite
     ratio = np.divide(values, limit_s, out=np.zeros(len(values)), where=binds)
     ratio[~seen.ok[rows]] = np.inf
@@ -134,7 +134,7 @@ def in_pieces(run: Run, seen: Seen, queue_shares: QueueShares) -> Iterator[tuple
     prompt_steps = prompts_alone(run) if stamped else {}
     for start in range(0, max(1, run.requests.num_rows), _ROWS):
         rows = slice(start, min(start + _ROWS, run.requests.num_rows))
-        ends_s = (seen.values(name, rows) for name in ("ttft", "e2e"))  # both from the scheduled time
+        ends_s = (seen.values(name)[rows] for name in ("ttft", "e2e"))  # both from the scheduled time
         part = _Rows(run.requests[rows], *(np.where(answered[rows], end_s, np.nan) for end_s in ends_s))
         seconds = _apart(part, prompt_steps, fronted=fronted) if stamped else _together(part, shares, rows)
         if capped:

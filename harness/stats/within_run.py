@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from harness.api import Slo
 from harness.data.lists import number
+from harness.data.mapped import stored
 from harness.data.run_json import Interval, Intervals, Within
 from harness.metrics.measure import headline, metrics, per_request, succeeded
 from harness.metrics.objective import Score, score
@@ -199,23 +200,20 @@ def within(
     `alike` is the lag-1 autocorrelation of TTFT, `sessions` how many of one length would tell as much as those here.
     `scored` is the score of the table where that is known.
     """
+    order = stored(np.argsort(number(table, "scheduled_s"), kind="stable"))
     ok = succeeded(table)
-
-    def ordered(values: np.ndarray) -> np.ndarray:
-        """By the scheduled time, whose order is not held: it takes as much memory as the values."""
-        return values[np.argsort(number(table, "scheduled_s"), kind="stable")]
 
     def series(name: str) -> Floats:
         values = per_request(metrics()[name], table)
         values = np.where(ok & np.isfinite(values), values, np.nan)
-        return ordered(values)
+        return np.asarray(values[order()])
 
     alike = autocorrelation(series("ttft"))
-    by_sessions = Sessions.draw(ordered(number(table, "session")))
+    by_sessions = Sessions.draw(number(table, "session")[order()])
     sessions = None if by_sessions is None else by_sessions.count
     why_not = next(_why_not(len(table), alike, sessions, overloaded=overloaded, valid=valid), None)
     scored = score(table, slo) if scored is None else scored
-    met = ordered(scored.met) if slo.bounds and scored.by_request else np.zeros(0, bool)
+    met = scored.met[order()] if slo.bounds and scored.by_request else np.zeros(0, bool)
     independent = not bursts and sessions is None and alike is not None and abs(alike) <= NOISE / math.sqrt(len(table))
     least = at_least(len(met)) if len(met) and met.all() and valid and not overloaded and independent else None
     partial = Within(confidence=CONFIDENCE, resamples=RESAMPLES, alike=alike, at_least=least, why_not=why_not,

@@ -83,7 +83,8 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool
         all=all_sent,
     )
     del planned_s  # as large as what follows
-    sent = _sent(schedule, first, requests)
+    row, matched = rows_of(requests, schedule)
+    sent = matched & first[row] & ~np.isnan(number(requests, "sent_s"))
     sent_s = np.sort(number(requests, "sent_s")[sent])
     spread = _burstiness(sent_s, tick_s)
     return msgspec.structs.replace(
@@ -160,12 +161,6 @@ def by_itself(schedule: pa.Table, *, recorded: bool = False) -> np.ndarray:
     if not (recorded or _of_users(schedule)):
         alone &= number(schedule, "turn") == 0
     return np.asarray(alone)
-
-
-def _sent(schedule: pa.Table, rows: np.ndarray, requests: pa.Table) -> np.ndarray:
-    """(requests,) whether a request is one of these rows (rows,) of the schedule and left."""
-    row, matched = rows_of(requests, schedule)
-    return np.asarray(matched & rows[row] & ~np.isnan(number(requests, "sent_s")))
 
 
 def _follow_ups(schedule: pa.Table, requests: pa.Table, first: np.ndarray) -> FollowUps | None:
