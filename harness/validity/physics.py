@@ -354,9 +354,9 @@ def _not_as_scheduled(requests: pa.Table, schedule: pa.Table) -> Iterator[RunWar
         scheduled_s, planned_s = number(part, "scheduled_s"), number(schedule, "scheduled_s")[row]
         waits, sent = waiting[row], ~np.isnan(number(part, "sent_s"))
         early = scheduled_s < np.where(waits & sent, due_s[row] - CLOCK_S, planned_s)
-        asked = schedule["output_tokens"].to_numpy()[row] * answers.take(row).to_numpy()
+        requested = schedule["output_tokens"].to_numpy()[row] * answers.take(row).to_numpy()
         bad[start : start + BLOCK] |= (
-            early | (~waits & (scheduled_s > planned_s)) | (number(part, "output_tokens_asked") != asked)
+            early | (~waits & (scheduled_s > planned_s)) | (number(part, "output_tokens_asked") != requested)
             | (number(part, "prompt_tokens") != schedule["prompt_tokens"].to_numpy()[row])
         )  # fmt: skip
     if bad.any():
