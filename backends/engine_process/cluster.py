@@ -89,6 +89,7 @@ class EngineCluster:
         if cluster.hierarchy is not None and not paces:
             cluster.hierarchy.carry = self.carry
         self.loop = Loop(cluster, self, self._incoming, mover=self, fails=True)
+        self.loop.replicates = bool(paces)
         self.loop.begin(start_s)
         self._facts: Mapping[str, object] = {"begun_s": start_s}  # for run.json, with the next turn
         self._steps: dict[int, PlannedStep] = {}  # by replica: in flight

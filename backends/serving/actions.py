@@ -162,6 +162,10 @@ class Actions(Generic[T]):
     def _replicate(self, action: Replicate, now_s: float) -> None:
         """The blocks count as stored at once, and the link is taken for as long as they cross it."""
         loop = self._loop
+        if not loop.replicates:
+            raise UsageError(
+                "An engine that computes copies no stored prefixes; give executor=paced, or --backend sim."
+            )
         source, target = loop.cluster.replicas[action.source], loop.cluster.replicas[action.target]
         if source.cache is None or target.cache is None or source.blocks.size != target.blocks.size:
             return

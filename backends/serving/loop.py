@@ -109,6 +109,7 @@ class Loop(Generic[T]):
         self._hand_off_rule = router.hand_off if isinstance(router, HandOffRouter) else None
         self._in_order = isinstance(router, OrderedRouter) and router.holds_in_order
         self.acts = cluster.acts or fails
+        self.replicates = True  # whether stored blocks may be copied from one prefix cache into another
         self._views: list[ReplicaView | None] = [None] * len(cluster.replicas)
         self._changed = False  # something that the router may see, since it decided last
         self._stuck_s: float | None = None  # since when nothing but the router could let a held request go

@@ -11,10 +11,13 @@ from backends.engine_process.executor_processes import Ran, StepRunner
 from backends.engine_process.generation import Answers, GenerationParams, Work
 from backends.executors.llama import Llama
 from backends.latency.builtin import Linear
-from backends.serving.routing import Migrate, Send
+from backends.serving.batch import VisibleRequest
+from backends.serving.routing import Migrate, Replicate, Send
 from backends.sim import Sim
 from backends.simulator.core import Core
 from backends.simulator.loop import step_ends
+from harness.api import Request
+from harness.errors import UsageError
 from replay._alone import serve_alone, tokens_of
 from workloads.content.tokens import Tokens
 
@@ -162,6 +165,22 @@ def test_who_hangs_up_leaves_nothing_behind(shape, seed, draw):
 
     assert set(range(1, 30, 2)) <= {ended.request_id for turn in turns for ended in turn.ended}
     assert all(replica.blocks.free == replica.blocks.total for replica in sim.cluster.replicas)
+
+
+class Replicating(Restless):
+    """Copies some stored prefix to another replica, again and again."""
+
+    def tick(self, now_s, view):  # noqa: ARG002  whatever is there
+        yield Replicate(VisibleRequest(Request(0, 0.0, 9, 1)), 0, 1)
+
+
+def test_an_engine_that_computes_refuses_to_copy_stored_prefixes(draw):
+    """Blocks that were stored without what they stand for gave other answers, in silence."""
+    sim = cluster_of("migrating", policy="vllm-v1", kv_blocks=30, prefix_cache="on")
+    sim.cluster.router = Replicating()
+
+    with pytest.raises(UsageError, match="copies no stored prefixes"):
+        serve(sim.cluster, draw(5, rate_rps=20.0), stub)
 
 
 class Models:
