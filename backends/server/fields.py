@@ -82,7 +82,7 @@ def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_
     _refuse_what_is_not_here(fields)
     tokens = (chat_prompt if api == "chat" else text_prompt)(fields, tokenizer, max_model_len)
     room = max_model_len - len(tokens)
-    options = _object(fields, "stream_options")
+    options: Mapping[str, object] = _typed(fields, "stream_options", dict, "an object", {})
     stream = _flag(fields, "stream")
     continuous = _flag(options, "continuous_usage_stats")
     return GenerationRequest(
@@ -210,10 +210,6 @@ def _answers(fields: Mapping[str, object]) -> int:
     if n is not None and not 1 <= n <= MOST_ANSWERS:
         raise Refused(400, f"n must be from 1 to {MOST_ANSWERS}, got {n}.", param="n")
     return n or 1
-
-
-def _object(fields: Mapping[str, object], name: str) -> Mapping[str, object]:
-    return _typed(fields, name, dict, "an object", {})
 
 
 def _flag(fields: Mapping[str, object], name: str, default: bool = False) -> bool:

@@ -443,10 +443,6 @@ def _value(node: ast.expr, answers: Mapping[str, Sequence[Cells]]) -> float:
     raise UsageError(f"'{ast.unparse(node)}' has no value; {ALLOWED}.")
 
 
-def _holds(row: Cells, wanted: Sequence[Any]) -> bool:
-    return all(cell in row.values() for cell in wanted)
-
-
 def _cells(node: ast.Attribute, answers: Mapping[str, Sequence[Cells]]) -> list[float]:
     """Return the cells of a column in the rows that hold the cells in brackets; at least one."""
     match node.value:
@@ -461,7 +457,8 @@ def _cells(node: ast.Attribute, answers: Mapping[str, Sequence[Cells]]) -> list[
         raise no_such("output of its commands", output, answers)
     rows = answers[output]
     # a number may stand in a column of results, too: the rows count that have the cells furthest left
-    columns = {i: [[*row.values()].index(cell) for cell in sought] for i, row in enumerate(rows) if _holds(row, sought)}
+    matching = {i: [*row.values()] for i, row in enumerate(rows) if all(cell in row.values() for cell in sought)}
+    columns = {i: [line.index(cell) for cell in sought] for i, line in matching.items()}
     leftmost = min(columns.values(), default=[])
     chosen = [rows[i] for i, places in columns.items() if places == leftmost]
     if not sought and rows and "class" not in rows[0] and all("class" in row for row in rows[1:]):

@@ -12,7 +12,7 @@ from harness.validity.remote import is_remote
 from reports import _cluster, _data, _format, _rows, _sending, _system, _verdict, figures
 from reports._format import clean, sentence
 from reports._rows import Result, Row
-from reports._system import Facts, first
+from reports._system import first
 from reports.document import Block, Cell, Document, Figure, Finding, Markup, Notice, Section, Table
 
 KEY_FIGURES = ("slo_scale", "latency_cdf", "timeline")
@@ -170,7 +170,9 @@ def _sections(run: Run, result: Result) -> Iterator[Section]:
     yield Section("classes", "By class of traffic", classes, detail=True)
     yield Section("more", "More figures", tuple(others), detail=True)
     yield Section(figures.FIDELITY, "Was the workload sent as declared?", (*_checks(run.info), *fidelity), detail=True)
-    yield Section("client", "The client", _facts("The client that measured", _sending.client(run)), detail=True)
+    facts = _sending.client(run)
+    client = (Table("The client that measured", ("", ""), facts, left=2, words=1),) if facts else ()
+    yield Section("client", "The client", client, detail=True)
     yield Section("server", "The server's own metrics", tuple(_server(run)), detail=True)
 
 
@@ -244,7 +246,3 @@ def _server(run: Run) -> Iterator[Block]:
         return
     yield Table(note, ("quantity", "unit", "client", "server", "difference", ""), rows, left=2, words=1)
     yield "Both sides count from when a request was sent; a difference above 5% or the client's floor is marked."
-
-
-def _facts(caption: str, facts: Facts) -> tuple[Block, ...]:
-    return (Table(caption, ("", ""), facts, left=2, words=1),) if facts else ()

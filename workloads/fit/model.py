@@ -68,20 +68,12 @@ class Model:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write model.json; an existing file is replaced in one step. Raises UsageError where it cannot be written."""
-        path = Path(path)
-        part = path.with_name(path.name + ".part")
-        text = json.dumps(self._json(), indent=1, allow_nan=False)
-        text = re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found.group().split()), text)  # a list on one line
-        try:
-            part.write_text(text + "\n", encoding="utf-8")
-            part.replace(path)
-        except OSError as error:
-            raise files.refused(path, error) from None
-
-    def _json(self) -> dict[str, Any]:
         services = [{"tag": s.tag, "arrivals": s.process.as_json(), "lengths": s.lengths} for s in self.services]
-        return {"bench_model": VERSION, "about": ABOUT, "source": self.source, "method": self.method,
-                "quality": self.quality, "services": services, "whole_sessions": self.whole}  # fmt: skip
+        values = {"bench_model": VERSION, "about": ABOUT, "source": self.source, "method": self.method,
+                  "quality": self.quality, "services": services, "whole_sessions": self.whole}  # fmt: skip
+        text = json.dumps(values, indent=1, allow_nan=False)
+        text = re.sub(r"\[[^\[\]{}\"]*\]", lambda found: " ".join(found.group().split()), text)  # a list on one line
+        files.write(Path(path), text + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Model:

@@ -9,7 +9,7 @@ more than the cheapest is run only where its kind of GPU has no answer yet.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import TYPE_CHECKING
@@ -163,11 +163,12 @@ class Cheapest:
         if candidate.deployment in self.run:
             return 0.0
         low, high = 0.0, math.inf  # loads at which its kind met and missed
+        counts = candidate.deployment.counts
         for deployment in self._of_kind.get(candidate.kind, ()):
             judged, its_load = self.run[deployment], self._candidates[deployment].load
             if judged.meets if longer == 1 else judged.holds:
                 low = max(low, its_load)
-            elif judged.unloaded or _no_more(candidate.deployment.counts, deployment.counts):
+            elif judged.unloaded or all(n <= other for n, other in zip(counts, deployment.counts, strict=True)):
                 return 0.0
             else:
                 high = min(high, its_load)
@@ -189,10 +190,6 @@ def algorithm_of(options: PlaceOptions, deployment: Deployment) -> str:
     if deployment.kind == "colocated":
         return "vllm++"
     return "low" if deployment.in_pairs(options.cluster) else "high"
-
-
-def _no_more(counts: Sequence[int], others: Sequence[int]) -> bool:
-    return all(count <= other for count, other in zip(counts, others, strict=True))
 
 
 def _meets(load: float) -> float:
