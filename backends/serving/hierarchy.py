@@ -246,6 +246,15 @@ class Hierarchy:
                 for transit in begun:
                     self.push(end_s, replica.index, transit)
 
+    @staticmethod
+    def steps_alike(replica: Replica) -> int:
+        """Decode steps from now on that look nothing up and give nothing up, so that tiers need not see each of them.
+
+        Transfers end what the loop does ahead, as any event does.
+        """
+        assert replica.cache is not None
+        return 1 if replica.waiting else replica.decoding._steps_ahead(replica.cache.unstored())
+
     def _put(self, replica: Replica, level: Level, keys: ListOf[int], ids: dict[int, int], now_s: float) -> None:
         """Begin to write these, used in this order, and what has to go to the level below."""
         memory, below = level.memory, level.below

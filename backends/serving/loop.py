@@ -97,7 +97,6 @@ class Loop(Generic[T]):
         self._hierarchy = cluster.hierarchy
         if self._hierarchy is not None:
             self._hierarchy.push, self._hierarchy.memory_freed = self.transits, self.memory_freed
-            leap = False  # it sees each step what prefix caches give up
         self._leap = leap
         self._coupled = coupled
         self._only_decodes = all(replica.role == "decode" for replica in cluster.replicas)
@@ -434,7 +433,7 @@ class Loop(Generic[T]):
         if event is None or index in self._cut:
             return
         assert batch is not None and isinstance(replica.decoding, Decodes)
-        ends = self._ends_of(event)
+        ends: list[float] = event[4]  # type: ignore[assignment]  # the payload of COMMIT
         last = bisect_left(ends, now_s)
         if self._log is not None:
             self._log(batch, ends[: last + 1], replica.decoding)
@@ -467,7 +466,8 @@ class Loop(Generic[T]):
         self._cut.discard(index)
         replica.blocks.free += self._prepaid[index]
         self._prepaid[index] = 0
-        ends, batch = self._ends_of(event), replica.in_flight
+        ends: list[float] = event[4]  # type: ignore[assignment]
+        batch = replica.in_flight
         if len(ends) > 1:
             assert batch is not None
             replica.go_on(batch, ends[:-1])
@@ -478,10 +478,6 @@ class Loop(Generic[T]):
         """All leaps in flight, as above."""
         for replica in self.cluster.replicas:
             self.settle(replica, now_s)
-
-    @staticmethod
-    def _ends_of(event: Event) -> list[float]:
-        return event[4]  # type: ignore[return-value]  # the payload of COMMIT: ends of steps
 
     # ---- arrivals and the router ------------------------------------------------------------------------------
 
@@ -634,14 +630,14 @@ class Loop(Generic[T]):
     def _progress(self, replica: Replica, now_s: float) -> tuple[int, int, float]:
         """Of a leap in flight: steps that have ended, blocks that it has taken for those that have not begun, and until
         when this is so."""
-        event = self._leaps[replica.index]
+        event, early = self._leaps[replica.index], self._prepaid[replica.index]
         if event is None:
             return 0, 0, inf
-        ends = self._ends_of(event)
+        ends: list[float] = event[4]  # type: ignore[assignment]
         ended = bisect_right(ends, now_s)
         begun = ended if ended and ends[ended - 1] == now_s else ended + 1
-        assert isinstance(replica.decoding, Decodes)
-        early = self._prepaid[replica.index] - replica.decoding.blocks_after_first(begun)
+        if early:
+            early -= replica.decoding.blocks_after_first(begun)  # type: ignore[union-attr]  # drafts do not leap
         return ended, early, now_s if begun == ended else ends[ended]
 
     def _view(self, now_s: float) -> ClusterView:
@@ -650,14 +646,17 @@ class Loop(Generic[T]):
             if view is None:
                 views[index] = self._view_of(self.cluster.replicas[index], now_s)
             elif view._until_s <= now_s and self._leaps[index] is not None:
-                replica = self.cluster.replicas[index]
+                replica = view._replica
+                decoding = replica.decoding
                 view._steps, early, view._until_s = self._progress(replica, now_s)
                 view.free_blocks = replica.blocks.free + early
-                view.context_tokens = replica.decoding.context + view._steps * replica.decoding.rows
+                view.context_tokens = decoding.context + view._steps * decoding.rows
                 view.reported_s = now_s
         if self._held_requests is None:
             self._held_requests = [visible for visible, *_ in self.held.values()]
-        moves = {i: (move.source.index, move.target.index) for i, move in self._moves.under_way.items()}
+        moves = {}
+        for request_id, move in self._moves.under_way.items():
+            moves[request_id] = move.source.index, move.target.index
         return ClusterView(views, self._held_requests, moves)  # type: ignore[arg-type]  # none is None by now
 
     def _view_for(self, request: Request, now_s: float) -> ClusterView:
@@ -741,6 +740,8 @@ class Loop(Generic[T]):
             self._hierarchy.fetch(replica, now_s)
             batch = replica.schedule(now_s)
             self._hierarchy.write(replica, now_s)
+            if batch is not None and batch.steps > 1:
+                batch.steps = min(batch.steps, self._hierarchy.steps_alike(replica))
         began = bool(replica.inbox.offers) and self._hand_off(replica, now_s)
         if batch is None:
             return

@@ -210,6 +210,12 @@ class PrefixCache:
         assert changes is not None
         return changes
 
+    def unstored(self) -> int:
+        """Blocks that will be taken before one that is stored has to go."""
+        self._settle()
+        head = next(iter(self._list), None)
+        return head.count if isinstance(head, UnnamedBlocks) else 0
+
     def look(self, seq: Sequence) -> int:
         """Find what is stored of the sequence at the head of the queue, at least one token left to compute.
 

@@ -102,6 +102,25 @@ def test_nothing_is_lost_with_tiers(number):
             assert replica.journal.decisions == again.journal.decisions
 
 
+@pytest.mark.parametrize("number", range(24))
+def test_leaps_equal_steps_with_tiers(number):
+    """A leap past a block that is given up, or a request that could find one, would move blocks at other times."""
+    requests, cluster, tiers = drawn(number)
+    outcomes, batches = [], []
+    for leap in (False, True):
+        sim = Sim(prefix_cache="on", kv_blocks=24 if number % 2 else 300, tiers=tiers, journal=True, leap=leap,
+                  latency="linear:base_s=0.0625,prefill_token_s=0.0001", **cluster)  # fmt: skip
+        records = sorted(sim.simulate(requests), key=lambda record: record.request_id)
+        steps = sim.steps_table().sort_by([("replica", "ascending"), ("start_s", "ascending")])
+        outcomes.append((records, steps, sim.describe()["tiers"]))
+        batches.append(sum(call.kind == "schedule" for r in sim.cluster.replicas for call in r.journal.calls))
+
+    assert outcomes[0] == outcomes[1]
+    assert batches[0] >= batches[1]
+    if cluster == CLUSTERS[0] and not number % 2:
+        assert batches[0] > 2 * batches[1], "with room for all nothing is given up"
+
+
 def test_the_draws_hold_what_they_are_about():
     """Draws without loads, evictions, preemptions or failures would prove nothing."""
     seen = Counter()
