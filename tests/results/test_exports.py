@@ -125,6 +125,11 @@ def test_the_command_names_what_the_format_cannot_hold(runs, tmp_path, capsys, m
     assert 0 == main(["report", "report.json", "--format", "json"])
 
 
+def test_every_listed_format_is_one() -> None:
+    """A list of formats would name what no run can be written as."""
+    assert all(callable(registry.make("reports", form).render) for form in registry.names("reports"))
+
+
 def test_every_format_of_a_tool_says_what_it_omits() -> None:
     """A reader of the file would look for what it cannot have."""
     tools = {*registry.names("reports")} & {*registry.names("results")}
