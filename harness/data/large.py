@@ -23,7 +23,7 @@ from harness.data import folder
 from harness.data.folder import Aggregate, Run, RunFolder, Whole
 from harness.data.lists import lists
 from harness.data.mapped import Growing, Mapped
-from harness.data.records import REQUESTS, STEPS, completed, since
+from harness.data.records import REQUESTS, STEPS, completed, listed, since
 from harness.data.schedule import Schedule
 from harness.data.storage import readable
 
@@ -102,7 +102,7 @@ def load(
     info, file, steps = folder.read_info(path), path / "requests.parquet", path / "steps.parquet"
     ended = info.state != "running" and file.exists()
     if not ended or opened(file).metadata.num_rows < (LARGE if large is None else large):
-        return folder.load(path, info, {name: known[name] for name in ("schedule",) if name in known})
+        return folder.load(path, info, known)
     whole = Whole(partial(parts, file, REQUESTS), partial(parts, steps, STEPS) if steps.exists() else None)
     thin = {"requests": known["requests"] if "requests" in known else read(file), "steps": None}
     return folder.load(path, info, {**known, **thin}, whole)
@@ -115,15 +115,11 @@ def thinned(table: pa.Table) -> pa.Table:
     Every metric that says nothing of gaps has the same values, bit for bit.
     """
     rows = lists(table, "token_s")
-    events = np.diff(rows.offsets)
+    events, starts, ends = np.diff(rows.offsets), rows.offsets[:-1], rows.offsets[1:]
     second_s = np.full(len(events), np.nan)
-    second_s[events > 2] = rows.values[rows.offsets[:-1][events > 2] + 1]
-    ends = np.zeros(len(events) + 1, np.int64)
-    np.cumsum(np.minimum(events, 2), out=ends[1:])
-    values = np.empty(ends[-1])
-    values[ends[:-1][events > 0]] = rows.values[rows.offsets[:-1][events > 0]]
-    values[ends[1:][events > 1] - 1] = rows.values[rows.offsets[1:][events > 1] - 1]
-    times = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), pa.array(values), type=REQUESTS.field("token_s").type)
+    second_s[events > 2] = rows.values[starts[events > 2] + 1]
+    first_and_last = np.sort(np.concatenate([starts[events > 0], ends[events > 1] - 1]))
+    times = listed(np.minimum(events, 2), rows.values[first_and_last], REQUESTS.field("token_s").type)
     table = table.drop_columns([c for c in ("token_n",) if c in table.column_names])
     table = table.set_column(table.schema.get_field_index("token_s"), "token_s", times)
     return table.append_column("events", pa.array(events, pa.int32())).append_column(

@@ -41,8 +41,6 @@ class Mapped:
 
     def __getattr__(self, name: str) -> Any:
         """What else a table has, of the whole table in memory."""
-        if name.startswith("_"):
-            raise AttributeError(name)
         return getattr(self.held(), name)
 
     def held(self) -> pa.Table:

@@ -191,10 +191,9 @@ def _rest_of_tasks(tasks: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Tab
 
 def _check_contract(table: pa.Table) -> None:
     times = table["scheduled_s"].to_numpy()
-    falls = np.isnan(times) | np.isinf(times)
-    falls[1:] |= times[1:] < times[:-1]
-    if falls.any() or times[:1] < 0.0:
-        row = int(np.argmax(falls)) if times[0] >= 0.0 else 0
+    bad = np.flatnonzero(~np.isfinite(times) | (times < np.concatenate(([0.0], times[:-1]))))
+    if len(bad):
+        row = int(bad[0])
         before = times[row - 1] if row else 0.0
         raise UsageError(
             f"The workload schedules request {table['id'][row].as_py()} at {times[row]:g} s, after one at "

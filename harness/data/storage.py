@@ -143,7 +143,10 @@ class ParquetFile:
         with self._removed_on_error():
             if self._writer is None:
                 words = [f.name for f in self._schema if pa.types.is_string(f.type)]  # stamps hardly repeat
-                self._writer = pq.ParquetWriter(self._part, self._schema, compression="zstd", use_dictionary=words)
+                packed = {f.name: "DELTA_BINARY_PACKED" for f in self._schema if pa.types.is_integer(f.type)}
+                self._writer = pq.ParquetWriter(
+                    self._part, self._schema, compression="zstd", use_dictionary=words, column_encoding=packed
+                )
             self._waiting, self._size = [], 0  # not earlier: an interrupt until now leaves them to `close`
             self._writer.write_table(group)
 

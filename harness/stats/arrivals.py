@@ -95,13 +95,11 @@ def counts(times_s: Floats, width_s: float, tick_s: float | None = None) -> Coun
     if len(times_s) == 0:
         return Counts.of(np.zeros(0, np.int64))
     bins = int((times_s[-1] - times_s[0]) / width_s)
-    parts = []
-    for start in range(0, len(times_s), BLOCK):  # sorted times: a bin goes on at most into the next block
-        part = ((times_s[start : start + BLOCK] - times_s[0]) / width_s).astype(np.int64)
-        parts.append(np.unique(part, return_counts=True))
-    every, counted = (np.concatenate(column) for column in zip(*parts, strict=True))
-    begins = np.flatnonzero(np.diff(every, prepend=-1))
-    index, number = every[begins], np.add.reduceat(counted, begins)
+    widths = times_s - times_s[0]
+    widths /= width_s
+    bin_of = widths.astype(np.int64)  # (n,) which rises as the times do
+    begins = np.concatenate([[0], 1 + np.flatnonzero(bin_of[1:] != bin_of[:-1])])
+    index, number = bin_of[begins], np.diff(begins, append=len(bin_of))
     return Counts(index[index < bins], number[index < bins], bins)
 
 

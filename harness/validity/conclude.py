@@ -99,12 +99,12 @@ def _tables(measured: Run, run: Run) -> RunTables:
         return (piece.filter(pc.greater_equal(piece["start_s"], since_s)) for piece in pieces)
 
     def prompts() -> Iterator[SentPrompt]:
-        if run.schedule is None or not len(run.schedule["prefix_ids"].combine_chunks().values):
+        if run.schedule is None or not len((prefix_ids := run.schedule["prefix_ids"].combine_chunks()).values):
             return
         sent_s, numbers = number(run.requests, "sent_s"), run.requests["request_id"].to_numpy()
         tokens, answers = (run.requests[name].to_numpy() for name in ("prompt_tokens", "output_tokens"))
         counted = np.isin(numbers, measured.requests["request_id"].to_numpy())
-        prefix_ids, sizes = run.schedule["prefix_ids"].combine_chunks(), run.schedule["prefix_block_tokens"].to_numpy()
+        sizes = run.schedule["prefix_block_tokens"].to_numpy()
         starts, ids = prefix_ids.offsets.to_numpy(), prefix_ids.values.to_numpy()
         for row in np.argsort(sent_s, kind="stable").tolist():
             if np.isfinite(sent_s[row]):

@@ -260,13 +260,11 @@ def _unsent(requests: pa.Table, schedule: pa.Table, window_s: float | None) -> I
 def rows_of(requests: pa.Table, schedule: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """(requests,) the row of each request in the schedule, and whether it is there at all."""
     ids, rows = schedule["id"].to_numpy(), np.zeros(len(requests), np.int64)
-    order = None if (ids[1:] > ids[:-1]).all() else np.argsort(ids, kind="stable")
-    matched = np.zeros(len(requests), bool)
-    for start in range(0, len(requests) if len(ids) else 0, BLOCK):
+    order, matched = np.argsort(ids, kind="stable"), np.zeros(len(requests), bool)
+    for start in range(0, len(requests), BLOCK):
         part = slice(start, start + BLOCK)
         request_ids = requests[part]["request_id"].to_numpy()
-        place = np.minimum(np.searchsorted(ids, request_ids, sorter=order), len(ids) - 1)
-        rows[part] = place if order is None else order[place]
+        rows[part] = order[np.minimum(np.searchsorted(ids, request_ids, sorter=order), len(ids) - 1)]
         matched[part] = ids[rows[part]] == request_ids
     return rows, matched
 
