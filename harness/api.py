@@ -35,6 +35,7 @@ End = Literal["finished", "interrupted", "stopped", "failed"]
 Timing = Literal["drawn", "recorded", "closed"]
 """What decides when requests come: chance, a recording (it has its own rate, and the seed does not change it), or
 the answers to those before (a closed loop: its rate follows from the answers)."""
+AnswerKind = Literal["autoregressive", "diffusion", "beams"]
 CacheHit = Literal["right", "wrong", "stale"]
 """An answer from a response cache: to the same question, to another one, or one that was true when it was stored."""
 ActionKind = Literal["migrate", "abort", "copy", "role", "scale", "drain", "down", "up", "replicate", "lend", "hold",
@@ -89,7 +90,7 @@ class Extra:
     `tenant` pays for it; `category` and `cluster` say what it is about (a semantic cache); it is a call of stage
     `stage` of `program`; `offline` requests have no one who waits. `image_tokens` of the prompt are those of images,
     `reasoning_tokens` of the answer come before what is shown, and there are `n` answers, of `model` where that is not
-    the one that is served. `kind` is how they are made.
+    the one that is served. `kind` is how they are made: `beams` are those of one beam search.
     """
 
     tenant: str | None = None
@@ -99,7 +100,7 @@ class Extra:
     stage: int = 0
     offline: bool = False
     image_tokens: int = 0
-    kind: Literal["autoregressive", "diffusion"] = "autoregressive"
+    kind: AnswerKind = "autoregressive"
     reasoning_tokens: int = 0
     n: int = 1
     model: str | None = None

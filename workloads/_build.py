@@ -205,7 +205,7 @@ def _class(
         questions = None if c.clusters is None else Prefixes(c.clusters, zipf=c.zipf)
         return Mixed(
             arrivals, lengths, sessions, prefixes, c.name, slo, c.priority, number, offline=c.offline, model=c.model,
-            n=1 if c.n is None else c.n, questions=questions, image_tokens=c.image_tokens,
+            n=1 if c.n is None else c.n, kind=c.kind, questions=questions, image_tokens=c.image_tokens,
         )  # fmt: skip
     except ValueError as error:
         raise UsageError(f"class {c.name}: {error}") from None

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from harness import untrusted
-from harness.api import Request
+from harness.api import AnswerKind, Request
 from harness.data.records import scheduled_table
 from harness.errors import UsageError, no_such
 from harness.spec import Spec, convert
@@ -25,9 +25,9 @@ class Class:
     `slo` holds its own bounds in seconds, which stand in the SLO of the workload as `metric@name`. With `copies`
     it stands for so many classes alike (tenants) of which number k has a share of 1 / k**`zipf`. Its requests name
     `model` (such as a LoRA adapter) where that is not the one of the run; `<class>` in it stands for their class. Each
-    asks for `n` answers, by default one; `image_tokens` of its prompt are those of images. With `clusters` each asks
-    one of so many questions, number k with a share of 1 / k**`zipf`, which a response cache can tell apart by its
-    category, the class.
+    asks for `n` answers, by default one, which are made as `kind` says (`beams`: by one beam search); `image_tokens` of
+    its prompt are those of images. With `clusters` each asks one of so many questions, number k with a share of
+    1 / k**`zipf`, which a response cache can tell apart by its category, the class.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Class:
     zipf: float = 0.0
     model: str | None = None
     n: int | None = None
+    kind: AnswerKind = "autoregressive"
     image_tokens: int = 0
     clusters: int | None = None
 

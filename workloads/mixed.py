@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from harness.api import WARM_UP, Arrivals, Extra, Lengths
+from harness.api import WARM_UP, AnswerKind, Arrivals, Extra, Lengths
+from harness.bounds import AtLeastOne, check
 from harness.data.records import EXTRA, SCHEDULE, listed, places, schedule_chunk
 from harness.errors import UsageError
 from workloads.arrivals.closed import Closed
@@ -132,7 +133,7 @@ class Mixed:
     names the class of traffic, `number` counts the classes of a mix. `slo` sets bounds in seconds for every
     request itself (keys `ttft`, `tpot`, `task`), which no SLO of a run can relax; leave it empty for one that can
     be scored again. The requests name `model` where that is not the one of the run. Follow-ups stand at their earliest
-    times, or as if each token of an answer took `answer_token_s`. Each request asks for `n` answers, and
+    times, or as if each token of an answer took `answer_token_s`. Each request asks for `n` answers of this `kind`, and
     `image_tokens` of its prompt are those of images; `questions` draws
     their `cluster`.
     """
@@ -147,15 +148,15 @@ class Mixed:
     number: int = 0
     facts: Mapping[str, object] = field(default_factory=dict)
     offline: bool = False
-    n: int = 1
+    n: AtLeastOne = 1
+    kind: AnswerKind = "autoregressive"
     image_tokens: int = 0
     model: str | None = None
     answer_token_s: float = 0.0
     questions: Prefixes | None = None
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"n must be at least 1 answer, got {self.n}.")
+        check(self)
         if self.sessions is None and isinstance(self.arrivals, Closed) and self.arrivals.steady:
             raise ValueError(
                 "steady users begin in the middle of sessions, and these are single requests; give --sessions, or a "
@@ -230,7 +231,7 @@ class Mixed:
             assert self.prefixes is not None
             prompt = prompt + np.where(rows["prefixed"], self.prefixes.length_tokens(rows["prefix"]), 0)
         if "cluster" in rows:
-            alike = {"category": self.tag, "model": self.model, "offline": self.offline, "n": self.n}
+            alike = {"category": self.tag, "model": self.model, "offline": self.offline, "n": self.n, "kind": self.kind}
             known = {name: pa.repeat(pa.scalar(v, EXTRA.field(name).type), n) for name, v in alike.items()}
             columns["extra"] = extra_columns(n, {**known, "cluster": rows["cluster"]})
         if "parents" in rows:
@@ -255,7 +256,7 @@ class Mixed:
 
     def _constants(self) -> dict[str, object]:
         bounds = {"slo_task_s": self.deadline_s} | {f"slo_{metric}_s": bound for metric, bound in self.slo.items()}
-        extra = Extra(offline=self.offline, model=self.model, n=self.n, image_tokens=self.image_tokens)
+        extra = Extra(offline=self.offline, model=self.model, n=self.n, kind=self.kind, image_tokens=self.image_tokens)
         constants = {**bounds, "tag": self.tag, "priority": self.priority or None,
                      "extra": None if extra == Extra() else asdict(extra)}  # fmt: skip
         return {name: v for name, v in constants.items() if v}

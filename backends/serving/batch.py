@@ -16,6 +16,7 @@ from backends.serving.visible import VisibleRequest as VisibleRequest
 from harness.api import Request
 
 if TYPE_CHECKING:
+    from backends.serving.beams import Beams
     from backends.serving.decodes import Decodes
     from backends.serving.speculation import Drafts
 
@@ -102,9 +103,9 @@ class Sequence:
 
     __slots__ = (
         "_computed", "_emitted", "_end_tick", "_output", "_request", "adapter", "admitted", "answers", "arrived_s",
-        "blocks", "cached_tokens", "decode_start_s", "group", "handoff_end_s", "handoff_start_s", "joined_tick",
-        "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "table", "token_n",
-        "token_s",
+        "beams", "blocks", "cached_tokens", "decode_start_s", "group", "handoff_end_s", "handoff_start_s",
+        "joined_tick", "order", "phase", "preemptions", "prefill_end_s", "prefill_start_s", "prompt", "table",
+        "token_n", "token_s",
     )  # fmt: skip
 
     def __init__(self, request: Request, order: int, arrived_s: float) -> None:
@@ -116,6 +117,7 @@ class Sequence:
         extra = request.extra
         self.adapter = None if extra is None else extra.model
         self.answers = 1 if extra is None else extra.n
+        self.beams: Beams | None = None  # where its answers are those of a beam search
         self._output = request.output_tokens
         self._computed = 0
         self._emitted = 0
@@ -162,19 +164,25 @@ class Sequence:
 
     def to_compute(self) -> int:
         """Tokens that run before the next one where nothing is stored: the prompt, then one answer after the other."""
+        if self.beams is not None and self._emitted:
+            return self.prompt + self.beams.tokens() + self.answers
         return self.prompt + self.answers * self._emitted
 
     def blocks_for(self, tokens: int, size: int) -> int:
         """Blocks of `size` tokens that hold `tokens` tokens of each answer, prompt included.
 
         Answers share the full blocks of the prompt. Each has its last, partly full one to itself (copied on the first
-        write), from when the prompt is computed.
+        write), from when the prompt is computed. Beams share more, of what they have or are about to store.
         """
         blocks = -(-tokens // size)
         if self.answers == 1 or tokens < self.prompt:
             return blocks
         shared = self.prompt // size
-        return shared + self.answers * (blocks - shared)
+        unlike = shared + self.answers * (blocks - shared)
+        if self.beams is None or tokens > (stored := self.prompt + self.beams.stored) + 1:
+            return unlike
+        more = self.answers if tokens > stored and stored % size == 0 else 0
+        return min(unlike, self.beams.blocks(self.prompt, size) + more)
 
     def answer(self, now_s: float) -> None:
         """Its whole answer comes now, from elsewhere."""

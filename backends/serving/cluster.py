@@ -256,10 +256,8 @@ class Cluster:
 
     def refusal(self, request: Request) -> str | None:
         """Why this request can never be served here, or None. Callable at any time."""
-        if (unserved := self.unserved(request)) is not None:
-            return unserved
         name = self.model_of(request)
-        sides = [*(self._entries if name is None else self._of_model[name])[:1], *self.decodes[:1]]
+        sides = [*(self._entries if name is None else self._of_model.get(name, []))[:1], *self.decodes[:1]]
         if not sides:
             return NONE_UP
         return next((reason for side in sides if (reason := side.refusal(request)) is not None), None)

@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 from backends.serving.batch import Batch, Phase, Sequence
+from backends.serving.beams import Beams
 from backends.serving.blocks import Adapters, Blocks
 from backends.serving.decodes import Decodes
 from backends.serving.handoff import Inbox, Outbox
@@ -138,7 +139,7 @@ class Replica:
         if refusal is None:
             seq = Sequence(request, self._arrived, now_s)
             if seq.answers > 1:
-                self._has_forked()
+                self._has_forked(seq)
             self.waiting.append(seq)
             if self._poll_steps and self.in_flight is not None:
                 self._unseen[seq] = None
@@ -201,6 +202,7 @@ class Replica:
             # what the rule of admission says of the head of the queue holds until something ends or arrives
             and (self._admission is None or not self.waiting or self._admission.decision_is_stable)
             and not (batch.swaps or batch.setup_s or self._map_s or self.debts)
+            and not (self.has_forks and any(seq.beams is not None for seq in decoding))  # they free blocks each step
         ):
             batch.steps = decoding._steps_ahead(free)
             if not isinstance(batch.repeats, bool):
@@ -296,6 +298,9 @@ class Replica:
             new_blocks = self.decoding.advance(end_s)
             if new_blocks:
                 self.blocks.free -= new_blocks
+            if self.has_forks:
+                for seq in self.decoding:
+                    self._search_beams(seq)
             done = self.decoding.ended()
         if batch.prefills:
             done += self._commit_prefills(batch, end_s[-1])
@@ -455,10 +460,7 @@ class Replica:
         inbox = self.inbox
         blocks, table = inbox.reserved.pop(request_id, 0), inbox.staged.pop(request_id, [])
         inbox.held -= blocks
-        if self.cache is not None:
-            self.cache.give_unused(blocks, table)
-        else:
-            self.blocks.give(blocks, table)
+        self._give_unused(blocks, table)
 
     def name_reserved(self, request_id: int, count: int) -> list[int]:
         """Ids of the first `count` blocks that are reserved for this request, for drivers that copy into them."""
@@ -763,8 +765,8 @@ class Replica:
         self._release(seq, over=False)
         if swapped:
             return
-        others = seq._computed - seq.prompt if seq.phase is Phase.DECODE else 0
-        self.recomputed_tokens += seq._computed + (seq.answers - 1) * others
+        stored = seq.to_compute() - seq.answers if seq.phase is Phase.DECODE else seq._computed
+        self.recomputed_tokens += stored
         seq._computed = 0
         seq.phase = Phase.WAITING
         # To the front: it was admitted before all that wait.
@@ -947,6 +949,8 @@ class Replica:
                 continue
             seq._computed = seq.prompt + seq._emitted
             del self.prefilling[seq]
+            if seq._emitted:  # what was preempted stores its last tokens now, and goes on
+                self._search_beams(seq)
             seq._emitted += 1
             seq.token_s.append(now_s)
             if seq.prefill_end_s is None:
@@ -959,13 +963,33 @@ class Replica:
                 self.outbox.put(seq)
         return done
 
+    def _search_beams(self, seq: Sequence) -> None:
+        """Drop beams and fork others, now that each has stored one token more; what no beam has is free."""
+        if seq.beams is not None:
+            computed, size = seq.computed, self.blocks.size
+            had = seq.blocks_for(computed, size)
+            seq.beams.step()
+            if self._reserved_tokens is None:
+                freed = had - seq.blocks_for(computed, size)
+                seq.blocks -= freed if seq.group is None else 0
+                self._give_unused(freed, [])
+
+    def _give_unused(self, blocks: int, table: list[int]) -> None:
+        if self.cache is not None:
+            self.cache.give_unused(blocks, table)
+        else:
+            self.blocks.give(blocks, table)
+
     def _number(self, seq: Sequence) -> None:
         seq.order = self._arrived  # here it is younger than what was handed on before it
         self._arrived += 1
         if seq.answers > 1:
-            self._has_forked()
+            self._has_forked(seq)
 
-    def _has_forked(self) -> None:
+    def _has_forked(self, seq: Sequence) -> None:
+        extra = seq._request.extra
+        if seq.beams is None and extra is not None and extra.kind == "beams":
+            seq.beams = Beams(seq.answers, seq._request.id)
         for replica in (self, *self.lanes):
             replica.has_forks = True
 

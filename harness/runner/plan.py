@@ -142,6 +142,11 @@ def plan(spec: RunSpec, *, repeats: str | None = None) -> Plan:
                 "client does; use a server or the engine, or sessions of one call at a time."
             )
         backend = Capped(backend, spec.max_in_flight)
+    if (
+        not isinstance(backend, Simulator)
+        and "beams" in pc.struct_field(schedule.table["extra"], "kind").unique().to_pylist()
+    ):
+        raise UsageError("Beam searches are only simulated; give --backend sim, or a workload of separate answers.")
     if objective.bounds != parse_slo(loaded.slo_text).bounds:
         _check_classes(objective, schedule)
     if spec.fail_under is not None:

@@ -10,8 +10,6 @@ from reports.figures.drawing import Drawing
 from reports.figures.stages import Phase
 
 NO_TIERS = "The backend had no tiers of KV memory; give --backend sim:prefix_cache=on,tiers=[dram+ssd]."
-_FOUND, _LOAD = Phase("found", style.GREEN, ""), Phase("mean load", style.PURPLE, "/")
-_LOADED, _WRITTEN = Phase("loaded", style.BLUE, "\\"), Phase("written", style.OCHRE, "x")
 
 
 def tiers(run: Run) -> Drawing | str:
@@ -24,10 +22,10 @@ def tiers(run: Run) -> Drawing | str:
     loads_s = [row["wait_s"] / max(1, row["loads"]) for row in rows]
     drawn = style.panels([1, 1, 1], 520)
     for panel, phase, values in (
-        (1, _FOUND, [100 * share for share in found]),
-        (2, _LOAD, loads_s),
-        (3, _LOADED, [row["load_bytes"] / 1e9 for row in rows]),
-        (3, _WRITTEN, [row["store_bytes"] / 1e9 for row in rows]),
+        (1, Phase("found", style.GREEN, ""), [100 * share for share in found]),
+        (2, Phase("mean load", style.PURPLE, "/"), loads_s),
+        (3, Phase("loaded", style.BLUE, "\\"), [row["load_bytes"] / 1e9 for row in rows]),
+        (3, Phase("written", style.OCHRE, "x"), [row["store_bytes"] / 1e9 for row in rows]),
     ):
         hover = f"%{{x}}, {phase.name}: %{{y:.4r}}"
         drawn.trace("bar", row=panel, x=names, y=values, name=phase.name, marker=phase.marker, hovertemplate=hover)

@@ -161,8 +161,8 @@ def _under_way(run: Run) -> tuple[str, dict[str, tuple[np.ndarray, np.ndarray]]]
     stacked = {}
     for name, rows in (("decodes", decodes > 0), ("prompts", decodes == 0)):
         weights = np.nan_to_num(instances[rows], nan=1.0)
-        busy_s = since(start_s[rows], weights) - since(end_s[rows], weights)
-        stacked[name] = edges_s[:-1], np.diff(busy_s) / np.diff(edges_s)
+        busy_s = np.diff(since(start_s[rows], weights) - since(end_s[rows], weights))
+        stacked[name] = edges_s[:-1], busy_s / np.diff(edges_s)
     return ("batches" if np.isnan(instances).all() else "instances") + "<br>under way", stacked
 
 

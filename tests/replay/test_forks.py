@@ -1,11 +1,14 @@
 """Requests of several answers: block counts of copy-on-write, journals, the engine's text and the simulator's times."""
 
+from itertools import count
+
 import numpy as np
 import pytest
 
 from backends.engine_process.generation import GenerationParams
 from backends.latency.builtin import Linear
 from backends.serving.journal import Journal, replay
+from backends.serving.plugins import draw
 from backends.sim import Sim
 from backends.simulator.core import Core
 from backends.simulator.loop import step_ends
@@ -34,29 +37,32 @@ SYSTEMS = [
 ]
 
 
-def drawn(count, seed=0, rate_rps=60.0, longest=60):
-    """Requests of 1 to 5 answers, some of them with a shared beginning."""
+def drawn(number, seed=0, rate_rps=60.0, longest=60, kind="autoregressive"):
+    """Requests of 1 to 5 answers or beams, some of them with a shared beginning."""
     rng = np.random.default_rng(seed)
-    at_s = np.cumsum(rng.exponential(1 / rate_rps, count))
+    at_s = np.cumsum(rng.exponential(1 / rate_rps, number))
     return [
         Request(i, float(t), int(rng.integers(1, longest)), int(rng.integers(1, 40)), (7, 8), 8,
-                extra=Extra(n=int(rng.integers(1, 6))))
+                extra=Extra(n=int(rng.integers(1, 6)), kind=kind))
         for i, t in enumerate(at_s)
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", ["autoregressive", "beams"])
 @pytest.mark.parametrize("system", SYSTEMS, ids=lambda system: "-".join(map(str, system.values())))
-def test_forks_lose_no_block_and_no_token_and_journals_replay(system):
+def test_forks_lose_no_block_and_no_token_and_journals_replay(system, kind):
     """A block that a fork gave back twice, or never, would end a long run; a leap must not change what is counted."""
-    requests = drawn(50)
+    requests = drawn(50, kind=kind)
     options = {"kv": "paged:block_tokens=8,watermark=0", "kv_blocks": 40, "model": "llama3-8b",
                "latency": "linear:base_s=3ms,prefill_token_s=2e-4"} | system  # fmt: skip
     sim = Sim(**options, journal=True)
-    records = {r.request_id: r for r in sim.simulate(requests)}
+    records = {}
+    for record in sim.simulate(requests):
+        records[record.request_id] = record
+        sim.cluster.check()
     leaping = {r.request_id: list(r.token_s) for r in Sim(**options).simulate(requests)}
 
     assert leaping == {i: list(r.token_s) for i, r in records.items()}
-    sim.cluster.check()
     assert all(replica.blocks.free == replica.blocks.total for replica in sim.cluster.replicas)
     for request in requests:
         record = records[request.id]
@@ -86,12 +92,27 @@ def blocks_in_use(requests, size):
         replica.commit(batch, [step + 1.0])
 
 
-def test_blocks_of_forks_are_those_of_reference_counts_to_the_last_one():
-    """Memory saved is what a paper claims of sharing: an estimate in its place would be believed."""
-    requests = [Request(r.id, 0.0, r.prompt_tokens, 30, extra=r.extra) for r in drawn(20, 5)]
-    counted = zip(*(distinct_blocks(r, r.answers, 8, None) for r in requests), strict=True)
+def parents(request):
+    """Which beams of the step before each goes on from: itself where answers are apart, and before any has a token."""
+    step = count(-1)
 
-    assert [sum(blocks) for blocks in counted] == list(blocks_in_use(requests, 8))
+    def of(width):
+        first = next(step) * width
+        if first < 0 or request.extra.kind != "beams":
+            return list(range(width))
+        return [draw(request.id, first + i) * width >> 64 for i in range(width)]
+
+    return of
+
+
+@pytest.mark.parametrize("kind", ["autoregressive", "beams"])
+@pytest.mark.parametrize("size", [1, 8])
+def test_blocks_of_forks_are_those_of_reference_counts_to_the_last_one(kind, size):
+    """Memory saved is what a paper claims of sharing: an estimate in its place would be believed."""
+    requests = [Request(r.id, 0.0, r.prompt_tokens, 30, extra=r.extra) for r in drawn(20, 5, kind=kind)]
+    counted = zip(*(distinct_blocks(r, r.answers, size, parents(r)) for r in requests), strict=True)
+
+    assert [sum(blocks) for blocks in counted] == list(blocks_in_use(requests, size))
 
 
 def test_two_answers_to_a_prompt_of_8_words_need_4_blocks():

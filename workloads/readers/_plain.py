@@ -153,7 +153,7 @@ def requests(block: Block, given: str | None) -> Requests:
         of_rows(block, stamp, prompt, output, at=times, per_s=per_s, dated=dated, stated=stated),
         session=block.names(mapping["session"], optional=True) if "session" in mapping else None,
         turn=block.tokens(mapping["turn"]) if "turn" in mapping else None,
-        parent_row=_row_numbers(block, mapping["parent"]) if "parent" in mapping else None,
+        parent_row=_whole_numbers(block, mapping["parent"], of_rows=True) if "parent" in mapping else None,
         tag=block.names(mapping["tag"], optional=True) if "tag" in mapping else None,
         prefix_ids=block.id_lists(mapping["prefix_ids"]) if "prefix_ids" in mapping else None,
         joins=block.id_lists(mapping["joins"]) if "joins" in mapping and "parent" in mapping else None,
@@ -194,18 +194,21 @@ def _more(block: Block, mapping: Mapping[str, str]) -> dict[str, pa.Array]:
     return more
 
 
-def _whole_numbers(block: Block, column: str) -> pa.Array:
-    """Whole numbers, which may be negative; 0 where there is none."""
+def _whole_numbers(block: Block, column: str, *, of_rows: bool = False) -> pa.Array:
+    """Whole numbers, which may be negative, 0 where there is none; or numbers `of_rows`, null where there is none."""
+    kind, sign, blank = (pa.int64(), "", None) if of_rows else (pa.int32(), "-?", 0)
     cells = block.cells(column)
     if isinstance(cells, pa.Array) and pa.types.is_integer(cells.type):
-        return cells.fill_null(0).cast(pa.int32())
+        return (cells if blank is None else cells.fill_null(blank)).cast(kind)
 
-    def number(cell: object, refuse: _cells.Fail) -> int:
-        text = _cells.name_of(cell, refuse) or "0"
-        what = f"a whole number expected, got {_cells.shown(cell)}"
-        return int(text) if re.fullmatch(r"-?\d{1,9}", text) else refuse(what)
+    def number(cell: object, refuse: _cells.Fail) -> int | None:
+        text = _cells.name_of(cell, refuse)
+        if text and not re.fullmatch(sign + "[0-9]{1,9}", text):
+            what = "the number of a row" if of_rows else "a whole number"
+            refuse(f"{what} expected, got {_cells.shown(cell)}")
+        return int(text) if text else blank
 
-    return pa.array(block.each(column, number, optional=True, blank=0), pa.int32())
+    return pa.array(block.each(column, number, optional=True, blank=blank), kind)
 
 
 def _stamps(block: Block, column: str, per_s: float) -> tuple[Ints | Floats, float, bool]:
@@ -219,21 +222,6 @@ def _stamps(block: Block, column: str, per_s: float) -> tuple[Ints | Floats, flo
     if typed or any(map(may_be_timestamp, first)):
         return block.stamps_ns(column), UNITS["at_ns"], True
     return block.numbers(column, f"a finite number, or {_cells.STAMP}"), per_s, False
-
-
-def _row_numbers(block: Block, column: str) -> pa.Array:
-    """Whole numbers, null where there is none."""
-    cells = block.cells(column)
-    if isinstance(cells, pa.Array) and pa.types.is_integer(cells.type):
-        return cells.cast(pa.int64())
-
-    def number(cell: object, refuse: _cells.Fail) -> int | None:
-        text = _cells.name_of(cell, refuse)
-        if text is not None and not (text.isascii() and text.isdigit() and len(text) < 16):
-            refuse(f"the number of a row expected, got {_cells.shown(text)}")
-        return None if text is None else int(text)
-
-    return pa.array(block.each(column, number, optional=True, blank=None), pa.int64())
 
 
 def open_table(file: Path, limits: _lines.Limits) -> parquet.ParquetFile:
