@@ -92,8 +92,7 @@ def timeline(run: Run) -> Drawing | str:
     parts = {PARTS[name]: seconds for name, seconds in spans.parts_s.items() if seconds.any()}
     unit, stacked = _under_way(run)
     if parts:  # unknown where there are lanes
-        total_s = np.maximum(sum(parts.values()), 1e-12)
-        unit = "parts of<br>steps (%)"
+        unit, total_s = "parts of<br>steps (%)", np.maximum(sum(parts.values()), 1e-12)
         stacked = {name: (spans.start_s, seconds / total_s * 100) for name, seconds in parts.items()}
     rows = len(panels) + bool(stacked) + bool(len(again_s))
     drawn = style.panels([1 / rows] * rows, 160 * rows)
