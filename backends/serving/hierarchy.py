@@ -195,7 +195,7 @@ class Hierarchy:
 
     def fetch(self, replica: Replica, now_s: float) -> None:
         """Begin to load what tiers store of the requests that wait, as far as memory has room for their prompts."""
-        if not replica.waiting:
+        if not replica.waiting or replica.swap:  # what is loaded would take the room of those that are swapped out
             return
         seen, reserved = self._seen[replica.index], replica.inbox.reserved
         for seq in [seq for seq, n in seen.items() if seq.phase is not Phase.WAITING or seq.preemptions != n]:

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from backends.serving.cluster import give_model
-from backends.serving.hierarchy import Channel
+from backends.serving.hierarchy import Channel, Hierarchy
 from backends.serving.journal import Journal, replay
 from backends.serving.prefix_cache import chain
 from backends.serving.routing import Send
@@ -322,6 +322,23 @@ def test_a_request_waits_for_its_blocks_while_others_run():
     assert 1 == row["loads"]
     assert row["load_bytes"] > 50 * BLOCK_BYTES
     assert load_s == pytest.approx(row["wait_s"])
+
+
+@pytest.mark.parametrize("number", [2, 32])
+def test_nothing_is_loaded_while_anyone_is_swapped_out(number, monkeypatch):
+    """Loads took the last blocks of who was to come back, who gave up those that were loaded, and so on without end."""
+    load = Hierarchy._load
+
+    def checked(self, replica, seq, now_s):
+        assert not replica.swap
+        load(self, replica, seq, now_s)
+
+    monkeypatch.setattr(Hierarchy, "_load", checked)
+    sim = Sim(prefix_cache="on", kv_blocks=16, policy="vllm-v0", preempt="swap", tiers=TIERS[2],
+              latency="linear:base_s=0.0625,prefill_token_s=0.0001")  # fmt: skip
+
+    assert len(drawn(number)[0]) == len(list(sim.simulate(drawn(number)[0])))
+    assert sim.describe()["swapped_blocks"]
 
 
 @pytest.mark.parametrize(
