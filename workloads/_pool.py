@@ -227,13 +227,11 @@ def read_clients(folder: str) -> Clients:
 
 def _trace_files(folder: str) -> dict[int, Path]:
     path = Path(folder)
-    try:
+    with untrusted.readable(f"ServeGen folder '{folder}'"):
         if not path.is_dir():
             what = "is a file" if path.exists() else "does not exist"
             raise UsageError(f"ServeGen folder '{folder}' {what}; name a folder of chunk-N-trace.csv files.")
         names = sorted(path.iterdir())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"ServeGen folder '{folder}' cannot be read: {_lines.reason(error)}.") from None
     files = {int(m[1]): f for f in names if (m := _TRACE.fullmatch(f.name))}
     if not files:
         below = [f for f in names if f.is_dir()]

@@ -80,7 +80,7 @@ def more(argument: str) -> str:
 def checked(path: str) -> Path:
     """The path of an existing, non-empty, regular file; raises UsageError otherwise."""
     file = Path(path)
-    try:
+    with untrusted.readable(f"Trace '{path}'"):  # a name too long, a NUL in it, no permission
         if file.is_dir():
             what = f", and a trace is a file{_listing(file)}"
             if next(file.glob("chunk-*-trace.csv"), None) is not None:
@@ -93,8 +93,6 @@ def checked(path: str) -> Path:
             raise UsageError(f"Trace '{path}' is not a regular file; {FORMATS}.")
         if file.stat().st_size == 0:
             raise UsageError(f"Trace '{path}' is empty; {FORMATS}.")
-    except (OSError, ValueError) as error:  # a name too long, a NUL in it, no permission
-        raise UsageError(f"Trace '{path}' cannot be read: {reason(error)}.") from None
     return file
 
 
@@ -155,11 +153,8 @@ class Lines(NamedTuple):
 
 def sha256(file: Path) -> str:
     """SHA-256 of the file as it lies there (compressed, if it is)."""
-    try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise UsageError(f"Trace '{file}' cannot be read: {reason(error)}.") from None
+    with untrusted.readable(f"Trace '{file}'"), file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class _Damaged(io.RawIOBase):

@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Literal, NoReturn
 
+from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _csv, _json, _lines, _plain
 from workloads.readers._block import Block
@@ -62,10 +63,8 @@ def open_source(path: str, block_bytes: int, limits: _lines.Limits) -> Source:
         return _open_files(Files(Path(path), files), block_bytes, limits)
     file = _lines.checked(path)
     size_bytes = file.stat().st_size
-    try:
+    with untrusted.readable(f"Trace '{path}'"):
         hashed = _lines.Hashed(file)
-    except OSError as error:
-        raise UsageError(f"Trace '{path}' cannot be read: {_lines.reason(error)}.") from None
     with file.open("rb") as start:
         if start.read(4) == _plain.MAGIC:
             hashed.close()
