@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ FILES = (".toml", ".json")
 GIVEN = "given"
 """The set without constants: what is not given in the spec itself is 0."""
 _ORIGIN = ("model", "hardware", "tp")
-Numbers = TypeVar("Numbers", float, np.ndarray)
 
 
 @cache
@@ -80,12 +79,16 @@ class DecodeLine:
         """(base, slope): seconds without context, and per cached token."""
         raise NotImplementedError
 
-    def decode_s(self, decode_seqs: int, context_tokens: Numbers) -> Numbers:
-        """Seconds of a step of decodes alone, also of (k,) steps with these (k,) cached tokens."""
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
+        """Seconds of a step of decodes alone."""
         base_s, slope_s = self.decode_line(decode_seqs)
         return base_s + slope_s * context_tokens
 
-    decode_many_s = decode_s
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        base_s, slope_s = self.decode_line(decode_seqs)
+        times: np.ndarray = base_s + slope_s * context_tokens
+        return times
 
 
 def total(loads: StepLoads, of_pieces: np.ndarray) -> np.ndarray:

@@ -58,6 +58,10 @@ class Linear(DecodeLine):
             time_s += self.prefill_token_s * tokens + self.prefill_token_squared_s * squares
         return time_s
 
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
+        """Seconds of a step of decodes alone."""
+        return self.base_s + self.decode_seq_s * decode_seqs + self.context_token_s * context_tokens
+
     def decode_line(self, decode_seqs: int) -> tuple[float, float]:
         """(base, slope): seconds without context, and per cached token."""
         return self.base_s + self.decode_seq_s * decode_seqs, self.context_token_s

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from msgspec import Meta
 
-from backends.latency._shared import Numbers, largest, total
+from backends.latency._shared import largest, total
 from harness.api import StepLoads, StepParts
 from harness.bounds import NotNegative, PositiveShare, check
 from harness.catalog import Hardware, Model, Shape, bits_of_kv, format_named, hardware, model
@@ -445,12 +445,18 @@ class Roofline:
         """Seconds of the attention of the pieces of that group, of `attention_s` for all."""
         return max(attention_s / self.dp, *(self.attention_s(new, stored) for new, stored in prefills), 0.0)
 
-    def decode_s(self, decode_seqs: int, context_tokens: Numbers) -> Numbers:
-        """Seconds of a step of decodes alone, also of (k,) steps with these (k,) cached tokens."""
+    def decode_s(self, decode_seqs: int, context_tokens: float) -> float:
+        """Seconds of a step of decodes alone."""
         base_s, slope_s = self._line(decode_seqs)
         time_s = base_s + slope_s * context_tokens
         if self._bounded:
             time_s += self._bounded_s(-(-decode_seqs // self.dp), context_tokens / self.dp)
         return time_s
 
-    decode_many_s = decode_s
+    def decode_many_s(self, decode_seqs: int, context_tokens: np.ndarray) -> np.ndarray:
+        """(k,) seconds of decode steps with these (k,) cached tokens."""
+        base_s, slope_s = self._line(decode_seqs)
+        times: np.ndarray = base_s + slope_s * context_tokens
+        if self._bounded:
+            times += self._bounded_s(-(-decode_seqs // self.dp), context_tokens / self.dp)
+        return times
