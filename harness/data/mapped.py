@@ -35,6 +35,8 @@ class Mapped:
 
     def __getitem__(self, key: str | slice) -> Any:
         if isinstance(key, str):
+            if self.num_rows > HELD:  # the column takes the place of what is free
+                pa.default_memory_pool().release_unused()
             return self._read[key]().slice(self._start, self.num_rows)
         start, stop, _ = key.indices(self.num_rows)
         return Mapped(self.schema, self._read, self._start + start, max(0, stop - start))

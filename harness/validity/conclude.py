@@ -50,7 +50,6 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     run = dataclasses.replace(run, info=info)
     law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
     recorded = bool(info.workload.recorded)
-    pa.default_memory_pool().release_unused()  # before what takes most
     sent = Fidelity()
     if run.schedule is not None:
         sent = fidelity.fidelity(run.schedule, run.requests, law, recorded=recorded)

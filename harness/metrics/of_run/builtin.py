@@ -107,14 +107,16 @@ def working_set(run: RunTables) -> Floats:
 
 def _prompt_tps(run: RunTables, *, cached: bool) -> Floats:
     """(1,): between the first and the last scheduled time; none where no prompt names blocks or no answer tells."""
-    scheduled_s = number(run.requests, "scheduled_s")
-    hit_tokens, counted = number(run.requests, "cached_tokens"), number(run.requests, "prompt_tokens_server")
-    tokens = np.where(np.isnan(counted), number(run.requests, "prompt_tokens"), counted)
+    hit_tokens = number(run.requests, "cached_tokens")
     reported = np.isfinite(hit_tokens)
-    if not reported.any() or np.ptp(scheduled_s) <= 0 or next(run.prompts(), None) is None:
+    if not reported.any() or (span_s := np.ptp(number(run.requests, "scheduled_s"))) <= 0:
         return np.empty(0)
+    if next(run.prompts(), None) is None:
+        return np.empty(0)
+    counted = number(run.requests, "prompt_tokens_server")
+    tokens = np.where(np.isnan(counted), number(run.requests, "prompt_tokens"), counted)
     selected = hit_tokens[reported] if cached else tokens[reported] - hit_tokens[reported]
-    return np.array([selected.sum() / np.ptp(scheduled_s)])
+    return np.array([selected.sum() / span_s])
 
 
 def tier_hits(run: RunTables) -> Floats:
