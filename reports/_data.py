@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from harness.api import Slo
 from harness.data import large, run_json
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import BLOCK, number
 from harness.data.mapped import stored
 from harness.data.run_json import Described
 from harness.metrics import measure
@@ -269,9 +269,12 @@ def scored(run: Run) -> Score:
 
 def met(run: Run) -> np.ndarray | None:
     """(requests,) whether each meets every bound on single requests; None where there is no such bound."""
-    if not (margins := by_stage.margins(seen(run), scored(run))):
-        return None
-    met: np.ndarray = by_stage.joint(margins) <= 1.0
+    met = np.zeros(len(run.requests), bool)
+    for start in range(0, len(met), BLOCK):
+        rows = slice(start, start + BLOCK)
+        if not (margins := by_stage.margins(seen(run), scored(run), rows)):
+            return None
+        met[rows] = by_stage.joint(margins) <= 1.0
     return met
 
 

@@ -275,9 +275,9 @@ def _percentiles(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...]) -> l
     There are at most forty, each of at least ten requests; fewer than three are none.
     """
     count = min(_PARTS, len(at) // _LEAST) if len(at) >= 3 * _LEAST else 0
-    parts = np.array_split(np.arange(len(at)), count) if count else []
-    middle = np.array([float(np.mean(at[part])) for part in parts])
-    return [middle, *(np.array([quantile(values[part], q) for part in parts]) for q in qs)]
+    middles, parts = (np.array_split(column, count) if count else [] for column in (at, values))
+    middle = np.array([float(np.mean(part)) for part in middles])
+    return [middle, *(np.array([quantile(part, q) for part in parts]) for q in qs)]
 
 
 def latency_over_time(run: Run) -> Drawing | str:
