@@ -272,7 +272,7 @@ def links(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
 
 
 _Unfrozen: Any = make_dataclass("_Unfrozen", SCHEDULE.names, slots=True)
-"""The fields of a request before it is one: the constructor of what is frozen takes six times as long."""
+"""The fields of a request before it is one: the constructor of what is frozen takes five times as long."""
 
 
 def requests_of(table: pa.Table) -> Iterator[Request]:
