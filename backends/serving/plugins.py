@@ -38,8 +38,8 @@ class Policy(Protocol):
 
         Sets `batch.repeats` when it would form the same decode-only batch again until a sequence ends, a request
         arrives or blocks run short: True, or for how many steps at most. It may set `batch.repeats_until_s`, when the
-        first step starts that may differ. Without randomness; its only clock is that of `Clocked`. A frozen dataclass,
-        which has no state, is not called for a replica without sequences.
+        first step starts that may differ. Without randomness; its only clock is that of `Clocked`. Not called for a
+        replica without sequences.
         """
         ...
 

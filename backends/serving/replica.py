@@ -53,7 +53,7 @@ class Replica:
 
     __slots__ = ("_admission", "_admitted", "_arrived", "_chance", "_fill", "_has_room", "_last", "_learn", "_limits",
                  "_map_s", "_maps_ahead", "_now_s", "_on_finish", "_on_step_end", "_pads", "_poll_steps",
-                 "_reserved_tokens", "_stateless", "_steps", "_unseen", "_watermark", "adapters", "alive", "blocks",
+                 "_reserved_tokens", "_steps", "_unseen", "_watermark", "adapters", "alive", "blocks",
                  "cache", "debts", "decoding", "drafts", "draining", "exchange_s", "has_forks", "in_flight", "inbox",
                  "index", "journal", "levels", "memory", "outbox", "parked", "pipeline", "policy", "prefilling",
                  "prompt_tokens", "recomputed_tokens", "role", "swap", "waiting", "whole")  # fmt: skip
@@ -82,8 +82,6 @@ class Replica:
         self._chance = chance
         self._fill = _with_clock(policy) if isinstance(policy, Clocked) else policy.fill
         self._pads = isinstance(policy, Padding) and policy.pads
-        # A frozen one has no state that it could change where there is nothing to fill a batch with.
-        self._stateless: bool = getattr(getattr(policy, "__dataclass_params__", None), "frozen", False)
         self._limits = [limit for limit in (memory, policy) if isinstance(limit, LengthLimit)]
         self._on_step_end = policy.on_step_end if isinstance(policy, StepFeedback) else None
         self._on_finish = policy.on_finish if isinstance(policy, FinishFeedback) else None
@@ -162,11 +160,7 @@ class Replica:
         if journal is not None:
             journal.call("schedule", now_s)
         self._now_s = now_s
-        if (
-            not decoding.members
-            and self._stateless
-            and not (self.waiting or self.prefilling or self.parked or self.inbox.landed or self.swap)
-        ):
+        if not (decoding.members or self.waiting or self.prefilling or self.parked or self.inbox.landed or self.swap):
             return None
         batch, had = Batch(), self.blocks.free
         if self.swap is not None and (self.pipeline is None or self.pipeline.decodes(self)):
