@@ -5,9 +5,12 @@ The files are where the system has its temporary ones (TMPDIR).
 
 from __future__ import annotations
 
+import errno
 import mmap
+import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -21,6 +24,16 @@ HELD = 2 * SAME
 """Rows up to which a table that grows is in memory."""
 
 Read: TypeAlias = Callable[[], pa.ChunkedArray]
+
+
+@contextmanager
+def _with_room() -> Iterator[None]:
+    """Name the folder in the OSError of a system that takes no more temporary files; NumPy gives it no number."""
+    try:
+        yield
+    except OSError as error:
+        number = error.errno or errno.ENOSPC
+        raise OSError(number, os.strerror(number), tempfile.gettempdir()) from None
 
 
 class Mapped:
@@ -76,6 +89,7 @@ class Growing:
         if sum(map(len, self._waiting)) > HELD:
             self._write()
 
+    @_with_room()
     def table(self) -> pa.Table | Mapped:
         """All of them: no more are taken after this."""
         if self._table is None and not self._columns:
@@ -91,6 +105,7 @@ class Growing:
         waiting, self._waiting = pa.concat_tables([self._schema.empty_table(), *self._waiting]), []
         return waiting.combine_chunks()
 
+    @_with_room()
     def _write(self) -> None:
         table = self._taken()
         for field in self._schema:
@@ -146,6 +161,7 @@ class _Column:
         return partial(_read, whole)
 
 
+@_with_room()
 def stored(values: np.ndarray) -> Callable[[], np.ndarray]:
     """What gives the values (n,) again, which many are in memory only while they are used; do not change them."""
     if len(values) <= HELD:

@@ -347,7 +347,8 @@ class _Start:
         folder, why = self._folder, os.strerror(error.errno or 0)
         if self.planned.virtual:
             folder.close()
-            return BenchError(f"'{folder.path}' cannot be written: {why}; make the run again with another --out.")
+            where = error.filename or folder.path
+            return BenchError(f"'{where}' cannot be written: {why}; make the run again with another --out or TMPDIR.")
         try:
             folder.flush()  # there may be room again: what failed to be written was taken away
         except OSError:

@@ -100,7 +100,7 @@ def test_a_simulated_run_says_that_it_can_be_made_again(
     code = main(["run", "--backend", "sim", "--requests", "50", "--quiet", "--out", str(tmp_path / "out")])
 
     assert 3 == code
-    assert complaint(capsys).endswith("No space left on device; make the run again with another --out.")
+    assert complaint(capsys).endswith("No space left on device; make the run again with another --out or TMPDIR.")
     assert ["run.json"] == [file.name for file in (tmp_path / "out").iterdir()]
 
 

@@ -1,6 +1,7 @@
 """Tables too large to be held: equal to those in memory, and a run of more requests takes hardly more of it."""
 
 import gc
+import tempfile
 import tracemalloc
 from functools import partial
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from harness.data import folder, large
-from harness.data.mapped import Growing, Mapped, stored
+from harness.data.mapped import HELD, Growing, Mapped, stored
 from harness.data.records import REQUESTS, listed, schedule_chunk
 from harness.data.schedule import Schedule, digest
 from harness.data.storage import ParquetFile
@@ -57,6 +58,19 @@ def test_a_table_in_files_is_the_table(seed, monkeypatch):
     assert table[a:b][b - a - 3 :].equals(mapped[a:b][b - a - 3 :].held())
     assert table.filter(mask).equals(pa.table({name: mapped.filter(mask)[name] for name in table.column_names}))
     assert table["changes"].to_numpy().tolist() == stored(table["changes"].to_numpy())().tolist()
+
+
+def test_a_full_folder_of_temporary_files_is_named(monkeypatch):
+    """'No space left on device' of a disk that has plenty would be a riddle."""
+
+    def full():
+        raise OSError("65537 requested and 0 written")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        stored(np.zeros(HELD + 1))
+
+    assert tempfile.gettempdir() == caught.value.filename
 
 
 def requests_of(schedule: pa.Table, rng: np.random.Generator) -> pa.Table:
