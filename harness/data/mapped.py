@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
+from weakref import finalize
 
 import numpy as np
 import pyarrow as pa
@@ -117,9 +118,7 @@ class _File:
 
     def __init__(self) -> None:
         self.handle = tempfile.TemporaryFile()  # noqa: SIM115  it is open as long as this object is
-
-    def __del__(self) -> None:
-        self.handle.close()
+        finalize(self, self.handle.close)
 
     def view(self) -> mmap.mmap:
         """Its bytes, whose pages leave memory when nothing refers to the view any more."""
