@@ -43,7 +43,7 @@ from harness.data.records import (
 )
 from harness.data.run_json import RunInfo
 from harness.data.schedule import Schedule
-from harness.data.storage import ParquetFile, Stream, batches, readable, write_json
+from harness.data.storage import ParquetFile, Stream, batches, write_json
 from harness.errors import UsageError
 
 _TABLES = ("requests", "steps", "http", "server_metrics", "actions")
@@ -57,7 +57,7 @@ _REPORT = re.compile(
 
 
 class Passes(Protocol):
-    """A table that is not held: read when called, with all columns or those named."""
+    """Steps that are not held: read when called, with all columns or those named."""
 
     def __call__(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
         """The rows in pieces."""
@@ -68,7 +68,7 @@ class Passes(Protocol):
 class Whole:
     """What a run that is read thin does not hold: its requests with all tokens, and its steps."""
 
-    requests: Passes
+    requests: Callable[[], Iterator[pa.Table]]
     steps: Passes | None
 
 
@@ -426,7 +426,7 @@ def table(path: Path, name: str, schema: pa.Schema | None = None, *, stream_firs
                 return pa.Table.from_batches(rows) if rows else None
             return completed(pa.Table.from_batches(rows), schema) if rows else schema.empty_table()
         if file == parquet and file.exists():
-            with readable(file):
+            with untrusted.readable(f"'{file}'"):
                 loaded = untrusted.read_parquet(file)
                 return loaded if schema is None else completed(loaded, schema)
     return None

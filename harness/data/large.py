@@ -25,7 +25,6 @@ from harness.data.lists import lists
 from harness.data.mapped import Growing, Mapped
 from harness.data.records import REQUESTS, STEPS, completed, listed, since
 from harness.data.schedule import Schedule
-from harness.data.storage import readable
 
 PART = 2048
 """Rows that are read at one time: with 128 tokens each, 2 MB of stamps."""
@@ -146,7 +145,7 @@ def parts(file: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -
     columns = columns or [name for name in schema.names if name != "error"]
     projected = pa.schema([schema.field(name) for name in columns])
     rows = PART if schema is REQUESTS else 32 * PART
-    with readable(file), opened(file) as source:
+    with untrusted.readable(f"'{file}'"), opened(file) as source:
         for group in range(source.metadata.num_row_groups):
             for batch in source.iter_batches(rows, [group], columns):
                 yield completed(untrusted.decoded(pa.Table.from_batches([batch]), file), projected)
@@ -155,7 +154,7 @@ def parts(file: Path, schema: pa.Schema, columns: Sequence[str] | None = None) -
 
 def opened(file: Path) -> pq.ParquetFile:
     """The Parquet file, to be read in parts. Raises UsageError for one that cannot be read."""
-    with readable(file):
+    with untrusted.readable(f"'{file}'"):
         return untrusted.open_parquet(file)
 
 
@@ -165,5 +164,5 @@ def measured(run: Run) -> Run:
     if since_s is None:
         return run
     whole = run.whole
-    trimmed = whole and replace(whole, requests=lambda _=None: (since(piece, since_s) for piece in whole.requests()))
+    trimmed = whole and replace(whole, requests=lambda: (since(piece, since_s) for piece in whole.requests()))
     return replace(run, requests=run.measured, whole=trimmed, aggregates={})

@@ -83,17 +83,6 @@ def batches(path: Path) -> Iterator[pa.RecordBatch]:
         yield from pa.ipc.open_stream(source)
 
 
-@contextlib.contextmanager
-def readable(file: Path) -> Iterator[None]:
-    """Raise UsageError where what the body reads from this file of Arrow is damaged."""
-    try:
-        yield
-    except MemoryError:  # an ArrowException too, where Arrow has no memory
-        raise
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:  # ValueError: null where none may be
-        raise UsageError(f"'{file}' cannot be read: {str(error).splitlines()[0].rstrip('.')}.") from None
-
-
 def write_parquet(path: Path, schema: pa.Schema, rows: Iterable[pa.RecordBatch]) -> None:
     """Write a Parquet file batch by batch, and put it in its place when it is whole."""
     file = ParquetFile(path, schema)
