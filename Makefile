@@ -16,7 +16,7 @@ install = @$(BIN)/uv pip install --quiet --python $(BIN)/python $(1) || { \
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1); }
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --upgrade
 
-.PHONY: help demo test compiled wheel lint check gate baselines gallery pictures site claims systems leaderboard perf nightly lock audit clean
+.PHONY: help demo test compiled lowest schemas wheel lint check gate baselines gallery pictures site claims systems leaderboard perf nightly lock audit clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,12 @@ compiled: $(STAMP) ## test the compiled core of the simulator and reads of the c
 	@$(BIN)/python hatch_build.py build/compiled || { test $$? = 3 && exit 0; exit 1; }; \
 	test ! -e build/compiled || PYTHONSAFEPATH=1 PYTHONPATH=build/compiled \
 	  $(BIN)/python -m pytest -n auto --dist worksteal $(REPLAYED) tests/contracts/test_core_plugins.py tests/contracts/test_invariants.py $(READ)
+
+lowest: $(STAMP) ## test with the lowest versions of libraries that pyproject.toml allows
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/lowest
+	$(BIN)/uv pip install --quiet --python build/lowest/bin/python --resolution lowest-direct -e .
+	$(BIN)/uv pip install --quiet --python build/lowest/bin/python hypothesis openai pytest pytest-timeout pytest-xdist pyyaml tokenizers trustme
+	build/lowest/bin/python -m pytest -n $(WORKERS) --dist worksteal -k 'not golden' tests/cli tests/client tests/harness tests/workloads --ignore=tests/cli/test_light.py # tables and imports are those of newer ones
 
 schemas: $(STAMP) ## write the JSON Schema of every file that bench writes to build/schemas
 	$(BIN)/python tools/schemas.py
@@ -129,6 +135,7 @@ perf: $(STAMP) ## measure client, server, simulator, engine and statistics on th
 nightly: $(STAMP) ## run the slow tests, then install other servers and clients under .nightly/ (5 GB) and test them
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -m 'nightly or hypothesis' --hypothesis-profile nightly -n $(WORKERS) --dist worksteal tests --ignore=tests/real/nightly --ignore=tests/perf
 	@$(MAKE) --no-print-directory compiled MYPYC_OPT_LEVEL=2
+	@$(MAKE) --no-print-directory lowest
 	$(BIN)/python tests/real/build_environments.py --torch-index '$(TORCH_INDEX)'
 	$(BIN)/python -m pytest tests/real
 	$(BIN)/python tests/real/clients.py

@@ -30,7 +30,7 @@ MANY = 30
 """Options of a command above which --help shows its own and the common ones of a run; --help-all shows every one."""
 
 
-class Value(click.ParamType[Any]):
+class Value(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.4 alone
     """Checks and converts a value by a function of (value, name of the option), which raises UsageError."""
 
     name = "value"
