@@ -27,6 +27,12 @@ HELD = 2 * SAME
 Read: TypeAlias = Callable[[], pa.ChunkedArray]
 
 
+def release(rows: int) -> None:
+    """Give free memory back where it held so many rows; of fewer it is used again, which is faster than new memory."""
+    if rows > HELD:
+        pa.default_memory_pool().release_unused()
+
+
 @contextmanager
 def _with_room() -> Iterator[None]:
     """Name the folder in the OSError of a system that takes no more temporary files; NumPy gives it no number."""
@@ -49,8 +55,7 @@ class Mapped:
 
     def __getitem__(self, key: str | slice) -> Any:
         if isinstance(key, str):
-            if self.num_rows > HELD:  # the column takes the place of what is free
-                pa.default_memory_pool().release_unused()
+            release(self.num_rows)  # the column takes the place of what is free
             return self._read[key]().slice(self._start, self.num_rows)
         start, stop, _ = key.indices(self.num_rows)
         return Mapped(self.schema, self._read, self._start + start, max(0, stop - start))
@@ -99,7 +104,7 @@ class Growing:
             self._write()
             read = {name: self._columns.pop(name).finished() for name in self._schema.names}
             self._table = Mapped(self._schema, read, 0, self.rows)
-            pa.default_memory_pool().release_unused()
+            release(self.rows)
         return self._table
 
     def _taken(self) -> pa.Table:

@@ -6,6 +6,8 @@ The schemas are stable: version and units stand in the metadata, so that a Parqu
 Tokens that were counted after the run, put into the rows that were written while it went on.
 """
 
+import contextlib
+import ctypes
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -36,6 +38,9 @@ from harness.data import pandas_later  # noqa: F401  # before the first conversi
 from harness.errors import BackendError
 
 pa.set_memory_pool(pa.system_memory_pool())  # which gives back what is free; the others keep a third more of a run
+with contextlib.suppress(AttributeError):  # glibc's alone: use freed arrays again from the first on, as it does later
+    for threshold, size_bytes in ((-1, 64 << 20), (-3, 32 << 20)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
+        ctypes.CDLL(None).mallopt(threshold, size_bytes)
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.data import files
+from harness.data.mapped import release
 from harness.errors import UsageError
 
 ROW_GROUP_BYTES = 16 << 20
@@ -125,7 +126,7 @@ class ParquetFile:
             self._writer.close()
             self._part.replace(self._path)
         self._closed = True
-        pa.default_memory_pool().release_unused()
+        release(self.rows)
 
     def _write_group(self) -> None:
         group = pa.concat_tables([self._schema.empty_table(), *self._waiting])

@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, cast
 
-import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
@@ -26,6 +25,7 @@ from harness.api import VERSION, ActionLog, Backend, Outcome, Remote, RequestRec
 from harness.data import files, large
 from harness.data.folder import Aggregate, Run, RunFolder, check_free, new_folder
 from harness.data.host import busy, host, process_age_s, versions
+from harness.data.mapped import release
 from harness.data.records import Recounts
 from harness.data.run_json import RunInfo, Schedule, Summary
 from harness.errors import CRASHED, FAILED, BenchError, Interrupted
@@ -104,7 +104,7 @@ def execute(
     if path is not None:
         check_free(path, force=force)
     planned = plan(spec, repeats=repeats)
-    pa.default_memory_pool().release_unused()  # drawing takes more than the schedule does
+    release(len(planned.schedule))  # drawing takes more than the schedule does
     steady_state.check_leaves(spec.warmup, planned.schedule)
     # once for all runs of a command: the first of them makes the file that they share; a search says it itself
     first = watch is None and not (shared is not None and shared.exists())
@@ -164,7 +164,7 @@ def _run(
     dropped = int(pc.sum(pc.equal(run.requests["status"], "dropped")).as_py() or 0)
     outcome = dataclasses.replace(outcome, not_sent=len(planned.schedule) - outcome.sent - dropped)
     folder.write(conclude(run, planned.slo, planned.law, outcome))
-    pa.default_memory_pool().release_unused()
+    release(len(planned.schedule))
     run = dataclasses.replace(run, info=folder.info)
     written = report(run, say) if report is not None else None
     return Result(run, outcome, written, exit_code(run.info, outcome, planned.spec.fail_under))
