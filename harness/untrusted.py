@@ -241,10 +241,11 @@ def decoded(table: pa.Table, file: Path) -> pa.Table:
 def text_bytes(column: pa.Array | pa.ChunkedArray) -> int:
     """What the text of a column takes that holds codes; 0 for all others."""
     import pyarrow as pa  # heavy
-    import pyarrow.compute as pc
 
     if not (pa.types.is_dictionary(column.type) and _is_text(column.type.value_type)):
         return 0
+    import pyarrow.compute as pc  # heavier
+
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     return sum(
         pc.sum(pc.binary_length(chunk.dictionary).cast(pa.int64()).take(chunk.indices)).as_py() or 0 for chunk in chunks

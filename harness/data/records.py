@@ -18,7 +18,6 @@ from typing import Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from harness.api import (
     VERSION,
@@ -157,11 +156,14 @@ def completed(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for new in schema:
         if new.nullable and new.name not in table.column_names:
             table = table.append_column(new, pa.nulls(len(table), new.type))
-    return table.select(schema.names).cast(schema)
+    table = table.select(schema.names)
+    return pa.Table.from_arrays(table.columns, schema=schema) if table.schema.equals(schema) else table.cast(schema)
 
 
 def since(table: pa.Table, since_s: float | None) -> pa.Table:
     """The requests due at `since_s` or after it; all where it is None."""
+    import pyarrow.compute as pc  # heavy: a sender does without it
+
     return table if since_s is None else table.filter(pc.greater_equal(table["scheduled_s"], since_s))
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from harness import untrusted
@@ -100,7 +99,7 @@ class Schedule:
         """
         path = Path(path)
         try:
-            stored, table = _stored(path)
+            stored, table = _stored(pq.ParquetFile(path) if checked else untrusted.open_parquet(path), path)
         except FileNotFoundError:
             raise UsageError(f"No schedule '{path}'.") from None
         except (ValueError, OSError) as error:  # pa.ArrowInvalid among them
@@ -117,10 +116,9 @@ class Schedule:
         path = Path(path)
         part = path.with_name(path.name + ".part")
         metadata = {**SCHEDULE.metadata, b"bench.sha256": self.sha256.encode()}
-        prefixed = pc.greater(pc.list_value_length(self.table["prefix_ids"]), 0)
-        sizes = self.table["prefix_block_tokens"].filter(prefixed).unique()
+        sizes = np.unique(self.table["prefix_block_tokens"].to_numpy()[_lengths(self.table["prefix_ids"]) > 0])
         if len(sizes) == 1:  # for reading the file as a trace
-            metadata[b"bench.block_tokens"] = str(sizes[0].as_py()).encode()
+            metadata[b"bench.block_tokens"] = str(sizes[0]).encode()
         extra = has_extra(self.table)  # whose texts in a dictionary could unpack to more than is read of a file
         schema = pa.schema([field for field in SCHEDULE if extra or field.name != "extra"], metadata)
         with pq.ParquetWriter(part, schema, compression="zstd", use_dictionary=not extra) as writer:
@@ -138,13 +136,13 @@ class Schedule:
     @property
     def has_follow_ups(self) -> bool:
         """Whether any request waits for the answer to another."""
-        return bool(pc.any(pc.greater(pc.list_value_length(self.table["after"]), 0)).as_py())
+        return bool(_lengths(self.table["after"]).any())
 
     def planned(self) -> Iterator[Request]:
         """The requests that wait for no answer, in order of time."""
         if not self.has_follow_ups:
             return iter(self)
-        return requests_of(self.table.filter(pc.equal(pc.list_value_length(self.table["after"]), 0)))
+        return requests_of(self.table.filter(pa.array(_lengths(self.table["after"]) == 0)))
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -156,15 +154,25 @@ class Schedule:
         return f"<Schedule {len(self)} requests in {self.span_s:.6g} s, sha256 {self.sha256[:12]}>"
 
 
-def _stored(path: Path) -> tuple[str, pa.Table | Mapped]:
+def _stored(file: pq.ParquetFile, path: Path) -> tuple[str, pa.Table | Mapped]:
     """The hash that stands in the file of a schedule, empty where none does, and its rows."""
-    with untrusted.open_parquet(path) as source:
+    with file as source:
         schema, drawn = source.schema_arrow, Growing(SCHEDULE)
         if missing := [name for name in SCHEDULE.names if name not in (*schema.names, "extra")]:
             raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
         for batch in source.iter_batches(PAIRS):
             drawn.add(completed(untrusted.decoded(pa.Table.from_batches([batch]), path), SCHEDULE))
     return (schema.metadata or {}).get(b"bench.sha256", b"").decode(), drawn.table()
+
+
+def _lengths(lists: pa.ChunkedArray) -> np.ndarray:
+    """(rows,) how many values are in each list."""
+    return np.concatenate([np.zeros(0, np.int32), *(np.diff(chunk.offsets.to_numpy()) for chunk in lists.chunks)])
+
+
+def flat(lists: pa.ListArray) -> pa.Array:
+    """All values in lists of which none is null; its method of that purpose would import pyarrow.compute."""
+    return lists.values[lists.offsets[0].as_py() : lists.offsets[-1].as_py()]
 
 
 def _tasks(begun: pa.Table) -> pa.Table:
@@ -179,10 +187,10 @@ def _rest_of_tasks(tasks: pa.Table, rest: Iterable[pa.Table]) -> Iterator[pa.Tab
     """
     if not len(tasks):
         return
-    last_s = pc.max(pc.add(tasks["scheduled_s"], tasks["slo_task_s"])).as_py()
+    last_s = (tasks["scheduled_s"].to_numpy() + tasks["slo_task_s"].to_numpy()).max()
     for chunk in rest:
         count = int(np.searchsorted(chunk["scheduled_s"].to_numpy(), last_s, side="right"))
-        stages = chunk[:count].filter(pc.is_in(chunk[:count]["session"], tasks["session"].combine_chunks()))
+        stages = chunk[:count].filter(np.isin(chunk[:count]["session"].to_numpy(), tasks["session"].to_numpy()))
         if len(stages):
             yield stages
         if count < len(chunk):
@@ -262,7 +270,7 @@ def links(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     after = table["after"].combine_chunks()
     if isinstance(after, pa.ChunkedArray):  # an empty table has no chunk to combine
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    parent_ids, ids = after.flatten().to_numpy(), table["id"].to_numpy()
+    parent_ids, ids = flat(after).to_numpy(), table["id"].to_numpy()
     if not len(parent_ids):
         return np.zeros(0, np.int64), parent_ids
     child = np.repeat(np.arange(len(table)), after.value_lengths().to_numpy())
@@ -325,7 +333,7 @@ def _python(values: pa.Array) -> Iterator[object] | list[object]:
     if pa.types.is_struct(values.type):
         return repeat(None, len(values)) if values.null_count == len(values) else map(extra_of, values.to_pylist())
     if pa.types.is_list(values.type):
-        return map(tuple, values.to_pylist()) if len(values.flatten()) else repeat((), len(values))
+        return map(tuple, values.to_pylist()) if len(flat(values)) else repeat((), len(values))
     plain: list[object] = values.to_pylist()
     return plain
 

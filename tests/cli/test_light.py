@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.api import Request
 from harness.cli import _commands
+from harness.data.records import scheduled_table
+from harness.data.schedule import Schedule, digest
 
 HEAVY = {"numpy", "pandas", "pyarrow", "plotly", "scipy", "aiohttp", "asyncio", "rich", "workloads", "backends"}
 PROBE = """
@@ -70,12 +73,16 @@ def test_a_command_loads_what_it_uses(command: tuple[str, ...], loaded: set[str]
     assert (0, loaded) == (code, LATE & set(modules))
 
 
-def test_a_sender_loads_what_it_uses_and_pyarrow_takes_pandas_later() -> None:
+def test_a_sender_loads_what_it_uses_and_pyarrow_takes_pandas_later(tmp_path: Path) -> None:
     """A run would wait for dozens of senders; but the frame of a plug-in must become a table."""
-    source = """
+    table = scheduled_table([Request(0, 0.5, 8, 4)])
+    Schedule(table, digest(table)).save(tmp_path / "schedule.parquet")
+    source = f"""
 import sys
-from harness.runner.remote import sender
+from harness.runner.remote import sender, split
 from backends import openai
+schedule = sender.Schedule.load({str(tmp_path / "schedule.parquet")!r}, checked=True)
+print(*schedule.planned(), split.requests_rps(schedule.table, 1.0), file=sys.stderr)
 print(*sys.modules)
 import pandas, pyarrow
 assert pyarrow.array(pandas.Series(["a", None])).null_count == 1
@@ -83,7 +90,7 @@ assert pandas.__spec__.loader is pandas.__loader__ and "SourceFileLoader" in rep
 """
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
 
-    assert {"asyncio"} == LATE & set(done.stdout.split())
+    assert {"asyncio"} == (LATE | {"pyarrow.compute"}) & set(done.stdout.split())
 
 
 def test_a_run_judges_and_searches_without_scipy() -> None:

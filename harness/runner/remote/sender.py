@@ -17,7 +17,7 @@ from typing import Any, Self
 from harness import termination
 from harness.api import DeadlineSlo, Ended, Extra, Outcome, Remote, Request, RequestRecord, ResponseCache, Step
 from harness.data.dependencies import Releases, record_of
-from harness.data.schedule import Schedule
+from harness.data.schedule import Schedule, flat
 from harness.errors import BenchError, Crashed, UsageError
 from harness.ipc import MOST_BYTES, DataReader, Outbox, data_frame, receive, where
 from harness.runner.remote.process import SenderWatch, raise_priority
@@ -268,7 +268,7 @@ def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progre
     outgoing, progress = Outgoing(outbox), Progress()
     follow_ups = Releases(ours, outgoing.drop, job.duration_s) if ours.has_follow_ups else None
     # others leave when these have ended; a response cache stores all
-    waited = ours.table["after"].combine_chunks().flatten() if job.response_cache is None else ours.table["id"]
+    waited = flat(ours.table["after"].combine_chunks()) if job.response_cache is None else ours.table["id"]
     line = DeferredTransport(job.backend, frozenset(waited.to_pylist()), outgoing.pass_on)
     driver = WallDriver(
         line, ours.planned(), follow_ups, outgoing, progress, job.drain_s, job.max_in_flight, job.response_cache
