@@ -1,23 +1,24 @@
 """The shape of a model: read from the `config.json` of a Hugging Face folder, or written to one."""
 
-import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 
 from backends.executors._layers import sample
 from backends.executors._plan import Memory, Plan, plan
 from harness import bounds, untrusted
 from harness.api import Piece
-from harness.bounds import AtLeastOne, AtLeastZero
+from harness.bounds import AtLeastOne, AtLeastZero, Positive
 from harness.errors import UsageError, no_such
 
+T = TypeVar("T")
 FAMILIES: Mapping[str, str] = MappingProxyType(
     {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "MistralForCausalLM": "mistral"}
 )
@@ -82,14 +83,14 @@ class Transformer:
     model: str | None = None
     seed: AtLeastZero = 0
     threads: AtLeastOne | None = None
-    layers: int = 2
-    hidden: int = 256
-    heads: int = 4
-    kv_heads: int = 2
-    head_dim: int = 32
-    intermediate: int = 512
-    vocab: int = 4096
-    context_tokens: int = 16384
+    layers: AtLeastOne = 2
+    hidden: AtLeastOne = 256
+    heads: AtLeastOne = 4
+    kv_heads: AtLeastOne = 2
+    head_dim: AtLeastOne = 32
+    intermediate: AtLeastOne = 512
+    vocab: AtLeastOne = 4096
+    context_tokens: AtLeastOne = 16384
     dtype: str = "float32"
     config: Config = field(init=False, repr=False)
     _exact: np.dtype = field(init=False, repr=False)
@@ -186,132 +187,107 @@ class Transformer:
 
 def check(config: Config, where: str) -> None:
     """Raises UsageError when the numbers do not fit together; `where` starts the sentence."""
-    for name in SIZES:
-        if getattr(config, name) < 1:
-            raise UsageError(f"{where}: {name} must be at least 1, got {getattr(config, name)}.")
     if config.heads % config.kv_heads:
         raise UsageError(f"{where}: heads ({config.heads}) must be a multiple of kv_heads ({config.kv_heads}).")
-    if config.head_dim % 2:
+    if config.head_dim % 2 or not config.head_dim:
         raise UsageError(f"{where}: the head dimension must be even for rotary embedding, got {config.head_dim}.")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises UsageError when the file is missing, broken or holds something else."""
-    try:
-        loaded = untrusted.read_json(path)
-    except FileNotFoundError:
-        raise UsageError(
-            f"Model folder '{path.parent}' has no {path.name}; a model folder holds config.json and *.safetensors."
-        ) from None
-    except OSError as error:
-        raise UsageError(f"'{path}' cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise UsageError(f"'{path}' is not valid JSON: {error}.") from None
-    if not isinstance(loaded, dict):
-        raise UsageError(f"'{path}' must hold a JSON object, got {type(loaded).__name__}.")
-    return loaded
+class _Rope(msgspec.Struct, frozen=True):
+    """Rotary embedding in config.json; `type` is the older name of `rope_type`."""
+
+    rope_type: str | None = None
+    type: str = "default"
+    rope_theta: Positive | None = None
+    factor: Positive = 1.0
+    low_freq_factor: Positive = 1.0
+    high_freq_factor: Positive = 4.0
+    original_max_position_embeddings: AtLeastOne = 8192
+
+
+class _ConfigJson(msgspec.Struct, frozen=True):
+    """What config.json says of a model; what would change the arithmetic and is not built comes last."""
+
+    architectures: Annotated[list[str], msgspec.Meta(min_length=1, max_length=1)]
+    vocab_size: AtLeastOne
+    hidden_size: AtLeastOne
+    intermediate_size: AtLeastOne
+    num_hidden_layers: AtLeastOne
+    num_attention_heads: AtLeastOne
+    max_position_embeddings: AtLeastOne
+    num_key_value_heads: AtLeastOne | None = None
+    head_dim: AtLeastOne | None = None
+    rms_norm_eps: Positive = 1e-6
+    rope_theta: Positive = 10000.0
+    rope_parameters: _Rope | None = None  # of transformers 5
+    rope_scaling: _Rope | None = None  # of transformers 4
+    tie_word_embeddings: bool = False
+    sliding_window: AtLeastOne | None = None
+    use_sliding_window: bool = False
+    layer_types: list[str] | None = None
+    max_window_layers: AtLeastZero = 28
+    hidden_act: Literal["silu", "swish"] = "silu"
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    quantization_config: object = None
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """The object in a JSON file of a model folder. Raises UsageError when it is missing, broken or something else."""
+    with untrusted.readable(f"'{path}'", "; a model folder holds config.json and *.safetensors"):
+        return msgspec.convert(untrusted.read_json(path), kind)
 
 
 def read_config(folder: Path) -> Config:
     """The shape in `folder`/config.json. Raises UsageError for what is missing, wrong or not supported."""
     if not folder.is_dir():
         raise UsageError(f"There is no model folder '{folder}'; give the path of a folder with config.json.")
-    source = _Source(folder / "config.json")
-    family = source.family()
-    source.refuse()
-    heads, hidden = source.integer("num_attention_heads"), source.integer("hidden_size")
-    theta, scaling = source.rope()
+    path = folder / "config.json"
+    stored = read_json(path, _ConfigJson)
+    (architecture,) = stored.architectures
+    if architecture not in FAMILIES:
+        raise no_such("architecture", architecture, FAMILIES, f"(in '{path}')")
+    for name in ("attention_bias", "mlp_bias", "quantization_config"):
+        if getattr(stored, name):
+            raise UsageError(f"'{path}': {name} is not supported; use a model without it.")
+    rope = stored.rope_parameters or stored.rope_scaling or _Rope()
+    heads = stored.num_attention_heads
     config = Config(
-        family=family,
-        vocab=source.integer("vocab_size"),
-        hidden=hidden,
-        intermediate=source.integer("intermediate_size"),
-        layers=source.integer("num_hidden_layers"),
+        family=FAMILIES[architecture],
+        vocab=stored.vocab_size,
+        hidden=stored.hidden_size,
+        intermediate=stored.intermediate_size,
+        layers=stored.num_hidden_layers,
         heads=heads,
-        kv_heads=source.integer("num_key_value_heads", heads),
-        head_dim=source.integer("head_dim", hidden // max(1, heads)),
-        context_tokens=source.integer("max_position_embeddings"),
-        norm_eps=source.number("rms_norm_eps", 1e-6),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        tied=bool(source.fields.get("tie_word_embeddings", False)),
-        windows=source.windows(family),
+        kv_heads=stored.num_key_value_heads or heads,
+        head_dim=stored.head_dim or stored.hidden_size // heads,
+        context_tokens=stored.max_position_embeddings,
+        norm_eps=stored.rms_norm_eps,
+        rope_theta=rope.rope_theta or stored.rope_theta,
+        rope_scaling=_scaling(rope, path),
+        tied=stored.tie_word_embeddings,
+        windows=_windows(stored, FAMILIES[architecture], path),
     )
-    check(config, f"'{source.path}'")
+    check(config, f"'{path}'")
     return config
 
 
-class _Source:
-    """Typed reading of one config.json, with the file and the field in every complaint."""
+def _scaling(rope: _Rope, path: Path) -> RopeScaling | None:
+    kind = rope.rope_type or rope.type
+    if kind not in ("default", "linear", "llama3"):
+        raise no_such("rope scaling", kind, ("default", "linear", "llama3"), f"(in '{path}')")
+    factors = (rope.factor, rope.low_freq_factor, rope.high_freq_factor)
+    return None if kind == "default" else RopeScaling(kind, *factors, rope.original_max_position_embeddings)
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.fields = read_json(path)
 
-    def family(self) -> str:
-        architectures = self.fields.get("architectures")
-        if not isinstance(architectures, list) or len(architectures) != 1 or not isinstance(architectures[0], str):
-            raise UsageError(f"'{self.path}': architectures must name one model class, got {architectures!r}.")
-        if architectures[0] not in FAMILIES:
-            raise no_such("architecture", architectures[0], FAMILIES, f"(in '{self.path}')")
-        return FAMILIES[architectures[0]]
-
-    def refuse(self) -> None:
-        """What would change the arithmetic and is not built."""
-        act = self.fields.get("hidden_act", "silu")
-        if act not in ("silu", "swish"):
-            raise UsageError(f"'{self.path}': hidden_act '{act}' is not supported; known: silu.")
-        for name in ("attention_bias", "mlp_bias", "quantization_config"):
-            if self.fields.get(name):
-                raise UsageError(f"'{self.path}': {name} is not supported; use a model without it.")
-
-    def integer(self, name: str, default: int | None = None) -> int:
-        value = self.fields.get(name)
-        if value is None and default is not None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise UsageError(f"'{self.path}': {name} must be an integer, got {value!r}.")
-        return value
-
-    def number(self, name: str, default: float, fields: Mapping[str, Any] | None = None) -> float:
-        value = (self.fields if fields is None else fields).get(name)
-        if value is None:
-            return default
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-            raise UsageError(f"'{self.path}': {name} must be a positive number, got {value!r}.")
-        return float(value)
-
-    def rope(self) -> tuple[float, RopeScaling | None]:
-        """Base and scaling; `rope_parameters` is how transformers 5 writes what 4 called `rope_scaling`."""
-        scaling = self.fields.get("rope_parameters") or self.fields.get("rope_scaling") or {}
-        if not isinstance(scaling, dict):
-            raise UsageError(f"'{self.path}': rope scaling must be a JSON object, got {scaling!r}.")
-        theta = self.number("rope_theta", self.number("rope_theta", 10000.0), scaling)
-        kind = scaling.get("rope_type", scaling.get("type", "default"))
-        if kind == "default":
-            return theta, None
-        if kind not in ("linear", "llama3"):
-            raise no_such("rope scaling", str(kind), ("default", "linear", "llama3"), f"(in '{self.path}')")
-        return theta, RopeScaling(
-            kind=kind,
-            factor=self.number("factor", 1.0, scaling),
-            low_freq_factor=self.number("low_freq_factor", 1.0, scaling),
-            high_freq_factor=self.number("high_freq_factor", 4.0, scaling),
-            original_tokens=int(self.number("original_max_position_embeddings", 8192, scaling)),
-        )
-
-    def windows(self, family: str) -> tuple[int | None, ...]:
-        """The sliding window of each layer; Llama has none, Qwen2 only with `use_sliding_window`."""
-        size = self.fields.get("sliding_window")
-        if size is None or family == "llama" or (family == "qwen2" and not self.fields.get("use_sliding_window")):
-            return ()
-        size, layers = self.integer("sliding_window"), self.integer("num_hidden_layers")
-        if size < 1:
-            raise UsageError(f"'{self.path}': sliding_window must be at least 1, got {size}.")
-        kinds = self.fields.get("layer_types")
-        if kinds is not None:
-            if not isinstance(kinds, list) or len(kinds) != layers:
-                raise UsageError(f"'{self.path}': layer_types must name each of the {layers} layers.")
-            return tuple(size if kind == "sliding_attention" else None for kind in kinds)
-        first = self.integer("max_window_layers", 28) if family == "qwen2" else 0
+def _windows(stored: _ConfigJson, family: str, path: Path) -> tuple[int | None, ...]:
+    """The sliding window of each layer; Llama has none, Qwen2 only with `use_sliding_window`."""
+    size, layers, kinds = stored.sliding_window, stored.num_hidden_layers, stored.layer_types
+    if size is None or family == "llama" or (family == "qwen2" and not stored.use_sliding_window):
+        return ()
+    if kinds is None:
+        first = stored.max_window_layers if family == "qwen2" else 0
         return tuple(size if layer >= first else None for layer in range(layers))
+    if len(kinds) != layers:
+        raise UsageError(f"'{path}': layer_types must name each of the {layers} layers.")
+    return tuple(size if kind == "sliding_attention" else None for kind in kinds)

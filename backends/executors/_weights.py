@@ -7,18 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
 from backends.executors._config import Config, read_json
-from harness.errors import UsageError
-
-if TYPE_CHECKING:
-    from backends.executors._config import Config
+from harness import untrusted
+from harness.errors import UsageError, nearest
 
 Tensors = dict[str, np.ndarray]
 _INDEX = "model.safetensors.index.json"
@@ -74,8 +72,7 @@ def read(folder: Path, config: Config) -> Tensors:
         if name.endswith("rotary_emb.inv_freq") or (config.tied and name == "lm_head.weight"):
             continue
         if name not in shapes:
-            matches = get_close_matches(name, shapes, n=1, cutoff=0.8)
-            hint = f" Did you mean '{matches[0]}'?" if matches else ""
+            hint = nearest(name, shapes)
             raise UsageError(f"'{path}' holds tensor '{name}', which this model does not use.{hint}")
         if name in tensors:
             raise UsageError(f"'{path}' holds tensor '{name}' a second time.")
@@ -113,10 +110,12 @@ def _stored(folder: Path) -> Iterator[tuple[str, np.ndarray, Path]]:
             yield name, tensor, path
 
 
+class _WeightMap(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
 def _index(path: Path) -> dict[str, str]:
-    weight_map = read_json(path).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(v, str) for v in weight_map.values()):
-        raise UsageError(f"'{path}': weight_map must map tensor names to file names.")
+    weight_map = read_json(path, _WeightMap).weight_map
     for file in weight_map.values():
         if Path(file).name != file:
             raise UsageError(f"'{path}': weight_map names '{file}', which is not a file of this folder.")
@@ -125,11 +124,8 @@ def _index(path: Path) -> dict[str, str]:
 
 def _file(path: Path) -> Iterator[tuple[str, np.ndarray]]:
     try:
-        stored = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]  # safetensors ships no types
-    except FileNotFoundError:
-        raise UsageError(f"Model folder '{path.parent}' has no {path.name}, which {_INDEX} names.") from None
-    except OSError as error:
-        raise UsageError(f"'{path}' cannot be read: {error.strerror}.") from None
+        with untrusted.readable(f"'{path}'"):
+            stored = deserialize(path.read_bytes())  # type: ignore[no-untyped-call]  # safetensors ships no types
     except SafetensorError as error:
         raise UsageError(f"'{path}' is not a complete safetensors file: {error}.") from None
     for name, entry in stored:
