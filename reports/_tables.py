@@ -64,7 +64,7 @@ def _of(run: Run) -> Iterator[Row]:
     # as it was given to the command, or the name that another tool's file has for it
     name = clean(run.info.source.name or run.path.as_posix(), None)
     summary = run.info.summary
-    yield Row(name, None, "finished", "", "flag", float(run.complete))
+    yield Row(name, None, "finished", "", "flag", int(run.complete))
     yield from _counts(name, run.info, summary)
     yield from _shares(name, run.info, summary)
     for metric, values in (*summary.metrics.items(), *summary.run_metrics.items()):
@@ -85,7 +85,7 @@ def _stages(name: str, stages: Stages) -> Iterator[Row]:
         yield Row(name, None, f"stage {stage}", "s", "mean", time.mean_s)
         yield Row(name, None, f"stage {stage} share", "share", "mean", time.share)
     for cause, n in (stages.misses or {}).items():
-        yield Row(name, None, f"missed by {clean(cause, 40)}", "requests", "count", float(n))
+        yield Row(name, None, f"missed by {clean(cause, 40)}", "requests", "count", n)
 
 
 def _cluster(name: str, backend: Mapping[str, Any]) -> Iterator[Row]:
@@ -95,40 +95,40 @@ def _cluster(name: str, backend: Mapping[str, Any]) -> Iterator[Row]:
         entries += [(metric, "s", clean(statistic, 40), value) for statistic, value in part(backend, fact).items()]
     for metric, unit, statistic, value in (*entries, ("GPU time", "s", "sum", backend.get("gpu_s"))):
         if isinstance(value, int | float):
-            yield Row(name, None, metric, unit, statistic, float(value))
+            yield Row(name, None, metric, unit, statistic, value)
 
 
 def _counts(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:
     for flag, value in (("valid", info.verdict.valid), ("overloaded", info.verdict.overloaded)):
         if value is not None:
-            yield Row(name, None, flag, "", "flag", float(value))
-    yield Row(name, None, "requests", "requests", "count", _number(summary.requests))
+            yield Row(name, None, flag, "", "flag", int(value))
+    yield Row(name, None, "requests", "requests", "count", summary.requests)
     for status, n in summary.status.items():
-        yield Row(name, None, f"requests {clean(status, 40)}", "requests", "count", float(n))
+        yield Row(name, None, f"requests {clean(status, 40)}", "requests", "count", n)
     for rate in _RATES:
         unit = "tokens/s" if rate.endswith("_tps") else "req/s"
-        yield Row(name, None, rate, unit, "mean", _number(getattr(summary, rate)))
+        yield Row(name, None, rate, unit, "mean", getattr(summary, rate))
     for rate in _SENT:
-        if (rate_rps := _number(getattr(info.fidelity, rate))) is not None:
+        if (rate_rps := getattr(info.fidelity, rate)) is not None:
             yield Row(name, None, rate, "req/s", "mean", rate_rps)
     if summary.preemptions is not None:
-        yield Row(name, None, "preemptions", "preemptions", "count", float(summary.preemptions))
+        yield Row(name, None, "preemptions", "preemptions", "count", summary.preemptions)
 
 
 def _shares(name: str, info: RunInfo, summary: Summary) -> Iterator[Row]:
     """Failures, attainment with its interval, and what is met of each bound."""
-    yield Row(name, None, "failed", "share", "mean", _number(summary.failed))
+    yield Row(name, None, "failed", "share", "mean", summary.failed)
     if not summary.bounds:
         return
     within = info.within.attainment
-    ends = (None, None) if within is None else (float(within.low), float(within.high))
-    yield Row(name, None, "attainment", "share", "mean", _number(summary.attainment), *ends)
+    ends = (None, None) if within is None else (within.low, within.high)
+    yield Row(name, None, "attainment", "share", "mean", summary.attainment, *ends)
     for bound in summary.bounds:
         text = clean(bound.text, 80)
         if bound.percentile is None:
-            yield Row(name, None, f"met {text}", "share", "mean", _number(bound.attainment))
+            yield Row(name, None, f"met {text}", "share", "mean", bound.attainment)
         else:
-            yield Row(name, None, f"value of {text}", "s", f"p{bound.percentile:g}", _number(bound.value_s))
+            yield Row(name, None, f"value of {text}", "s", f"p{bound.percentile:g}", bound.value_s)
 
 
 def _statistics(name: str, traffic: str | None, metric: str, values: Described, within: Intervals) -> Iterator[Row]:
@@ -136,7 +136,7 @@ def _statistics(name: str, traffic: str | None, metric: str, values: Described, 
     for statistic in ("n", "mean", "std", *ranks, "max") if values.n else ("n",):
         low, high = getattr(within, statistic, None) or (None, None)
         value_unit = "values" if statistic == "n" else values.unit or "s"
-        yield Row(name, traffic, clean(metric, 60), value_unit, statistic, _number(values.at(statistic)), low, high)
+        yield Row(name, traffic, clean(metric, 60), value_unit, statistic, values.at(statistic), low, high)
 
 
 def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
@@ -145,15 +145,11 @@ def _classes(name: str, run: Run, summary: Summary) -> Iterator[Row]:
     for tag, in_class in _data.classes(run, MOST_CLASSES):
         traffic = "(without a class)" if tag is None else clean(tag, 80)
         n, ok = int(in_class.sum()), in_class & _data.answered(run)
-        yield Row(name, traffic, "requests", "requests", "count", float(n))
+        yield Row(name, traffic, "requests", "requests", "count", n)
         yield Row(name, traffic, "failed", "share", "mean", float(n - ok.sum()) / n)
-        if (attainment := _number(None if tag is None else summary.classes.get(tag))) is not None:
+        if (attainment := None if tag is None else summary.classes.get(tag)) is not None:
             yield Row(name, traffic, "attainment", "share", "mean", attainment)
         for metric, overall in measured.items():
             values = _data.metric(run, metric)[ok]
             measured_of = describe(values[~np.isnan(values)], overall.unit, percentiles_of(run.info.spec))
             yield from _statistics(name, traffic, metric, measured_of, Intervals())
-
-
-def _number(value: float | None) -> float | None:
-    return None if value is None else float(value)

@@ -1,6 +1,5 @@
 """The forms of a run that are short: for people text and markdown, for programs JSON and tables of numbers."""
 
-import csv
 import io
 import json
 import shlex
@@ -16,6 +15,7 @@ from reports import _data, _tables
 from reports._format import clean
 from reports.answers.run import document
 from reports.document import Command, Document, Section, markdown, text
+from reports.document.rendered import csv_of
 
 FORMULA = ("=", "+", "-", "@")
 """How a text begins that a spreadsheet takes for a formula (OWASP, CSV injection)."""
@@ -106,20 +106,12 @@ class Csv:
 
     def render_all(self, runs: Sequence[Run]) -> str:
         """The same of several runs in one table."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(_tables.HEADS)
-        writer.writerows([_cell(value) for value in row] for row in _tables.rows(runs))
-        return file.getvalue()
+        return csv_of(dict(zip(_tables.HEADS, map(_cell, row), strict=True)) for row in _tables.rows(runs))
 
 
-def _cell(value: str | float | None) -> str:
-    """A number with all its digits; a text that no spreadsheet takes for a formula."""
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return f"'{value}" if value.startswith(FORMULA) else value
-    return repr(int(value)) if value.is_integer() else repr(value)
+def _cell(value: str | float | None) -> str | float | None:
+    """The value; of a text one that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 @dataclass(frozen=True, slots=True)

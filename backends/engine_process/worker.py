@@ -122,39 +122,25 @@ class Worker:
         first = next(self._inbox.take(wait=True), None)
         if not isinstance(first, Open):
             return  # the client left before the first message
-        try:
-            serve = self._open(first)
-        except BenchError as error:
-            self._sock.sendall(frame(Ready({}, error)))
-            return
-        try:
-            serve()
-        except OSError:
-            return  # the client is gone
-        except BenchError as error:  # a router, for one, that wants what this cluster cannot do
-            self._sock.sendall(frame(Failed(str(error))))
-        except Exception as error:  # noqa: BLE001  whatever broke, the client must hear of it
-            self._sock.sendall(frame(Failed(where(error))))
-
-    def _open(self, message: Open) -> Callable[[], None]:
-        builds = [Build(message.executor, part.given) for part in message.layout.parts for _ in range(part.count)]
-        executors = (
-            OwnExecutor(builds[0]) if len(builds) == 1 and not moves(message.layout) else ExecutorProcesses(builds)
-        )
-        try:
-            build, facts = engine_cluster(message, executors)
-        except BenchError:
-            executors.close()
-            raise
-        self._sock.sendall(frame(Ready(facts)))
-
-        def serve() -> None:
+        builds = [Build(first.executor, part.given) for part in first.layout.parts for _ in range(part.count)]
+        alone = len(builds) == 1 and not moves(first.layout)
+        with contextlib.ExitStack() as stack:
+            try:
+                executors = OwnExecutor(builds[0]) if alone else ExecutorProcesses(builds)
+                stack.callback(executors.close)
+                build, facts = engine_cluster(first, executors)
+            except BenchError as error:
+                self._sock.sendall(frame(Ready({}, error)))
+                return
+            self._sock.sendall(frame(Ready(facts)))
             try:
                 self._turns(build, executors)
-            finally:
-                executors.close()
-
-        return serve
+            except OSError:
+                return  # the client is gone
+            except BenchError as error:  # a router, for one, that wants what this cluster cannot do
+                self._sock.sendall(frame(Failed(str(error))))
+            except Exception as error:  # noqa: BLE001  whatever broke, the client must hear of it
+                self._sock.sendall(frame(Failed(where(error))))
 
     def _turns(self, build: ClusterOf, executors: ExecutorProcesses | OwnExecutor) -> None:
         def send(replica: int, message: Message) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from harness.experiments.rescore.slo_json import Groups, ScoredRun, SloAnswer, SloScore
 from harness.metrics.measure import headline
@@ -11,9 +10,6 @@ from harness.validity.remote import undecided
 from reports import _format
 from reports._format import clean, number, percent, share
 from reports.document import Block, Table
-
-if TYPE_CHECKING:
-    pass
 
 TOOLS = 5
 """Columns of other tools side by side."""

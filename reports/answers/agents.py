@@ -10,7 +10,7 @@ from harness.data.codec import encode
 from harness.experiments.agents.agents_json import AgentsAnswer, AgentTrial, TierAgents
 from harness.metrics.objective import JOINT, parse_slo
 from reports import _format, _system
-from reports._format import clean
+from reports._format import clean, number
 from reports._system import flat, versions
 from reports.answers.capacity import of_runs
 from reports.document import Document, Finding, Notice, Section, Table, notices
@@ -100,10 +100,6 @@ def _interval(one: TierAgents, between: str) -> str:
     return "-" if None in ends else between.join(f"{n:,}" for n in (math.floor(ends[0] or 0), math.ceil(ends[1] or 0)))
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else _format.number(value)
-
-
 def _whole(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
@@ -129,7 +125,7 @@ def _warnings(info: AgentsAnswer) -> Iterator[Notice]:
     for answer in info.answers:
         if answer.why and answer.agents is not None:
             yield Notice(f"{clean(answer.tier, 100)} {answer.state}: {clean(answer.why, 300)}", MORE)
-    edges = {number for answer in info.answers for number in (answer.met, answer.missed)}
+    edges = {agents for answer in info.answers for agents in (answer.met, answer.missed)}
     late = [trial for trial in info.trials if trial.settled < 1 and trial.users in edges]
     if late:
         worst = min(late, key=lambda trial: trial.settled)
@@ -147,8 +143,8 @@ def _tiers(info: AgentsAnswer) -> Table:
              "binds")  # fmt: skip
     rows = tuple(
         (
-            clean(row.tier, 100), _agents(row).partition(" ")[0], _interval(row, " to "), _number(row.per_gpu),
-            _number(row.per_kw), _number(row.usd_per_agent_hour), _number(row.requests_rps),
+            clean(row.tier, 100), _agents(row).partition(" ")[0], _interval(row, " to "), number(row.per_gpu),
+            number(row.per_kw), number(row.usd_per_agent_hour), number(row.requests_rps),
             _whole(row.met), _whole(row.missed), clean(row.binding or "-", 60),
         )
         for row in info.answers
@@ -187,7 +183,7 @@ def _mean_of(trials: list[AgentTrial], name: str) -> float | None:
 
 
 def _mean(trials: list[AgentTrial], name: str) -> str:
-    return _number(_mean_of(trials, name))
+    return number(_mean_of(trials, name))
 
 
 def _share(trials: list[AgentTrial], text: str) -> str:

@@ -14,7 +14,6 @@ from harness.experiments.capacity.capacity_json import (
     CapacityAnswer,
     GoalCapacity,
     HorizonRuns,
-    RateVerdict,
     RunsNear,
     SearchCost,
 )
@@ -65,6 +64,11 @@ CHECKED_BY, FRESH = 30, 100_000
 SWEEP_RATES = 7
 """Rates of the sweep that is advised, each the same ratio above the one below it."""
 _MARKS = {"carried": ("SUSTAINED", True), "not carried": ("NOT SUSTAINED", False), "unresolved": ("NOT DECIDED", None)}
+_VERDICTS = {
+    "carried": "sustained",
+    "not carried": "not sustained",
+    "unresolved": "not decided: no interval among the rates tried leaves it out",
+}
 _STATES = {"resolved": True, "unreachable": False}
 _MAX_REQUESTS = re.compile(r"--max-requests (\d+)")
 
@@ -94,10 +98,7 @@ def document(info: CapacityAnswer, path: Path | None = None) -> Document:
             for result in results
         ),
         numbers=tuple(_numbers(info, results)),
-        key_facts=(
-            *sweep.key_facts(info, study),
-            *([("Cost", _cost(info, info.cost))] if info.cost else []),
-        ),
+        key_facts=(*sweep.key_facts(info, study), *([("Cost", _cost(info, info.cost))] if info.cost else [])),
         warnings=tuple(_warnings(info, results)),
         sections=tuple(section for section in _sections(info, study, path) if section.blocks),
         next=Command(*advice(info)),
@@ -137,10 +138,8 @@ def headline(info: CapacityAnswer, one: GoalCapacity) -> str:
         nothing = "no rate tried is surely sustained or surely too high" if tried else "no rate was tried"
         return f"{start}: {_bracket(one) or nothing}{unresolved}"
     if one.low_rps is None or one.high_rps is None or one.half_width is None:
-        return (
-            f"{start}: {_format.number(one.capacity_rps)} req/s"
-            f"{'' if info.one_traffic else ' (no interval)'}{unresolved}"
-        )
+        without = "" if info.one_traffic else " (no interval)"
+        return f"{start}: {_format.number(one.capacity_rps)} req/s{without}{unresolved}"
     if one.half_width > VAGUE:
         ends = f"between {_format.number(one.low_rps, 2)} and {_format.number(one.high_rps, 2)} req/s"
         return f"{start}: {ends} ({percent(info.confidence)} interval){unresolved}"
@@ -165,11 +164,12 @@ def _numbers(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[
         yield "serves at most", f"{_format.number(result.stable_rps)} req/s"
 
 
-def _counted(requests: int | None, seeds: int | None) -> str:
-    """`885 requests of 1 seed`; without a number short runs decided, as in a search over a horizon."""
-    return (
-        f"{_format.count(requests, 'request')} of {_format.count(seeds or 0, 'seed')}" if requests else "in short runs"
-    )
+def _tried(met: int | None, requests: int | None, seeds: int | None) -> str:
+    """`met by 19 of 885 requests of 1 seed`; without a number short runs decided, as in a search over a horizon."""
+    if not requests:
+        return "in short runs"
+    of = f"{_format.count(requests, 'request')} of {_format.count(seeds or 0, 'seed')}"
+    return of if met is None else f"met by {met:,} of {of}"
 
 
 def _bracket(one: GoalCapacity) -> str:
@@ -187,7 +187,7 @@ def _bracket(one: GoalCapacity) -> str:
 def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
     """What a result rests on: the verdict about --at, the binding bound, rate per GPU, and the trials."""
     if one.at:
-        yield _verdict(info, one, one.at)
+        yield f"{one.at.rate_rps:g} req/s is {_VERDICTS[one.at.verdict]}."
     if one.binding:
         waits_s = None if one.horizon is None else one.horizon.waits_s
         if waits_s is not None and one.binding == str(Bound("ttft", waits_s)):
@@ -210,20 +210,17 @@ def notes(info: CapacityAnswer, one: GoalCapacity) -> Iterator[str]:
         else:
             yield f"Of {one.seeds} blocks of traffic below and above it, with a seed each."
     elif ends := one.bracket:
+        low, high = (_tried(ends.low_met, ends.low_requests, ends.low_seeds),
+                     _tried(ends.high_met, ends.high_requests, ends.high_seeds))  # fmt: skip
         sides = [
-            f"{rate:g} req/s was {'taken for ' if sure is False else ''}{side}{' (the queue grew)' if grew else ''}, "
-            f"{'' if met is None else f'met by {met:,} of '}"
-            f"{_counted(requests, seeds)}"
-            f"{f' at it and {beyond}' if (rates or 1) > 1 else ''}"
-            f"{', too few to be sure' if sure is False else ''}"
-            for side, beyond, rate, grew, met, requests, seeds, sure, rates in (
-                ("sustained", "above", ends.low_rate_rps, ends.low_grew, ends.low_met, ends.low_requests,
-                 ends.low_seeds, ends.low_sure, ends.low_rates),
-                ("not sustained", "below", ends.high_rate_rps, ends.high_grew, ends.high_met, ends.high_requests,
-                 ends.high_seeds, ends.high_sure, ends.high_rates),
+            f"{rate:g} req/s was {side}{', the queue grew' if grew else ''}, {tried}"
+            f"{f' at it and {beyond}' if (rates or 1) > 1 else ''}{', too few to be sure' if sure is False else ''}"
+            for rate, side, grew, tried, rates, beyond, sure in (
+                (ends.low_rate_rps, "sustained", ends.low_grew, low, ends.low_rates, "above", ends.low_sure),
+                (ends.high_rate_rps, "not sustained", ends.high_grew, high, ends.high_rates, "below", ends.high_sure),
             )
             if rate is not None
-        ]  # fmt: skip
+        ]
         yield f"No estimate, but rates that were tried: {'; '.join(sides)}."
 
 
@@ -282,22 +279,6 @@ def check(info: CapacityAnswer, one: GoalCapacity) -> str:
         "warmup": f"{over.settle_s:.6g}s" if over.settle_s else "none",
     }
     return _command("sweep", info, options, leave_out=("goal", "requests", "warmup", "slo", "seed"))
-
-
-def _verdict(info: CapacityAnswer, one: GoalCapacity, at: RateVerdict) -> str:
-    """Whether the rate of --at is sustained, and by what."""
-    rate, verdict = f"{at.rate_rps:g} req/s", at.verdict
-    if verdict == "unresolved":
-        return f"{rate} is not decided: no interval among the rates tried leaves it out."
-    good = verdict == "carried"
-    text = f"{rate} is {'sustained' if good else 'not sustained'}"
-    if one.low_rps is not None:
-        return f"{text}: it lies {'below' if good else 'above'} the whole interval."
-    if one.state == "unreachable":
-        return f"{text}."
-    if info.one_traffic:
-        return f"{text}: it is {'not ' if good else ''}above the capacity of this recording."
-    return f"{text} by the rates that were tried."
 
 
 def _warnings(info: CapacityAnswer, results: Sequence[GoalCapacity]) -> Iterator[Notice]:
@@ -439,14 +420,12 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
         return f"decide what is open{GOES_ON}", rerun(info, **{"max-requests": str(max(limits))})
     if command := around(info):
         return "see latencies and stages around it", command
-    if info.clock == "wall":
+    if info.clock == "wall" or any("(--budget)" in (result.why or "") for result in results):
         return f"give the search more time{GOES_ON}", f"{rerun(info)} --budget 30min"
     probes = info.cost is not None and info.cost.probes
     if info.over_horizon and info.cost and info.cost.trials == len(ALONE) and not probes:
         goal = min(info.searched_goals)
         return "try a goal that is surely met without load", rerun(info, goal=percent(goal - min(goal, 1 - goal) / 2))
-    if any("(--budget)" in (result.why or "") for result in results):
-        return f"give the search more time{GOES_ON}", f"{rerun(info)} --budget 10min"
     if info.horizon_s is not None and not probes:
         return "let the runs last long enough for some requests", rerun(info, horizon=f"{HORIZON_S:g}s")
     if info.over_horizon:
@@ -457,16 +436,16 @@ def advice(info: CapacityAnswer) -> tuple[str, str]:
 
 def rerun(info: CapacityAnswer, **more: str) -> str:
     """The command that makes this search, with other values where `more` names them."""
+    limit = info.run.max_requests
     options = {
         "goal": ",".join(map(percent, info.searched_goals)) or None,
         "definition": None if info.definition in (None, JOINT) else clean(info.definition),
         "tolerance": None if info.tolerance in (None, TOLERANCE.get(info.clock or "")) else percent(info.tolerance),
         "at": next((_format.option(result.at.rate_rps) for result in info.answers if result.at), None),
+        "max-requests": None if limit is None or (info.over_horizon and limit == MAX_REQUESTS) else str(limit),
+        "horizon": None if info.horizon_s is None else f"{info.horizon_s:.6g}s",
+        "windows": None if info.windows is None else percent(info.windows),
     }
-    limit = info.run.max_requests
-    options["max-requests"] = None if limit is None or (info.over_horizon and limit == MAX_REQUESTS) else str(limit)
-    options["horizon"] = None if info.horizon_s is None else f"{info.horizon_s:.6g}s"
-    options["windows"] = None if info.windows is None else percent(info.windows)
     default = [] if info.spec.get("seed") else ["seed"]
     if info.over_horizon or info.run.fixed is False:  # naming the default number would fix it
         default.append("requests")

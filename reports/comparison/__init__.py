@@ -7,7 +7,7 @@ from reports.figures.compare import forest
 forest(comparison.of(answers.of("pairs"), "pairs")).show()
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -26,8 +26,6 @@ from harness.experiments.rescore import reading
 from harness.experiments.rescore.objectives import curve
 from harness.experiments.rescore.reading import Source
 from harness.metrics.objective import Seen, parse_slo, restored_slo
-from harness.stats.seeds import LEAST_SEEDS
-from harness.stats.tails import CONFIDENCE, student
 from reports._format import clean
 
 TIMES_S: Floats = np.geomspace(1e-4, 1e4, 3201)
@@ -104,28 +102,6 @@ def _within(seen: Seen) -> dict[str, Floats]:
             np.searchsorted(finite, TIMES_S, side="right") / count if count else np.full(len(TIMES_S), np.nan)
         )
     return shares
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Band:
-    """Mean of the curves of several pairs, both ends of its band, and what the band is (empty of one curve)."""
-
-    mean: Floats
-    low: Floats
-    high: Floats
-    label: str
-
-
-def band(curves: Sequence[Floats]) -> Band:
-    """The band is the 95 % interval of the mean from 5 pairs on (Student's t), else the range."""
-    stacked = np.stack([np.asarray(share, np.float64) for share in curves])
-    mean, n = stacked.mean(axis=0), len(stacked)
-    if n < 2:
-        return Band(mean, mean, mean, "")
-    if n < LEAST_SEEDS:
-        return Band(mean, stacked.min(axis=0), stacked.max(axis=0), f"range of {n} pairs")
-    half = student(n) * stacked.std(axis=0, ddof=1) / np.sqrt(n)
-    return Band(mean, mean - half, mean + half, f"{CONFIDENCE:.0%} interval of the mean of {n} pairs")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,10 +11,12 @@ from harness.experiments.compare import wording
 from harness.experiments.compare.compare_json import CompareAnswer, GateRow
 from harness.experiments.validate.answer import Validation
 from harness.metrics.objective import parse_slo
+from harness.stats.seeds import LEAST_SEEDS, spread
+from harness.stats.tails import CONFIDENCE
 from reports import _data, _format
 from reports._format import clean, in_figure
 from reports.answers import validate
-from reports.comparison import METRICS, TIMES_S, Comparison, band
+from reports.comparison import METRICS, TIMES_S, Comparison
 from reports.figures import style
 from reports.figures.drawing import Drawing
 from reports.figures.style import SIDES, Look
@@ -226,17 +228,20 @@ def cdf_difference(comparison: Comparison) -> Drawing | str:
     if not spans:
         return style.UNANSWERED
     drawn = style.panels([1 / len(spans)] * len(spans), 60 + 320 * len(spans), shared=False, spacing=0.14)
-    values, note = {}, ""
+    values, pairs = {}, len(comparison.contrasts)
+    what = f"{CONFIDENCE:.0%} interval of the mean" if pairs >= LEAST_SEEDS else "range"
+    note = f"{what} of {pairs} pairs" if pairs > 1 else ""
     for row, (metric, span) in enumerate(spans.items(), 1):
         name, x, sides = _data.label(metric), TIMES_S[span], _within(comparison, metric)
         for side, shares in zip(SIDES, sides, strict=True):
-            of_side = band([100 * pair for pair in shares])
-            if note := of_side.label:
-                ends = np.clip([of_side.low[span], of_side.high[span]], 0, 100)
+            if note:
+                spreads = [spread(at_x, most=1.0) for at_x in shares[:, span].T.tolist()]
+                low, high = 100 * np.array([of_pairs.ends for of_pairs in spreads if of_pairs is not None]).T
                 names = f"{side}, low end of the {name}, {note}", f"{side}, high end of the {name}, {note}"
-                style.band(drawn, x, (ends[0], ends[1]), names, SIDES[side].color, row=row)
+                style.band(drawn, x, (low, high), names, SIDES[side].color, row=row)
             look = SIDES[side]._replace(dash="dash" if side == "base" else "solid", width=2.5)
-            style.curve(drawn, x, of_side.mean[span], f"{name}, {side}", look, style.OF_SECONDS, row=row, mode="lines",
+            means = 100 * shares[:, span].mean(axis=0)
+            style.curve(drawn, x, means, f"{name}, {side}", look, style.OF_SECONDS, row=row, mode="lines",
                         legendgroup=side)  # fmt: skip
         style.axes(drawn, style.log_axis(f"{name} (s, log scale)", x), style.axis("at or below (%)"), row)
         for place, limit in enumerate(_limits(comparison, metric)):

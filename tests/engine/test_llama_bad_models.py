@@ -48,7 +48,10 @@ def text(name: str, content: str) -> Change:
 
 UP = "model.layers.1.mlp.up_proj.weight"
 BROKEN: dict[str, tuple[Change, str]] = {
-    "no config": (lambda f: (f / "config.json").unlink(), "config.json' cannot be read: No such file or directory; a model folder holds config.json and *.safetensors."),
+    "no config": (
+        lambda f: (f / "config.json").unlink(),
+        "config.json' cannot be read: No such file or directory; a model folder holds",
+    ),
     "broken config": (text("config.json", '{"a": '), "config.json' cannot be read: it is not JSON ("),
     "config is a list": (text("config.json", "[]"), "config.json' cannot be read: Expected `object`, got `array`; "),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "has no *.safetensors file"),
@@ -82,7 +85,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "no architecture": (config(architectures="gone"), "Object missing required field `architectures`"),
     "unknown rope": (config(rope_scaling={"rope_type": "yarn", "factor": 2}), "No rope scaling named 'yarn'."),
     "rope is a word": (config(rope_scaling="linear"), "Expected `object | null`, got `str` - at `$.rope_scaling`"),
-    "negative factor": (config(rope_scaling={"type": "linear", "factor": -1}), "Expected `float` > 0.0 - at `$.rope_scaling.factor`"),
+    "negative factor": (
+        config(rope_scaling={"type": "linear", "factor": -1}),
+        "Expected `float` > 0.0 - at `$.rope_scaling.factor`",
+    ),
     "field is text": (config(hidden_size="64"), "Expected `int`, got `str` - at `$.hidden_size`"),
     "field is missing": (config(vocab_size="gone"), "Object missing required field `vocab_size`"),
     "field is zero": (config(num_hidden_layers=0), "Expected `int` >= 1 - at `$.num_hidden_layers`"),
@@ -101,7 +107,10 @@ BROKEN: dict[str, tuple[Change, str]] = {
         "layer_types must name each of the 2 layers.",
     ),
     "index is no map": (index(weight_map=[]), "Expected `object`, got `array` - at `$.weight_map`"),
-    "index names a missing file": (index(weight_map={UP: "a.safetensors"}), "a.safetensors' cannot be read: No such file or directory"),
+    "index names a missing file": (
+        index(weight_map={UP: "a.safetensors"}),
+        "a.safetensors' cannot be read: No such file or directory",
+    ),
     "index leaves the folder": (index(weight_map={UP: "../a"}), "which is not a file of this folder."),
     "index names a missing tensor": (
         index(weight_map={"nothing": "model.safetensors"}),
