@@ -277,7 +277,7 @@ def sweep(
         None,
         swept,
         seeds=_text(seeds),
-        goals=None if goal is None else _listed(goal, ","),
+        goals=_text(goal),
     )
     _await_servers([task.spec for task in planned.tasks], wait)
     folder = new_folder(planned.home) if out is None else Path(out)
@@ -312,13 +312,12 @@ def capacity(
     from harness.experiments.capacity.store import Store
     from harness.options import Given, run_spec
 
-    goals = None if goal is None else _listed(goal, ",")
     at_rps, from_rps = (
         None if rate is None else values.rate_rps(rate, name) for rate, name in ((at, "at"), (rate_from, "rate_from"))
     )
     most = None if max_requests is None else values.count(max_requests, "max_requests")
     search = settings(
-        goals,
+        _text(goal),
         conditions,
         _text(tolerance),
         _text(budget),
@@ -465,9 +464,7 @@ def _on_disk(frame: pd.DataFrame) -> str:
 
 
 def _text(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return ",".join(map(str, value)) if isinstance(value, Sequence) else str(value)
+    return None if value is None else _listed(value, ",")
 
 
 def _listed(values: object, separator: str) -> str:

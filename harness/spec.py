@@ -19,6 +19,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -249,28 +250,12 @@ def convert(text: str, hint: Any, name: str, where: str) -> object:
         return seconds(text, f"'{where}': {name}")
     if kind in (int, float) and name.endswith("_bytes"):
         return kind(size_bytes(text, f"'{where}': {name}"))
-    if kind is int:
-        return _int(text, name, where)
-    if kind is float:
-        return _float(text, name, where)
+    if kind in (int, float):
+        with suppress(ValueError, OverflowError):
+            if math.isfinite(value := kind(text)):
+                return value
+        raise UsageError(f"'{where}': {name} must be a {'whole' if kind is int else 'finite'} number, got '{text}'.")
     raise TypeError(f"{name}: fields of type {hint} cannot be written in a spec")
-
-
-def _int(text: str, name: str, where: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise UsageError(f"'{where}': {name} must be a whole number, got '{text}'.") from None
-
-
-def _float(text: str, name: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise UsageError(f"'{where}': {name} must be a number, got '{text}'.") from None
-    if not math.isfinite(value):
-        raise UsageError(f"'{where}': {name} must be a finite number, got '{text}'.")
-    return value
 
 
 def text_of(obj: object, name: str) -> str:

@@ -137,15 +137,17 @@ def calibration_s(value: object, name: str) -> float:
 
 def history(value: object, name: str) -> str:
     """What a follow-up repeats of the conversation before it: 'live', 'recorded' or 'lengths'."""
-    if value not in ("live", "recorded", "lengths"):
-        raise UsageError(f"{name} must be live, recorded or lengths, got '{value}'.")
-    return str(value)
+    return _one_of(value, name, "live", "recorded", "lengths")
 
 
 def priority(value: object, name: str) -> str:
     """That of the processes that send: 'raised' or 'off'."""
-    if value not in ("raised", "off"):
-        raise UsageError(f"{name} must be raised or off, got '{value}'.")
+    return _one_of(value, name, "raised", "off")
+
+
+def _one_of(value: object, name: str, *allowed: str) -> str:
+    if value not in allowed:
+        raise UsageError(f"{name} must be {', '.join(allowed[:-1])} or {allowed[-1]}, got '{value}'.")
     return str(value)
 
 

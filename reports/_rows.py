@@ -1,10 +1,10 @@
 """The result of a run as printed rows: percentiles with bounds, counts by status, errors, rates."""
 
-import dataclasses
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, zip_longest
 from typing import Any
 
@@ -115,20 +115,12 @@ def rows(
     percentiles: Sequence[str],
 ) -> tuple[Row, ...]:  # fmt: skip
     """One row per latency and per bound: a bound on all requests stands in the row of its metric."""
-    statistics = ("mean", *percentiles, "max")
     plain = {b.metric: b for b in bounds if b.tag is None and b.percentile is None}
     largest = [name for name in plain if _data.pooled(name)]
     always = [metric.name for metric in in_summary()]
     extra = [name for name in plain if name not in (*always, *largest)]
 
-    def row(label: str, metric: str, values: Described | None, bound: ScoredBound | None) -> Row:
-        open_bound = bound is not None and bound.text in client.unresolved
-        built = _row(label, values, statistics, bound, goal, client.floors.get(metric), unresolved=open_bound)
-        if metric not in client.unknown:
-            return built
-        unknown = {**dict.fromkeys(statistics, ""), "mean": "unknown"}
-        return dataclasses.replace(built, values=unknown, met="unknown" if built.bound else "")
-
+    row = partial(_row, statistics=("mean", *percentiles, "max"), goal=goal, client=client)
     listed = [
         row(_data.label(name), name, measured.get(name), None if name in largest else plain.get(name))
         for name in (*always, *extra)
@@ -150,32 +142,28 @@ def _largest(run: Run, bounds: Iterable[ScoredBound], rows: np.ndarray | None = 
 
 
 def _row(
-    name: str,
-    values: Described | None,
-    shown: Sequence[str],
-    bound: ScoredBound | None,
-    goal: float,
-    floor: Floor | None,
-    *,
-    unresolved: bool = False,
-) -> Row:
-    limit = bound.limit_s if bound else None
+    name: str, metric: str, values: Described | None, bound: ScoredBound | None, *, statistics: Sequence[str],
+    goal: float, client: Client,
+) -> Row:  # fmt: skip
+    floor, limit = client.floors.get(metric), bound.limit_s if bound else None
     measured = values.p99 if values else None
     base_unit = (values.unit if values else None) or "s"
     unit = _format.unit_of([measured, limit]) if base_unit == "s" else base_unit
     unit = "" if measured is None else unit  # the same of all rows without values
     error = "" if floor is None or not unit else _sending.pair(floor, unit)
-    printed = dict.fromkeys(shown, "")
-    for statistic in shown if values else ():
+    printed = dict.fromkeys(statistics, "")
+    for statistic in statistics if values else ():
         # of a mean and a median the error is that of half of all
         error_s = 0.0 if floor is None else floor.p50_s if statistic in ("mean", "p50") else floor.p99_s
         printed[statistic] = _format.in_unit(values.at(statistic) if values else None, unit, error_s)
-    if bound is None:
-        return Row(clean(name, 60), unit, printed, "", "", False, error)
-    limit_text = "per request" if limit is None else _format.limit(limit)
-    met, missed = _met(bound, goal)
-    if unresolved:
-        met, missed = f"{met} unresolved", False
+    limit_text, met, missed = "", "", False
+    if bound is not None:
+        limit_text = "per request" if limit is None else _format.limit(limit)
+        met, missed = _met(bound, goal)
+        if bound.text in client.unresolved:
+            met, missed = f"{met} unresolved", False
+    if metric in client.unknown:
+        printed, met = {**dict.fromkeys(statistics, ""), "mean": "unknown"}, "unknown" if bound else ""
     return Row(clean(name, 60), unit, printed, limit_text, met, missed, error)
 
 

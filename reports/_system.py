@@ -123,25 +123,16 @@ def source(workload: Workload, spec: Mapping[str, Any]) -> list[str]:
     rate_rps = workload.rate_rps
     rate = f"{_format.plain(rate_rps, 4)} req/s" if rate_rps is not None and rate_rps > 0 else ""
     trace = _trace(workload.provenance)
-    mean = f" ({rate} on average)" if rate else ""
-    if (
-        trace is not None
-        and arrivals is not None
-        and lengths == "those of the trace"
-        and arrivals != "trace"
-        and not (arrivals.startswith("trace:"))
-    ):
-        return [f"sessions of {trace}, started by {_without_rate(arrivals)}" + (f" at {rate}" if rate else "")]
-    if trace is None or arrivals is None or not arrivals.startswith("trace:"):
-        times = _without_rate(_requested(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
-        texts = [times if arrivals else None, _requested(lengths, spec, "lengths", "workload")]
-        # what makes requests depend on one another
-        more = ((kind, first(workload.provenance, kind)) for kind in ("sessions", "prefixes"))
-        texts += [f"{kind} {spec}" for kind, spec in more if spec is not None]
-        return [text for text in texts if text]
-    if lengths == "those of the trace":
-        return [f"times and lengths of {trace}{mean}"]
-    return [text for text in (f"times of {trace}{mean}", _requested(lengths, spec, "lengths")) if text]
+    of_trace = trace is not None and lengths == "those of the trace"
+    if trace is not None and (arrivals or "").partition(":")[0] == "trace":
+        times = f"times {'and lengths ' if of_trace else ''}of {trace}" + (f" ({rate} on average)" if rate else "")
+    else:
+        law = _without_rate(_requested(arrivals, spec, "arrivals")) + (f" at {rate}" if rate else "")
+        times = f"sessions of {trace}, started by {law}" if of_trace else law
+    texts = [times if arrivals else None, None if of_trace else _requested(lengths, spec, "lengths", "workload")]
+    # what makes requests depend on one another
+    more = ((kind, first(workload.provenance, kind)) for kind in ("sessions", "prefixes") if trace is None)
+    return [text for text in (*texts, *(f"{kind} {spec}" for kind, spec in more if spec is not None)) if text]
 
 
 def parsed(text: object) -> Spec | None:

@@ -381,19 +381,13 @@ def _rows(run: Run, kept: np.ndarray) -> list[dict[str, Any]]:
     table = run.requests.take(pa.array(kept))
     first, last = first_last(table)
     columns = [name for name in _COLUMNS if name in table.column_names]
-    met = _met(run, kept)
+    met = _data.met(run)
     rows: list[dict[str, Any]] = table.select(columns).to_pylist()
-    for row, first_s, last_s, kept_slo in zip(rows, first.tolist(), last.tolist(), met, strict=True):
+    for row, index, first_s, last_s in zip(rows, kept.tolist(), first.tolist(), last.tolist(), strict=True):
         row["first_s"] = first_s if np.isfinite(first_s) else None
         row["last_s"] = last_s if np.isfinite(last_s) else None
-        row["met"] = kept_slo
+        row["met"] = None if met is None else bool(met[index])  # None: no bound is on single requests
     return rows
-
-
-def _met(run: Run, kept: np.ndarray) -> list[bool | None]:
-    """Whether these requests met every bound that is on single requests; None where there is no such bound."""
-    met = _data.met(run)
-    return [None] * len(kept) if met is None else met[kept].tolist()
 
 
 def _steps(run: Run, from_s: float, to_s: float) -> tuple[pa.Table | None, int]:

@@ -45,7 +45,10 @@ def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Pat
         raise UsageError("There is no run, sweep or search to report; name their folders.")
     if list(by_name) == [RUNS]:
         return _of_runs(from_runs, home)
-    studies = {name: _study(info, path) for name, (info, path) in by_name.items()}
+    studies = {
+        name: of_capacity(info, path) if isinstance(info, CapacityAnswer) else of_sweep(info, path)
+        for name, (info, path) in by_name.items()
+    }
     study = of_many(studies) if len(studies) > 1 else next(iter(studies.values()))
     return Document(
         title=f"{_format.count(len(study.systems), 'system')} side by side",
@@ -53,10 +56,10 @@ def document(found: Sequence[tuple[Curve, Path]], runs: Iterable[Run], home: Pat
         mark="SIDE BY SIDE",
         good=None,
         findings=(Finding(curves.finding(study), None, (UNTESTED,)),),
-        key_facts=tuple(_key_facts(study, by_name)),
+        key_facts=tuple(_key_facts(study, by_name, studies)),
         warnings=tuple(_warnings(study, by_name)),
         sections=(*sweep.of_figures(study, [sweep.crossed(study)]), *_sections(by_name, home)),
-        commands=(f"bench report {' '.join(map(quoted, _paths(by_name)))}",) if _paths(by_name) else (),
+        commands=(f"bench report {' '.join(map(quoted, folders))}",) if folders else (),
     )
 
 
@@ -75,19 +78,11 @@ def _of_runs(info: SweepAnswer, home: Path) -> Document:
     )
 
 
-def _study(info: Curve, home: Path) -> Study:
-    return of_capacity(info, home) if isinstance(info, CapacityAnswer) else of_sweep(info, home)
-
-
-def _paths(found: Named) -> list[str]:
-    return [str(home) for name, (_, home) in found.items() if name != RUNS]
-
-
-def _key_facts(study: Study, found: Named) -> Iterator[tuple[str, str]]:
+def _key_facts(study: Study, found: Named, studies: Mapping[str, Study]) -> Iterator[tuple[str, str]]:
     if study.slo:
         yield "SLO", f"{clean(study.slo, 400)} (seconds)"
-    for name, (info, home) in found.items():
-        facts = dict(sweep.key_facts(info, _study(info, home)))
+    for name, (info, _) in found.items():
+        facts = dict(sweep.key_facts(info, studies[name]))
         what = facts.get("System") or clean(info.spec.get("backend") or info.kind, 200)
         yield name, "; ".join(text for text in (what, facts.get("Workload", "")) if text)
 

@@ -310,10 +310,7 @@ def _links(info: TrendAnswer, page: Path) -> dict[str, str]:
         if places[0].is_relative_to(root):
             below = places[0].relative_to(root)
             places += [start / below, start / root.name / below]
-        folder = next((place for place in places if place.is_dir()), None)
-        if folder is None:
-            continue
-        reports = [folder / REPORT] if (folder / REPORT).is_file() else sorted(folder.glob(f"*/{REPORT}"))
+        reports = [page for place in places for name in (REPORT, f"*/{REPORT}") for page in sorted(place.glob(name))]
         if reports:  # as URLs: slashes, and nothing in them that a browser reads otherwise
             links[path] = quote(Path(os.path.relpath(reports[0], start)).as_posix())
     return links
@@ -343,11 +340,6 @@ def rows(info: TrendAnswer) -> Iterator[dict[str, Any]]:
 def format_value(metric: TrendMetric, value: float | None) -> str:
     """A value of the metric with its unit."""
     return with_unit(value, "req/s" if metric.unit == "1/s" else metric.unit)
-
-
-def format_night(at: str, commit: str | None) -> str:
-    """A date with its commit."""
-    return f"{at} (commit {commit})" if commit else at
 
 
 def format_step(metric: TrendMetric, step: Step) -> tuple[str, str]:

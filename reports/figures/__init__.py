@@ -1,11 +1,11 @@
 """The figures of pages, in families: a function each, which gives a Drawing, or the sentence on what is missing.
 
     from harness import results
-    from reports.figures import caption, measured
-    from reports.figures.cdf import latency_cdf
+    from reports.figures import caption
+    from reports.figures.timeline import timeline
 
     (run,) = results.open("bench-runs/...")
-    figure = latency_cdf(measured(run))
+    figure = timeline(run)
     print(caption(figure))
     figure.plotly().show()
 
@@ -20,7 +20,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from harness.data.folder import Run
     from reports.figures.drawing import Drawing
 
 FIDELITY = "fidelity"
@@ -81,13 +80,6 @@ FIGURES = (
 def of(subject: Subject = "run") -> dict[str, Figure]:
     """All figures of a subject by their key, in the order of the page."""
     return {row.key: row for row in FIGURES if row.of == subject}
-
-
-def measured(run: Run) -> Run:
-    """The run without the requests before the cut of its warm-up, as figures want it that are not `over_time`."""
-    from reports import _data  # heavy, and only for runs
-
-    return _data.measured(run)
 
 
 def caption(figure: Drawing) -> str:

@@ -83,7 +83,7 @@ def attainment_rate(study: Study) -> Drawing | str:
         style.HOLLOW if any(point.overloaded for point in points) else "",
         "Capacity is not read from the curve of all bounds." if _rule(study) else "",
         f"No part of these shares: {excluded}, kept or broken by a run as a whole." if excluded else "",
-        systems.left_out(study, lines),
+        systems.left_out(study, len(lines)),
     ])  # fmt: skip
 
 
@@ -246,7 +246,7 @@ def latency_rate(study: Study) -> Drawing | str:
         notes.append(f"No latencies from {_format.plain(min(without), 4)} {study.rate_unit} on where a queue grew all "
                      "through a run: they would tell how long the run was.")  # fmt: skip
     seeds = "Means over the seeds." if any(p.valid > 1 for line in lines for p in line.points) else ""
-    return style.done(drawn, _latency_finding(study, lines[0]), [seeds, *notes, systems.left_out(study, lines)])
+    return style.done(drawn, _latency_finding(study, lines[0]), [seeds, *notes, systems.left_out(study, len(lines))])
 
 
 def _value(point: Point, metric: str, part: str) -> float:
@@ -333,7 +333,7 @@ def interactivity(study: Study) -> Drawing | str:
     finding = style.finding(dict(list(best.items())[:4]) or none)
     return style.done(drawn, finding, [
         f"{hollow}; the numbers are rates ({study.rate_unit}).",
-        systems.left_out(study, lines),
+        systems.left_out(study, len(lines)),
     ])  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from harness.experiments.compare.compare_json import RunValue, Step, TrendAnswer, TrendMetric, TrendSeries
 from reports import _format
 from reports._format import clean, in_figure
-from reports.answers.trend import MOST_DRAWN, format_night, format_step
+from reports.answers.trend import MOST_DRAWN, format_step
 from reports.figures import style
 from reports.figures.drawing import Drawing
 from reports.figures.style import Look
@@ -169,7 +169,8 @@ def _lines(drawn: Drawing, row: int, panel: Panel) -> None:
 
 def _step(metric: TrendMetric, step: Step) -> str:
     change, level = format_step(metric, step)
-    return f"{metric.name} {change} from {format_night(step.first, step.commit)} on ({level})"
+    commit = f" (commit {step.commit})" if step.commit else ""
+    return f"{metric.name} {change} from {step.first}{commit} on ({level})"
 
 
 def _finding(rows: Sequence[Panel]) -> str:

@@ -31,7 +31,9 @@ def stages_rate(study: Study) -> Drawing | str:
     drawn = _stacked(study, stacks, "time (%)", top=100.5)
     phase_notes = dict.fromkeys(note(tuple(shares)) for _, percents in stacks for shares in percents.values())
     notes = ["Time of all requests taken together.", *phase_notes]
-    return style.done(drawn, _growth(*stacks[0]), [*notes, systems.no_panel(study, [g for g, _ in stacks])])
+    return style.done(
+        drawn, _growth(*stacks[0]), [*notes, systems.left_out(study, sum(group.systems for group, _ in stacks))]
+    )
 
 
 def _growth(group: Group, percents: Percents) -> str:
@@ -59,7 +61,7 @@ def misses_rate(study: Study) -> Drawing | str:
         return "No request missed the SLO; higher rates or a tighter --slo show what makes them miss."
     percents = [(group, _ordered(causes)) for group, causes in by_group]
     drawn = _stacked(study, percents, "requests that<br>missed (%)")
-    notes = [RULE, systems.no_panel(study, [group for group, _ in by_group])]
+    notes = [RULE, systems.left_out(study, sum(group.systems for group, _ in by_group))]
     group, causes = by_group[0]
     label, shares = max(causes.items(), key=lambda item: sum(item[1].values()))
     total, most = sum(shares.values()), max(shares, key=lambda cause: shares[cause])

@@ -71,6 +71,10 @@ class Group:
     unit: str
     points: dict[str, Point]
 
+    @property
+    def systems(self) -> int:
+        return 1 if self.unit else len(self.points)
+
 
 def groups(study: Study) -> list[Group]:
     """The rates of each system, `PANELS` systems at most; where none has several rates, the systems themselves."""
@@ -101,17 +105,7 @@ def rate_axis(study: Study, drawn: Sequence[Line]) -> dict[str, Any]:
     return style.axis(rate_title(study), range=[max(start, 0.0), top + 0.04 * (top - start)])
 
 
-def left_out(study: Study, drawn: Sequence[Line]) -> str:
-    """The note on systems that are not drawn."""
-    missing = len(study.systems) - len(drawn)
-    why = "one rate only" if len(drawn) < MOST else "too many to distinguish"
-    return f"Systems that are not drawn: {missing} ({why}); the tables have all." if missing > 0 else ""
-
-
-def no_panel(study: Study, found: Sequence[Group]) -> str:
-    """The note on systems that have no panel among these groups; where those are systems themselves, no bar."""
-    drawn = sum(len(group.points) if not group.unit else 1 for group in found)
-    missing = len(study.systems) - drawn
-    most = PANELS if found[0].unit else MOST
-    why = f"at most {most} are" if drawn >= most else "no runs at several rates can be read of them"
+def left_out(study: Study, drawn: int) -> str:
+    """The note on systems that are not drawn, because so many are."""
+    missing, why = len(study.systems) - drawn, "too many, or without runs at several rates"
     return f"Systems that are not drawn: {missing} ({why})." if missing > 0 else ""

@@ -70,7 +70,7 @@ def test_a_spec_becomes_an_object_and_text_again(text: str, expected: Thing) -> 
         ("thing:wait=1e999", "wait_s must be a duration such as"),
         ("thing:memory=lots", "memory_bytes must be a size such as 24GB or 80GiB"),
         ("thing:count=2.5", "count must be a whole number, got '2.5'"),
-        ("thing:share=half", "share must be a number, got 'half'"),
+        ("thing:share=half", "share must be a finite number, got 'half'"),
         ("thing:share=inf", "share must be a finite number"),
         ("thing:share=2", "share must be at most 1, got 2"),
         ("thing:on=perhaps", "on must be true or false, got 'perhaps'"),

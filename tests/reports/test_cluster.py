@@ -196,5 +196,5 @@ def test_the_table_of_numbers_has_what_the_router_did(acting: Run) -> None:
     counts = counted(acting)
 
     assert f",actions migrate,actions,count,{counts['migrate']}" in table
-    assert ",held by the router,s,p99,1," in table
+    assert ",held by the router,s,p99,1.0," in table
     assert ",GPU time,s,sum," in table
