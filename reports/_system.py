@@ -187,7 +187,7 @@ def _changes(facts: Mapping[str, Any]) -> Iterator[str]:
     elif isinstance(turns, str) and turns != "recorded":
         yield f"turns {clean(turns, 60)}"
     if chosen := part(facts, "chosen"):
-        yield f"sessions {pairs(chosen)}"
+        yield f"sessions {', '.join(f'{name} {text}' for name, text in flat(chosen))}"
 
 
 def account(facts: Mapping[str, Any]) -> str:
@@ -225,12 +225,6 @@ def first(source: Mapping[str, Any], *names: str) -> str | None:
     """The first of these keys that holds something, cleaned."""
     values = (source.get(name) for name in names)
     return next((clean(v, 600) for v in values if v not in (None, "", {}, [])), None)
-
-
-def pairs(source: Mapping[str, Any], leave_out: tuple[str, ...] = ()) -> str:
-    """'policy sarathi, kv blocks 512': the plain values of an object."""
-    values = {k: v for k, v in source.items() if k not in leave_out and isinstance(v, str | int | float) and v != ""}
-    return ", ".join(f"{clean(str(k).replace('_', ' '), 40)} {clean(plain(v), 80)}" for k, v in values.items())
 
 
 def flat(source: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:

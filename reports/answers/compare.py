@@ -36,7 +36,6 @@ RESTS_ON = {
     "Of one seed, a loss that one or two of its requests make does not fail the gate.",
     "paired": "Each pair sent the same requests to both sides; one p decides, adjusted for the number of gates.",
     "unknown": "One p over the pairs decides, adjusted for the number of gates.",
-    "searched": "The capacities that both sides have for the same seed are a pair; one p over the pairs decides.",
 }
 """What a verdict rests on."""
 NOTHING_RECORDED = "Nothing that is recorded differs between the two sides"
@@ -67,7 +66,7 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
         compared = comparison.of(info, path)
     mark, good = MARKS[info.verdict]
     text = clean(info.text, 4000)
-    rests = (_rests_on(info, compared),) if info.gates else ()
+    rests = (_rests_on(info),) if info.gates else ()
     # Of how many pairs in which order the verdict is.
     valid = [pair for pair in info.pairs if pair.valid]
     pair_ids = {pair.pair for pair in info.pairs}
@@ -101,11 +100,9 @@ def _numbers(gates: Sequence[GateRow], *, exact: bool) -> Iterator[tuple[str, st
         yield clean(f"{row.label}{point_text}", 60), _change(row, exact=exact)
 
 
-def _rests_on(info: CompareAnswer, found: Comparison | None) -> str:
+def _rests_on(info: CompareAnswer) -> str:
     if info.mode == "exact":
         return RESTS_ON["exact"]
-    if found is not None and found.searched:
-        return RESTS_ON["searched"]
     paired = info.same_requests and all(pair.schedule_hash for pair in info.pairs if pair.valid)
     return RESTS_ON["paired" if paired else "unknown"]
 

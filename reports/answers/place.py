@@ -12,7 +12,7 @@ from reports import _format, _system
 from reports._format import clean, percent
 from reports._system import flat, versions
 from reports.answers.agents import RESUME
-from reports.document import Command, Document, Finding, Section, Table, notices
+from reports.document import Command, Document, Finding, Section, Table, listed, notices
 
 MOST_ROWS, MOST_ROWS_ON_PAGE = 12, 100
 """Candidates of each kind that are shown; all of them are in the JSON."""
@@ -192,15 +192,13 @@ def _candidates(info: PlaceAnswer, most: int) -> Iterator[Table]:
     if info.target_rps is None:
         ordered = sorted(info.candidates, key=lambda one: one.algorithm)
         groups = {f"{name}: rates of short runs": [*group] for name, group in groupby(ordered, lambda u: u.algorithm)}
-    for caption, all_units in groups.items():
-        units = all_units[:most]
+    for caption, units in groups.items():
         columns = _columns(info, units)
         if info.target_rps is not None:
             columns["the goal"] = [_SIDES[placed.meets] for placed in units]
         columns["binding bound"] = [clean(placed.binding or "-") for placed in units]
         printed = {head: column for head, column in columns.items() if set(column) - {"-"}}
-        more = f" (the best {most} of {len(all_units)})" if len(all_units) > most else ""
-        yield Table(f"{caption}{more}", tuple(printed), tuple(zip(*printed.values(), strict=True)), 2)
+        yield from listed(caption, tuple(printed), [*zip(*printed.values(), strict=True)], most, 2)
 
 
 def _named(name: str) -> str:

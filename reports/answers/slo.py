@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from harness.api import alike
 from harness.experiments.rescore.slo_json import ScoredRun, SloAnswer
 from harness.experiments.sweep.axes import SCALE, SLO
 from harness.experiments.sweep.sweep_json import SweepAnswer
@@ -157,9 +158,7 @@ def _left_out(runs: Sequence[ScoredRun]) -> Iterator[str]:
 def _overview(runs: Sequence[ScoredRun], info: SloAnswer) -> tuple[Table, ...]:
     """A row per run and SLO, with what the paths do not have in common."""
     parts = [run.path.replace("\\", "/").split("/") for run in runs]
-    common = 0
-    while all(len(p) > common + 1 and p[common] == parts[0][common] for p in parts):
-        common += 1
+    common = min(alike(path[:-1], parts[0][:-1]) for path in parts)
     slos = dict.fromkeys(clean(slo.text, 60) for run in runs for slo in run.slos)
     several = len(slos) > 1
     goals = runs[0].goals

@@ -97,13 +97,8 @@ def fetched(done: Any, source: Any) -> Document:
         state = f"that of the official file ({source.hash_from})"
     else:
         state = f"that of an official file: {done.known}" if done.known else "unverified: no official hash is known"
-    size, unit = float(done.size), "B"
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            break
-        size /= 1000
     rows = (
-        ("file", f"{done.path}{'' if done.new else ' was there already'}, {size:.3g} {unit}"),
+        ("file", f"{done.path}{'' if done.new else ' was there already'}, {done.size:,} bytes"),
         ("SHA-256", done.sha256),
         ("hash", state),
     )

@@ -68,7 +68,10 @@ DEFINITIONS = (
     ("night", "the date of a run, a search or a folder of runs; of several runs the mean over them"),
     ("accepted level", "the median of the first runs, or of the first ones since the run that was accepted last"),
     ("reference", f"the accepted level, or the better one since then that has lasted {Rule().long} runs"),
-    ("change", "a level that lasts and is not the reference; of a drift, 'from' is the run at which half was reached"),
+    ("level", f"the median of the last {Rule().window} runs, or of the last {Rule().long}"),
+    ("threshold", f"{option(100 * Rule().least)}% and {option(Rule().sds)} standard errors; of a virtual clock 0"),
+    ("change", "a level that lasts, further than the threshold from the reference"),
+    ("drift", "a change in small steps; 'from' is the run at which half was reached"),
     ("suspect", "the last run is far from the reference; the next runs show a change, or that it was chance"),
     ("scatter", "robust standard deviation from run to run, as a share of the reference"),
     ("not compared across", "a run from which on something differs that must not: schedule, SLO, model, hardware"),
@@ -127,16 +130,8 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
 
 
 def _key_facts(info: TrendAnswer) -> tuple[tuple[str, str], ...]:
-    rule, series = Rule(), info.series
-    rules = {
-        False: f"the median of the last {rule.window} or {rule.long} runs is compared with "
-        f"the reference; a change is more than {option(100 * rule.least)}% and {option(rule.sds)} standard errors, "
-        "which allow for correlation between runs, and for a look every night",
-        True: "with a virtual clock any difference from the reference is a change",
-    }
-    valid, runs = sum(line.valid for line in series), sum(line.runs for line in series)
+    valid, runs = sum(line.valid for line in info.series), sum(line.runs for line in info.series)
     return (
-        ("rule", "; ".join(text for exact, text in rules.items() if any(line.exact is exact for line in series))),
         ("judged", f"{', '.join(m.name for m in METRICS if m.judged)}; all else is shown and decides nothing"),
         ("valid", f"{valid:,} of {runs:,} runs"),
     )

@@ -9,7 +9,7 @@ from harness.experiments.validate.answer import Errors, Pair, Target, ValidateAn
 from reports import _format
 from reports._format import clean
 from reports._system import versions
-from reports.document import Cell, Document, Finding, Section, Table, figures_of
+from reports.document import Cell, Document, Finding, Section, Table, figures_of, listed
 
 MOST_ROWS, MOST_ROWS_ON_PAGE = 60, 200
 """Pairs that are shown."""
@@ -60,27 +60,16 @@ def document(info: ValidateAnswer, path: Path | None = None) -> Document:
 
 
 def _tables(one: Validation, most: int) -> Iterator[Table]:
-    if one.targets:
-        heads: tuple[str, ...] = (
-            "metric",
-            "error over what was not calibrated on",
-            "limit",
-            "obtained",
-            "target",
-            "published",
-        )
-        yield Table("targets", heads, tuple(map(_target, one.targets)), 2, 2)
-    if one.errors:
-        heads = ("metric", "worst at", "scored", "seen", "mean error", "bias", "RMSE", "largest")
-        rows = tuple(map(_error, one.errors))
-        yield Table("errors by metric, of what the calibration did not see", heads, rows, 2)
-    pairs, more = one.pairs, ""
-    if len(pairs) > most:
-        pairs = sorted((pair for pair in pairs if not pair.calibrated), key=lambda pair: -abs(pair.error))[:most]
-        more = f": the {len(pairs)} furthest apart of {len(one.pairs):,}; all of them are in the JSON of --out"
-    if pairs:
-        heads = ("run", "metric", "measured", "simulated", "error")
-        yield Table(f"measured and simulated{more}", heads, tuple(map(_pair, pairs)), 2)
+    of_targets = ("metric", "error over what was not calibrated on", "limit", "obtained", "target", "published")
+    yield from listed("targets", of_targets, [*map(_target, one.targets)], most, 2, 2)
+    of_errors = ("metric", "worst at", "scored", "seen", "mean error", "bias", "RMSE", "largest")
+    caption = "errors by metric, of what the calibration did not see"
+    yield from listed(caption, of_errors, [*map(_error, one.errors)], most, 2)
+    pairs = one.pairs
+    if len(pairs) > most:  # the worst
+        pairs = sorted(pairs, key=lambda pair: (pair.calibrated, -abs(pair.error)))
+    of_pairs = ("run", "metric", "measured", "simulated", "error")
+    yield from listed("measured and simulated", of_pairs, [*map(_pair, pairs)], most, 2)
 
 
 def _target(row: Target) -> tuple[str | Cell, ...]:

@@ -109,8 +109,7 @@ class Comparison:
     """The answer `info`, which stands in `folder`.
 
     `contrasts` are the pairs at one point whose runs could be read, request by request; `point` names that point and
-    says why it was chosen (empty where there is one point only), `missing` why there are no contrasts. `searched` is
-    true where searches were compared that are still there.
+    says why it was chosen (empty where there is one point only), `missing` why there are no contrasts.
     """
 
     info: CompareAnswer
@@ -118,7 +117,6 @@ class Comparison:
     contrasts: tuple[Contrast, ...]
     point: str
     missing: str
-    searched: bool
 
 
 def of(info: CompareAnswer, path: str | Path) -> Comparison:
@@ -127,13 +125,13 @@ def of(info: CompareAnswer, path: str | Path) -> Comparison:
     folder = location if location.is_dir() else location.parent
     point, why = _point(info)
     contrasts: tuple[Contrast, ...] = ()
-    searched = _is_of_searches(info, folder)
-    missing = _SEARCHED if searched else _NOTHING if any(pair.valid for pair in info.pairs) else _INVALID
+    missing = _NOTHING if any(pair.valid for pair in info.pairs) else _INVALID
+    missing = _SEARCHED if _is_of_searches(info, folder) else missing
     try:
         contrasts = tuple(_contrasts(info, folder, point))
     except UsageError as error:
         missing = f"The runs that were compared cannot be read: {error}"
-    return Comparison(info, folder, contrasts, why, "" if contrasts else missing, searched)
+    return Comparison(info, folder, contrasts, why, "" if contrasts else missing)
 
 
 def _contrasts(info: CompareAnswer, folder: Path, point: Mapping[str, str]) -> Iterator[Contrast]:

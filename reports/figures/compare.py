@@ -72,7 +72,14 @@ def forest(comparison: Comparison) -> Drawing | str:
     style.axes(
         drawn,
         style.axis("loss of the head, right is worse (%; points for shares)", range=[-edge, edge]),
-        style.axis("", range=[len(rows) - 0.5, -0.5], type="category", showgrid=False),
+        style.axis(
+            "",
+            range=[len(rows) - 0.5, -0.5],
+            type="category",
+            showgrid=False,
+            categoryorder="array",
+            categoryarray=names,
+        ),
     )
     drawn.shape("line", x0=0, x1=0, y0=0, y1=1, xref="x", yref="y domain", line={"color": style.GREY, "width": 1})
     drawn.layout["margin"]["r"] = style.BESIDE
@@ -140,13 +147,11 @@ def _zones(drawn: Drawing, place: int, row: GateRow, edge: float, *, exact: bool
 def _means(drawn: Drawing, rows: Sequence[GateRow], names: Sequence[str], *, exact: bool) -> None:
     means = np.array([_loss(row, row.change_pct) for row in rows])
     low, high = np.array([_ends(row, exact=exact) for row in rows]).T
-    styles = [_VERDICTS[row.verdict] for row in rows]
-    name = "mean over the pairs" if any(row.pairs > 1 for row in rows) else "loss"
-    style.curve(
-        drawn, means, names, name, Look(style.GREY),
-        "%{x:.3g}", mode="markers", showlegend=False, ends=(low, high), across=True, size=12,
-        symbols=[look.symbol for look in styles], marker={"color": [look.color for look in styles]},
-    )  # fmt: skip
+    for verdict, look in _VERDICTS.items():
+        if places := [place for place, row in enumerate(rows) if row.verdict == verdict]:
+            labels, ends = [names[place] for place in places], (low[places], high[places])
+            style.curve(drawn, means[places], labels, verdict, look, "%{x:.3g}", mode="markers", ends=ends, across=True,
+                        size=12)  # fmt: skip
     for place, row in enumerate(rows):
         loss = wording.short(row, _loss(row, row.change_pct), exact=exact)
         style.label(drawn, 1, place, loss, xref="paper", xshift=6, yanchor="middle")
@@ -172,30 +177,23 @@ def _pairs(drawn: Drawing, rows: Sequence[GateRow], names: Sequence[str]) -> Non
 
 
 def _legend(drawn: Drawing, rows: Sequence[GateRow], names: Sequence[str], edge: float, *, exact: bool) -> None:
-    """An arrow where a mean or an end of its bar is beyond the axis; marks of verdicts and zones."""
+    """An arrow where a mean or an end of its bar is beyond the axis; marks of the zones."""
     values = [(_loss(row, row.change_pct), *_ends(row, exact=exact)) for row in rows]
     far = [
-        (name, loss, row)
-        for name, losses, row in zip(names, values, rows, strict=True)
+        (name, loss)
+        for name, losses in zip(names, values, strict=True)
         for loss in {math.copysign(edge, value): value for value in losses if abs(value) > edge}.values()
     ]
     if far:
         style.curve(
-            drawn, [math.copysign(edge * 0.985, loss) for _, loss, _ in far], [name for name, _, _ in far],
+            drawn, [math.copysign(edge * 0.985, loss) for _, loss in far], [name for name, _ in far],
             "beyond the axis", Look(style.GREY), None, mode="markers", size=13, meta=style.MARKS,
-            symbols=["triangle-right" if loss > 0 else "triangle-left" for _, loss, _ in far],
-            marker={"color": [_VERDICTS[row.verdict].color for _, _, row in far]},
+            symbols=["triangle-right" if loss > 0 else "triangle-left" for _, loss in far],
         )  # fmt: skip
-    verdicts = {row.verdict for row in rows}
-    entries: list[tuple[str, Look]] = [(verdict, look) for verdict, look in _VERDICTS.items() if verdict in verdicts]
-    if any(row.min_effect_pct for row in rows):
-        entries.append(("ignored", Look(style.faint(style.GREY), symbol="square")))
-    most = "counts as a loss" if exact else "must be found"
-    for name, look in (*entries, (most, Look(style.faint(style.VERMILLION), symbol="square"))):
-        drawn.trace(
-            "scatter", x=np.array([np.nan]), y=names[:1], name=name, mode="markers", meta=style.MARKS,
-            marker={"color": look.color, "symbol": look.symbol, "size": 12},
-        )  # fmt: skip
+    ignored = {"ignored": style.GREY} if any(row.min_effect_pct for row in rows) else {}
+    for name, color in (ignored | {"counts as a loss" if exact else "must be found": style.VERMILLION}).items():
+        look = Look(style.faint(color), symbol="square")
+        style.curve(drawn, [np.nan], names[:1], name, look, None, mode="markers", size=12, meta=style.MARKS)
 
 
 def _unique(names: Sequence[str]) -> list[str]:

@@ -148,7 +148,7 @@ def _percentile(points: Sequence[Point]) -> list[str]:
     return list(dict.fromkeys(bound.text for p in points for bound in p.bounds if bound.percentile is not None))
 
 
-def _seeds_note(points: Sequence[Point], *, pressed: bool = False) -> str:
+def _seeds_note(points: Sequence[Point], *, pressed: bool) -> str:
     """What the ends of the bands are, and over how many seeds."""
     least, most = (end(point.valid for point in points) for end in (min, max))
     if most < 2:

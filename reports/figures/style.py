@@ -63,9 +63,6 @@ UNANSWERED = "No request ended well, so there is nothing to draw; the counts by 
 
 HOLLOW = "Hollow points: a queue grew all through a run, so a longer run falls further."
 
-_FEW = 3
-"""Ticks that a log axis over several values has at least."""
-
 _EACH = 12
 """Whole numbers up to which each gets a tick."""
 
@@ -197,23 +194,13 @@ def log_axis(title: str, values: Iterable[float], **more: Any) -> dict[str, Any]
     low, high = np.log10(positive.min()), np.log10(positive.max())
     pad = max(0.03 * (high - low), 0.02)
     low, high = float(low - pad), float(high + pad)
-    wide = high - low
-    steps: tuple[float, ...] = (1, 1.5, 2, 3, 4, 5, 7) if wide < 1.2 else (1, 2, 5) if wide <= 3 else (1,)
+    if high - low < 1:  # where plotly.js has round numbers at even distances
+        return axis(title, type="log", range=[low, high], **more)
+    steps = (1, 2, 5) if high - low <= 3 else (1,)
     ticks = [m * 10.0**e for e in range(int(np.floor(low)), int(np.ceil(high)) + 1) for m in steps]
-    printed = [t for t in ticks if low <= np.log10(t) <= high]
-    if len(printed) < _FEW:
-        several = positive.max() > positive.min()
-        printed = _even(10.0**low, 10.0**high) if several else [float(f"{10.0 ** ((low + high) / 2):.3g}")]
-    text = [_format.plain(t, 10) for t in printed]
+    printed = [tick for tick in ticks if low <= np.log10(tick) <= high]
+    text = [_format.plain(tick, 10) for tick in printed]
     return axis(title, type="log", range=[low, high], tickvals=printed, ticktext=text, **more)
-
-
-def _even(low: float, high: float) -> list[float]:
-    """Round numbers at even distances from `low` to `high`, three to seven of them."""
-    wide = high - low
-    unit = 10.0 ** np.floor(np.log10(wide / _FEW))
-    step = float(max(m * unit for m in (1, 2, 5) if m * unit * _FEW <= wide))
-    return [round(i * step, 12) for i in range(int(np.ceil(low / step)), int(np.floor(high / step)) + 1)]
 
 
 def share_axis(title: str) -> dict[str, Any]:

@@ -203,14 +203,13 @@ def widths(span_s: float, n: int, grain_s: float | None = None) -> Floats:
     return np.array([width for width in tenfold if least <= width * (1 + 1e-9) and width <= most])
 
 
-def chance(widths_s: Floats, span_s: float, normal: float = 1.96) -> tuple[Floats, Floats]:
+def chance(widths_s: Floats, span_s: float) -> tuple[Floats, Floats]:
     """Where 95% of the indices of dispersion of a Poisson process over `span_s` lie, per width.
 
-    With another `normal` it is the share of a normal law within so many standard deviations.
     (bins - 1) times the index is nearly chi-square with bins - 1 degrees of freedom; its quantiles by Wilson and
     Hilferty (PNAS 17, 1931), whose error is below the width of a line from 10 bins on.
     """
     free = np.maximum(span_s / widths_s - 1, 1.0)
     portion = 2 / (9 * free)
-    low, high = (np.maximum(1 - portion + z * np.sqrt(portion), 0.05) ** 3 for z in (-normal, normal))
+    low, high = (np.maximum(1 - portion + z * np.sqrt(portion), 0.05) ** 3 for z in (-1.96, 1.96))
     return low, high

@@ -37,7 +37,6 @@ from harness.stats.seeds import Spread, spread
 from reports import _data, _format
 from reports._format import clean
 from reports._sending import floors
-from reports._system import first
 
 Info: TypeAlias = Mapping[str, Any]
 Where: TypeAlias = tuple[tuple[str, Any], ...]
@@ -92,8 +91,7 @@ class Capacity:
 class System:
     """One line of a curve: what distinguishes it from the others, its GPUs, its points by rising rate.
 
-    `gpus` is None where it is unknown (a remote endpoint). `slo` is what its points were scored under. `line` are its
-    points as a sweep holds them, by rising rate; a search has none.
+    `gpus` is None where it is unknown (a remote endpoint). `slo` is what its points were scored under.
     """
 
     name: str
@@ -101,7 +99,11 @@ class System:
     points: tuple[Point, ...]
     capacities: tuple[Capacity, ...]
     slo: str = ""
-    line: tuple[SweepPoint, ...] = ()
+
+    @property
+    def line(self) -> tuple[Point, ...]:
+        """Its points of a sweep over the rate, which have seeds in common with those of others; a search has none."""
+        return tuple(point for point in self.points if point.bounds and RATE in point.values)
 
     def capacity(self, goal: float) -> Capacity | None:
         """What is known of its capacity at a goal."""
@@ -264,19 +266,17 @@ def _system(info: SweepAnswer, where: Where, points: list[SweepPoint], home: Pat
         for row in info.crossings
         if row.along == axis and row.where == dict(where)
     )
-    scored = [point for point in points if point.bounds and RATE in point.values]  # as the ratios of sweep.json
     return System(
         named(where) or _alone(info.spec),
         gpus if axis == RATE and isinstance(gpus, int) and gpus > 0 else None,
         tuple(rated),
         capacities,
         slos.pop() if len(slos) == 1 else "",
-        line=tuple(sorted(scored, key=lambda point: float(str(point.values[RATE])))),
     )
 
 
 def _alone(spec: Mapping[str, Any]) -> str:
-    """The name of the one system of a sweep: 'sim, vllm-v0'."""
+    """The name of the one system of a sweep or a search: 'sim, vllm-v0'."""
     parts = [str(spec.get(name) or "") for name in ("backend", "policy")]
     return ", ".join(clean(text, 60) for text in parts if text) or "the system"
 
@@ -322,16 +322,13 @@ def of_capacity(info: CapacityAnswer, path: str | Path) -> Study:
     points = points[lone([point.rate_rps for point in points]) :]
     gpu_count = info.backend.get("gpus")
     gpus = gpu_count if isinstance(gpu_count, int) and gpu_count > 0 else None
-    # as a sweep calls what was tried: 'sim, vllm-v0'
-    backend = first(info.backend, "backend", "name") or clean(info.spec.get("backend") or "", 60)
-    name = ", ".join(text for text in (backend, first(info.backend, "policy")) if text) or "the system"
     text = clean(info.slo.text or str(slo), 400)
     capacities = tuple(
         Capacity(row.goal, None if row.state == "unreachable" else row.capacity_rps, row.low_rps, row.high_rps,
                  "searched", clean(row.why or "", 300).rstrip("."))
         for row in info.answers
     )  # fmt: skip
-    system = System(name, gpus, tuple(points), capacities, text)
+    system = System(_alone(info.spec), gpus, tuple(points), capacities, text)
     return Study(text, goals(info), (system,), (encode(info),))
 
 

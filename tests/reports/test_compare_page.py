@@ -93,7 +93,8 @@ def drawn(draw: Callable[[Comparison], Any], subject: Comparison) -> Any:
 def test_a_loss_is_to_the_right_whatever_should_be_high(sweeps: Comparison) -> None:
     """Less goodput and a longer TTFT would point into opposite directions, and the figure could not be read."""
     figure = drawn(forest, sweeps)
-    loss = dict(zip(trace(figure, "mean over the pairs").y, trace(figure, "mean over the pairs").x, strict=True))
+    means = [trace for trace in figure.data if trace.error_x.array is not None]
+    loss = {name: x for trace in means for name, x in zip(trace.y, trace.x, strict=True)}
     rows = {f"{row.metric} {row.point['rate']}": row.change_pct or 0.0 for row in sweeps.info.gates}
 
     assert rows["goodput_rps 2.0"] < 0 < rows["ttft 2.0"]

@@ -149,7 +149,8 @@ def test_no_trace_has_too_many_points(make_run: MakeRun) -> None:
         "burstiness",
         "stages",
         "misses",
-    )  # of scales, widths, groups and causes, not of requests
+        "tiers",
+    )  # of scales, widths, groups, causes and tiers, not of requests
     for row in figures.of("run").values():
         figure = drawn(row.draw(run))
 
@@ -214,16 +215,6 @@ def test_figures_explain_missing_data(make_run: MakeRun) -> None:
         sentence = row.draw(empty)
         assert isinstance(sentence, str)
         assert sentence.endswith(".")
-
-
-def test_an_axis_of_one_value_has_a_short_number() -> None:
-    """A run of one request would have 0.1279505146 at its axis."""
-    assert ["0.128"] == style.log_axis("TTFT (s)", [0.1279505146])["ticktext"]
-
-
-def test_an_axis_of_near_values_has_several_numbers() -> None:
-    """A curve between 0.0445 and 0.049 would stand beside a single number."""
-    assert ["0.044", "0.046", "0.048", "0.05"] == style.log_axis("TTFT (s)", [0.0445, 0.049])["ticktext"]
 
 
 def test_goal_out_of_reach_is_reported(make_run: MakeRun) -> None:
