@@ -106,7 +106,7 @@ def test_drawings_of_a_sweep_golden(
     points, latency = one.systems[0].points, figures.of("study")["latency_rate"]
 
     def of_systems(**systems: tuple[study.Capacity, ...]) -> Study:
-        made = [study.System(name, 1, points, found, "s", line=(name,)) for name, found in systems.items()]  # type: ignore[arg-type]  # only that there is one
+        made = [study.System(name, 1, points, found, "s") for name, found in systems.items()]
         return Study(one.slo, (0.9,), tuple(made), ())
 
     def gpus(number: int | None) -> Study:
