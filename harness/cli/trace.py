@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -15,7 +15,7 @@ from harness.cli import _terminal
 from harness.cli._commands import Commands
 from harness.cli._options import NEW_FILE, SEED, TIME, force, formats, quiet, run_options
 from harness.data import files
-from harness.errors import UsageError, no_such
+from harness.errors import UsageError
 
 if TYPE_CHECKING:
     from reports.document import Document
@@ -27,7 +27,6 @@ Progress = Callable[[int, int | None], None]
 READING = ("reader",)
 SLICING = ("start", "stop", "limit", "where")
 OF_WORKLOADS = ("arrivals", "lengths", "sessions", "prefixes")
-MODES = ("parametric", "rate-following")
 TRACE_FILE = "File to write: .parquet, .csv or .jsonl."
 _EPILOG = """
 \b
@@ -165,10 +164,7 @@ def fit(
     from workloads import replay
     from workloads.fit import command as fitted
 
-    if mode is not None and mode not in MODES:
-        raise no_such("mode of fitting", mode, MODES)
-    if window is not None and mode != "rate-following":
-        raise UsageError("--window is the narrowest window of --mode rate-following; leave one of them out.")
+    fitted.check(mode, window)
     files.check(target)  # before the work, not after it
     if Path(target).exists() and not force:
         raise UsageError(f"'{target}' is there already; --force replaces it.")
@@ -200,40 +196,33 @@ def generate(
 
     Equal options give equal rows. --arrivals, --lengths and --prefixes apply to workloads only.
     """
-    limits = {"requests": requests, "duration_s": duration, "seed": seed}
-    written = Generated(target, force, form)
-    parts = {name: value for name in OF_WORKLOADS if (value := options[name]) is not None}
+    from workloads.trace_tools.write import write
+
     if requests is None and duration is None:
         raise UsageError("How much is to be drawn? Give --requests N or --duration TIME.")
-    if source.endswith(".json") or (Path(source).is_file() and not source.endswith(".toml")):
-        return _from_model(source, written, parts, rate_rps=rate, **limits)
-    return _from_workload(source, written, parts, rate, limits)
+    limits = {"requests": requests, "duration_s": duration, "seed": seed, "rate_rps": rate}
+    parts = {name: value for name in OF_WORKLOADS if (value := options[name]) is not None}
+    of_model = source.endswith(".json") or (Path(source).is_file() and not source.endswith(".toml"))
+    drawn = (_from_model if of_model else _from_workload)(source, parts, limits)
+    facts = {"made_by": f"bench trace generate {source}", **drawn.facts, "seed": seed}
+    rows = write(target, drawn.tables, lambda: facts, block_tokens=drawn.block_tokens, force=force)
+    written = {"written": target, "requests": rows, **facts, "dropped": [*drawn.dropped]}
+    _show(form, "generated", target, rows, drawn.origin, seed, drawn.follow_ups, drawn.dropped, facts=written)
+    return 0
 
 
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """The file of generated requests, and the format in which they are reported."""
+class Generated(NamedTuple):
+    """Requests that are to be written, where they come from, and what `origin` has and they have not."""
 
-    target: str
-    force: bool
-    form: str
-
-    def write(
-        self, tables: Iterable[Any], facts: Mapping[str, object], origin: str, *, block_tokens: int | None = None,
-        follow_ups: bool = False, dropped: Sequence[str] = (),
-    ) -> int:  # fmt: skip
-        """Write the rows with their origin, and report them."""
-        from workloads.trace_tools.write import write
-
-        source = {"source": facts}
-        requests = write(self.target, tables, lambda: source, block_tokens=block_tokens, force=self.force)
-        about = (self.target, requests, origin, facts["seed"], follow_ups, dropped)
-        written = {"written": self.target, "requests": requests, **facts, "dropped": [*dropped]}
-        _show(self.form, "generated", *about, facts=written)
-        return 0
+    tables: Iterable[Any]
+    facts: Mapping[str, object]
+    origin: str
+    block_tokens: int | None = None
+    follow_ups: bool = False
+    dropped: Sequence[str] = ()
 
 
-def _from_model(source: str, written: Generated, parts: Mapping[str, str], **options: Any) -> int:
+def _from_model(source: str, parts: Mapping[str, str], limits: Mapping[str, Any]) -> Generated:
     """Whole sessions where the model has them, and --sessions single does not ask for requests."""
     from workloads.fit import _whole_draw
     from workloads.fit import command as fitted
@@ -241,46 +230,36 @@ def _from_model(source: str, written: Generated, parts: Mapping[str, str], **opt
 
     if other := [part for part, text in parts.items() if (part, text) != ("sessions", "single")]:
         raise UsageError(f"--{other[0]} belongs to a workload; the model '{source}' brings its own.")
-    model = Model.load(source)
-    facts = {"made_by": f"bench trace generate {source}", "model": dict(model.source), "seed": options["seed"]}
-    if not parts and model.whole is not None:
-        trace = _whole_draw.drawn(model, **options)
-        facts |= {name: trace.facts[name] for name in ("clock", "think_times") if name in trace.facts}
-        origin, dropped = f"model {source}", fitted.left_out(model.source)
-        return written.write([trace.table], facts, origin, block_tokens=trace.block_tokens, dropped=dropped)
-    tables = fitted.tables(model, **options)
-    return written.write(tables, facts, f"model {source}", dropped=fitted.dropped(model.source))
+    model, origin = Model.load(source), f"model {source}"
+    facts: dict[str, object] = {"model": dict(model.source)}
+    if parts or model.whole is None:
+        return Generated(fitted.tables(model, **limits), facts, origin, dropped=fitted.dropped(model.source))
+    trace = _whole_draw.drawn(model, **limits)
+    facts |= {name: trace.facts[name] for name in ("clock", "think_times") if name in trace.facts}
+    return Generated([trace.table], facts, origin, trace.block_tokens, dropped=fitted.left_out(model.source))
 
 
-def _from_workload(
-    source: str, written: Generated, parts: Mapping[str, Any], rate: float | None, limits: Mapping[str, Any]
-) -> int:
+def _from_workload(source: str, parts: Mapping[str, Any], limits: Mapping[str, Any]) -> Generated:
     from harness.data.schedule import Schedule
     from workloads import catalog
     from workloads.blend import Blend
     from workloads.mixed import Mixed
     from workloads.trace_tools.write import block_tokens, trace_table
 
-    loaded = catalog.load(source, rate_rps=rate, **limits, **parts)  # as `bench run` does
+    loaded = catalog.load(source, **limits, **parts)  # as `bench run` does
     if loaded.timing == "closed":
         raise UsageError(
             f"'{source}' with arrivals {loaded.arrivals_text}: in a closed loop the answers decide when requests come, "
             "so there is no trace to draw; take other --arrivals, such as poisson."
         )
     workload = loaded.workload.as_recorded() if isinstance(loaded.workload, Mixed | Blend) else loaded.workload
-    schedule = Schedule.draw(workload, **limits)
+    schedule = Schedule.draw(workload, **{name: limits[name] for name in ("requests", "duration_s", "seed")})
     facts = {
-        "made_by": f"bench trace generate {source}", "arrivals": loaded.arrivals_text, "lengths": loaded.lengths_text,
-        "seed": limits["seed"], "schedule_sha256": schedule.sha256,
+        "arrivals": loaded.arrivals_text, "lengths": loaded.lengths_text, "schedule_sha256": schedule.sha256,
     }  # fmt: skip
     origin = f"{loaded.name}: arrivals {loaded.arrivals_text}, lengths {loaded.lengths_text}"
-    return written.write(
-        [trace_table(schedule.table)],
-        facts,
-        origin,
-        block_tokens=block_tokens(schedule.table),
-        follow_ups=schedule.has_follow_ups,
-    )
+    tables = [trace_table(schedule.table)]
+    return Generated(tables, facts, origin, block_tokens(schedule.table), schedule.has_follow_ups)
 
 
 @command.command("download", short_help="Download a public trace and verify its hash.")

@@ -13,7 +13,7 @@ import pytest
 
 from harness.cli import main
 from harness.errors import BenchError, Interrupted, NotValid, UsageError
-from workloads.readers import _known
+from workloads.readers._known import KnownTrace
 from workloads.trace_tools import download as trace_tools_download
 from workloads.trace_tools.download import RETRIES, Watch, download
 
@@ -119,9 +119,9 @@ def watched() -> Watched:
 
 
 @pytest.fixture
-def official(monkeypatch: pytest.MonkeyPatch, site: Site) -> trace_tools_download.KnownTrace:
+def official(monkeypatch: pytest.MonkeyPatch, site: Site) -> KnownTrace:
     """The file of the server as a known trace with a known hash."""
-    entry = trace_tools_download.KnownTrace(
+    entry = KnownTrace(
         "mine", site.url, about="my trace", sha256=DIGEST, hash_from="computed", licence="CC-BY-4.0"
     )
     monkeypatch.setattr(trace_tools_download, "sources", lambda: {"mine": entry})
@@ -151,7 +151,7 @@ GONE_ON = [None, "bytes=100000-"]
         "complete part", "part that is too long"])  # fmt: skip
 def test_a_file_is_fetched_whole_whatever_the_server_does(
     what: dict[str, Any], part: bytes | None, ranges: list[str | None], waits_s: list[float],
-    note: str, site: Site, watched: Watched, official: trace_tools_download.KnownTrace, tmp_path: Path,
+    note: str, site: Site, watched: Watched, official: KnownTrace, tmp_path: Path,
 ) -> None:  # fmt: skip
     """A break would cost the whole download, bytes stand twice in the file, or a dead connection hold the command."""
     vars(site).update(what)
@@ -167,7 +167,7 @@ def test_a_file_is_fetched_whole_whatever_the_server_does(
     assert ranges != [None] or (len(DATA), len(DATA) if site.length else None) == watched.steps[-1]
 
 
-def test_an_interrupted_command_resumes(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
+def test_an_interrupted_command_resumes(site: Site, official: KnownTrace, tmp_path: Path) -> None:
     """Ctrl-C would throw away an hour of downloading."""
 
     def interrupt(done: int, _: int | None) -> None:
@@ -202,7 +202,7 @@ def _interrupted(_: float) -> None:
     raise SystemExit
 
 
-def test_a_wrong_hash_is_kept_aside(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
+def test_a_wrong_hash_is_kept_aside(site: Site, official: KnownTrace, tmp_path: Path) -> None:
     """Invented rows would pass under the name of an official trace."""
     site.data = DATA[:-1] + b"!"
     with pytest.raises(NotValid, match=r"official file .*kept as .*trace\.csv\.bad"):
@@ -274,7 +274,7 @@ def test_a_redirect_cannot_read_local_files(site: Site, tmp_path: Path) -> None:
     assert [] == names(tmp_path)
 
 
-def test_a_file_that_is_there_is_kept(site: Site, official: trace_tools_download.KnownTrace, tmp_path: Path) -> None:
+def test_a_file_that_is_there_is_kept(site: Site, official: KnownTrace, tmp_path: Path) -> None:
     """A download would overwrite what the user has, or fetch again what is already right."""
     (tmp_path / "trace.csv").write_bytes(b"mine")
     with pytest.raises(UsageError, match=r"another hash .*--force"):
@@ -323,16 +323,6 @@ def test_every_known_trace_can_be_named() -> None:
         assert source.licence
         assert (source.sha256 is None) == (source.hash_from is None)
         assert source.sha256 is None or 64 == len(source.sha256)
-
-
-def test_both_tables_of_hashes_agree() -> None:
-    """A file could be verified by the download and doubted by the reader."""
-    for source in trace_tools_download.sources().values():
-        entry = _known.known(source.sha256) if source.sha256 else None
-
-        assert (source.sha256 is None) == (entry is None)
-        assert entry is None or source.file == entry["file"]
-        assert entry is None or source.rows == entry.get("rows", source.rows)
 
 
 def test_the_list_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

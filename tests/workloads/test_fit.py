@@ -473,7 +473,7 @@ def test_an_unknown_mode_and_a_window_without_its_mode_are_refused():
 
     with pytest.raises(UsageError, match="rate-following"):
         command.fit(trace, mode="rate-follow")
-    with pytest.raises(UsageError, match="rate-following only"):
+    with pytest.raises(UsageError, match="narrowest window"):
         command.fit(trace, window_s=3.0)
     with pytest.raises(UsageError, match="longer than 0"):
         command.fit(trace, mode="rate-following", window_s=0.0)

@@ -54,8 +54,8 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
             return first
         chosen = "mode rate-following was chosen, since parametric does not fit; --mode sets it."
         return replace(second, method={**second.method, "notes": [*_notes(second), chosen]})
+    check(mode, window_s)
     mode = mode or "parametric"
-    _check(mode, window_s)
     work = _services.Work(mode, window_s, transforms.grain_s(trace.at_s))
     services = _services.fit(trace, work)
     source = {name: trace.facts[name] for name in SOURCE + SLICE if name in trace.facts}
@@ -146,11 +146,12 @@ def tables(
     )
 
 
-def _check(mode: str, window_s: float | None) -> None:
-    if mode not in get_args(Mode):
-        raise no_such("mode of a fit", mode, get_args(Mode))
+def check(mode: str | None, window_s: float | None) -> None:
+    """Raise UsageError for a mode that there is not, or a window that does not go with it."""
+    if mode is not None and mode not in get_args(Mode):
+        raise no_such("mode of fitting", mode, get_args(Mode))
     if window_s is not None and mode != "rate-following":
-        raise UsageError("A window is given to mode rate-following only; leave it out, or choose that mode.")
+        raise UsageError("--window is the narrowest window of --mode rate-following; leave one of them out.")
     if window_s is not None and not window_s > 0:
         raise UsageError(f"The window must be longer than 0 s, got {window_s:g} s.")
 

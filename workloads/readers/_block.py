@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -47,21 +45,6 @@ class Block:
     places: Callable[[], Ints] | None = None
     bad: dict[int, BadRow] | None = None
     most_tokens: int = _cells.LARGEST_TOKENS
-
-    def slice(self, begin: int, end: int) -> Block:
-        """Rows from `begin` up to but without `end`."""
-        cells, identity, places, place_of = self.cells, self.identity, self.places, self.where
-        end = min(end, self.size)
-        return replace(
-            self,
-            size=end - begin,
-            cells=lambda c: cells(c)[begin:end],
-            identity=lambda: identity().slice(begin, end - begin),
-            where=lambda row: place_of(begin + row),
-            start=self.start + begin,
-            places=None if places is None else lambda: places()[begin:end],
-            bad={row - begin: error for row, error in (self.bad or {}).items() if begin <= row < end},
-        )
 
     def behind(self, size_bytes: int) -> Block:
         """The same, where so many bytes of other files come first."""
@@ -200,44 +183,36 @@ class Block:
         self, column: str, check: Callable[[object, _cells.Fail], _T], *, blank: _T, optional: bool = False
     ) -> list[_T]:  # fmt: skip
         """Cell by cell: right for every odd cell; `blank` stands for a bad one, and an `optional` one may lack."""
-        row = 0
+        cells = _listed(self.cells(column))
 
-        def refuse(message: str) -> NoReturn:
-            self.fail(row, column, message)
+        def read(row: int) -> _T:
+            refuse = partial(self.fail, row, column)
+            if cells[row] is MISSING and not optional:
+                refuse("missing")
+            return check(None if cells[row] is MISSING else cells[row], refuse)
 
+        return self.each_row(read, lambda _: blank)
+
+    def each_row(self, read: Callable[[int], _T], blank: Callable[[int], _T]) -> list[_T]:
+        """What is read of each row, by its number; `blank` makes what stands for one that raises BadRow."""
         values = []
-        for row, cell in enumerate(_listed(self.cells(column))):
+        for row in range(self.size):
             try:
-                if cell is MISSING and not optional:
-                    refuse("missing")
-                values.append(check(None if cell is MISSING else cell, refuse))
+                values.append(read(row))
             except BadRow as error:
                 if self.bad is None:
                     raise
                 self.bad.setdefault(row, error)
-                values.append(blank)
+                values.append(blank(row))
         return values
 
 
 def headed(blocks: Iterator[Block]) -> Iterator[Block]:
-    """The same rows, at least `HEAD` of the first file in the first block, each with the first cells.
-
-    What the head of a file tells must not depend on how many rows of it fit into a block.
-    """
-    head: list[Block] = []
-    rest = blocks
-    while sum(block.size for block in head) < HEAD and (block := next(blocks, None)) is not None:
-        if head and block.file != head[0].file:
-            rest = chain([block], blocks)
-            break
-        head.append(block)
-    if not head:
-        return
-    joined = head[0] if len(head) == 1 else _joined(head)
-    first = {column: _first_cells(joined.cells(column)) for column in joined.columns}
-    columns, rest = joined.columns, chain([joined], rest)
-    del head, joined  # or the first block would stay in memory while all others are read
-    for block in rest:
+    """The same rows, each block with the first cells of the file and the columns of its first block."""
+    first: dict[str, list[object]] | None = None
+    for block in blocks:
+        if first is None:
+            columns, first = block.columns, {column: _first_cells(block.cells(column)) for column in block.columns}
         yield replace(block, first=first, columns=columns)
 
 
@@ -247,31 +222,6 @@ def _first_cells(cells: Cells) -> list[object]:
     if isinstance(cells, pa.Array) and not any(is_one(cells.type) for is_one in kinds):
         return []
     return _cells.filled(_listed(cells[:HEAD])) or _cells.filled(_listed(cells))[:HEAD]
-
-
-def _joined(blocks: list[Block]) -> Block:
-    """Blocks that follow one another in a file as one."""
-    starts = [0, *accumulate(block.size for block in blocks)]
-    places = [block.places for block in blocks if block.places is not None]
-
-    def cells(column: str) -> Cells:
-        parts = [block.cells(column) for block in blocks]
-        return pa.concat_arrays(parts) if isinstance(parts[0], pa.Array) else list(chain.from_iterable(parts))
-
-    def where(row: int) -> str:
-        place = bisect_right(starts, row) - 1
-        return blocks[place].where(row - starts[place])
-
-    return replace(
-        blocks[0],
-        size=starts[-1],
-        cells=cells,
-        identity=lambda: pa.concat_tables([block.identity() for block in blocks]),
-        where=where,
-        places=(lambda: np.concatenate([place() for place in places])) if places else None,
-        bad={start + row: error for start, block in zip(starts, blocks, strict=False)
-             for row, error in (block.bad or {}).items()},
-    )  # fmt: skip
 
 
 def _listed(cells: Cells) -> list[object]:

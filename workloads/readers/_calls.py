@@ -60,6 +60,11 @@ class Call:
         return self.at + (self.api_s or 0.0)
 
 
+def blank(row: int) -> Call:
+    """What stands for a row that cannot be used."""
+    return Call(0, 0.0, 0, 0, row=row)
+
+
 def of_calls(
     calls: Sequence[Call], stamp: str, per_s: float, prompt: str, output: str, *, by_times: bool, **more: Any
 ) -> Requests:

@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import chain, islice
 from pathlib import Path
 
@@ -152,13 +153,13 @@ def _arrow(data: bytes, columns: int) -> pa.Table | None:
 
 
 def _line_finder(run: Lines, rows: int) -> Callable[[int], int]:
-    def line(row: int) -> int:
+    @cache
+    def lines() -> Sequence[int]:  # once: all rows may be odd
         if rows == run.data.count(b"\n") + (not run.data.endswith(b"\n")):
-            return run.first + row
-        filled = (number for number, text in enumerate(run.data.split(b"\n"), run.first) if text.strip(b"\r"))
-        return next(number for i, number in enumerate(filled) if i == row)
+            return range(run.first, run.first + rows)
+        return [number for number, text in enumerate(run.data.split(b"\n"), run.first) if text.strip(b"\r")]
 
-    return line
+    return lambda row: lines()[row]
 
 
 def _block(

@@ -13,10 +13,12 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Literal, NoReturn
 
+import numpy as np
+
 from harness import untrusted
 from harness.errors import UsageError
 from workloads.readers import _csv, _json, _lines, _plain
-from workloads.readers._block import Block
+from workloads.readers._block import MISSING, Block
 from workloads.readers._cells import EmptyFile, shown_columns
 
 Form = Literal["csv", "json", "parquet"]
@@ -117,7 +119,10 @@ def _open_files(files: Files, block_bytes: int, limits: _lines.Limits) -> Source
         if block is None:
             raise empty[0]
         for error in empty:
-            yield replace(block, file=error.file, size=1, bad={0: error}, start=start)
+            yield replace(
+                block, file=error.file, size=1, cells=lambda _: [MISSING], bad={0: error}, start=start,
+                places=lambda: np.zeros((1, 2), np.int64),
+            )  # fmt: skip
             start += 1
 
     rows = blocks()

@@ -20,7 +20,6 @@ _EPOCH_S = (1e9, 4.1e9)  # September 2001 to the end of 2099, as seconds since 1
 _EXCEL_DAYS = (36_526, 73_050)  # the same years, as days since the end of 1899
 _EXCEL_RPS = 100.0
 _WILD_S = 30 * 365.25 * 86_400
-_PIECE = 1024  # rows that are read again where a row among them ends the reading of a block
 
 
 class Unusable:
@@ -143,30 +142,12 @@ def parsed(
 ) -> Iterator[tuple[Block, Requests]]:
     """Each block with its requests; rows that cannot be used are dropped ones, or counted as lost."""
     rows, offset = 0, 0.0
-    for block in blocks:
-        pieces: list[Block | BadRow] = [block]
-        while pieces:
-            part = pieces.pop()
-            if isinstance(part, BadRow):
-                unusable.lost[unusable.reason(part)] += 1
-                continue
-            if part.size == 1 and part.bad:
-                pieces += part.bad.values()
-                continue
-            part = replace(part, bad=dict(part.bad or {}), most_tokens=most_tokens)
-            if not part.size:
-                continue
-            try:
-                requests = conversations.take(part, reader.requests(part))
-            except BadRow as error:
-                # The rows before are read first, so that the reason given is that of the first bad row of the file.
-                rest = part.slice(error.row + 1, part.size)
-                ends = range(0, rest.size, _PIECE)
-                pieces += [*(rest.slice(i, i + _PIECE) for i in reversed(ends)), error, part.slice(0, error.row)]
-                continue
-            if requests.lasts is not None:
-                requests = requests.behind(rows, offset)
-                rows, offset = rows + len(requests), offset + (requests.lasts or 0.0)
-            usable = clock.read(part, requests, unusable)
-            if usable is not None:
-                yield part, usable
+    for read in blocks:
+        block = replace(read, bad=dict(read.bad or {}), most_tokens=most_tokens)
+        requests = conversations.take(block, reader.requests(block))
+        if requests.lasts is not None:
+            requests = requests.behind(rows, offset)
+        usable = clock.read(block, requests, unusable)
+        if usable is not None:
+            rows, offset = rows + len(requests), offset + (requests.lasts or 0.0)
+            yield block, usable

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from harness.bounds import Checked
 from workloads.readers import _cells
 from workloads.readers._block import Block
-from workloads.readers._calls import Call, of_calls
+from workloads.readers._calls import Call, blank, of_calls
 from workloads.readers._requests import Requests
 from workloads.readers._sessions import LOCAL
 
@@ -40,10 +40,8 @@ class Dynamo(Checked):
     def requests(self, block: Block) -> Requests:
         """Every event; one that is no request, or has no tokens, is reported as dropped."""
         columns = map(block.cells, ("event_type", "event_time_unix_ms", "request", "agent_context"))
-        calls = [
-            self._call(partial(block.fail, row, "request"), row, *cells)
-            for row, cells in enumerate(zip(*columns, strict=True))
-        ]
+        rows = [*zip(*columns, strict=True)]
+        calls = block.each_row(lambda row: self._call(partial(block.fail, row, "request"), row, *rows[row]), blank)
         return of_calls(calls, "request_received_ms", 1000, "input_length", "output_tokens", by_times=True)
 
     def _call(self, refuse: _cells.Fail, row: int, kind: object, ended_ms: Any, request: Any, context: Any) -> Call:

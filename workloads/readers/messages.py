@@ -102,11 +102,13 @@ def _chats(block: Block, column: str) -> list[Chat]:
     if column == "body":
         return block.each(column, _of_body, blank=Chat("", "", 0))
     names = (column, "tools", "output", *_texts.ANSWERS)
-    chats = []
-    for row, cells in enumerate(zip(*map(block.cells, names), strict=True)):
-        fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell is not MISSING}
-        chats.append(_texts.chat_of(fields, partial(block.fail, row, column)))
-    return chats
+    rows = [*zip(*map(block.cells, names), strict=True)]
+
+    def chat(row: int) -> Chat:
+        fields = {name: cell for name, cell in zip(names, rows[row], strict=True) if cell is not MISSING}
+        return _texts.chat_of(fields, partial(block.fail, row, column))
+
+    return block.each_row(chat, lambda _: Chat("", "", 0))
 
 
 def _of_body(cell: object, refuse: _cells.Fail) -> Chat:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NoReturn
 
 from workloads.readers import _cells, _texts
 from workloads.readers._block import MISSING, Block
-from workloads.readers._calls import Call, of_calls
+from workloads.readers._calls import Call, blank, of_calls
 from workloads.readers._cells import SECOND_NS
 from workloads.readers._requests import Requests
 
@@ -78,15 +78,19 @@ class Otel(_texts.Counting):
     def requests(self, block: Block) -> Requests:
         """Every span; one that is no model call, or has no tokens, is reported as dropped."""
         names = [name for name in (*_FIELDS, "resourceSpans") if block.has(name)]
-        calls: list[Call] = []
-        texts: list[tuple[str, str, str]] = []  # tools and system prompt, prompt, answer
-        for row, cells in enumerate(zip(*map(block.cells, names), strict=True)):
+        rows = [*zip(*map(block.cells, names), strict=True)]
+
+        def spans(row: int) -> Iterator[tuple[Call, tuple[str, str, str]]]:
             refuse = partial(block.fail, row, names[0])
-            fields = {name: cell for name, cell in zip(names, cells, strict=True) if cell is not MISSING}
+            fields = {name: cell for name, cell in zip(names, rows[row], strict=True) if cell is not MISSING}
             for number, span in enumerate(_spans(fields, refuse)):
                 attributes = _attributes(span, refuse)
-                calls.append(_call(span, attributes, row, number, refuse))
-                texts.append(("", "", "") if calls[-1].dropped else _counted(attributes, refuse))
+                call = _call(span, attributes, row, number, refuse)
+                yield call, ("", "", "") if call.dropped else _counted(attributes, refuse)
+
+        counted = block.each_row(lambda row: [*spans(row)], lambda row: [(blank(row), ("", "", ""))])
+        calls = [call for row in counted for call, _ in row]
+        texts = [text for row in counted for _, text in row]  # tools and system prompt, prompt, answer
         encode = self.encode or _texts.encoder(_texts.BYTES)
         assert encode is not None
         commons, prompts, answers = (encode([text[i] for text in texts]) for i in range(3))

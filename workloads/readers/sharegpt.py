@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -54,8 +55,11 @@ class Sharegpt(_texts.Counting):
     def requests(self, block: Block) -> Requests:
         """A request per question; a question without an answer is reported as dropped."""
         encode = self.needed(block, "sharegpt")
-        turns = [turn for row in range(block.size) for turn in _turns(block, row, encode)]
-        prompt, output, reason, rows, messages = (np.array([t[i] for t in turns], np.int64) for i in range(1, 6))
+        rows = block.each_row(
+            lambda row: [*_turns(block, row, encode)], lambda row: [_Turn("", 0, 0, _NO_QUESTION, row)]
+        )
+        turns = [*chain.from_iterable(rows)]
+        prompt, output, reason, row, messages = (np.array([t[i] for t in turns], np.int64) for i in range(1, 6))
         drops = tuple((text, reason == i) for i, text in enumerate(_REASONS) if i)
         return Requests(
             self.stamp,
@@ -66,7 +70,7 @@ class Sharegpt(_texts.Counting):
             drops=drops,
             session=pa.array([t.session for t in turns], pa.string()),
             expanded=True,
-            rows=rows,
+            rows=row,
             numbers=messages,
         )
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from harness.bounds import Checked
 from workloads.readers import _cells
 from workloads.readers._block import Block
-from workloads.readers._calls import Call, of_calls
+from workloads.readers._calls import Call, blank, of_calls
 from workloads.readers._requests import Requests
 
 _INPUTS = ("user_message", "tool_result")
@@ -39,8 +39,8 @@ class Tracelab(Checked):
 
     def requests(self, block: Block) -> Requests:
         """Every round; one without prompt or output tokens is reported as dropped."""
-        columns = enumerate(zip(*map(block.cells, self.needs), strict=True))
-        calls = [_call(partial(block.fail, row, self.stamp), row, *cells) for row, cells in columns]
+        rows = [*zip(*map(block.cells, self.needs), strict=True)]
+        calls = block.each_row(lambda row: _call(partial(block.fail, row, self.stamp), row, *rows[row]), blank)
         requests = of_calls(
             calls, self.stamp, _cells.SECOND_NS, "input_tokens_total", "output_tokens", by_times=True, dated=True
         )

@@ -9,7 +9,7 @@ import numpy as np
 from harness.bounds import Checked
 from workloads.readers import _cells
 from workloads.readers._block import MISSING, Block
-from workloads.readers._calls import Call, of_calls
+from workloads.readers._calls import Call, blank, of_calls
 from workloads.readers._requests import Requests
 from workloads.readers._sessions import ID_BITS, LOCAL
 
@@ -156,8 +156,8 @@ class Weka(Checked):
         """The requests of all agents in order of time; one without prompt or output tokens is reported as dropped."""
         calls: list[Call] = []
         before_s = 0.0  # stamps of the conversations of a block follow one another, too
-        for row in range(block.size):
-            conversation, lasts_s = self._conversation(block, row)
+        conversations = block.each_row(lambda row: self._conversation(block, row), lambda row: ([blank(row)], 0.0))
+        for conversation, lasts_s in conversations:
             for call in conversation:
                 call.at += before_s
                 call.parent_row = None if call.parent_row is None else call.parent_row + len(calls)

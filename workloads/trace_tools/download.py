@@ -6,9 +6,7 @@ versions could be joined and pass for the file.
 """
 
 import http.client
-import re
 import time
-import tomllib
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import BenchError, Interrupted, NotValid, UsageError, no_such
-from workloads.readers import _known, _lines
+from workloads.readers import _lines
+from workloads.readers._known import KnownTrace, table
 
 BLOCK = 1 << 20
 TIMEOUT_S = 30.0
@@ -29,30 +28,9 @@ _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _LFS = b"version https://git-lfs"
 
 
-@dataclass(frozen=True, slots=True)
-class KnownTrace:
-    """A file that can be fetched; `sha256` None where it is not known."""
-
-    name: str
-    url: str
-    about: str = ""
-    sha256: str | None = None
-    hash_from: str | None = None
-    rows: int | None = None
-    size: str | None = None
-    source: str | None = None
-    licence: str | None = None
-
-    @property
-    def file(self) -> str:
-        """Its name on disk: the last part of the path of the address."""
-        return _file_name(self.url)
-
-
 def sources() -> dict[str, KnownTrace]:
-    """All known traces, in the order of the table."""
-    values = tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8"))
-    return {name: KnownTrace(name, **entry) for name, entry in values.items()}
+    """The traces that can be fetched, in the order of the table."""
+    return {name: entry for name, entry in table().items() if entry.warning is None}
 
 
 def find(name_or_url: str) -> KnownTrace:
@@ -68,22 +46,14 @@ def find(name_or_url: str) -> KnownTrace:
     parts = urllib.parse.urlsplit(name_or_url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"'{name_or_url}' is not a download URL; it must begin with https:// or http://.")
-    if not _file_name(name_or_url):
+    source = KnownTrace(name_or_url, name_or_url)
+    if not source.file:
         raise UsageError(f"'{name_or_url}' names no file; give the URL of the trace file.")
-    return KnownTrace(name=_file_name(name_or_url), url=name_or_url)
-
-
-def _file_name(url: str) -> str:
-    """The last part of the path, without what no file name should hold."""
-    name = urllib.parse.unquote(urllib.parse.urlsplit(url).path).rstrip("/").rsplit("/", 1)[-1]
-    return re.sub(r"[^\w.+=@ -]", "_", name).strip(". ")
+    return source
 
 
 def known_as(sha256: str) -> str | None:
     """Which official file has this hash; None for an unknown one."""
-    entry = _known.known(sha256)
-    if entry is not None:
-        return str(entry["name"])
     return next((source.about for source in sources().values() if source.sha256 == sha256), None)
 
 

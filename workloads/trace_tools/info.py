@@ -13,7 +13,7 @@ from harness.metrics.quantiles import quantiles, spearman
 from harness.stats import arrivals
 from workloads import traces
 from workloads.readers import _known
-from workloads.trace_tools import cache, download
+from workloads.trace_tools import cache
 from workloads.transforms import grain_s
 
 if TYPE_CHECKING:
@@ -232,18 +232,16 @@ def check(path: str, *, reader: str | None = None) -> dict[str, Any]:
     """
     facts, disorder = _read(path, reader)
     digest = str(facts["sha256"])
-    official = download.known_as(digest)
-    doubts = []
-    if official is None or _known.known(digest) is not None:
-        # what name, hash and number of rows say against the file: invented rows go round under official names
-        doubts = _known.facts(Path(path), digest, int(str(facts["rows"])), whole=True)[1]
+    entry = _known.known(digest)
+    # what name, hash and number of rows say against the file: invented rows go round under official names
+    doubts = _known.facts(Path(path), digest, int(str(facts["rows"])), whole=True)[1]
     oddities = [str(text) for text in facts["oddities"]]
     dropped = [text for text in oddities if " left out: " in text]
     units = [str(text) for text in facts.get("doubts", [])]
     duplicates = _duplicates(facts)
     usual = disorder if "order" in facts else []
     odd = [*([] if usual else disorder), *doubts, *units, *dropped, *duplicates]
-    hash_note = [f"SHA-256 {digest} is that of {'no known official file' if official is None else official}."]
+    hash_note = [f"SHA-256 {digest} is that of {'no known official file' if entry is None else entry.title}."]
     rest = [text for text in oddities if text not in odd and not (duplicates and text.startswith("equal to "))]
     return {
         "file": path,

@@ -7,15 +7,16 @@ A drawn schedule as a trace: what would have been recorded had answers of sessio
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow import csv, parquet
 
 from harness.data import files
 from harness.data.records import listed, places
@@ -32,29 +33,17 @@ ENDINGS = (".parquet", ".csv", ".jsonl")
 UNITS = {"at_s": "s", "prompt_tokens": "tokens", "output_tokens": "tokens"}
 
 
-class Sink(Protocol):
-    """An open file that takes tables, and last what is known of the whole."""
-
-    def write(self, table: pa.Table) -> None:
-        """Append the rows."""
-        ...
-
-    def finish(self, about: Mapping[str, object]) -> None:
-        """All rows are written; `about` goes into the file where it can hold it."""
-        ...
-
-
 def write(
     path: str,
     tables: Iterable[pa.Table],
-    about: Callable[[], Mapping[str, object]],
+    source: Callable[[], Mapping[str, object]],
     *,
     block_tokens: int | None = None,
     force: bool = False,
 ) -> int:
-    """Write the tables and return how many rows they have; `about()` is called after the last.
+    """Write the tables and return how many rows they have; `source()` is called after the last.
 
-    `about` is the origin of the rows and the transformations; Parquet holds it as JSON, each key under `bench.KEY`.
+    `source` is the origin of the rows and the transformations; Parquet holds it as JSON under `bench.source`.
     `block_tokens` is the size of the blocks that the prefix ids name. Raises UsageError for an unknown ending, a file
     that is there (unless `force`), or no folder.
     """
@@ -69,11 +58,12 @@ def write(
     schema = pa.schema(columns, metadata={"bench.table": "trace", "bench.schema_version": VERSION, **blocks})
     rows = 0
     try:
-        with _opened(file.suffix, part, schema) as sink:
+        with closing(_opened(file.suffix, part, schema)) as writer:
             for table in chain((first,), stream):
-                sink.write(table)
+                writer.write_table(table.cast(schema))
                 rows += len(table)
-            sink.finish(about())
+            if file.suffix == ".parquet":
+                writer.add_key_value_metadata({"bench.source": json.dumps(dict(source()), default=str)})
         part.replace(file)
     except OSError as error:
         raise files.refused(path, error) from None
@@ -92,66 +82,36 @@ def _allowed(path: str, force: bool) -> Path:
     return file
 
 
-class _Parquet:
-    def __init__(self, file: Path, schema: pa.Schema) -> None:
-        import pyarrow.parquet as pq  # heavy
-
-        self._schema = schema
-        self.writer = pq.ParquetWriter(file, schema, compression="zstd", compression_level=1)
-
-    def write(self, table: pa.Table) -> None:
-        self.writer.write_table(table.cast(self._schema))
-
-    def finish(self, about: Mapping[str, object]) -> None:
-        self.writer.add_key_value_metadata(
-            {f"bench.{key}": json.dumps(value, default=str) for key, value in about.items()}
-        )
-
-
-class _Csv:
-    def __init__(self, file: Path, schema: pa.Schema) -> None:
-        from pyarrow import csv  # heavy
-
-        lists = [f.name for f in schema if pa.types.is_list(f.type)]
-        if lists:
-            raise UsageError(f"CSV cannot hold the lists of {lists[0]}; write .parquet or .jsonl.")
-        self.writer = csv.CSVWriter(file, schema)
-
-    def write(self, table: pa.Table) -> None:
-        self.writer.write_table(table)
-
-    def finish(self, about: Mapping[str, object]) -> None:
-        """CSV has no room for it."""
-
-
 class _JsonLines:
+    """Writes a row a line; each has the size of its blocks, and nothing the origin of the file."""
+
     def __init__(self, file: Path, schema: pa.Schema) -> None:
         size = (schema.metadata or {}).get(b"bench.block_tokens")
         self._same = {"block_tokens": int(size)} if size and "prefix_ids" in schema.names else {}  # for all rows
-        self.writer = file.open("w", encoding="utf-8")
+        self._lines = file.open("w", encoding="utf-8")
         self._first = True
 
-    def write(self, table: pa.Table) -> None:
+    def write_table(self, table: pa.Table) -> None:
         for batch in table.to_batches(max_chunksize=8192):
             rows = ({**row, **self._same} for row in batch.to_pylist())
             for row in rows:
                 fields = row if self._first else {k: v for k, v in row.items() if v is not None}
                 self._first = False  # the first line names all columns, by which the file is read
-                self.writer.write(f"{json.dumps(fields)}\n")
+                self._lines.write(f"{json.dumps(fields)}\n")
 
-    def finish(self, about: Mapping[str, object]) -> None:
-        """JSON lines have no room for it."""
+    def close(self) -> None:
+        self._lines.close()
 
 
-@contextmanager
-def _opened(ending: str, file: Path, schema: pa.Schema) -> Iterator[Sink]:
-    """Open what writes the form with this ending, and close its writer whatever happens."""
-    kinds: Mapping[str, Callable[[Path, pa.Schema], Any]] = {".parquet": _Parquet, ".csv": _Csv, ".jsonl": _JsonLines}
-    sink = kinds[ending](file, schema)
-    try:
-        yield sink
-    finally:
-        sink.writer.close()
+def _opened(ending: str, file: Path, schema: pa.Schema) -> Any:
+    """What writes the form with this ending, by `write_table` and `close`."""
+    if ending == ".jsonl":
+        return _JsonLines(file, schema)
+    if ending == ".parquet":
+        return parquet.ParquetWriter(file, schema, compression="zstd", compression_level=1)
+    if lists := [f.name for f in schema if pa.types.is_list(f.type)]:
+        raise UsageError(f"CSV cannot hold the lists of {lists[0]}; write .parquet or .jsonl.")
+    return csv.CSVWriter(file, schema)
 
 
 def trace_table(schedule: pa.Table) -> pa.Table:
@@ -202,10 +162,9 @@ def _prefix_blocks(schedule: pa.Table, tokens: int) -> pa.Array | pa.ChunkedArra
 def _parents(schedule: pa.Table) -> pa.Array:
     """Row number of the last request that each row comes after, null for none."""
     child, parent = links(schedule)
-    last = np.full(len(schedule), len(schedule))
-    order = np.lexsort((parent, child))
-    last[child[order]] = parent[order]  # the last one written stays
-    return pa.array(last, pa.int64(), mask=last == len(schedule))
+    last = np.full(len(schedule), -1)
+    np.maximum.at(last, child, parent)
+    return pa.array(last, pa.int64(), mask=last < 0)
 
 
 def convert(
@@ -229,7 +188,7 @@ def convert(
     if scale or jitter or any(value is not None for value in part.values()):
         trace = replay.changed(replay.read(source, reader, **part), scale=scale, jitter=jitter, seed=seed)
         tables, tokens = [trace.table], trace.block_tokens
-        return write(target, tables, lambda: _about(trace.facts), block_tokens=tokens, force=force), trace.facts
+        return write(target, tables, lambda: trace.facts, block_tokens=tokens, force=force), trace.facts
     try:
         return _in_blocks(traces.blocks(source, reader), target, force)
     except traces.FallingStamps:
@@ -238,8 +197,4 @@ def convert(
 
 def _in_blocks(blocks: traces.Blocks, target: str, force: bool) -> tuple[int, Mapping[str, object]]:
     tokens = blocks.block_tokens
-    return write(target, blocks, lambda: _about(blocks.facts), block_tokens=tokens, force=force), blocks.facts
-
-
-def _about(facts: Mapping[str, object]) -> dict[str, object]:
-    return {"source": dict(facts)}
+    return write(target, blocks, lambda: blocks.facts, block_tokens=tokens, force=force), blocks.facts
