@@ -16,7 +16,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
@@ -24,11 +24,10 @@ from typing import NoReturn
 import numpy as np
 
 from harness import untrusted
-from harness.bounds import positive
 from harness.data.lists import Floats
 from harness.errors import UsageError
 from workloads.arrivals import _operational
-from workloads.arrivals._operational import Gaps, Piece, chunks_along
+from workloads.arrivals._operational import Gaps, Piece, chunks_along, merged
 from workloads.readers import _lines
 
 BLOCK = 65536  # arrivals merged at once, about
@@ -41,16 +40,16 @@ _SUM_TOLERANCE = 1e-3  # of probabilities; those of the published pools sum to 1
 
 @dataclass(frozen=True, slots=True)
 class ClientPool:
-    """The clients chosen from a pool, and how their time and rate are taken."""
+    """The clients chosen from a pool, all in the same windows, and how their time and rate are taken."""
 
     path: str
     clients: tuple[Client, ...]
     window_s: float
     span_s: float
-    start_s: float
-    scale: float  # of all rates
     known: int  # clients of the whole pool
     sha256: str
+    start_s: float = 0.0
+    scale: float = 1.0  # of all rates
     left_out: tuple[int, ...] = ()  # numbers of clients that send, but cannot be used
 
     @property
@@ -75,7 +74,7 @@ class ClientPool:
             for client, child in zip(self.clients, rng.spawn(len(self.clients)), strict=True)
         ]
         peak_rps = self.scale * float(np.max(sum(client.rate_rps for client in self.clients)))
-        return _merged(streams, min(self.window_s, BLOCK / peak_rps))
+        return merged(streams, min(self.window_s, BLOCK / peak_rps))
 
     def pool_time_s(self, times_s: np.ndarray) -> np.ndarray:
         """(n,) what the time is in the pool, whose windows start at numbers of their own, for times of a run."""
@@ -93,32 +92,23 @@ class ClientPool:
 
 
 def choose(
-    path: str, *, rate_rps: float | None, clients: int | None, start_s: float,
-    usable: Callable[[Client], bool] | None = None,
-) -> ClientPool:  # fmt: skip
+    path: str, *, rate_rps: float | None, clients: int | None, start_s: float, usable: Callable[[Client], bool]
+) -> ClientPool:
     """The `clients` with most requests (None: all that send any) of the pool at `path`, of those that are `usable`.
 
     Where none is usable all are chosen: who uses them says why not. Raises UsageError for a folder that is no pool,
-    ValueError for wrong numbers.
+    ValueError for more clients than send anything.
     """
-    if rate_rps is not None:
-        positive(rate_rps=rate_rps)
-    if clients is not None and clients < 1:
-        raise ValueError(f"clients must be at least 1, got {clients}.")
-    if not 0 <= start_s < math.inf:
-        raise ValueError(f"start_s must be >= 0, got {start_s:g}.")
     pool = read_clients(path)
-    active = [client for client in pool.clients if client.rate_rps.any()]
-    fit = active if usable is None else [client for client in active if usable(client)] or active
-    left_out = tuple(sorted({client.number for client in active} - {client.number for client in fit}))
-    active = fit
+    sending = [client for client in pool.clients if client.rate_rps.any()]
+    active = [client for client in sending if usable(client)] or sending
+    left_out = tuple(sorted({client.number for client in sending} - {client.number for client in active}))
     if clients is not None and clients > len(active):
         raise ValueError(f"clients must be at most the {len(active)} that send anything in '{path}', got {clients}.")
     largest = sorted(active, key=lambda client: -float(client.rate_rps.mean()))[:clients]
     chosen = tuple(sorted(largest, key=lambda client: client.number))
     scale = 1.0 if rate_rps is None else rate_rps / _mean_rps(chosen)
-    in_pool = len(pool.clients)
-    return ClientPool(path, chosen, pool.window_s, pool.span_s, start_s, scale, in_pool, pool.sha256, left_out)
+    return replace(pool, clients=chosen, start_s=start_s, scale=scale, left_out=left_out)
 
 
 def _mean_rps(clients: Sequence[Client]) -> float:
@@ -131,26 +121,6 @@ def _law(client: Client, window: int, rng: np.random.Generator, running: bool) -
     if family == "Weibull":
         return _operational.weibull(shape, rng, running=running)
     return _operational.gamma(shape if family else 1.0, rng, running=running)
-
-
-def _merged(streams: Sequence[Iterator[np.ndarray]], step_s: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The endless streams as one, in blocks of `step_s`; of equal times the lower index comes first."""
-    held = [np.zeros(0) for _ in streams]
-    for end_s in (step_s * i for i in count(1)):
-        inside = []
-        for i, stream in enumerate(streams):
-            parts = [held[i]]
-            # A stream is read beyond the step, so that no later arrival of it can belong into the step.
-            while not len(parts[-1]) or parts[-1][-1] < end_s:
-                parts.append(next(stream))
-            times = np.concatenate(parts)
-            cut = int(np.searchsorted(times, end_s))
-            inside.append(times[:cut])
-            held[i] = times[cut:]
-        times = np.concatenate(inside)
-        order = np.argsort(times, kind="stable")
-        if len(order):
-            yield times[order], np.repeat(np.arange(len(streams)), [len(part) for part in inside])[order]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +144,7 @@ class Lengths:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client in (W,) windows: requests/s, CV and law of the gaps (None where no law is given), scale in seconds."""
+    """One client in (W,) windows: requests/s, CV and law of the gaps (None where none is given) with its shape."""
 
     number: int
     start_s: Floats
@@ -182,33 +152,11 @@ class Client:
     gap_cv: Floats
     family: tuple[str | None, ...]
     shape: Floats
-    scale_s: Floats
     lengths: tuple[Lengths, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Clients:
-    """All clients of a pool, by number; every one has the same windows of `window_s` seconds."""
-
-    folder: str
-    window_s: float
-    clients: tuple[Client, ...]
-    sha256: str
-
-    @property
-    def span_s(self) -> float:
-        """Seconds from the start of the first window to the end of the last."""
-        start_s = self.clients[0].start_s
-        return float(start_s[-1] - start_s[0]) + self.window_s
-
-    @property
-    def mean_rate_rps(self) -> float:
-        """Requests per second of all clients together, over the whole span."""
-        return float(sum(c.rate_rps.mean() for c in self.clients))
-
-
-def read_clients(folder: str) -> Clients:
-    """The clients of a pool; raises UsageError naming the file, and the line or field, for whatever is wrong.
+def read_clients(folder: str) -> ClientPool:
+    """All clients of a pool; raises UsageError naming the file, and the line or field, for whatever is wrong.
 
     `sha256` is that of the list 'file hash' of all files read, in the order of the clients.
     """
@@ -222,7 +170,10 @@ def read_clients(folder: str) -> Clients:
         if not np.array_equal(client.start_s, first.start_s):
             what = f"its {len(client.start_s)} windows are not those of chunk-{first.number}-trace.csv"
             raise UsageError(f"ServeGen file '{files[client.number]}': {what}; all clients must share their windows.")
-    return Clients(folder, float(first.start_s[1] - first.start_s[0]), tuple(clients), digest.hexdigest())
+    start_s = first.start_s
+    window_s = float(start_s[1] - start_s[0])
+    span_s = float(start_s[-1] - start_s[0]) + window_s
+    return ClientPool(folder, tuple(clients), window_s, span_s, len(clients), digest.hexdigest())
 
 
 def _trace_files(folder: str) -> dict[int, Path]:
@@ -257,7 +208,7 @@ def _client(number: int, file: Path, digest: hashlib._Hash) -> Client:
         lengths = _lengths(dataset)
         digest.update(f"{dataset.name} {_lines.sha256(dataset)}\n".encode())
     families = tuple(r[1] for r in rows)
-    return Client(number, start_s, numbers[:, 1], numbers[:, 2], families, numbers[:, 3], numbers[:, 4], lengths)
+    return Client(number, start_s, numbers[:, 1], numbers[:, 2], families, numbers[:, 3], lengths)
 
 
 def _row(file: Path, line: int, text: str) -> tuple[list[float], str | None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from harness.bounds import AtLeastOne, NotNegative, Positive, check
 from harness.data.records import schedule_chunk
 from workloads._pool import ClientPool, choose
 from workloads._token_laws import TokenLaws, counted
@@ -27,13 +28,14 @@ class Clients:
     """
 
     path: str
-    rate_rps: float | None = None
-    clients: int | None = None
-    start_s: float = 0.0
+    rate_rps: Positive | None = None
+    clients: AtLeastOne | None = None
+    start_s: NotNegative = 0.0
     pool: ClientPool = field(init=False, repr=False, compare=False)
     laws: TokenLaws = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check(self)
         pool = choose(self.path, rate_rps=self.rate_rps, clients=self.clients, start_s=self.start_s, usable=counted)
         object.__setattr__(self, "pool", pool)
         object.__setattr__(self, "laws", TokenLaws.of(pool.clients))

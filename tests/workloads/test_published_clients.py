@@ -14,6 +14,7 @@ from harness.errors import UsageError
 from harness.stats import arrivals
 from workloads import catalog
 from workloads._pool import ClientPool, choose
+from workloads._token_laws import counted
 from workloads.clients import Clients
 
 WINDOW_S = 600
@@ -60,7 +61,9 @@ def test_counts_of_a_client_vary_as_its_gap_law_says(pool: Callable[..., str], f
     """If this failed, a window would always hold the same number of requests, as with ServeGen's own generator."""
     cv = shape**-0.5 if family == "Gamma" else stats.weibull_min(shape).std() / stats.weibull_min(shape).mean()
     rows = "".join(f"{start},0.5,{cv},{family},{shape},1\n" for start in (0, WINDOW_S))
-    per_window = counts(choose(pool((rows, None)), rate_rps=None, clients=None, start_s=0.0), 1500, seed=1)[0]
+    per_window = counts(
+        choose(pool((rows, None)), rate_rps=None, clients=None, start_s=0.0, usable=counted), 1500, seed=1
+    )[0]
 
     assert 300 == pytest.approx(per_window.mean(), rel=0.02)
     assert cv**2 == pytest.approx(per_window.var() / per_window.mean(), rel=0.2)
@@ -69,7 +72,7 @@ def test_counts_of_a_client_vary_as_its_gap_law_says(pool: Callable[..., str], f
 @pytest.mark.nightly
 def test_a_day_of_all_clients_follows_the_rates_of_the_pool(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """If this failed, the superposed clients would not be the service that was measured."""
-    made = choose(reason(shared_data), rate_rps=None, clients=None, start_s=0.0)
+    made = choose(reason(shared_data), rate_rps=None, clients=None, start_s=0.0, usable=counted)
     per_window = counts(made, 144, seed=2)
     table = np.array([client.rate_rps for client in made.clients]) * WINDOW_S
     steady = np.array([client.gap_cv for client in made.clients])
@@ -82,7 +85,7 @@ def test_a_day_of_all_clients_follows_the_rates_of_the_pool(shared_data: Path, r
 
 def test_gaps_of_clients_spread_like_those_of_the_pool(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """If this failed, clients would be too even: half of the windows of the pool have a CV above 1."""
-    made = choose(reason(shared_data), rate_rps=None, clients=20, start_s=0.0)
+    made = choose(reason(shared_data), rate_rps=None, clients=20, start_s=0.0, usable=counted)
     found, stated = [], []
     blocks = list(islice(made.blocks(np.random.default_rng(3)), 40))
     times, client = (np.concatenate(part) for part in zip(*blocks, strict=True))
@@ -196,8 +199,8 @@ def test_clients_without_token_counts_are_left_out_and_named(pool: Callable[...,
 def test_the_span_comes_round_and_can_begin_anywhere(pool: Callable[..., str]) -> None:
     """If this failed, a long run would run dry, or a run could not skip the night."""
     path = pool(("0,4,1,Gamma,1,0.25\n600,0,0,,0,0\n1200,1,1,Gamma,1,1\n", None))
-    shifted = counts(choose(path, rate_rps=None, clients=None, start_s=900.0), 12, seed=3)[0]
-    whole = counts(choose(path, rate_rps=None, clients=None, start_s=0.0), 12, seed=3)[0]
+    shifted = counts(choose(path, rate_rps=None, clients=None, start_s=900.0, usable=counted), 12, seed=3)[0]
+    whole = counts(choose(path, rate_rps=None, clients=None, start_s=0.0, usable=counted), 12, seed=3)[0]
 
     np.testing.assert_allclose([2400, 0, 600] * 4, whole, atol=200)
     np.testing.assert_allclose([300, 1500, 1200] * 4, shifted, atol=200)
@@ -206,7 +209,7 @@ def test_the_span_comes_round_and_can_begin_anywhere(pool: Callable[..., str]) -
 @pytest.mark.nightly
 def test_the_largest_clients_and_another_rate(shared_data: Path, reason: Callable[[Path], str]) -> None:
     """If this failed, `clients=5` would not be the five that matter, or --rate would change who they are."""
-    whole, few = (choose(reason(shared_data), rate_rps=None, clients=n, start_s=0.0) for n in (None, 5))
+    whole, few = (choose(reason(shared_data), rate_rps=None, clients=n, start_s=0.0, usable=counted) for n in (None, 5))
     scaled = Clients(reason(shared_data), rate_rps=2.0, clients=5)
 
     assert few.mean_rate_rps == pytest.approx(0.5 * whole.mean_rate_rps, rel=0.1)

@@ -50,7 +50,6 @@ def test_a_pool_is_read_with_its_laws(tmp_path: Path) -> None:
     assert (None, "Gamma", "Weibull") == client.family
     assert [0, 0.5, 0.25] == client.rate_rps.tolist()
     assert [0, 0.7, 0.5] == client.shape.tolist()
-    assert [0, 2.8, 2] == client.scale_s.tolist()
     assert ([5, 9], [0.25, 0.75]) == (law.values.tolist(), law.probabilities.tolist())
     assert {} == client.lengths[1].fields
     assert [0.0, 21600.0] == [w.start_s for w in client.lengths]

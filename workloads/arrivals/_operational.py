@@ -14,7 +14,8 @@ a second.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
@@ -151,6 +152,26 @@ def times_from(gaps: Callable[[int], np.ndarray]) -> Iterator[float]:
         times = np.cumsum(chunk).tolist()
         last_s = times[-1]
         yield from times
+
+
+def merged(streams: Sequence[Iterator[np.ndarray]], step_s: float) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """The endless streams as one, in blocks of `step_s`; of equal times the lower index comes first."""
+    held = [np.zeros(0) for _ in streams]
+    for end_s in (step_s * i for i in count(1)):
+        inside = []
+        for i, stream in enumerate(streams):
+            parts = [held[i]]
+            # A stream is read beyond the step, so that no later arrival of it can belong into the step.
+            while not len(parts[-1]) or parts[-1][-1] < end_s:
+                parts.append(next(stream))
+            times = np.concatenate(parts)
+            cut = int(np.searchsorted(times, end_s))
+            inside.append(times[:cut])
+            held[i] = times[cut:]
+        times = np.concatenate(inside)
+        order = np.argsort(times, kind="stable")
+        if len(order):
+            yield times[order], np.repeat(np.arange(len(streams)), [len(part) for part in inside])[order]
 
 
 class AtRate(Checked):

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.errors import UsageError
 from workloads.arrivals._exact import LONGEST_S
-from workloads.fit.process import merged
+from workloads.arrivals._operational import merged
 from workloads.lengths import _empirical
 from workloads.lengths._empirical import Empirical
 
@@ -64,12 +64,13 @@ def arrivals(
     """Endless blocks of (times in seconds, number of the service); a rate is shared out as in the trace, and is that
     over the first `over_s` (None: in the long run).
     """
-    scale = 1.0 if rate_rps is None else rate_rps / model.rate_rps
+    rate_rps = rate_rps or model.rate_rps
+    scale = rate_rps / model.rate_rps
     streams = [
         service.process.times(stream_rng, service.process.rate_rps * scale, over_s)
         for service, stream_rng in zip(model.services, rng.spawn(len(model.services)), strict=True)
     ]
-    return merged(streams)
+    return merged(streams, ROWS / rate_rps)
 
 
 def blocks(model: Model, rate_rps: float | None, limits: DrawLimits, seed: int) -> Iterator[DrawnBlock]:

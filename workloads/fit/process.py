@@ -162,23 +162,3 @@ def _cut(rates: Iterable[np.ndarray], step_s: float) -> Iterator[np.ndarray]:
 
 def _gaps(shape: float) -> str:
     return "gaps gamma of shape " + f"{shape:.3g} (CV {shape**-0.5:.3g}) in operational time"
-
-
-def merged(streams: list[Iterator[np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Blocks of (times, number of the stream each comes from), in order of time; ends with the first that ends."""
-    held = [np.zeros(0)] * len(streams)
-    while True:
-        for i, stream in enumerate(streams):
-            while not len(held[i]):
-                block = next(stream, None)
-                if block is None:
-                    return
-                held[i] = block
-        # Up to here all streams are known; beyond, one of them may bring an earlier time.
-        until_s = min(times[-1] for times in held)
-        cuts = [int(np.searchsorted(times, until_s, side="right")) for times in held]
-        times_s = np.concatenate([times[:cut] for times, cut in zip(held, cuts, strict=True)])
-        which = np.repeat(np.arange(len(streams), dtype=np.int8), cuts)
-        order = np.argsort(times_s, kind="stable")
-        yield times_s[order], which[order]
-        held = [times[cut:] for times, cut in zip(held, cuts, strict=True)]
