@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -83,6 +83,12 @@ def mapped(values: pa.ChunkedArray, change: Callable[[np.ndarray], np.ndarray]) 
     """Whole numbers changed by a function of all of them; null stays null."""
     valid = np.asarray(values.is_valid())
     return pa.array(change(np.asarray(values.fill_null(0))), pa.int64(), mask=~valid)
+
+
+def series(trace: Trace) -> dict[str, Any]:
+    """What pictures of a trace are drawn from (some keys of `reports.answers.trace.page`)."""
+    lengths = {name: np.asarray(trace.table[name]) for name in ("prompt_tokens", "output_tokens")}
+    return {"name": "recorded", "times_s": trace.at_s, **lengths}
 
 
 def brought(table: pa.Table) -> dict[str, pa.ChunkedArray]:

@@ -86,7 +86,7 @@ class Blocks:
         self, source: Source, name: str, reader: Reader, part: Slice, limits: _lines.Limits, *, sort: bool,
         texts: bool = False,
     ) -> None:  # fmt: skip
-        stated = source.metadata.get("bench.block_tokens", "")
+        stated = source.block_tokens
         valid = stated.isdigit() and 0 < int(stated) < _cells.LARGEST_TOKENS
         self.block_tokens = int(stated) if valid else reader.block_tokens
         self._source, self._name, self._reader, self._part, self._sort = source, name, reader, part, sort
@@ -94,23 +94,10 @@ class Blocks:
         self._limits = limits
         self._unusable = Unusable(limits.max_unusable, _lines.more("max_unusable"))
         self._clock, self._conversations = Clock(), Conversations(self.block_tokens)
-        self._facts: Mapping[str, object] | None = None
         self._any_text, self._stamped = False, True
-        self._tables = self._read()
-        self._first: pa.Table | None = None
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The columns; the first block is read for them."""
-        if self._first is None:
-            self._first = next(self._tables)
-        return self._first.schema
 
     def __iter__(self) -> Iterator[pa.Table]:
-        first, self._first = self._first, None
-        if first is not None:
-            yield first
-        yield from self._tables
+        return self._read()
 
     def _read(self) -> Iterator[pa.Table]:
         part = self._part
@@ -131,7 +118,7 @@ class Blocks:
             self._unusable.check(collector.rows, collector.dropped)
             if not collector.kept:
                 raise UsageError(_nothing(self._source.file, collector, part))
-            self._facts = self._finished(collector)
+            self.facts = self._finished(collector)
         finally:
             self._source.close()
 
@@ -141,13 +128,6 @@ class Blocks:
                 more = _lines.more("max_rows")
                 raise UsageError(f"Trace '{self._source.file}' has more than {self._limits.max_rows:,} rows{more}.")
             yield block
-
-    @property
-    def facts(self) -> Mapping[str, object]:
-        """What `Trace.facts` holds; raises ValueError before the last block was taken."""
-        if self._facts is None:
-            raise ValueError("The facts of a trace are known after its last block.")
-        return self._facts
 
     def _finished(self, seen: Collector) -> Mapping[str, object]:
         part, file = self._part, self._source.file

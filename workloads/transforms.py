@@ -10,7 +10,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, TypeAlias, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -40,16 +40,6 @@ CONTEXT = "context_tokens"
 """Prompt and answer together, in conditions."""
 _NUMBERS = ("prompt_tokens", "output_tokens", CONTEXT, "turn", "session", "images", "image_tokens", "n")
 _SHORT = {"prompt": "prompt_tokens", "output": "output_tokens", "context": CONTEXT}
-
-
-class Step(Protocol):
-    """One way to scale the load of a trace."""
-
-    law: ClassVar[str]
-
-    def apply(self, trace: Trace, rng: np.random.Generator) -> Trace:
-        """The trace with another load; what was random comes from `rng`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +172,13 @@ def _every(
     return listed(names, lists.flatten().take(pa.array(source)), lists.type)
 
 
+Step: TypeAlias = Compress | Thin | Superpose | Context
+"""One way to scale the load of a trace; `law` says what it does."""
+
+
 def scaling(text: str) -> tuple[Step, ...]:
     """The steps of 'compress:2', 'context:96000' or 'superpose:3+thin:0.5', in their order. Raises UsageError."""
-    kinds: Mapping[str, type[Compress | Thin | Superpose | Context]] = {
-        kind.__name__.lower(): kind for kind in (Compress, Thin, Superpose, Context)
-    }
+    kinds: Mapping[str, type[Step]] = {kind.__name__.lower(): kind for kind in get_args(Step)}
     specs = [parse(part) for part in text.split("+")]
     for way in specs:
         if way.name not in kinds:

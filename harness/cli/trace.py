@@ -90,13 +90,14 @@ def _show(form: str, report: str, *about: Any, facts: object = None) -> Document
 def info(file: str, caches: tuple[str, ...], html: str | None, form: str, **options: Any) -> int:
     """Summarize the trace FILE: origin, rate, lengths, burstiness, conversations, shared prefixes."""
     from workloads import replay
+    from workloads.trace_rows import series
     from workloads.trace_tools import info as summary
 
     trace = replay.read(file, **_rows(options))
     facts = summary.of(trace, caches)
     document = _show(form, "document", facts)
     if html is not None:
-        _terminal.draw(html, document, summary.picture(trace, facts))
+        _terminal.draw(html, document, {**series(trace), **({"grain_s": facts["grain_s"]} if facts["ticks"] else {})})
     return 0
 
 
@@ -168,11 +169,12 @@ def fit(
     files.check(target)  # before the work, not after it
     if Path(target).exists() and not force:
         raise UsageError(f"'{target}' is there already; --force replaces it.")
-    model = fitted.fit(replay.read(file, **_rows(options)), mode=mode, window_s=window)
+    trace = replay.read(file, **_rows(options))
+    model = fitted.fit(trace, mode=mode, window_s=window)
     model.save(target)
     document = _show(form, "fitted", model.lines(), target, facts=model.quality)
     if html is not None:
-        _terminal.draw(html, document, fitted.picture(model))
+        _terminal.draw(html, document, fitted.picture(model, trace))
     return 0
 
 

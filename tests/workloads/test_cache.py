@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workloads import traces
-from workloads.trace_tools.cache import Hits, Lru, distinct_blocks, from_spec
+from workloads.trace_tools.cache import Hits, distinct_blocks, from_spec, replay
 
 PROMPTS = st.lists(st.lists(st.integers(0, 12), max_size=8, unique=True), min_size=1, max_size=40)
 
@@ -33,7 +33,7 @@ def conversation() -> traces.Trace:
 )
 def test_mooncake_hit_ratios(conversation: traces.Trace, capacity: int | None, ratio: float) -> None:
     """The published hit ratios of the conversation trace would come out differently."""
-    found = Lru(capacity).replay(conversation.table)
+    found = replay(conversation.table, capacity)
 
     assert 288_500 == found.blocks
     assert ratio == round(found.ratio, 4)
@@ -42,7 +42,7 @@ def test_mooncake_hit_ratios(conversation: traces.Trace, capacity: int | None, r
 @pytest.mark.parametrize(("spec", "share"), [("lru:tokens=3M", 0.371), ("lru:tokens=50M", 0.992)])
 def test_mooncake_share_of_the_most(conversation: traces.Trace, spec: str, share: float) -> None:
     """A pool of 3 or 50 million tokens would look larger or smaller than it is (S41: half a point)."""
-    most = Lru().replay(conversation.table)
+    most = replay(conversation.table)
     found = from_spec(spec, conversation.block_tokens).replay(conversation.table)
 
     assert share == pytest.approx(found.hits / most.hits, abs=0.005)
@@ -53,31 +53,31 @@ def test_a_hit_is_a_leading_block() -> None:
     """A block behind a missing one cannot be used, and would be counted."""
     table = blocks([1, 2, 3], [1, 9, 3], [1, 2, 3])
 
-    assert Hits(9, 1 + 3) == Lru().replay(table)
+    assert Hits(9, 1 + 3) == replay(table)
 
 
 def test_the_least_recently_used_goes_first() -> None:
     """Another block would be thrown away: by hand, with room for 2."""
     table = blocks([1], [2], [1], [3], [1], [2])  # 3 throws out 2, not 1
 
-    assert Hits(6, 2) == Lru(2).replay(table)
+    assert Hits(6, 2) == replay(table, 2)
 
 
 def test_a_prompt_longer_than_the_cache() -> None:
     """A prompt that does not fit would find its own head in the cache the next time."""
     table = blocks([1, 2, 3, 4], [1, 2, 3, 4], [3, 4])
 
-    assert Hits(10, 2) == Lru(2).replay(table)
+    assert Hits(10, 2) == replay(table, 2)
 
 
 @given(PROMPTS, st.integers(1, 15))
 def test_more_room_is_never_worse(prompts: list[list[int]], capacity: int) -> None:
     """A larger pool would seem to hit less (K17.b)."""
     table = blocks(*prompts)
-    small, large, endless = (Lru(c).replay(table) for c in (capacity, capacity + 1, None))
+    small, large, endless = (replay(table, c) for c in (capacity, capacity + 1, None))
 
     assert small.hits <= large.hits <= endless.hits
-    assert endless == Lru(13).replay(table)
+    assert endless == replay(table, 13)
 
 
 @given(PROMPTS, st.integers(1, 15))
@@ -92,12 +92,12 @@ def test_agrees_with_the_plainest_cache(prompts: list[list[int]], capacity: int)
             held = [b for b in held if b != block] + [block]
             held = held[-capacity:]
 
-    assert Hits(sum(map(len, prompts)), hits) == Lru(capacity).replay(blocks(*prompts))
+    assert Hits(sum(map(len, prompts)), hits) == replay(blocks(*prompts), capacity)
 
 
 def test_no_blocks_no_ratio() -> None:
     """A trace without prefixes would divide by zero."""
-    found = Lru(4).replay(blocks([], []))
+    found = replay(blocks([], []), 4)
 
     assert (0, 0.0) == (found.blocks, found.ratio)
 

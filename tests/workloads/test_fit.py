@@ -481,7 +481,8 @@ def test_an_unknown_mode_and_a_window_without_its_mode_are_refused():
 
 def test_the_data_of_a_picture_hold_the_trace_the_draw_and_the_band():
     """The picture of a fit would show one side only."""
-    facts = command.picture(fitted(made(renewal(0.5, 2000)), seeds=3))
+    trace = made(renewal(0.5, 2000))
+    facts = command.picture(fitted(trace, seeds=3), trace)
 
     assert "recorded" == facts["name"]
     assert 2000 == len(facts["times_s"])

@@ -15,7 +15,7 @@ from workloads.fit import _laws, _verdict, _whole, _whole_draw, _whole_quality, 
 from workloads.fit._whole_quality import Reuse
 from workloads.fit.model import Model
 from workloads.session_times import links_of
-from workloads.trace_tools.cache import Lru
+from workloads.trace_tools import cache
 
 WEKA, MOONCAKE = "agentic/weka", "traces/mooncake/conversation_trace.jsonl"
 BLOCK = 16
@@ -233,7 +233,7 @@ def test_a_model_file_replays_whole_sessions(tmp_path, model):
     assert 50 == loaded.workload.sessions
     assert len(rows) == loaded.requests
     assert (rows["after"].combine_chunks().value_lengths().to_numpy() == 0).sum() == 4
-    assert Lru().replay(rows).ratio > 0.5
+    assert cache.replay(rows).ratio > 0.5
 
 
 def test_a_model_without_whole_sessions_says_why(tmp_path):

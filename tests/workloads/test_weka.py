@@ -261,7 +261,7 @@ class TestCorpus:
 
     def test_what_was_seen_before(self, trace: traces.Trace) -> None:
         """The share of prompt blocks seen before, by which agents differ from all other traffic, would be another."""
-        assert 0.964 == pytest.approx(cache.Lru().replay(trace.table).ratio, abs=0.0005)
+        assert 0.964 == pytest.approx(cache.replay(trace.table).ratio, abs=0.0005)
 
     def test_a_limit_of_the_context_names_what_it_leaves_out(self, trace: traces.Trace) -> None:
         """Long sessions would vanish silently from a run of a model with a small context."""
@@ -274,7 +274,7 @@ class TestCorpus:
         """A scaled replay would hit the cache more or less often than the recorded sessions."""
         scaled = transforms.scaled(trace, "context:96000", np.random.default_rng(0))
         longest = pc.max(pc.add(scaled.table["prompt_tokens"], scaled.table["output_tokens"])).as_py()
-        recorded, now = (cache.Lru().replay(t.table).ratio for t in (trace, scaled))
+        recorded, now = (cache.replay(t.table).ratio for t in (trace, scaled))
 
         assert longest == 96_000
         assert recorded == pytest.approx(now, abs=0.001)

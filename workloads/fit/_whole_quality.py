@@ -18,7 +18,7 @@ from workloads import session_replay
 from workloads.arrivals.closed import Closed
 from workloads.fit import _verdict, _whole, _whole_draw
 from workloads.session_times import ThinkOnly
-from workloads.trace_tools.cache import Lru, distinct_blocks
+from workloads.trace_tools.cache import distinct_blocks, replay
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model
@@ -133,7 +133,7 @@ class Reuse:
             closed = Closed(users=USERS, think_s=0.0, law="fixed")
             placed = session_replay.place(trace, ThinkOnly(), session_replay.Sessions(order="file"), closed, 0).placed
             table = table.take(pa.array(placed.row))
-        return [Lru(max(tokens // self.block_tokens // self.every, 1)).replay(table).ratio for tokens in self.tokens]
+        return [replay(table, max(tokens // self.block_tokens // self.every, 1)).ratio for tokens in self.tokens]
 
 
 def _every(table: pa.Table, step: int) -> pa.Table:

@@ -12,6 +12,7 @@ from harness.errors import UsageError, no_such
 from workloads import traces, transforms
 from workloads.fit import _draw, _services, _verdict, _whole, quality
 from workloads.fit.model import Model
+from workloads.trace_rows import series
 
 Mode = Literal["parametric", "rate-following"]
 
@@ -22,8 +23,6 @@ NO_WHOLE = (
     "sessions (20 of two turns or more are needed, and 100 turns after another)"
 )
 """Why a model has no whole sessions."""
-MOST_SHOWN, LENGTHS_SHOWN = 2_000_000, 50_000
-"""Arrivals of a picture (of a longer stream the first so many), and pairs of lengths, evenly spaced."""
 PICTURE_SEED = 0
 _NOTHING = (np.zeros(0), np.zeros(0, np.int8), np.zeros(0, np.int64), np.zeros(0, np.int64))
 _GAPS = "gamma gaps in operational time, their shape from the local variation of neighbouring gaps"
@@ -67,8 +66,8 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
     source |= {} if sessions is None else {"whole_left_out": _left_out(trace, sessions)}
     work.notes += [*dropped(source), *_few_sessions(trace)] if sessions is None else left_out(source)
     method = {"mode": mode, "how": _HOW[mode], "lengths": _LENGTHS, "grain_s": work.grain_s, "notes": work.notes}
-    model = Model(services, source, method, whole=sessions, table=trace.table)
-    return model.rated(quality.measure(model, trace, seeds)) if seeds else model
+    model = Model(services, source, method, whole=sessions)
+    return replace(model, quality=quality.measure(model, trace, seeds)) if seeds else model
 
 
 def _left_out(trace: traces.Trace, whole: Mapping[str, Any]) -> list[str]:
@@ -156,30 +155,15 @@ def check(mode: str | None, window_s: float | None) -> None:
         raise UsageError(f"The window must be longer than 0 s, got {window_s:g} s.")
 
 
-def picture(model: Model) -> dict[str, Any]:
-    """The facts that `reports.answers.trace.page` takes: the trace (after a fit), a draw as long, dispersion curves."""
-    span_s = float(model.quality.get("span_s") or MOST_SHOWN / model.rate_rps)
-    drawn = _drawn(model, span_s)
-    series = drawn if model.table is None else {**_recorded(model.table), "other": drawn}
-    page_facts = {**series, "curves": _curves(model.quality), "grain_s": model.quality.get("grain_s")}
-    return {name: value for name, value in page_facts.items() if value is not None}
-
-
-def _recorded(table: pa.Table) -> dict[str, Any]:
-    few = slice(None, None, -(-table.num_rows // LENGTHS_SHOWN))
-    return {
-        "name": "recorded",
-        "times_s": np.asarray(table["at_s"])[:MOST_SHOWN],
-        "prompt_tokens": np.asarray(table["prompt_tokens"])[few],
-        "output_tokens": np.asarray(table["output_tokens"])[few],
-    }
-
-
-def _drawn(model: Model, span_s: float) -> dict[str, Any]:
-    blocks = list(_draw.blocks(model, None, _draw.DrawLimits(MOST_SHOWN, span_s), PICTURE_SEED))
+def picture(model: Model, trace: traces.Trace) -> dict[str, Any]:
+    """The facts that `reports.answers.trace.page` takes: the trace of a fit, a draw as long, dispersion curves."""
+    limits = _draw.DrawLimits(None, float(model.quality["span_s"]))
+    blocks = list(_draw.blocks(model, None, limits, PICTURE_SEED))
     at_s, _, prompt, output = (np.concatenate(column) for column in zip(*blocks, strict=True)) if blocks else _NOTHING
-    few = slice(None, None, max(-(-len(at_s) // LENGTHS_SHOWN), 1))
-    return {"name": "drawn", "times_s": at_s, "prompt_tokens": prompt[few], "output_tokens": output[few]}
+    drawn = {"name": "drawn", "times_s": at_s, "prompt_tokens": prompt, "output_tokens": output}
+    page_facts = {**series(trace), "other": drawn, "curves": _curves(model.quality),
+                  "grain_s": model.quality["grain_s"]}  # fmt: skip
+    return {name: value for name, value in page_facts.items() if value is not None}
 
 
 def _curves(quality: Mapping[str, Any]) -> dict[str, Any] | None:

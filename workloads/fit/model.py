@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from harness import untrusted
 from harness.data import files
 from harness.errors import UsageError, no_such
@@ -44,7 +42,6 @@ class Model:
     method: Mapping[str, object]
     quality: Mapping[str, Any] = field(default_factory=dict)
     whole: Mapping[str, Any] | None = None
-    table: pa.Table | None = field(default=None, repr=False, compare=False)  # of the trace, after a fit; not stored
 
     @property
     def rate_rps(self) -> float:
@@ -61,10 +58,6 @@ class Model:
         if tag not in tags:
             raise no_such("service of the model", tag, tags)
         return replace(self, services=tuple(service for service in self.services if service.tag == tag))
-
-    def rated(self, quality: Mapping[str, Any]) -> Model:
-        """The model with the quality that was measured."""
-        return replace(self, quality=quality)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write model.json; an existing file is replaced in one step. Raises UsageError where it cannot be written."""

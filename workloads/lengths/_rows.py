@@ -9,22 +9,11 @@ from dataclasses import dataclass, field, make_dataclass
 from functools import cache
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from workloads.lengths._empirical import CHUNK, load
-
-
-class Sampler(Protocol):
-    """What draws lengths."""
-
-    @property
-    def mean_tokens(self) -> tuple[float, float]: ...
-    @property
-    def facts(self) -> Mapping[str, object]: ...
-    def quantile_tokens(self, percent: int) -> tuple[int, int]: ...
-    def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]: ...
+from workloads.lengths._empirical import CHUNK, Empirical, load
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +22,7 @@ class EmpiricalLengths:
 
     figures: ClassVar[Mapping[str, Any]]
     argument: ClassVar[str | None]
-    sampler: Sampler = field(init=False, repr=False, compare=False)
+    sampler: Empirical | SummaryLaw = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         chosen = next(iter(self.figures)) if self.argument is None else getattr(self, self.argument)

@@ -29,7 +29,6 @@ class Anomalies:
         self.rows = 0
         self.distinct = 0
         self.duplicates = 0
-        self.zero_tokens = 0
         self._notes: Counter[str] = Counter()
         self._grid_ns = 0
         self._steps = np.empty(0)

@@ -241,20 +241,9 @@ def rows_of(table: parquet.ParquetFile, size_bytes: int) -> int:
     return max(1, size_bytes * max(1, rows) // max(64 * rows, 8 * values, 1))
 
 
-def columns(table: parquet.ParquetFile) -> tuple[str, ...]:
-    """Names of the columns; raises UsageError where one appears twice."""
-    return tuple(table.schema_arrow.names)
-
-
-def metadata(table: parquet.ParquetFile) -> Mapping[str, str]:
-    """The text that the writer left with the schema."""
-    pairs = (table.schema_arrow.metadata or {}).items()
-    return {k.decode(errors="replace"): v.decode(errors="replace") for k, v in pairs if k != b"pandas"}
-
-
 def blocks(file: Path, table: parquet.ParquetFile, rows: int, limits: _lines.Limits) -> Iterator[Block]:
     """All rows; raises UsageError where the file is damaged."""
-    names = columns(table)
+    names = tuple(table.schema_arrow.names)
     repeated = [c for c in names if names.count(c) > 1]
     if repeated:
         raise UsageError(f"Trace '{file}': column {_cells.shown(repeated[0])} appears twice.")
@@ -274,21 +263,15 @@ def blocks(file: Path, table: parquet.ParquetFile, rows: int, limits: _lines.Lim
         except (OSError, ValueError, pa.ArrowException) as error:
             raise UsageError(f"Trace '{file}' cannot be read after row {start}: {_lines.reason(error)}.") from None
         if batch.num_rows:
-            yield _block(file, names, arrays, batch, start)
+            yield _block(file, arrays, batch.num_rows, start)
             start += batch.num_rows
 
 
-def _block(
-    file: Path,
-    names: tuple[str, ...],
-    arrays: Mapping[str, pa.Array],
-    batch: pa.RecordBatch,
-    start: int,
-) -> Block:
+def _block(file: Path, arrays: Mapping[str, pa.Array], rows: int, start: int) -> Block:
     return Block(
         file,
-        names,
-        batch.num_rows,
+        tuple(arrays),
+        rows,
         arrays.__getitem__,
         lambda: pa.table({n: a for n, a in arrays.items() if _comparable(a.type)}),
         lambda row: f"row {start + row + 1}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import IO, Literal, NoReturn
@@ -42,7 +42,7 @@ class Source:
     sha256: Callable[[], str]
     close: Callable[[], None]
     size_bytes: int
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    block_tokens: str = ""  # as the file states them
     plain: tuple[Path, ...] = ()
     where: str = ""  # ', line 1' of the names of the columns
 
@@ -82,11 +82,11 @@ def open_source(path: str, block_bytes: int, limits: _lines.Limits) -> Source:
 
     if text[0] in "{[":
         first, objects = _json.open_objects(file, text, runs, limits)
-        size = {"bench.block_tokens": str(first["block_tokens"])} if "block_tokens" in first else {}
+        stated = str(first.get("block_tokens", ""))
         plain = (file,) if _lines.is_plain(stream) else ()
         columns = _json.columns_of(first)
         return Source(
-            file, "json", columns, objects, sha256, hashed.close, size_bytes, size, plain, where=f", line {number}"
+            file, "json", columns, objects, sha256, hashed.close, size_bytes, stated, plain, where=f", line {number}"
         )
     sign = None
     if match := re.fullmatch('"?sep=(.?)"?', text, re.IGNORECASE):  # the first line that Excel writes or reads
@@ -129,16 +129,16 @@ def _open_files(files: Files, block_bytes: int, limits: _lines.Limits) -> Source
     first = next(rows)
     rest = chain([first], rows)
     return Source(
-        files.folder, "json", first.columns, rest, files.sha256, rows.close, files.size_bytes, {}, files.plain
+        files.folder, "json", first.columns, rest, files.sha256, rows.close, files.size_bytes, "", files.plain
     )
 
 
 def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source:
     table = _plain.open_table(file, limits)
     blocks = _plain.blocks(file, table, _plain.rows_of(table, block_bytes), limits)
-    columns, metadata = _plain.columns(table), _plain.metadata(table)
-    size_bytes = file.stat().st_size
-    return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, size_bytes, metadata)
+    columns, size_bytes = tuple(table.schema_arrow.names), file.stat().st_size
+    stated = (table.schema_arrow.metadata or {}).get(b"bench.block_tokens", b"").decode(errors="replace")
+    return Source(file, "parquet", columns, blocks, lambda: _lines.sha256(file), table.close, size_bytes, stated)
 
 
 def _first_line(

@@ -206,13 +206,11 @@ class Burstgpt:
 
     def tasks(self, count: int, streams: Streams) -> Tasks:
         sizes = 1 + np.searchsorted(self.turns[:-1], streams.sizes.random(count), side="right")
-        ranks, seconds = np.array(THINK_S).T
+        ranks, seconds = zip(*THINK_S, strict=True)
         return conversations(
             sizes,
             streams,
-            lambda n: np.asarray(
-                self.think_scale * np.exp(np.interp(streams.delays.random(n), ranks, np.log(seconds)))
-            ),
+            lambda n: self.think_scale * law(ranks, seconds, streams.delays.random(n)),
             self.truncate_at_tokens,
             self.block_tokens,
         )

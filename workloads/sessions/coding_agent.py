@@ -1,6 +1,7 @@
 """Sessions of coding agents: dozens of turns, contexts that grow to hundreds of thousands of tokens and start again."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import numpy as np
@@ -33,6 +34,7 @@ first prompt and turns; tokens of tools and system prompt (median). From 133 ses
 BESIDE_TOKENS = COMMON_TOKENS // BLOCK_TOKENS * BLOCK_TOKENS
 LONGEST_ANSWER_TOKENS = 12_162
 _FINE = np.linspace(0, 1, 100_001)
+_law = partial(law, RANKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,3 @@ class CodingAgent:
             fits = np.minimum.reduceat((self.limit_tokens - self.beside_tokens - answer) / prompt, starts_of(sizes))
             prompt *= np.repeat(np.minimum(fits, 1.0), sizes)
         return np.maximum(np.floor(prompt), 1).astype(np.int64), np.array(context)
-
-
-def _law(quantiles: tuple[float, ...], ranks: np.ndarray) -> np.ndarray:
-    return law(RANKS, quantiles, ranks)

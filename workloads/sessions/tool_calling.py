@@ -1,6 +1,7 @@
 """Sessions of assistants that call tools: a question, dozens of short calls a second apart, a long last answer."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -24,6 +25,10 @@ TOOL_S = (0.147, 0.258, 0.277, 0.346, 0.537, 0.926, 2.007, 3.373, 7.487, 20.0)
 
 By `tools/make_tool_calling.py`.
 """
+
+
+law = partial(log_linear, RANKS)
+"""Values of one of the quantiles above at ranks in [0, 1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,3 @@ class ToolCalling(Checked):
             self.truncate_at_tokens,
             self.block_tokens,
         )
-
-
-def law(quantiles: tuple[float, ...], ranks: np.ndarray) -> np.ndarray:
-    """Values at ranks in [0, 1) of one of the quantiles above."""
-    return log_linear(RANKS, quantiles, ranks)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.bounds import AtLeastOne, Checked
 from harness.errors import UsageError, no_such
 from harness.spec import parse
 
@@ -35,22 +33,18 @@ class Hits:
         return self.hits / self.blocks if self.blocks else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Lru(Checked):
-    """A cache of `capacity_blocks` blocks that gives up the block least recently used; None: one without end.
+def replay(table: pa.Table, capacity_blocks: int | None = None) -> Hits:
+    """Hits of a trace table with a column `prefix_ids`, in its order, in a cache of so many blocks (None: without end).
 
-    A hit is a block of the longest leading part of a prompt that the cache holds when the prompt arrives: what
-    stands behind a missing block is of no use. Every block of the prompt is then stored, first to last.
-    Acceptance figures: Mooncake conversation trace, 0.0445 of all blocks with 1,000 blocks, 0.3593 with 64,000.
+    The cache gives up the block least recently used. A hit is a block of the longest leading part of a prompt that it
+    holds when the prompt arrives: what stands behind a missing block is of no use. Every block of the prompt is then
+    stored, first to last. Acceptance figures: Mooncake conversation trace, 0.0445 of all blocks with 1,000 blocks,
+    0.3593 with 64,000.
     """
-
-    capacity_blocks: AtLeastOne | None = None
-
-    def replay(self, table: pa.Table) -> Hits:
-        """Hits of a trace table with a column `prefix_ids`, in its order."""
-        held: OrderedDict[int, None] = OrderedDict()  # least recently used first
-        blocks = hits = 0
-        for ids in _prompts(table):
+    held: OrderedDict[int, None] = OrderedDict()  # least recently used first
+    blocks = hits = 0
+    for batch in table.select(["prefix_ids"]).to_batches(max_chunksize=_ROWS):
+        for ids in batch.column(0).to_pylist():
             blocks += len(ids)
             for block in ids:
                 if block not in held:
@@ -61,9 +55,9 @@ class Lru(Checked):
                     held.move_to_end(block)
                 else:
                     held[block] = None
-                    if self.capacity_blocks and len(held) > self.capacity_blocks:
+                    if capacity_blocks and len(held) > capacity_blocks:
                         held.popitem(last=False)
-        return Hits(blocks, hits)
+    return Hits(blocks, hits)
 
 
 def distinct_blocks(table: pa.Table) -> int:
@@ -73,8 +67,8 @@ def distinct_blocks(table: pa.Table) -> int:
     return int(pc.count_distinct(pc.list_flatten(table["prefix_ids"])).as_py())
 
 
-def from_spec(text: str, block_tokens: int) -> Lru:
-    """The cache of a spec `lru:tokens=3M` or `lru:blocks=8000`; tokens are rounded down to whole blocks.
+def from_spec(text: str, block_tokens: int) -> int:
+    """The blocks of the cache of a spec `lru:tokens=3M` or `lru:blocks=8000`; tokens are rounded down to whole blocks.
 
     K, M and G stand for 10**3, 10**6 and 10**9. Raises UsageError for anything else.
     """
@@ -92,9 +86,4 @@ def from_spec(text: str, block_tokens: int) -> Lru:
     blocks = math.floor(number if unit == "blocks" else number / block_tokens)
     if blocks < 1:
         raise UsageError(f"'{text}': that is less than one block of {block_tokens} tokens; give a larger capacity.")
-    return Lru(blocks)
-
-
-def _prompts(table: pa.Table) -> Iterator[list[int]]:
-    for batch in table.select(["prefix_ids"]).to_batches(max_chunksize=_ROWS):
-        yield from batch.column(0).to_pylist()
+    return blocks

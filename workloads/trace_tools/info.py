@@ -43,7 +43,7 @@ def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
     grain = grain_s(at_s)
     if caches and "prefix_ids" not in trace.table.column_names:
         raise UsageError("--cache replays prefixes, and this trace names none; leave it out.")
-    stores = {spec: cache.from_spec(spec, trace.block_tokens) for spec in caches}
+    capacities = {spec: cache.from_spec(spec, trace.block_tokens) for spec in caches}
     coarse = grain is not None and trace.mean_rate_rps * grain > 1  # gaps show the clock rather than the traffic
     facts: dict[str, Any] = {
         "file": dict(trace.facts),
@@ -63,7 +63,7 @@ def of(trace: Trace, caches: Sequence[str] = ()) -> dict[str, Any]:
     if "images" in trace.table.column_names:
         facts["images"] = _images(trace.table)
     if "prefix_ids" in trace.table.column_names:
-        facts["prefixes"] = _prefixes(trace, stores)
+        facts["prefixes"] = _prefixes(trace, capacities)
     return facts
 
 
@@ -171,13 +171,13 @@ def _class(at_s: np.ndarray, prompt: np.ndarray, output: np.ndarray, grain: floa
     }
 
 
-def _prefixes(trace: Trace, stores: Mapping[str, cache.Lru]) -> dict[str, Any]:
-    endless = cache.Lru().replay(trace.table)
+def _prefixes(trace: Trace, capacities: Mapping[str, int]) -> dict[str, Any]:
+    endless = cache.replay(trace.table)
     caches: dict[str, dict[str, Any]] = {}
-    for spec, store in stores.items():
-        hits = store.replay(trace.table)
+    for spec, capacity_blocks in capacities.items():
+        hits = cache.replay(trace.table, capacity_blocks)
         share = hits.hits / endless.hits if endless.hits else None
-        caches[spec] = {"capacity_blocks": store.capacity_blocks, "hit_ratio": hits.ratio, "share_of_endless": share}
+        caches[spec] = {"capacity_blocks": capacity_blocks, "hit_ratio": hits.ratio, "share_of_endless": share}
     return {
         "block_tokens": trace.block_tokens,
         "blocks": endless.blocks,
@@ -185,20 +185,6 @@ def _prefixes(trace: Trace, stores: Mapping[str, cache.Lru]) -> dict[str, Any]:
         "endless_hit_ratio": endless.ratio,
         "caches": caches,
     }
-
-
-def picture(trace: Trace, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What a page of pictures of the trace is drawn from (the keys of `reports.answers.trace.page`)."""
-    table = trace.table
-    drawn: dict[str, Any] = {
-        "name": "recorded",
-        "times_s": trace.at_s,
-        "prompt_tokens": np.asarray(table["prompt_tokens"]),
-        "output_tokens": np.asarray(table["output_tokens"]),
-    }
-    if facts["ticks"]:
-        drawn["grain_s"] = facts["grain_s"]
-    return drawn
 
 
 def conversations(table: pa.Table) -> dict[str, Any]:
