@@ -79,50 +79,36 @@ def _of_class(rng: np.random.Generator, tag: str) -> np.random.Generator:
 class SplitArrivals:
     """The arrivals of one class, split from a common stream."""
 
-    splitter: _Splitter
-    number: int
+    stream: Iterator[float]
     mean_rate_rps: float
     operational_time: OperationalTime | None
 
     def times(self, rng: np.random.Generator) -> Iterator[float]:  # noqa: ARG002  # the split is drawn already
-        return self.splitter.of(self.number)
-
-
-class _Splitter:
-    """One stream of arrivals split at random among several consumers; arrivals not yet consumed are buffered."""
-
-    def __init__(self, times: Iterator[float], cumulated: np.ndarray, rng: np.random.Generator) -> None:
-        self._times, self._cumulated, self._rng = times, cumulated, rng
-        self._waiting: list[deque[float]] = [deque() for _ in cumulated]
-        self._over = False
-
-    def of(self, number: int) -> Iterator[float]:
-        """The arrivals of one consumer."""
-        queue = self._waiting[number]
-        while queue or not self._over:
-            if queue:
-                yield queue.popleft()
-            else:
-                self._split()
-
-    def _split(self) -> None:
-        at_s = list(islice(self._times, SPLIT))
-        self._over = len(at_s) < SPLIT
-        # Without the last edge, so that the last class takes what rounding leaves of 1.
-        takers = np.searchsorted(self._cumulated[:-1], self._rng.random(len(at_s)), side="right")
-        for number, t in zip(takers.tolist(), at_s, strict=True):
-            self._waiting[number].append(t)
+        return self.stream
 
 
 def split(arrivals: Arrivals, weights: Sequence[float], rng: np.random.Generator) -> list[SplitArrivals]:
     """One stream of arrivals split at random: each goes to class i with probability weights[i] / sum(weights)."""
     shares = np.array(weights) / sum(weights)
     times_rng, split_rng = rng.spawn(2)
-    splitter = _Splitter(arrivals.times(times_rng), np.cumsum(shares), split_rng)
+    times, cumulated = arrivals.times(times_rng), np.cumsum(shares)
+    waiting: list[deque[float]] = [deque() for _ in shares]  # arrivals of each class that it has not taken yet
+
+    def of(queue: deque[float]) -> Iterator[float]:
+        while True:
+            while queue:
+                yield queue.popleft()
+            if not (at_s := list(islice(times, SPLIT))):
+                return
+            # Without the last edge, so that the last class takes what rounding leaves of 1.
+            takers = np.searchsorted(cumulated[:-1], split_rng.random(len(at_s)), side="right")
+            for number, t in zip(takers.tolist(), at_s, strict=True):
+                waiting[number].append(t)
+
     curve = arrivals.operational_time if isinstance(arrivals, RateCurve) else None
     return [
-        SplitArrivals(splitter, i, arrivals.mean_rate_rps * share, curve and partial(_part_of, curve, share))
-        for i, share in enumerate(shares.tolist())
+        SplitArrivals(of(queue), arrivals.mean_rate_rps * share, curve and partial(_part_of, curve, share))
+        for queue, share in zip(waiting, shares.tolist(), strict=True)
     ]
 
 

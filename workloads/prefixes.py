@@ -114,10 +114,7 @@ class Prefixes:
     def run(self, numbers: np.ndarray, has_prefix: np.ndarray) -> Run:
         """The blocks of each request's prefix, for `id_lists`; none where it is not `has_prefix`."""
         blocks = self.length_tokens(numbers) // self.block_tokens_of(numbers)
-        return Run(Space.SHARED, self._owner(numbers), np.where(has_prefix, blocks, 0))
-
-    def _owner(self, numbers: np.ndarray) -> np.ndarray:
-        return np.asarray((self.group << _NUMBER_BITS) | np.asarray(numbers, np.int64))
+        return Run(Space.SHARED, (self.group << _NUMBER_BITS) | numbers, np.where(has_prefix, blocks, 0))
 
 
 def _lengths(text: str) -> tuple[int, ...]:

@@ -187,12 +187,6 @@ class SessionReplay:
     def __len__(self) -> int:
         return len(self.placed.row)
 
-    @property
-    def sessions(self) -> int:
-        """How many sessions are replayed."""
-        units, sessions = conversations(self.trace.table)
-        return len(np.unique(units[self.placed.row] + sessions * self.placed.copy))
-
     def start(self, rng: np.random.Generator) -> Iterator[pa.Table]:  # noqa: ARG002  # drawn already
         """All requests, in order of their earliest times."""
         table, beyond = self.trace.table, 0

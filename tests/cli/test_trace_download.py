@@ -121,9 +121,7 @@ def watched() -> Watched:
 @pytest.fixture
 def official(monkeypatch: pytest.MonkeyPatch, site: Site) -> KnownTrace:
     """The file of the server as a known trace with a known hash."""
-    entry = KnownTrace(
-        "mine", site.url, about="my trace", sha256=DIGEST, hash_from="computed", licence="CC-BY-4.0"
-    )
+    entry = KnownTrace("mine", site.url, about="my trace", sha256=DIGEST, hash_from="computed", licence="CC-BY-4.0")
     monkeypatch.setattr(trace_tools_download, "sources", lambda: {"mine": entry})
     return entry
 

@@ -163,8 +163,8 @@ def test_a_month_dominated_by_one_campaign_is_not_called_well_fitted():
     campaign = 1e6 + rng.random(9_000) * 7200
     model = fitted(made(np.sort(np.concatenate([steady, campaign]))), seeds=3)
 
-    assert "DIFFERS" in model.text()
-    assert "--mode rate-following may fit better" in model.text()
+    assert "DIFFERS" in str(model.lines())
+    assert "--mode rate-following may fit better" in str(model.lines())
 
 
 @pytest.mark.nightly
@@ -342,9 +342,9 @@ def test_sessions_that_are_left_out_are_reported():
     pairs = pa.array(np.where(np.arange(200) < 12, np.arange(200) // 2, np.arange(200)))
     note = "no sessions are fitted"
 
-    assert note in fitted(made(at_s, session=pairs)).text()
-    assert note not in fitted(made(at_s, session=pa.array(np.arange(200)))).text()
-    assert note not in fitted(made(at_s)).text()
+    assert note in str(fitted(made(at_s, session=pairs)).lines())
+    assert note not in str(fitted(made(at_s, session=pa.array(np.arange(200)))).lines())
+    assert note not in str(fitted(made(at_s)).lines())
 
 
 def test_a_fit_says_that_prefixes_and_sessions_are_dropped():
@@ -353,11 +353,11 @@ def test_a_fit_says_that_prefixes_and_sessions_are_dropped():
     session, at_s = np.repeat(np.arange(300), 4), np.sort(rng.uniform(0, 3000, 1200))
     shared = pa.array([[0, i + 1] for i in range(1200)], pa.list_(pa.int64()))
     trace = made(at_s, session=pa.array(rng.permutation(session)), prefix_ids=shared)
-    text = fitted(trace).text()
+    text = str(fitted(trace).lines())
 
     assert "shared prefixes are dropped: 50.0% of the prompt blocks" in text
     assert "no sessions are fitted" in text
-    assert "dropped" not in fitted(made(at_s)).text()
+    assert "dropped" not in str(fitted(made(at_s)).lines())
 
 
 def test_shrinking_keeps_a_real_step_and_flattens_noise():
@@ -400,12 +400,12 @@ def test_a_model_file_says_where_it_comes_from_and_reads_back(tmp_path, shared_d
     stored = json.loads((tmp_path / "model.json").read_text())
 
     assert model == again
-    assert model.text() == again.text()
+    assert str(model.lines()) == str(again.lines())
     assert 1 == stored["bench_model"]
     assert "CC-BY-4.0" == stored["source"]["licence"]
     assert 64 == len(stored["source"]["sha256"])
     assert 3000 == stored["source"]["requests"]
-    assert "5.8" in model.text() or "req/s" in model.text()
+    assert "5.8" in str(model.lines()) or "req/s" in str(model.lines())
     assert stored["quality"]["verdict"]
     assert (tmp_path / "model.json").stat().st_size < 30_000
 
@@ -516,7 +516,7 @@ def test_strange_stamps_give_a_model_or_a_sentence(name, mode, tmp_path):
 
     assert np.isfinite(at_s).all()
     assert (np.diff(at_s) >= 0).all()
-    assert model.text()
+    assert str(model.lines())
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,11 @@ import pytest
 from harness import registry
 from harness.errors import UsageError
 from harness.stats import arrivals as stats_arrivals
+from workloads.arrivals._operational import merged
 from workloads.arrivals._services import Component
 from workloads.fit import command
 from workloads.fit.model import Model, Service
-from workloads.fit.process import Cox, RateTracking, merged
+from workloads.fit.process import Cox, RateTracking
 from workloads.lengths import _empirical
 
 ROWS = 150_000  # three blocks, the last one short
@@ -131,8 +132,11 @@ def test_a_rate_that_follows_a_trace_starts_again_after_it():
 
 def test_merging_waits_for_the_slower_stream():
     """Arrivals of one service would come late, out of order."""
-    one, other = [np.array([1.0, 5.0]), np.array([9.0])], [np.zeros(0), np.array([2.0]), np.array([6.0, 7.0])]
-    blocks = list(merged([iter(one), iter(other)]))
+    one, other = (
+        [np.array([1.0, 5.0]), np.array([9.0])],
+        [np.zeros(0), np.array([2.0]), np.array([6.0, 7.0]), np.array([12.0])],
+    )
+    blocks = list(islice(merged([iter(one), iter(other)], 3.0), 3))
     times = np.concatenate([at_s for at_s, _ in blocks])
     which = np.concatenate([of for _, of in blocks])
 

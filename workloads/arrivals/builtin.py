@@ -69,19 +69,10 @@ class Gamma(AtRate):
     rate_rps: Positive = 1.0
     cv: GapCv = 1.0
 
-    @property
-    def shape(self) -> float:
-        """Shape of the gamma law of the gaps."""
-        return 1 / self.cv**2
-
-    @property
-    def scale_s(self) -> float:
-        """Scale of the gamma law of the gaps, seconds."""
-        return self.cv**2 / self.rate_rps
-
     def times(self, rng: np.random.Generator) -> Iterator[float]:
         """Endless arrival times in seconds; the first gap comes before the first arrival."""
-        return times_from(lambda n: rng.gamma(self.shape, self.scale_s, n))
+        shape, scale_s = 1 / self.cv**2, self.cv**2 / self.rate_rps
+        return times_from(lambda n: rng.gamma(shape, scale_s, n))
 
     def gap_cdf(self, gaps_s: np.ndarray) -> np.ndarray:
         return gamma_cdf(np.asarray(gaps_s) * self.rate_rps, self.cv)

@@ -52,7 +52,7 @@ def fit(trace: traces.Trace, *, mode: Mode | None = None, window_s: float | None
         if _verdict.misfit(second.quality) >= off:
             return first
         chosen = "mode rate-following was chosen, since parametric does not fit; --mode sets it."
-        return replace(second, method={**second.method, "notes": [*_notes(second), chosen]})
+        return replace(second, method={**second.method, "notes": [*second.method["notes"], chosen]})
     check(mode, window_s)
     mode = mode or "parametric"
     work = _services.Work(mode, window_s, transforms.grain_s(trace.at_s))
@@ -93,12 +93,6 @@ def left_out(source: Mapping[str, object]) -> list[str]:
     """What whole sessions of a model do not have of its trace, in sentences."""
     notes = source.get("whole_left_out")
     return [str(note) for note in notes] if isinstance(notes, list) else []
-
-
-def _notes(model: Model) -> list[str]:
-    notes = model.method["notes"]
-    assert isinstance(notes, list)
-    return notes
 
 
 def _few_sessions(trace: traces.Trace) -> list[str]:

@@ -39,7 +39,7 @@ class Model:
 
     services: tuple[Service, ...]
     source: Mapping[str, object]
-    method: Mapping[str, object]
+    method: Mapping[str, Any]
     quality: Mapping[str, Any] = field(default_factory=dict)
     whole: Mapping[str, Any] | None = None
 
@@ -103,14 +103,9 @@ class Model:
             lines.append(("lengths", f"{tag}{_lengths_text(service.lengths)}"))
         if self.whole is not None:
             lines.append(("whole", _whole_text(self.whole)))
-        notes = self.method.get("notes")
-        lines += [("note", str(note)) for note in notes] if isinstance(notes, list) else []
+        lines += [("note", note) for note in self.method.get("notes", ())]
         verdict = self.quality.get("verdict", [])
         return lines + [("" if i else "quality", str(sentence)) for i, sentence in enumerate(verdict)]
-
-    def text(self) -> str:
-        """The `lines`, their names in a column."""
-        return "\n".join(f"{name:<12}{text}" for name, text in self.lines())
 
 
 def _services(parts: Sequence[Mapping[str, Any]]) -> tuple[Service, ...]:

@@ -114,7 +114,8 @@ class Hashed(io.RawIOBase):
     """A file that hashes what is read from it, in order; seeking is not possible."""
 
     def __init__(self, file: Path) -> None:
-        self._file = file.open("rb", buffering=0)
+        self.file = file
+        self._stream = file.open("rb", buffering=0)
         self._sha256 = hashlib.sha256()
         self.bytes_read = 0
 
@@ -123,7 +124,7 @@ class Hashed(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what BufferedReader hands over
         """Fill the buffer as far as the file goes."""
-        count = self._file.readinto(buffer) or 0
+        count = self._stream.readinto(buffer) or 0
         self._sha256.update(buffer[:count])
         self.bytes_read += count
         return count
@@ -136,7 +137,7 @@ class Hashed(io.RawIOBase):
         return self._sha256.hexdigest()
 
     def close(self) -> None:
-        self._file.close()
+        self._stream.close()
         super().close()
 
 
@@ -157,21 +158,8 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-class _Damaged(io.RawIOBase):
-    """A packed stream whose first read failed; a second read of Arrow's may give rubbish in place of the error."""
-
-    def __init__(self, error: BaseException) -> None:
-        self._error = error
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, _: object) -> int:
-        raise self._error
-
-
 def unpacked(hashed: Hashed) -> IO[bytes]:
-    """The text of a file as UTF-8, unpacked if it is gzip or Zstandard."""
+    """The text of a file as UTF-8, unpacked if it is gzip or Zstandard; raises UsageError where it is damaged."""
     raw = io.BufferedReader(hashed, 64 << 10)  # what is read ahead counts as unpacked
     stream: Any = raw
     if raw.peek(2).startswith(_GZIP):
@@ -183,7 +171,7 @@ def unpacked(hashed: Hashed) -> IO[bytes]:
     try:
         start = stream.peek(4)[:4]
     except _DAMAGED as error:
-        return io.BufferedReader(_Damaged(error))
+        raise UsageError(f"Trace '{hashed.file}' cannot be read after line 0: {reason(error)[:200]}.") from None
     encoding = _wide_encoding(start)
     return codecs.EncodedFile(stream, "utf-8", encoding) if encoding else stream
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import IO, Literal, NoReturn
+from typing import Literal, NoReturn
 
 import numpy as np
 
@@ -62,7 +62,7 @@ class Source:
 def open_source(path: str, block_bytes: int, limits: _lines.Limits) -> Source:
     """The file, or the JSON files of a folder; raises UsageError where it is none of the known forms."""
     if files := files_in(Path(path)):
-        return _open_files(Files(Path(path), files), block_bytes, limits)
+        return _open_files(Path(path), files, block_bytes, limits)
     file = _lines.checked(path)
     size_bytes = file.stat().st_size
     with untrusted.readable(f"Trace '{path}'"):
@@ -97,25 +97,28 @@ def open_source(path: str, block_bytes: int, limits: _lines.Limits) -> Source:
     return Source(file, "csv", columns, blocks, sha256, hashed.close, size_bytes, where=f", line {number}")
 
 
-def _open_files(files: Files, block_bytes: int, limits: _lines.Limits) -> Source:
-    """Files as one source; the columns are those of the first object of the first."""
+def _open_files(folder: Path, files: list[Path], block_bytes: int, limits: _lines.Limits) -> Source:
+    """The JSON files of a folder as one source; the columns are those of the first object of the first."""
+    digests: dict[Path, str] = {}  # of files that were read
 
     def blocks() -> Generator[Block]:
         start = before_bytes = 0
         empty: list[EmptyFile] = []
         block: Block | None = None
-        for file, hashed, stream in files:
-            runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
-            try:
-                number, text, runs = _first_line(file, runs)
-                if text[0] not in "{[":
-                    raise UsageError(f"Trace '{file}', line {number}: in a folder of traces all are JSON.")
-                for block in _json.open_objects(file, text, runs, limits)[1]:
-                    yield replace(block.behind(before_bytes), start=start)
-                    start += block.size
-            except EmptyFile as no_rows:
-                empty.append(no_rows)
-            before_bytes += hashed.bytes_read
+        for file in files:
+            with _lines.Hashed(file) as hashed:
+                runs = _lines.blocks(file, hashed, _lines.unpacked(hashed), block_bytes, limits)
+                try:
+                    number, text, runs = _first_line(file, runs)
+                    if text[0] not in "{[":
+                        raise UsageError(f"Trace '{file}', line {number}: in a folder of traces all are JSON.")
+                    for block in _json.open_objects(file, text, runs, limits)[1]:
+                        yield replace(block.behind(before_bytes), start=start)
+                        start += block.size
+                except EmptyFile as no_rows:
+                    empty.append(no_rows)
+                before_bytes += hashed.bytes_read
+                digests[file] = hashed.digest()
         if block is None:
             raise empty[0]
         for error in empty:
@@ -125,12 +128,17 @@ def _open_files(files: Files, block_bytes: int, limits: _lines.Limits) -> Source
             )  # fmt: skip
             start += 1
 
+    def sha256() -> str:
+        """That of the lines 'SHA-256  name' of the files, as `sha256sum` prints them."""
+        lines = (f"{digests.get(file) or _lines.sha256(file)}  {file.relative_to(folder)}\n" for file in files)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
     rows = blocks()
     first = next(rows)
-    rest = chain([first], rows)
-    return Source(
-        files.folder, "json", first.columns, rest, files.sha256, rows.close, files.size_bytes, "", files.plain
-    )
+    size_bytes = sum(file.stat().st_size for file in files)
+    packed = any(file.suffix.lower() in (".gz", ".zst") for file in files)
+    rest, plain = chain([first], rows), () if packed else tuple(files)
+    return Source(folder, "json", first.columns, rest, sha256, rows.close, size_bytes, "", plain)
 
 
 def _open_parquet(file: Path, block_bytes: int, limits: _lines.Limits) -> Source:
@@ -172,36 +180,6 @@ def _after(runs: Iterator[_lines.Lines]) -> Iterator[_lines.Lines]:
     if end:
         yield _lines.Lines(number + 1, data[end:], at_byte + end)
     yield from runs
-
-
-class Files:
-    """The JSON `files` of a folder, one after the other."""
-
-    def __init__(self, folder: Path, files: list[Path]) -> None:
-        self.folder, self.files = folder, files
-        self._sha256: dict[Path, str] = {}
-
-    def __iter__(self) -> Iterator[tuple[Path, _lines.Hashed, IO[bytes]]]:
-        """Every file, open, and what unpacks it; one at a time."""
-        for file in self.files:
-            with _lines.Hashed(file) as hashed:
-                yield file, hashed, _lines.unpacked(hashed)
-                self._sha256[file] = hashed.digest()
-
-    @property
-    def plain(self) -> tuple[Path, ...]:
-        """The files in the order in which they are read; none where one of them is packed."""
-        return () if any(file.suffix.lower() in (".gz", ".zst") for file in self.files) else tuple(self.files)
-
-    @property
-    def size_bytes(self) -> int:
-        return sum(file.stat().st_size for file in self.files)
-
-    def sha256(self) -> str:
-        """That of the lines 'SHA-256  name' of the files, as `sha256sum` prints them."""
-        digests = ((self._sha256.get(file) or _lines.sha256(file), file) for file in self.files)
-        lines = (f"{digest}  {file.relative_to(self.folder)}\n" for digest, file in digests)
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def files_in(folder: Path) -> list[Path]:
