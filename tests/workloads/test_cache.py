@@ -43,7 +43,7 @@ def test_mooncake_hit_ratios(conversation: traces.Trace, capacity: int | None, r
 def test_mooncake_share_of_the_most(conversation: traces.Trace, spec: str, share: float) -> None:
     """A pool of 3 or 50 million tokens would look larger or smaller than it is (S41: half a point)."""
     most = replay(conversation.table)
-    found = from_spec(spec, conversation.block_tokens).replay(conversation.table)
+    found = replay(conversation.table, from_spec(spec, conversation.block_tokens))
 
     assert share == pytest.approx(found.hits / most.hits, abs=0.005)
     assert 182_790 == distinct_blocks(conversation.table)
@@ -111,4 +111,4 @@ def test_no_blocks_no_ratio() -> None:
 )  # fmt: skip
 def test_capacities(spec: str, capacity: int) -> None:
     """A cache of another size than requested would be replayed."""
-    assert capacity == from_spec(spec, 512).capacity_blocks
+    assert capacity == from_spec(spec, 512)

@@ -64,7 +64,14 @@ class Burstgpt:
     figures: Mapping[str, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._check()
+        check(self)
+        if self.service == "both" and self.mode == "figure6":
+            raise ValueError("figure 6 shows one service at a time; give service=api or service=conversation.")
+        _exact.check(self.mean, self.over_s)
+        if self.mode == "figure6" and self.over_s is not None:
+            raise ValueError("over does not go with mode=figure6, which replays a table at its own rates.")
+        if self.api_share is not None and self.service != "both":
+            raise ValueError(f"api_share goes with service=both; service={self.service} is one service alone.")
         object.__setattr__(self, "figures", read_figures())
 
     @property
@@ -164,16 +171,6 @@ class Burstgpt:
             return float(np.mean(1 / np.array(self.figures["figure6"][self.service]["mean_gap_s"])))
         share = float(self.figures["api_share"])
         return float(self.figures["rate_rps"]) * {"both": 1.0, "api": share, "conversation": 1 - share}[self.service]
-
-    def _check(self) -> None:
-        check(self)
-        if self.service == "both" and self.mode == "figure6":
-            raise ValueError("figure 6 shows one service at a time; give service=api or service=conversation.")
-        _exact.check(self.mean, self.over_s)
-        if self.mode == "figure6" and self.over_s is not None:
-            raise ValueError("over does not go with mode=figure6, which replays a table at its own rates.")
-        if self.api_share is not None and self.service != "both":
-            raise ValueError(f"api_share goes with service=both; service={self.service} is one service alone.")
 
 
 def _along(pieces: Iterator[Piece], rng: np.random.Generator) -> Iterator[float]:

@@ -50,14 +50,11 @@ class Closed(Checked):
     @property
     def mean_rate_rps(self) -> float:
         """Highest possible mean rate in requests per second: that of answers which take no time."""
-        return self.users / self._mean_cycle_s
-
-    @property
-    def _mean_cycle_s(self) -> float:
-        """E[max(think, least cycle)]."""
         if self.law == "fixed" or self.think_s == 0:
-            return max(self.think_s, self.least_cycle_s)
-        return self.least_cycle_s + self.think_s * float(np.exp(-self.least_cycle_s / self.think_s))
+            return self.users / max(self.think_s, self.least_cycle_s)
+        # by E[max(think, least cycle)]
+        beyond_s = self.think_s * float(np.exp(-self.least_cycle_s / self.think_s))
+        return self.users / (self.least_cycle_s + beyond_s)
 
     def cycles(self, rng: np.random.Generator) -> Iterator[Cycles]:
         """Endless requests of all users, in chunks ordered by earliest time; ties in order of the users."""

@@ -14,7 +14,6 @@ from harness.errors import UsageError
 from workloads.arrivals._exact import LONGEST_S
 from workloads.arrivals._operational import merged
 from workloads.lengths import _empirical
-from workloads.lengths._empirical import Empirical
 
 if TYPE_CHECKING:
     from workloads.fit.model import Model
@@ -79,14 +78,9 @@ def blocks(model: Model, rate_rps: float | None, limits: DrawLimits, seed: int) 
     samplers = [_empirical.sampler(service.lengths) for service in model.services]
     over_s = held_s(rate_rps or model.rate_rps, *limits)
     for number, (at_s, which) in enumerate(_limited(_even(arrivals(model, rng, rate_rps, over_s)), limits)):
-        yield DrawnBlock(at_s, which, *_tokens(samplers, seed, number, which))
-
-
-def _tokens(samplers: list[Empirical], seed: int, number: int, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Prompt and output tokens of block `number`, whose rows are of the services `which`."""
-    rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_LENGTHS, number)))
-    uniforms = rng.random((ROWS, 5))[: len(which)].T  # (5, N): a shorter block is the beginning of a longer one
-    return _empirical.mixed(samplers, which, uniforms)
+        lengths_rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_LENGTHS, number)))
+        uniforms = lengths_rng.random((ROWS, 5))[: len(which)].T  # (5, N): a shorter block begins like a longer one
+        yield DrawnBlock(at_s, which, *_empirical.mixed(samplers, which, uniforms))
 
 
 def _even(stream: Iterator[tuple[np.ndarray, np.ndarray]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:

@@ -203,7 +203,9 @@ class Lognormal:
             return
         if clipped:
             raise ValueError("max_total_tokens and a clip exclude each other; give one of them.")
-        if (mass := self._kept(self.max_total_tokens)) < MIN_KEPT:
+        p = _masses(*_law(self.prompt_mean_tokens, self.prompt_cv), self.max_total_tokens)
+        q = _masses(*_law(self.output_mean_tokens, self.output_cv), self.max_total_tokens)
+        if (mass := float(p @ np.cumsum(q)[::-1])) < MIN_KEPT:
             raise ValueError(
                 f"max_total_tokens={self.max_total_tokens} leaves {mass:.2%} of the pairs; raise it or lower the means."
             )
@@ -233,11 +235,6 @@ class Lognormal:
                 _whole(outputs[good], "output_clip", self.output_clip),
                 strict=True,
             )
-
-    def _kept(self, limit: int) -> float:
-        p = _masses(*_law(self.prompt_mean_tokens, self.prompt_cv), limit)
-        q = _masses(*_law(self.output_mean_tokens, self.output_cv), limit)
-        return float(p @ np.cumsum(q)[::-1])
 
 
 def _law(mean: float, cv: float) -> tuple[float, float]:

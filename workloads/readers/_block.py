@@ -31,7 +31,7 @@ class Block:
     """Some rows of a file. `where(i)` is 'line 17' for row i; `first` holds the first cells of each column of the file.
 
     `places` gives the first byte of each row and how many it has, (n, 2), for what is written as JSON. `bad` takes the
-    rows that cannot be used, for which anything may stand; without it the first of them is raised.
+    rows that cannot be used, for which anything may stand.
     """
 
     file: Path
@@ -43,7 +43,7 @@ class Block:
     first: Mapping[str, list[object]] = field(default_factory=dict)
     start: int = 0  # number of row 0 in the file
     places: Callable[[], Ints] | None = None
-    bad: dict[int, BadRow] | None = None
+    bad: dict[int, BadRow] = field(default_factory=dict)
     most_tokens: int = _cells.LARGEST_TOKENS
 
     def behind(self, size_bytes: int) -> Block:
@@ -58,12 +58,10 @@ class Block:
     def refusal(self, row: int, column: str | None, message: str) -> BadRow:
         """The error of a row that cannot be used."""
         place, column_text = self.where(row), f", column {shown(column)}" if column else ""
-        return BadRow(f"Trace '{self.file}', {place}{column_text}: {message}.", row, column, f"{place}: {message}")
+        return BadRow(f"Trace '{self.file}', {place}{column_text}: {message}.", column, f"{place}: {message}")
 
     def leave_out(self, row: int, column: str | None, message: str) -> None:
-        """Note that a row cannot be used; raise BadRow where nothing takes notes."""
-        if self.bad is None:
-            self.fail(row, column, message)
+        """Note that a row cannot be used."""
         self.bad.setdefault(row, self.refusal(row, column, message))
 
     def has(self, column: str) -> bool:
@@ -200,8 +198,6 @@ class Block:
             try:
                 values.append(read(row))
             except BadRow as error:
-                if self.bad is None:
-                    raise
                 self.bad.setdefault(row, error)
                 values.append(blank(row))
         return values

@@ -48,18 +48,18 @@ Fail = Callable[[str], NoReturn]
 
 
 class BadRow(UsageError):
-    """A row of a block cannot be used; `row` counts from the start of the block, `reason` is why, with its place."""
+    """A row of a block cannot be used; `reason` is why, with its place."""
 
-    def __init__(self, message: str, row: int, column: str | None = None, reason: str = "") -> None:
+    def __init__(self, message: str, column: str | None, reason: str) -> None:
         super().__init__(message)
-        self.row, self.column, self.reason = row, column, reason
+        self.column, self.reason = column, reason
 
 
 class EmptyFile(BadRow):
     """A file has no rows; in a folder of traces it counts as one that cannot be used."""
 
     def __init__(self, file: Path, what: str) -> None:
-        super().__init__(f"Trace '{file}' {what}.", 0, None, f"'{file.name}' {what.partition(';')[0]}")
+        super().__init__(f"Trace '{file}' {what}.", None, f"'{file.name}' {what.partition(';')[0]}")
         self.file = file
 
 

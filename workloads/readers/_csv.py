@@ -93,7 +93,8 @@ def blocks(file: Path, columns: tuple[str, ...], runs: Iterator[Lines], size: in
         table = None if bare is None else _arrow(bare.data, len(columns))
         if bare is not None and table is not None:
             if table.num_rows:
-                yield _of_table(file, columns, table, bare, start)
+                cells = [column.chunk(0) for column in table.columns]
+                yield _block(file, columns, cells, _line_finder(bare, table.num_rows), start, {})
             start += table.num_rows
             continue
         # From an odd quote on, each line end of the file may be part of a cell.
@@ -164,7 +165,7 @@ def _line_finder(run: Lines, rows: int) -> Callable[[int], int]:
 
 def _block(
     file: Path, columns: tuple[str, ...], cells: Sequence[pa.Array], line: Callable[[int], int], start: int,
-    bad: dict[int, _cells.BadRow] | None = None,
+    bad: dict[int, _cells.BadRow],
 ) -> Block:  # fmt: skip
     """A block of columns of text."""
     return Block(
@@ -177,11 +178,6 @@ def _block(
         start=start,
         bad=bad,
     )
-
-
-def _of_table(file: Path, columns: tuple[str, ...], table: pa.Table, run: Lines, start: int) -> Block:
-    cells = [column.chunk(0) for column in table.columns]
-    return _block(file, columns, cells, _line_finder(run, table.num_rows), start)
 
 
 def _records(file: Path, runs: Iterator[Lines], sign: str) -> Iterator[tuple[int, list[str] | UsageError]]:
@@ -234,7 +230,7 @@ def _listed(
                 what = f"{len(columns)} columns expected, got {len(values)}"
                 values = UsageError(f"Trace '{file}', line {line}: {what}.")
             if isinstance(values, UsageError):
-                bad[row] = _lines.no_row(values, row)
+                bad[row] = _lines.no_row(values)
             rows.append(values if isinstance(values, list) else [""] * len(columns))
         cells = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
         yield _block(file, columns, cells, [line for line, _ in batch].__getitem__, start, bad)

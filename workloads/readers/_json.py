@@ -148,7 +148,7 @@ def _of_lines(file: Path, runs: Iterator[Lines]) -> Iterator[_Objects | UsageErr
                         _lines.text_of(line.encode(errors="surrogateescape"), file, number)
                     group.objects.append(_object(file, number, stripped))
                 except UsageError as error:
-                    group.bad[len(group.objects)] = _lines.no_row(error, len(group.objects))
+                    group.bad[len(group.objects)] = _lines.no_row(error)
                     group.objects.append({})
                     stripped = ""
                 group.lines.append(number)

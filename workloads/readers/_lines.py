@@ -284,9 +284,9 @@ def text_of(line: bytes, file: Path, number: int) -> str:
         raise UsageError(f"Trace '{file}', line {number}: byte 0x{byte:02x} is not UTF-8 text; {FORMATS}.") from None
 
 
-def no_row(error: UsageError, row: int) -> BadRow:
+def no_row(error: UsageError) -> BadRow:
     """The error of a line that is no row of a trace."""
-    return BadRow(str(error), row, None, str(error).partition(", ")[2].rstrip("."))
+    return BadRow(str(error), None, str(error).partition(", ")[2].rstrip("."))
 
 
 def numbered(file: Path) -> Iterator[tuple[int, str]]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Literal
 
 import numpy as np
 
@@ -48,15 +48,14 @@ class Source:
 
     def require(self, needs: tuple[str, ...], reader: str, form: str) -> None:
         """Raise UsageError unless every column that the reader needs is there."""
-        if form != self.form:
-            self._refuse(f"reader '{reader}' needs {FORMS[form]}, this file seems to be {FORMS[self.form]}")
         missing = [n for n in needs if n not in self.columns]
-        if missing:
-            what = f"missing column '{missing[0]}'; found: {shown_columns(self.columns)}"
-            self._refuse(f"{what}; reader '{reader}' needs {', '.join(needs)}")
-
-    def _refuse(self, message: str) -> NoReturn:
-        raise UsageError(f"Trace '{self.file}'{self.where}: {message}.")
+        if form == self.form and not missing:
+            return
+        what = f"reader '{reader}' needs {FORMS[form]}, this file seems to be {FORMS[self.form]}"
+        if form == self.form:
+            found = f"missing column '{missing[0]}'; found: {shown_columns(self.columns)}"
+            what = f"{found}; reader '{reader}' needs {', '.join(needs)}"
+        raise UsageError(f"Trace '{self.file}'{self.where}: {what}.")
 
 
 def open_source(path: str, block_bytes: int, limits: _lines.Limits) -> Source:

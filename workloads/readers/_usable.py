@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from harness.data.lists import Floats, Ints, Mask
+from harness.data.lists import Floats, Ints
 from harness.errors import UsageError
 from workloads.readers._block import HEAD, Block
 from workloads.readers._cells import BadRow
@@ -66,7 +66,7 @@ class Clock:
         """
         size = len(requests)
         rows = np.arange(size) if requests.rows is None else requests.rows
-        bad = block.bad or {}
+        bad = block.bad
         good = ~np.isin(rows, list(bad))
         if self._per_s is None and good.any():
             # The first rows alone tell: how many more there are in a block says nothing about the file.
@@ -84,9 +84,10 @@ class Clock:
             bad |= {row: block.refusal(row, requests.stamp, "a stamp decades from the others")
                     for row in rows[wild].tolist()}  # fmt: skip
             good &= ~wild
-        reasons: dict[str, Mask] = {}
+        rows_of: dict[str, list[int]] = {}
         for row in sorted(bad):
-            reasons.setdefault(unusable.reason(bad[row]), np.zeros(size, bool))[rows == row] = True
+            rows_of.setdefault(unusable.reason(bad[row]), []).append(row)
+        reasons = {reason: np.isin(rows, lost) for reason, lost in rows_of.items()}
         if self._last_at is None and not good.any():
             unusable.lost.update({reason: int(mask.sum()) for reason, mask in reasons.items()})
             return requests if not size else None
@@ -143,7 +144,7 @@ def parsed(
     """Each block with its requests; rows that cannot be used are dropped ones, or counted as lost."""
     rows, offset = 0, 0.0
     for read in blocks:
-        block = replace(read, bad=dict(read.bad or {}), most_tokens=most_tokens)
+        block = replace(read, most_tokens=most_tokens)
         requests = conversations.take(block, reader.requests(block))
         if requests.lasts is not None:
             requests = requests.behind(rows, offset)

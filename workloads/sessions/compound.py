@@ -34,7 +34,10 @@ class Compound:
 
     def __post_init__(self) -> None:
         check(self)
-        object.__setattr__(self, "widths", _widths(self.stages))
+        widths = joined(self.stages, "stages", int, "1/4/1")
+        if min(widths) < 1 or sum(widths) > MOST_REQUESTS:
+            raise ValueError(f"stages must be at least 1 each and {MOST_REQUESTS} together, got '{self.stages}'.")
+        object.__setattr__(self, "widths", widths)
 
     @property
     def mean_requests(self) -> float:
@@ -80,10 +83,3 @@ class Compound:
             return np.zeros_like(blocks)
         of_stage = blocks[:, np.cumsum(widths) - widths]  # (count, stages): requests of a stage name the same
         return np.asarray((np.cumsum(of_stage, axis=1) - of_stage)[:, stage])
-
-
-def _widths(text: str) -> tuple[int, ...]:
-    widths = joined(text, "stages", int, "1/4/1")
-    if min(widths) < 1 or sum(widths) > MOST_REQUESTS:
-        raise ValueError(f"stages must be at least 1 each and {MOST_REQUESTS} together, got '{text}'.")
-    return widths

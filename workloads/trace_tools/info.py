@@ -224,7 +224,10 @@ def check(path: str, *, reader: str | None = None) -> dict[str, Any]:
     oddities = [str(text) for text in facts["oddities"]]
     dropped = [text for text in oddities if " left out: " in text]
     units = [str(text) for text in facts.get("doubts", [])]
-    duplicates = _duplicates(facts)
+    grain_s, count = facts["grain_s"], int(str(facts["duplicates"]))
+    fine = not (isinstance(grain_s, float) and grain_s >= COARSE_S)
+    note = f"{count:,} rows are equal to another in every column, although stamps are fine; they are kept."
+    duplicates = [note] if count and fine else []
     usual = disorder if "order" in facts else []
     odd = [*([] if usual else disorder), *doubts, *units, *dropped, *duplicates]
     hash_note = [f"SHA-256 {digest} is that of {'no known official file' if entry is None else entry.title}."]
@@ -256,10 +259,3 @@ def _facts(blocks: traces.Blocks) -> dict[str, Any]:
     for _ in blocks:
         pass
     return dict(blocks.facts)
-
-
-def _duplicates(facts: Mapping[str, object]) -> list[str]:
-    grain_s, count = facts["grain_s"], int(str(facts["duplicates"]))
-    if not count or (isinstance(grain_s, float) and grain_s >= COARSE_S):
-        return []
-    return [f"{count:,} rows are equal to another in every column, although stamps are fine; they are kept."]
