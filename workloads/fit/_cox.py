@@ -68,10 +68,6 @@ class TargetDispersion:
         """(W,) log of seen by wanted, in standard errors."""
         return np.asarray(self.curve.logs_over(self.of(components)) / self.curve.errors)
 
-    def off_by(self, components: Sequence[Component]) -> float:
-        """Root mean square of log2 of seen by wanted, over the widths by how well each is known."""
-        return self.curve.off_by(self.of(components))
-
     def cost(self, components: Sequence[Component]) -> float:
         """Sum of the squared errors."""
         return float(np.sum(self.errors(components) ** 2))
@@ -97,7 +93,7 @@ def fit(curve: DispersionCurve, gaps: _verdict.Renewal, profile: Floats | None =
     tried = []
     for _ in range(ROUNDS):
         target = TargetDispersion(curve, gaps, variance, _typical(curve, best))
-        tried.append(Fit(best, target.off_by(best)))
+        tried.append(Fit(best, curve.off_by(target.of(best))))
         if not best or (len(tried) > 1 and np.allclose(best, tried[-2].components, rtol=SETTLED)):
             break
         best = _fitted(target, [best])
@@ -191,7 +187,7 @@ class DispersionCurve:
         base = arrivals.counts(times_s, least_s).filled()
         largest = max(len(base) // arrivals.MIN_BINS, 1)
         steps = np.unique(np.round(np.geomspace(1, largest, 1 + int(PER_DECADE * math.log10(largest)))).astype(int))
-        values = [dispersion(summed(base, step)) for step in steps]
+        values = [float(sums.var(ddof=1) / sums.mean()) for sums in (summed(base, step) for step in steps)]
         rate_rps = (len(times_s) - 1) / float(times_s[-1] - times_s[0])
         return cls(base, least_s, rate_rps, steps, np.array(values))
 
@@ -227,7 +223,3 @@ def summed(values: npt.NDArray[np.int64] | Floats, step: int) -> npt.NDArray[np.
     """Sums of every `step` neighbouring values; the last few that do not fill a step are left out."""
     bins = len(values) // step
     return np.asarray(values[: bins * step].reshape(bins, step).sum(axis=1))
-
-
-def dispersion(values: npt.NDArray[np.int64] | Floats) -> float:
-    return float(values.var(ddof=1) / values.mean())

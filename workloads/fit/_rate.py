@@ -150,23 +150,12 @@ def gap_shape(times_s: Floats) -> float | None:
     return min(max(shape, SMALLEST_SHAPE), LARGEST_SHAPE)
 
 
-def hourly(times_s: Floats) -> tuple[float, ...]:
-    """24 factors of mean 1, one per hour of the day counted from the trace's time 0; empty where days differ.
+def periodic(times_s: Floats, slot_s: float, slots: int) -> tuple[float, ...]:
+    """Factors of mean 1, one for each of the `slots` of `slot_s` that come again and again from the trace's time 0.
 
-    A curve is taken if the trace covers two days and the hourly counts of one day tell those of the next
-    (autocorrelation at 24 h of at least 0.4; a month of BurstGPT has 0.03, a pure daily curve 0.996).
-    """
-    return _periodic(times_s, HOUR_S, 24)
-
-
-def weekly(times_s: Floats, day: tuple[float, ...]) -> tuple[float, ...]:
-    """7 factors of mean 1, one per day counted from the trace's time 0; empty below two weeks or without `day`."""
-    return _periodic(times_s, DAY_S, 7) if day else ()
-
-
-def _periodic(times_s: Floats, slot_s: float, slots: int) -> tuple[float, ...]:
-    """Mean counts in each of the `slots` that come again and again, by their mean; empty below two rounds of them, or
-    where one does not tell the next.
+    Those of hours make the curve of the day, those of days that of the week. Empty below two rounds, and where the
+    counts of one round do not tell those of the next (autocorrelation of at least 0.4; by hours a month of BurstGPT
+    has 0.03, a pure daily curve 0.996).
     """
     number = np.floor(times_s / slot_s).astype(np.int64)
     full_slots = int(number[-1])  # the last one is not full

@@ -107,8 +107,8 @@ def _process(tag: str | None, at_s: np.ndarray, work: Work) -> Process:
 
 def _random(tag: str | None, stamps: Stamps, gaps: Renewal, work: Work) -> Cox:
     curve = DispersionCurve.of(stamps.at_s, stamps.least_s)
-    day = _rate.hourly(stamps.at_s)
-    week = _rate.weekly(stamps.at_s, day)
+    day = _rate.periodic(stamps.at_s, _rate.HOUR_S, 24)
+    week = _rate.periodic(stamps.at_s, _rate.DAY_S, 7) if day else ()
     profile = _rate.day_variance(curve, day, week)
     fits = {shape: _cox.fit(curve, Renewal(shape), profile) for shape in (gaps.shape,)}
     if fits[gaps.shape].off_by > _cox.GOOD and stamps.gaps_known:

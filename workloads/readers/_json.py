@@ -21,7 +21,6 @@ from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
 _LINES = 16
-_MOST_BAD = 1000  # lines before the first object, which tells the columns
 _DECODER = json.JSONDecoder()
 _scan: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]  # what its own methods call
 _DEEPEST = 4  # keys of a path, such as response.body.usage.prompt_tokens
@@ -51,22 +50,16 @@ def open_objects(
     listed = start[0] == "["
     lines = _one_line(file, runs, limits) if start[-1] in "{[" else runs
     groups = _of_list(file, runs) if listed else _of_lines(file, lines)
-    read: list[_Objects] = []
-    sample = None
-    for group in groups:
-        if isinstance(group, UsageError):
-            raise group
-        candidates = group.objects[: _MOST_BAD - sum(len(before.objects) for before in read)]
-        read.append(group)
-        sample = next((o for row, o in enumerate(candidates) if row not in group.bad), None)
-        if sample is not None or len(candidates) < len(group.objects):
-            break
-    if not read:
+    group = next(groups, None)
+    if isinstance(group, UsageError):
+        raise group
+    if group is None:
         what = "is an empty JSON list" if listed else f"holds no JSON object but {_cells.shown(start)}"
         raise EmptyFile(file, f"{what}; {_lines.FORMATS}")
+    sample = next((known for row, known in enumerate(group.objects) if row not in group.bad), None)
     if sample is None:
-        raise read[0].bad[0]
-    return sample, _blocks(file, columns_of(sample), chain(read, groups))
+        raise group.bad[0]
+    return sample, _blocks(file, columns_of(sample), chain([group], groups))
 
 
 def columns_of(known: Mapping[str, object]) -> tuple[str, ...]:

@@ -106,7 +106,8 @@ def _open_files(folder: Path, files: list[Path], block_bytes: int, limits: _line
         block: Block | None = None
         for file in files:
             with _lines.Hashed(file) as hashed:
-                runs = _lines.blocks(file, hashed, _lines.unpacked(hashed), block_bytes, limits)
+                stream = _lines.unpacked(hashed)  # held, for one that is forgotten closes the file
+                runs = _lines.blocks(file, hashed, stream, block_bytes, limits)
                 try:
                     number, text, runs = _first_line(file, runs)
                     if text[0] not in "{[":
