@@ -479,6 +479,14 @@ def test_an_unknown_mode_and_a_window_without_its_mode_are_refused():
         command.fit(trace, mode="rate-following", window_s=0.0)
 
 
+def test_even_gaps_are_fitted():
+    """A trace of a metronome was a division by zero."""
+    quality = fitted(made(np.arange(400.0)), seeds=3).quality
+
+    assert 0.0 == quality["gap_cv"]["trace"]
+    assert any(sentence.startswith("The CV of gaps") for sentence in quality["verdict"])
+
+
 def test_the_data_of_a_picture_hold_the_trace_the_draw_and_the_band():
     """The picture of a fit would show one side only."""
     trace = made(renewal(0.5, 2000))

@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 from harness import registry
-from harness.errors import UsageError
 from harness.stats import arrivals as stats_arrivals
 from workloads.arrivals._operational import merged
 from workloads.arrivals._services import Component
@@ -156,18 +155,3 @@ def test_the_plug_ins_draw_what_the_model_says(tmp_path):
     assert 100.0 == pytest.approx(len(at_s) / at_s[-1], rel=0.1)
     np.testing.assert_allclose(sampler.mean_tokens, pairs.mean(axis=0), rtol=0.02)
     assert "made" == sampler.facts["file"]
-
-
-@pytest.mark.parametrize(
-    ("limits", "message"),
-    [
-        ({}, "number of requests or the duration"),
-        ({"requests": 0}, "at least 1"),
-        ({"duration_s": -1.0}, "longer than 0"),
-        ({"requests": 5, "rate_rps": 0.0}, "> 0 req/s"),
-    ],
-)
-def test_limits_that_make_no_sense_are_refused(limits, message):
-    """An endless or an empty schedule would be drawn."""
-    with pytest.raises(UsageError, match=message):
-        generated(plain(), **limits)

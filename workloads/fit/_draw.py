@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from harness.errors import UsageError
 from workloads.arrivals._exact import LONGEST_S
 from workloads.arrivals._operational import merged
 from workloads.lengths import _empirical
@@ -36,19 +35,6 @@ class DrawLimits(NamedTuple):
 
     requests: int | None
     duration_s: float | None
-
-
-def checked(model: Model, rate_rps: float | None, requests: int | None, duration_s: float | None) -> DrawLimits:
-    """The limits. Raises UsageError for ones that make no sense."""
-    if requests is None and duration_s is None:
-        raise UsageError("A model has no end: give the number of requests or the duration.")
-    if requests is not None and requests < 1:
-        raise UsageError(f"The number of requests must be at least 1, got {requests}.")
-    if duration_s is not None and not 0 < duration_s < np.inf:
-        raise UsageError(f"The duration must be longer than 0 s, got {duration_s:g} s.")
-    if rate_rps is not None and not 0 < rate_rps < np.inf:
-        raise UsageError(f"The rate must be > 0 req/s, got {rate_rps:g}; the model's own is {model.rate_rps:.4g}.")
-    return DrawLimits(requests, duration_s)
 
 
 def held_s(rate_rps: float, requests: int | None, duration_s: float | None) -> float | None:

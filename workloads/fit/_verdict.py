@@ -26,6 +26,7 @@ from workloads.arrivals._services import Component
 
 GOOD = 0.5  # root mean square of log2 of the dispersion curve: within a factor 1.4 on average
 CLOSE_KS = 0.1
+LEAST_CV = 0.01  # of gaps that are told apart from even ones
 SAME_KS, ONE_IN_100 = 0.05, 1.63
 """KS distance from which laws differ, beyond what samples of one law are apart: of n and m independent values in one
 case of a hundred 1.63 sqrt(1/n + 1/m) (Smirnov, Annals of Mathematical Statistics 19, 1948)."""
@@ -145,7 +146,7 @@ def _cv_off(facts: Mapping[str, Any]) -> float:
     cv = facts["gap_cv"]
     if None in (cv["trace"], cv["median"]) or cv["low"] <= cv["trace"] <= cv["high"]:
         return 0.0
-    return float(abs(math.log2(cv["median"] / cv["trace"])))
+    return float(abs(math.log2(max(cv["median"], LEAST_CV) / max(cv["trace"], LEAST_CV))))
 
 
 def misfit(facts: Mapping[str, Any]) -> float:

@@ -125,10 +125,9 @@ def tables(
 
     Tables of at most 65,536 rows in the columns of a trace (`at_s`, `prompt_tokens`, `output_tokens`, and `tag` where
     the model has several services), for writing 10 million rows in bounded memory. One of `requests` and `duration_s`
-    must be given, or both (whatever ends first). Equal arguments give equal bytes. Raises UsageError for
-    limits that make no sense.
+    must be given, or both (whatever ends first). Equal arguments give equal bytes.
     """
-    limits = _draw.checked(model, rate_rps, requests, duration_s)
+    limits = _draw.DrawLimits(requests, duration_s)
     tags = pa.array([service.tag for service in model.services], pa.string())
     return (
         pa.table(
