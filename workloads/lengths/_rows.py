@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from harness.bounds import check
 from workloads.lengths._empirical import CHUNK, Empirical, load
 
 
@@ -25,9 +26,8 @@ class EmpiricalLengths:
     sampler: Empirical | SummaryLaw = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        check(self)
         chosen = next(iter(self.figures)) if self.argument is None else getattr(self, self.argument)
-        if chosen not in self.figures:
-            raise ValueError(f"{self.argument} must be one of {', '.join(self.figures)}, got '{chosen}'.")
         figures = self.figures[chosen]
         object.__setattr__(self, "sampler", load(figures) if isinstance(figures, str) else _summary_law(figures))
 
