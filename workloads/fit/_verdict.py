@@ -26,7 +26,7 @@ from workloads.arrivals._services import Component
 
 GOOD = 0.5  # root mean square of log2 of the dispersion curve: within a factor 1.4 on average
 CLOSE_KS = 0.1
-LEAST_CV = 0.01  # of gaps that are told apart from even ones
+LEAST_CV = 0.01  # below, gaps count as even
 SAME_KS, ONE_IN_100 = 0.05, 1.63
 """KS distance from which laws differ, beyond what samples of one law are apart: of n and m independent values in one
 case of a hundred 1.63 sqrt(1/n + 1/m) (Smirnov, Annals of Mathematical Statistics 19, 1948)."""
