@@ -214,7 +214,7 @@ def generate(
 
 
 class Generated(NamedTuple):
-    """Requests that are to be written, where they come from, and what `origin` has and they have not."""
+    """Requests that are to be written, and where they come from; `dropped` says what of it they do not have."""
 
     tables: Iterable[Any]
     facts: Mapping[str, object]
