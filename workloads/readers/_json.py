@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from workloads.readers._lines import Lines
 
 _BLANKS = " \t\r\n"
 _LINES = 16
+_MOST_BLOCKS = 16  # before the first object, which tells the columns
 _DECODER = json.JSONDecoder()
 _scan: Callable[[str, int], tuple[Any, int]] = vars(_DECODER)["scan_once"]  # what its own methods call
 _DEEPEST = 4  # keys of a path, such as response.body.usage.prompt_tokens
@@ -50,16 +51,18 @@ def open_objects(
     listed = start[0] == "["
     lines = _one_line(file, runs, limits) if start[-1] in "{[" else runs
     groups = _of_list(file, runs) if listed else _of_lines(file, lines)
-    group = next(groups, None)
-    if isinstance(group, UsageError):
-        raise group
-    if group is None:
-        what = "is an empty JSON list" if listed else f"holds no JSON object but {_cells.shown(start)}"
-        raise EmptyFile(file, f"{what}; {_lines.FORMATS}")
-    sample = next((known for row, known in enumerate(group.objects) if row not in group.bad), None)
-    if sample is None:
-        raise group.bad[0]
-    return sample, _blocks(file, columns_of(sample), chain([group], groups))
+    read: list[_Objects] = []
+    for group in islice(groups, _MOST_BLOCKS):
+        if isinstance(group, UsageError):
+            raise group
+        read.append(group)
+        sample = next((known for row, known in enumerate(group.objects) if row not in group.bad), None)
+        if sample is not None:
+            return sample, _blocks(file, columns_of(sample), chain(read, groups))
+    if read:
+        raise read[0].bad[0]
+    what = "is an empty JSON list" if listed else f"holds no JSON object but {_cells.shown(start)}"
+    raise EmptyFile(file, f"{what}; {_lines.FORMATS}")
 
 
 def columns_of(known: Mapping[str, object]) -> tuple[str, ...]:
