@@ -20,15 +20,15 @@ TRIM = 1 << 16  # ticks no member has lived through are forgotten in pieces of t
 class Decodes:
     """The decoding sequences of one replica, in the order in which they joined."""
 
-    __slots__ = ("_end_s", "_ends", "_past", "_size", "context", "fresh", "members", "padded_context", "padded_rows",
-                 "phases", "rows", "tick")  # fmt: skip
+    __slots__ = ("_end_s", "_ends", "_past", "_phases", "_size", "context", "fresh", "members", "padded_context",
+                 "padded_rows", "rows", "tick")  # fmt: skip
 
     def __init__(self, block_size: int | None) -> None:
         """`block_size` None: memory was reserved at admission, so decoding takes no blocks."""
         self._size = block_size or 1
         # A member needs a block every `size` ticks, always at the same tick modulo `size`. A count per phase therefore
-        # gives the blocks of any tick without a walk over the members: phases[tick % size].
-        self.phases = array("q", [0] * self._size) if block_size else None
+        # gives the blocks of any tick without a walk over the members: _phases[tick % size].
+        self._phases = [0] * self._size if block_size else None
         self.members: dict[Sequence, None] = {}  # in the order in which they joined
         self._ends: list[tuple[int, int, Sequence]] = []  # heap of (tick of the last token, order, sequence)
         self._end_s: array[float] = array("d")  # end of tick number _past + i
@@ -61,8 +61,8 @@ class Decodes:
         self.fresh.append(seq)
         self.rows += rows
         self.context += rows * computed
-        if self.phases is not None:
-            self.phases[(tick - computed) % self._size] += rows
+        if self._phases is not None:
+            self._phases[(tick - computed) % self._size] += rows
         seq._end_tick = end = tick + seq._output - seq._emitted
         heappush(self._ends, (end, seq.order, seq))
 
@@ -75,10 +75,10 @@ class Decodes:
             past = self._past
             seq.token_s += self._end_s[joined - past : tick - past]
         computed, rows = seq._computed, seq.answers
-        if self.phases is not None:
+        if self._phases is not None:
             # A member's blocks are not counted step by step: what it holds follows from how far it has come.
             size = self._size
-            self.phases[(joined - computed) % size] -= rows
+            self._phases[(joined - computed) % size] -= rows
             seq.blocks = (computed + ran + size - 1) // size if rows == 1 else seq.blocks_for(computed + ran, size)
         seq._computed = computed = computed + ran
         seq._emitted += ran
@@ -96,7 +96,7 @@ class Decodes:
 
     def blocks_needed(self) -> int:
         """Blocks that the next tick takes."""
-        return 0 if self.phases is None else self.phases[self.tick % self._size]
+        return 0 if self._phases is None else self._phases[self.tick % self._size]
 
     def advance(self, end_s: ListOf[float]) -> int:
         """All members produced a token at each of `end_s`. Returns the blocks that the ticks after the first took."""
@@ -105,7 +105,7 @@ class Decodes:
             blocks = 0
             self._end_s.append(end_s[0])
         else:
-            blocks = self.blocks_after_first(count)
+            blocks = sum(self.taken(count))
             self._end_s.fromlist(list(end_s))  # three times as fast as `extend`
         self.tick += count
         self.context += count * self.rows
@@ -113,17 +113,18 @@ class Decodes:
             self.padded_context += count * self.padded_rows
         return blocks
 
-    def blocks_after_first(self, count: int) -> int:
-        """Blocks that the next `count` ticks take but for the first of them."""
-        phases, size = self.phases, self._size
-        if count < 2 or phases is None:
-            return 0
+    def taken(self, count: int) -> list[int]:
+        """Blocks that each of the next `count` ticks takes but the first of them."""
+        phases, size = self._phases, self._size
+        if phases is None:
+            return [0] * (count - 1)
         start = (self.tick + 1) % size
         end = start + count - 1
-        if end <= size:
-            return sum(phases[start:end])
-        cycles, rest = divmod(count - 1, size)
-        return cycles * self.rows + sum((phases + phases)[start : start + rest])
+        return phases[start:end] if end <= size else (phases * (end // size + 1))[start:end]
+
+    def blocks_after_first(self, count: int) -> int:
+        """Blocks that the next `count` ticks take but for the first of them."""
+        return sum(self.taken(count))
 
     def _steps_until_end(self) -> int:
         """Ticks until the first member ends (at least 1)."""
@@ -135,13 +136,13 @@ class Decodes:
     def _steps_ahead(self, free: int) -> int:
         """Ticks that fit before a member ends, the first being paid for and `free` blocks left for the others."""
         steps = self._steps_until_end()
-        phases = self.phases
+        phases = self._phases
         # upper bound first: each row takes at most one block per `size` ticks, and most leaps fit even then
         if phases is None or self.rows * ((steps + self._size - 2) // self._size) <= free:
             return steps
         return self._steps_within(steps, free, phases)
 
-    def _steps_within(self, steps: int, free: int, phases: array[int]) -> int:
+    def _steps_within(self, steps: int, free: int, phases: list[int]) -> int:
         size, rows = self._size, self.rows
         # In `size` ticks every row takes one block: whole cycles need no walk, only the rest does.
         cycles = free // rows
@@ -176,8 +177,8 @@ class Decodes:
         assert self.rows == sum(seq.answers for seq in self.members)
         assert self.context == sum(seq.answers * seq.computed for seq in self.members)
         assert all(seq.group is self and seq.computed == seq.prompt + seq.emitted - 1 for seq in self.members)
-        if self.phases is not None:
-            assert sum(self.phases) == self.rows
+        if self._phases is not None:
+            assert sum(self._phases) == self.rows
 
     def __repr__(self) -> str:
         return f"<Decodes {len(self.members)} at tick {self.tick}, {self.context} tokens of context>"

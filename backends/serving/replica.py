@@ -380,7 +380,7 @@ class Replica:
             output = 1  # the further tokens need memory elsewhere
         # The last token is never fed back, so it has no KV.
         most = prompt + output - 1 if self._reserved_tokens is None else self._reserved_tokens(prompt, output)
-        if request.answers == 1:
+        if request.extra is None:
             blocks = self.blocks.blocks_for(most)
         elif self._reserved_tokens is None:
             blocks = Sequence(request, 0, 0.0).blocks_for(most, self.blocks.size)

@@ -51,14 +51,13 @@ class Drafts:
     """
 
     __slots__ = ("_size", "_speculation", "context", "fresh", "kept", "members", "padded_context", "padded_rows",
-                 "phases", "tick")  # fmt: skip
+                 "tick")  # fmt: skip
 
     def __init__(self, speculation: Speculation, block_size: int | None, kept: Callable[[Sequence, int], int]) -> None:
         """`block_size` None: memory was reserved at admission, so decoding takes no blocks."""
         self._speculation = speculation
         self._size = block_size
         self.kept = kept
-        self.phases: array[int] | None = None  # who needs a block does not follow from the tick
         self.tick = 0  # members move by themselves
         self.members: dict[Sequence, int] = {}  # with the drafts of the step in flight
         self.fresh: list[Sequence] = []

@@ -6,6 +6,7 @@ A leap is one entry here and is spread into its steps later, many entries in one
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import chain
 from math import inf
 from struct import Struct
 from typing import Final
@@ -21,7 +22,7 @@ from harness.api import PartsOfSteps, StepLoads, StepParts
 from harness.data.records import STEPS
 
 SPREAD: Final = 4096  # entries that are leaps at one time; older ones are rows of a table
-ENTRY: Final = Struct("=10q2d")  # its steps, columns of whole numbers, what it has of `_pieces`, `_phases`; start, end
+ENTRY: Final = Struct("=8qd")  # its steps, columns of whole numbers, how many of `_pieces` it has; start
 """How an entry is kept: as bytes, because objects that live until the table is made would leave the caches."""
 PACK: Final = ENTRY.pack_into
 ENTRY_BYTES: Final = ENTRY.size
@@ -37,8 +38,8 @@ class StepLog:
     with the step during which a request arrives anywhere (`alone`: such a step is a leap of its own).
     """
 
-    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_instances", "_lanes", "_members", "_phases", "_pieces",
-                 "_rows", "alone")  # fmt: skip
+    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_instances", "_lanes", "_members", "_pieces", "_rows",
+                 "_taken", "alone")  # fmt: skip
 
     def __init__(self, members: Sequence[Member] = ()) -> None:
         """`members` know the parts of steps."""
@@ -51,30 +52,28 @@ class StepLog:
 
     def _clear(self) -> None:
         self._count = 0  # entries
-        self._pieces: list[int] = []  # of prompts: their new tokens and those that are stored
-        self._end_s: array[float] = array("d")  # of leaps of several steps
+        self._pieces: list[tuple[int, int]] = []  # of prompts: their new tokens and those that are stored
+        self._end_s: array[float] = array("d")  # of steps
+        self._taken = array("q")  # blocks that steps took which are not the first of a leap
         self._lanes = array("q")  # of each entry, where replicas have lanes; none is a leap
         self._instances = array("q")  # of each entry, where groups of them run a step
-        self._phases = array("q")  # of those: members that need a block, by tick mod block size, where blocks are taken
 
     def append(self, batch: Batch, end_s: list[float], decoding: Decodes | Drafts) -> None:
         """A batch in flight will end at `end_s`; call it before `commit`."""
-        count, size, loads = len(end_s), 0, batch.loads
+        count, loads = len(end_s), batch.loads
         if batch.lane is not None:
             self._lanes.append(batch.lane)
             if batch.instances is not None:
                 self._instances.append(batch.instances)
+        self._end_s.fromlist(end_s)
         if count > 1:
-            self._end_s.fromlist(end_s)
-            if (phases := decoding.phases) is not None:
-                size = len(phases)
-                self._phases.extend(phases)
-        for piece in loads:
-            self._pieces.extend(piece)
+            assert isinstance(decoding, Decodes)  # drafts do not leap
+            self._taken.fromlist(decoding.taken(count))
+        self._pieces += loads
         PACK(
             self._entries, self._count * ENTRY_BYTES,
             count, batch.replica, batch.decode_seqs, batch.context_tokens, batch.waiting, batch.running,
-            batch.free_blocks, len(loads), decoding.tick, size, batch.start_s, end_s[-1],
+            batch.free_blocks, len(loads), batch.start_s,
         )  # fmt: skip
         self._count += 1
         if self._count >= SPREAD:
@@ -107,29 +106,28 @@ class StepLog:
 
     def _spread(self) -> None:
         entries = np.frombuffer(self._entries, np.int64).reshape(SPREAD, -1)[: self._count]
-        count, replica, seqs, context, waiting, running, free, pieces, tick, size = entries[:, :-2].T
-        begin_s, last_s = entries[:, -2:].T.view(np.float64)
-        ends = np.cumsum(count)
-        first = ends - count  # (entries,) index of an entry's first step
-        row = np.repeat(np.arange(len(count)), count)  # (steps,) entry of a step
-        nth = np.arange(len(row)) - first[row]  # (steps,) place within its leap
-        end_s = np.repeat(last_s, count)
-        end_s[np.repeat(count > 1, count)] = np.frombuffer(self._end_s)
-        start_s = np.empty(len(row))
+        count, replica, seqs, context, waiting, running, free, pieces = entries[:, :-1].T
+        first = np.cumsum(count) - count  # (entries,) index of an entry's first step
+        end_s = np.array(self._end_s)
+        nth = np.arange(len(end_s)) - np.repeat(first, count)  # (steps,) place within its leap
+        start_s = np.empty(len(end_s))
         start_s[1:] = end_s[:-1]
-        start_s[first] = begin_s
-        new, stored = np.array(self._pieces, np.int64).reshape(-1, 2).T
+        start_s[first] = entries[:, -1].view(np.float64)
+        new, stored = np.fromiter(chain.from_iterable(self._pieces), np.int64).reshape(-1, 2).T
         step, decodes = np.repeat(first, pieces), np.repeat(seqs, count)
+        taken = np.zeros(len(end_s), np.int64)
+        taken[nth > 0] = self._taken
+        taken = np.cumsum(taken)
         columns = {
             "replica": np.repeat(replica, count),
             "start_s": start_s,
             "end_s": end_s,
-            "prefill_tokens": np.bincount(step, new, len(row)),
+            "prefill_tokens": np.bincount(step, new, len(end_s)),
             "decode_seqs": decodes,
             "context_tokens": np.repeat(context, count) + nth * decodes,
             "waiting": np.repeat(waiting, count),
             "running": np.repeat(running, count),
-            "free_blocks": np.repeat(free, count) - self._taken(row, nth, first, tick, size),
+            "free_blocks": np.repeat(free + taken[first], count) - taken,
         }
         if self._lanes:
             columns["lane"] = np.array(self._lanes)
@@ -153,19 +151,6 @@ class StepLog:
         begins[1:] |= cut[:-1]
         starts: np.ndarray = start_s[np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))]
         return starts
-
-    def _taken(
-        self, row: np.ndarray, nth: np.ndarray, first: np.ndarray, tick: np.ndarray, size: np.ndarray
-    ) -> np.ndarray:
-        """(steps,) blocks taken since the first step of the same leap."""
-        blocks = np.zeros(len(row), np.int64)
-        inside = np.flatnonzero((nth > 0) & (size[row] > 0))
-        entry = row[inside]
-        phase = (np.cumsum(size) - size)[entry] + (tick[entry] + nth[inside]) % size[entry]
-        blocks[inside] = np.frombuffer(self._phases, np.int64)[phase]
-        total: np.ndarray = np.cumsum(blocks)
-        since: np.ndarray = total - total[first[row]]  # nothing is taken at a leap's own first step
-        return since
 
 
 def _columns_of_parts(replica: np.ndarray, every: StepLoads, members: Sequence[Member]) -> dict[str, np.ndarray]:
