@@ -126,17 +126,12 @@ class Decodes:
         """Blocks that the next `count` ticks take but for the first of them."""
         return sum(self.taken(count))
 
-    def _steps_until_end(self) -> int:
-        """Ticks until the first member ends (at least 1)."""
-        ends = self._ends
-        while ends[0][2]._end_tick != ends[0][0] or ends[0][2].group is not self:
-            heappop(ends)  # stale: the sequence left when it was preempted, and leaving does not search the heap
-        return ends[0][0] - self.tick
-
     def _steps_ahead(self, free: int) -> int:
         """Ticks that fit before a member ends, the first being paid for and `free` blocks left for the others."""
-        steps = self._steps_until_end()
-        phases = self._phases
+        ends, phases = self._ends, self._phases
+        while ends[0][2]._end_tick != ends[0][0] or ends[0][2].group is not self:
+            heappop(ends)  # stale: the sequence left when it was preempted, and leaving does not search the heap
+        steps = ends[0][0] - self.tick  # at least 1
         # upper bound first: each row takes at most one block per `size` ticks, and most leaps fit even then
         if phases is None or self.rows * ((steps + self._size - 2) // self._size) <= free:
             return steps

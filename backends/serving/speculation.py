@@ -4,7 +4,6 @@ Source: Leviathan et al., Fast Inference from Transformers via Speculative Decod
 it runs 1 + drafts tokens a step and keeps those up to the first that the model would not have produced.
 """
 
-from array import array
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass

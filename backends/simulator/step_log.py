@@ -21,11 +21,10 @@ from backends.serving.speculation import Drafts
 from harness.api import PartsOfSteps, StepLoads, StepParts
 from harness.data.records import STEPS
 
-SPREAD: Final = 4096  # entries that are leaps at one time; older ones are rows of a table
+SPREAD: Final = 1 << 14  # steps that are part of leaps at one time; older ones are rows of a table
 ENTRY: Final = Struct("=8qd")  # its steps, columns of whole numbers, how many of `_pieces` it has; start
 """How an entry is kept: as bytes, because objects that live until the table is made would leave the caches."""
-PACK: Final = ENTRY.pack_into
-ENTRY_BYTES: Final = ENTRY.size
+PACK: Final = ENTRY.pack
 
 STARTS: Final = "starts"
 """Beside the columns of rows that are put in order: when the leap of each starts, which orders them."""
@@ -38,7 +37,7 @@ class StepLog:
     with the step during which a request arrives anywhere (`alone`: such a step is a leap of its own).
     """
 
-    __slots__ = ("_arrived_s", "_count", "_end_s", "_entries", "_instances", "_lanes", "_members", "_pieces", "_rows",
+    __slots__ = ("_arrived_s", "_end_s", "_entries", "_instances", "_lanes", "_members", "_pieces", "_rows",
                  "_taken", "alone")  # fmt: skip
 
     def __init__(self, members: Sequence[Member] = ()) -> None:
@@ -47,11 +46,10 @@ class StepLog:
         self._rows: list[dict[str, np.ndarray]] = []  # columns of rows, by parts
         self._arrived_s: array[float] | None = None
         self.alone = False
-        self._entries = bytearray(SPREAD * ENTRY_BYTES)
         self._clear()
 
     def _clear(self) -> None:
-        self._count = 0  # entries
+        self._entries = bytearray()
         self._pieces: list[tuple[int, int]] = []  # of prompts: their new tokens and those that are stored
         self._end_s: array[float] = array("d")  # of steps
         self._taken = array("q")  # blocks that steps took which are not the first of a leap
@@ -70,13 +68,11 @@ class StepLog:
             assert isinstance(decoding, Decodes)  # drafts do not leap
             self._taken.fromlist(decoding.taken(count))
         self._pieces += loads
-        PACK(
-            self._entries, self._count * ENTRY_BYTES,
+        self._entries += PACK(
             count, batch.replica, batch.decode_seqs, batch.context_tokens, batch.waiting, batch.running,
             batch.free_blocks, len(loads), batch.start_s,
         )  # fmt: skip
-        self._count += 1
-        if self._count >= SPREAD:
+        if len(self._end_s) >= SPREAD:
             self._spread()
 
     def put_in_order(self) -> Callable[[float], None]:
@@ -105,7 +101,7 @@ class StepLog:
         return pa.Table.from_arrays(arrays, schema=STEPS)
 
     def _spread(self) -> None:
-        entries = np.frombuffer(self._entries, np.int64).reshape(SPREAD, -1)[: self._count]
+        entries = np.frombuffer(self._entries, np.int64).reshape(-1, ENTRY.size // 8)
         count, replica, seqs, context, waiting, running, free, pieces = entries[:, :-1].T
         first = np.cumsum(count) - count  # (entries,) index of an entry's first step
         end_s = np.array(self._end_s)
