@@ -101,7 +101,7 @@ class Paced:
         """KV blocks beside the weights on its GPUs, as the simulator counts them."""
         weight_bits, kv_bits = self._bits
         return kv_capacity_blocks(
-            self._model, self._gpu, tp=self.tp, utilisation=self.utilisation, block_tokens=block_tokens,
+            self._model, self._gpu, Shape(self.tp), utilisation=self.utilisation, block_tokens=block_tokens,
             weight_bits=weight_bits, kv_bits=kv_bits,
         )  # fmt: skip
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from backends.latency._shared import measured_on, resolved
-from harness.catalog import Model, active_parameters, check_parallel, hardware, kv_bytes_per_token, model, parameters
+from harness.catalog import Model, Shape, active_parameters, hardware, kv_bytes_per_token, model, parameters
 
 if TYPE_CHECKING:
     import numpy as np
@@ -63,7 +63,7 @@ class Fit6:
 
     def __post_init__(self) -> None:
         shape, gpu = model(self.model), hardware(self.hardware)
-        check_parallel(shape, self.tp, self.pp)
+        Shape(self.tp, self.pp).check(shape)
         values = resolved("fit6.toml", self.constants, {name: getattr(self, name) for name in TERMS})
         for name in ("memory_share", "flops_share"):
             if not 0 < values[name] <= 1:
@@ -79,7 +79,7 @@ class Fit6:
             "_expert_s": per_expert * self.dtype_bytes * byte_s,
             "_weights": {},
             "_shape": shape,
-            "_context_s": kv_bytes_per_token(shape, self.dtype_bytes) * byte_s,
+            "_context_s": kv_bytes_per_token(shape, kv_bits=8 * self.dtype_bytes) * byte_s,
             "_compute_s": 2 * active_parameters(shape) * flop_s,
             "_host_s": values["overhead_s"],
             "_seq_s": values["seq_s"] / self.pp,

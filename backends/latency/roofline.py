@@ -194,7 +194,7 @@ class Roofline:
         """Of one GPU, over the layers of a stage."""
         m, low = self._model, self._model.latent
         full = self._stage_layers if m.full_layers == m.layers else m.full_layers / self.pp
-        heads, element_s = m.heads // self.tp, bits_of_kv(m, self.dtype_bytes, self.kv_bits) / 8
+        heads, element_s = m.heads // self.tp, bits_of_kv(m, self.stored_bits[1]) / 8
         widths = 2 * m.head_dim if low is None else low.nope + low.rope + low.value
         decode_widths = widths if low is None else low.kept + low.rank  # a decode works on what is kept
         if low is not None and low.index_topk is not None:

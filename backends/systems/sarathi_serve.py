@@ -92,7 +92,7 @@ def slo(
 
 def _fits(model: str, hardware: str, gpus: int, batch: int, context_tokens: int) -> bool:
     try:
-        room = 16 * catalog.kv_capacity_blocks(model, hardware, tp=gpus, utilisation=0.9, block_tokens=16)
+        room = 16 * catalog.kv_capacity_blocks(model, hardware, catalog.Shape(gpus), utilisation=0.9, block_tokens=16)
     except UsageError:  # the weights alone do not fit
         return False
     return context_tokens <= catalog.model(model).max_tokens and batch * context_tokens <= room

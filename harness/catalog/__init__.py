@@ -16,7 +16,6 @@ from harness.catalog.facts import (
     Model,
     Shape,
     Window,
-    check_parallel,
 )
 from harness.catalog.memory import (
     SEQS,
@@ -35,6 +34,7 @@ from harness.catalog.tables import (
     comparisons,
     described,
     facts_of_files,
+    figures,
     format_named,
     formats,
     gpus,
@@ -42,12 +42,13 @@ from harness.catalog.tables import (
     is_file,
     model,
     models,
+    table,
 )
 
 __all__ = [
     "SEQS", "Compute", "Experts", "Format", "Formats", "Hardware", "Latent", "Linear", "Model", "Shape",
-    "Window", "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "check_parallel",
-    "comparisons", "described", "expert_bytes", "facts_of_files", "format_named", "formats", "gpus", "hardware",
-    "is_file", "kv_bytes_per_token", "kv_capacity_blocks", "model", "models", "parameters", "weight_bytes",
+    "Window", "active_parameters", "adapter_bytes", "bits_of_kv", "block_bytes", "comparisons", "described",
+    "expert_bytes", "facts_of_files", "figures", "format_named", "formats", "gpus", "hardware", "is_file",
+    "kv_bytes_per_token", "kv_capacity_blocks", "model", "models", "parameters", "table", "weight_bytes",
     "without_experts",
 ]  # fmt: skip

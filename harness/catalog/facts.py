@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Literal
 
 from harness.errors import UsageError
@@ -161,7 +160,7 @@ class Hardware:
     bf16_flops: float
     fp16_flops: float
     pcie_bytes_per_s: float
-    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    sources: Mapping[str, str] = field(default_factory=dict)
     fp8_flops: float | None = None
     fp4_flops: float | None = None
     int8_ops: float | None = None
@@ -379,8 +378,3 @@ class Shape:
             raise UsageError(f"ep={self.ep} exceeds the {m.experts.routed} experts of {m.name}.")
         if self.nodes and sum(self.nodes) != self.gpus:
             raise UsageError(f"nodes hold {sum(self.nodes)} GPUs, but the replica has {self.gpus}.")
-
-
-def check_parallel(m: Model, tp: int, pp: int) -> None:
-    """Raise UsageError unless `tp` divides the heads and `pp` the layers."""
-    Shape(tp, pp).check(m)

@@ -1,11 +1,11 @@
 """The arithmetic of memory: parameters, bytes of weights on a GPU, bytes of KV, and the blocks that fit beside.
 
-A model that is stored in several formats has each part counted in its own (`Model.formats`). `dtype_bytes`, where it is
-given, is that of every element instead, `weight_bits` that of the matrices of the layers, and `kv_bits` that of KV.
+A model that is stored in several formats has each part counted in its own (`Model.formats`). `weight_bits`, where it is
+given, is that of the matrices of the layers instead, and `kv_bits` that of KV.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import asdict, replace
 
 from harness.catalog.facts import Hardware, Model, Shape
 from harness.catalog.tables import format_named, hardware, model
@@ -17,49 +17,31 @@ RESERVE = 0.01
 SEQS = 256
 """Sequences that run at a time at most, where no policy says it: vLLM's default for many GPUs (`max_num_seqs`)."""
 
+ONE_GPU = Shape()
 
-@dataclass(frozen=True, slots=True)
-class _Bits:
-    """Bits of an element of each part; `vector`: norms, biases and gates."""
-
-    linear: float
-    attention: float
-    experts: float
-    gate: float
-    head: float
-    vector: float
+PLAIN_BITS = 16.0
+"""Of an element of norms, biases and gates, and of the head where the layers have `weight_bits`."""
 
 
-def _bits(m: Model, dtype_bytes: int | None, weight_bits: float | None) -> _Bits:
-    plain = 8.0 * (2 if dtype_bytes is None else dtype_bytes)
-    if weight_bits is not None:
-        return _Bits(weight_bits, weight_bits, weight_bits, weight_bits, plain, plain)
-    if dtype_bytes is not None:
-        return _Bits(plain, plain, plain, plain, plain, plain)
-    linear, attention, experts, head = (
-        format_named(name).bits for name in (m.formats.linear, m.formats.attention, m.formats.experts, m.formats.head)
-    )
-    return _Bits(linear, attention, experts, plain, head, plain)
+def _bits(m: Model, weight_bits: float | None) -> dict[str, float]:
+    """Bits of an element of each part of `Formats`, and of the gates of experts."""
+    bits = {part: format_named(name).bits for part, name in asdict(m.formats).items()} | {"gate": PLAIN_BITS}
+    layers = ("linear", "attention", "experts", "gate")
+    return bits if weight_bits is None else bits | dict.fromkeys(layers, weight_bits) | {"head": PLAIN_BITS}
 
 
-def bits_of_kv(m: Model, dtype_bytes: int | None = None, kv_bits: float | None = None) -> float:
-    """Bits of an element of the KV: `kv_bits`, or 8 x `dtype_bytes`, or those of the model's format."""
-    if kv_bits is not None:
-        return kv_bits
-    return format_named(m.formats.kv).bits if dtype_bytes is None else 8.0 * dtype_bytes
+def bits_of_kv(m: Model, kv_bits: float | None = None) -> float:
+    """Bits of an element of the KV: `kv_bits`, or those of the model's format."""
+    return format_named(m.formats.kv).bits if kv_bits is None else kv_bits
 
 
-def _shape(tp: int | Shape, pp: int) -> Shape:
-    return tp if isinstance(tp, Shape) else Shape(tp, pp)
+def kv_bytes_per_token(m: Model, kv_bits: float | None = None) -> int:
+    """Bytes of KV that one token takes over all layers: 2 * layers * kv_heads * head_dim * bits / 8.
 
-
-def kv_bytes_per_token(m: Model, dtype_bytes: int | None = None, kv_bits: float | None = None) -> int:
-    """Bytes of KV that one token takes over all layers: 2 * layers * kv_heads * head_dim * dtype_bytes.
-
-    With latent attention it is layers * (rank + rope) * dtype_bytes. Layers of linear attention keep nothing per token;
+    With latent attention it is layers * (rank + rope) * bits / 8. Layers of linear attention keep nothing per token;
     those with a window are counted, as they keep a token while it is in the window.
     """
-    return math.ceil(m.kv_layers * m.kv_elements * bits_of_kv(m, dtype_bytes, kv_bits) / 8)
+    return math.ceil(m.kv_layers * m.kv_elements * bits_of_kv(m, kv_bits) / 8)
 
 
 def parameters(m: Model) -> int:
@@ -83,44 +65,34 @@ def active_parameters(m: Model) -> int:
     return parameters(m) - m.routed_layers * idle
 
 
-def weight_bytes(
-    m: Model,
-    tp: int | Shape = 1,
-    pp: int = 1,
-    dtype_bytes: int | None = None,
-    weight_bits: float | None = None,
-) -> int:
-    """Bytes of weights on the fullest GPU of a shape (or `tp` x `pp`); exact for the whole model on one GPU.
+def weight_bytes(m: Model, shape: Shape = ONE_GPU, weight_bits: float | None = None) -> int:
+    """Bytes of weights on the fullest GPU of a shape; exact for the whole model on one GPU.
 
     Matrices are divided by `tp` (a KV head never is, nor the compressions of latent attention), vectors and position
     embeddings are repeated; layers are divided by `pp`, and the first stage holds the embedding, the last one the
     head and the final norm. Experts are divided as `Shape` says; where `ep` does not divide them, a part has one more.
     """
-    shape = _shape(tp, pp)
     shape.check(m)
-    bits = _bits(m, dtype_bytes, weight_bits)
+    bits = _bits(m, weight_bits)
     layers, cut = m.layers // shape.pp, shape.tp
     linear = -(-m.linear_layers * layers // m.layers)
     routed = min(m.routed_layers, -(-layers // m.experts.interval)) if m.experts is not None else 0
-    matrices = (layers - linear) * m.attention_matrix(cut) * bits.attention
-    matrices += (layers - routed) * -(-m.ffn_matrix // cut) * bits.linear
+    matrices = (layers - linear) * m.attention_matrix(cut) * bits["attention"]
+    matrices += (layers - routed) * -(-m.ffn_matrix // cut) * bits["linear"]
     vectors = (layers - linear) * m.layer_vector
     if m.linear is not None:
-        matrices += linear * -(-m.linear.matrix // cut) * bits.linear
+        matrices += linear * -(-m.linear.matrix // cut) * bits["linear"]
         vectors += linear * (m.linear.vector + 2 * m.norm_vector)
     if m.experts is not None:
         local_experts = -(-m.experts.routed // shape.ep)  # experts of one part
         part_gpus = shape.stage_gpus // shape.ep
-        matrices += routed * -(-local_experts * m.expert_matrix // part_gpus) * bits.experts
-        matrices += routed * (-(-m.shared_matrix // cut) * bits.linear + m.gate * bits.gate)
+        matrices += routed * -(-local_experts * m.expert_matrix // part_gpus) * bits["experts"]
+        matrices += routed * (-(-m.shared_matrix // cut) * bits["linear"] + m.gate * bits["gate"])
         vectors += routed * -(-local_experts * m.expert_vector // (m.experts.routed * part_gpus))
-    head = -(-m.embedding // cut)
-    first, last = (
-        head * bits.head + m.positions * m.hidden * bits.vector,
-        m.norm_vector * bits.vector + head * bits.head,
-    )
-    ends = max(first, last) if shape.pp > 1 else first + last - (head * bits.head if m.tied else 0)
-    return math.ceil(matrices / 8) + math.ceil((vectors * bits.vector + ends) / 8)
+    head = -(-m.embedding // cut) * bits["head"]
+    first, last = head + m.positions * m.hidden * PLAIN_BITS, m.norm_vector * PLAIN_BITS + head
+    ends = max(first, last) if shape.pp > 1 else first + last - (head if m.tied else 0)
+    return math.ceil(matrices / 8) + math.ceil((vectors * PLAIN_BITS + ends) / 8)
 
 
 def without_experts(m: Model) -> Model:
@@ -132,24 +104,19 @@ def expert_bytes(m: Model, parts: int) -> int:
     """Bytes of the experts, shared ones among them, on each of `parts` GPUs that hold whole ones."""
     if m.experts is None:
         return 0
-    bits = _bits(m, None, None)
+    bits = _bits(m, None)
     local_experts = -(-m.experts.routed // parts)
-    layer_bits = local_experts * m.expert_matrix * bits.experts + m.shared_matrix * bits.linear + m.gate * bits.gate
+    layer_bits = local_experts * m.expert_matrix * bits["experts"] + m.shared_matrix * bits["linear"]
+    layer_bits += m.gate * bits["gate"]
     return math.ceil(m.routed_layers * layer_bits / 8)
 
 
-def block_bytes(
-    m: Model,
-    tp: int | Shape = 1,
-    pp: int = 1,
-    block_tokens: int = 16,
-    kv_bits: float | None = None,
-) -> int:
+def block_bytes(m: Model, shape: Shape = ONE_GPU, block_tokens: int = 16, kv_bits: float | None = None) -> int:
     """Bytes of one block of `block_tokens` tokens on each GPU; KV heads are repeated when tp exceeds them.
 
     Layers with a window are counted: it is a block of tokens that are in the window.
     """
-    return _block_bytes(m, _shape(tp, pp), m.kv_layers, block_tokens, bits_of_kv(m, kv_bits=kv_bits))
+    return _block_bytes(m, shape, m.kv_layers, block_tokens, bits_of_kv(m, kv_bits))
 
 
 def _block_bytes(m: Model, shape: Shape, layers: int, block_tokens: int, bits: float) -> int:
@@ -174,7 +141,7 @@ def adapter_bytes(m: Model, shape: Shape, rank: int, *, feed_forward: bool = Tru
 def kv_capacity_blocks(
     m: Model | str,
     gpu: Hardware | str,
-    tp: int | Shape = 1,
+    shape: Shape = ONE_GPU,
     utilisation: float = 0.9,
     block_tokens: int = 16,
     weight_bits: float | None = None,
@@ -193,10 +160,9 @@ def kv_capacity_blocks(
     """
     m = model(m) if isinstance(m, str) else m
     gpu = hardware(gpu) if isinstance(gpu, str) else gpu
-    shape = _shape(tp, 1)
     weights = weight_bytes(m, shape, weight_bits=weight_bits) + further_bytes
     kv_bytes = gpu.memory_bytes * utilisation - gpu.memory_bytes * RESERVE - weights
-    bits, dp_seqs = bits_of_kv(m, kv_bits=kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
+    bits, dp_seqs = bits_of_kv(m, kv_bits), -(-seqs // shape.dp)  # sequences of one data-parallel group
     if m.linear is not None:
         held = -(-m.linear.layers // shape.pp) * -(-m.linear.state_elements // shape.tp)
         kv_bytes -= dp_seqs * held * m.linear.state_bits / 8
@@ -218,6 +184,6 @@ def kv_capacity_blocks(
 
 def _larger(m: Model, gpu: Hardware, shape: Shape, share: float) -> str:
     for more in range(shape.tp + 1, 9):
-        if m.heads % more == 0 and weight_bytes(m, more, shape.pp) < gpu.memory_bytes * share:
+        if m.heads % more == 0 and weight_bytes(m, Shape(more, shape.pp)) < gpu.memory_bytes * share:
             return f"use tp={more} or more"
     return "use more pipeline stages or a larger GPU"

@@ -34,29 +34,30 @@ _QUANTISED = "hf_quant_config.json"
 
 
 @cache
-def _table(file: str) -> Mapping[str, Any]:
-    return MappingProxyType(tomllib.loads((_FOLDER / file).read_text(encoding="utf-8")))
+def table(kind: str) -> Mapping[str, Any]:
+    """Entries of `models`, `hardware` or `formats`, as they stand in their file."""
+    return MappingProxyType(tomllib.loads((_FOLDER / f"{kind}.toml").read_text(encoding="utf-8")))
 
 
 def models() -> list[str]:
     """Sorted names of all models."""
-    return sorted(_table("models.toml"))
+    return sorted(table("models"))
 
 
 def gpus() -> list[str]:
     """Sorted names of all GPUs."""
-    return sorted(_table("hardware.toml"))
+    return sorted(table("hardware"))
 
 
 def formats() -> list[str]:
     """Sorted names of all formats."""
-    return sorted(_table("formats.toml"))
+    return sorted(table("formats"))
 
 
 @cache
 def format_named(name: str) -> Format:
     """The format of that name. Raises UsageError with the nearest known name."""
-    entry = _table("formats.toml").get(name)
+    entry = table("formats").get(name)
     if entry is None:
         raise no_such("format", name, formats())
     return Format(name, **entry)
@@ -82,23 +83,17 @@ def facts_of_files(model_name: str, hardware_names: tuple[str, ...]) -> dict[str
     """What run.json says of a model and of GPUs that are files: their figures, and the SHA-256 of what was read."""
     facts: dict[str, object] = {}
     if is_file(model_name):
-        m = model(model_name)
-        figures = {key: value for key, value in asdict(m).items() if value is not None}
-        facts["model_file"] = {"sha256": _read(model_name).sha256, "figures": figures}
-    hardware_files = {name: hardware(name) for name in hardware_names if is_file(name)}
-    if hardware_files:
+        facts["model_file"] = {"sha256": _read(model_name).sha256, "figures": figures(model(model_name))}
+    if files := [name for name in hardware_names if is_file(name)]:
         facts["hardware_files"] = {
-            name: {
-                "sha256": _read(name).sha256,
-                "figures": {
-                    f.name: dict(value) if f.name == "sources" else value
-                    for f in fields(gpu)
-                    if (value := getattr(gpu, f.name)) is not None
-                },
-            }
-            for name, gpu in hardware_files.items()
+            name: {"sha256": _read(name).sha256, "figures": figures(hardware(name))} for name in files
         }
     return facts
+
+
+def figures(of: Model | Hardware) -> dict[str, Any]:
+    """All that is known of a model or a GPU, by its name."""
+    return {name: value for name, value in asdict(of).items() if value is not None}
 
 
 def described(backend: Mapping[str, Any], gpu: str) -> tuple[Model | None, Hardware | None]:
@@ -119,12 +114,12 @@ def described(backend: Mapping[str, Any], gpu: str) -> tuple[Model | None, Hardw
 
 def comparisons(latency: str) -> list[Mapping[str, Any]]:
     """Rows of compared.toml of the latency model of this name: how far it was from measurements, by model and GPU."""
-    return [row for row in _table("compared.toml")["compared"] if row["latency"] == latency]
+    return [row for row in table("compared")["compared"] if row["latency"] == latency]
 
 
 @cache
 def _model_named(name: str) -> Model:
-    entry = _table("models.toml").get(name)
+    entry = table("models").get(name)
     if entry is None:
         raise _unknown("model", name, models())
     return _convert({"name": name, **entry}, Model, name)
@@ -132,7 +127,7 @@ def _model_named(name: str) -> Model:
 
 @cache
 def _hardware_named(name: str) -> Hardware:
-    entry = _table("hardware.toml").get(name)
+    entry = table("hardware").get(name)
     if entry is None:
         raise _unknown("hardware", name, gpus())
     return _gpu({"name": name, **entry}, name)
@@ -242,9 +237,8 @@ def _json(text: str, given: str) -> dict[str, Any]:
 
 def _gpu(entry: Mapping[str, Any], where: str) -> Hardware:
     """Each figure may stand with its source, `{ value = ..., source = "..." }`, or alone."""
-    figures = {key: value for key, value in entry.items() if key != "sources"}
-    sourced = {key: value for key, value in figures.items() if isinstance(value, dict) and "value" in value}
-    plain = {key: value["value"] if key in sourced else value for key, value in figures.items()}
+    sourced = {key: value for key, value in entry.items() if isinstance(value, dict) and "value" in value}
+    plain = {key: value["value"] if key in sourced else value for key, value in entry.items() if key != "sources"}
     plain = {key: int(v) if isinstance(v, float) and v.is_integer() else v for key, v in plain.items()}  # 48e9 bytes
     sources = {key: str(value.get("source", f"'{where}'")) for key, value in sourced.items()}
     sources |= {key: f"'{where}'" for key, value in plain.items() if key not in sourced and not isinstance(value, str)}
@@ -253,7 +247,7 @@ def _gpu(entry: Mapping[str, Any], where: str) -> Hardware:
         value = getattr(gpu, field.name)
         if isinstance(value, int | float) and value <= 0:
             raise UsageError(f"'{where}': {field.name} must be above 0, got {value}.")
-    return replace(gpu, sources=MappingProxyType({**sources, **dict(entry.get("sources", {}))}))
+    return replace(gpu, sources={**sources, **entry.get("sources", {})})
 
 
 def _convert(entry: Mapping[str, Any], kind: type[T], where: str) -> T:

@@ -12,7 +12,7 @@ import click
 from harness import catalog, configs, registry
 from harness.cli import _terminal
 from harness.cli._options import formats
-from harness.cli.list import OPTION, glossary, listed, names, table
+from harness.cli.list import OPTION, glossary, listed, names
 from harness.errors import no_such
 from harness.spec import defaults, types_of
 
@@ -94,17 +94,15 @@ def _about(kind: str, name: str) -> str:
     if kind == "configs":
         return f"{name} (configuration: --config {name})\n{textwrap.indent(configs.text_of(name) or '', '  ').rstrip()}"
     if kind in ("models", "hardware", "formats"):
-        read = _of_file(kind, name) if catalog.is_file(name) else table(kind)[name]
+        read = _of_file(kind, name) if catalog.is_file(name) else catalog.table(kind)[name]
         return f"{name} ({kind})\n{_entry({**read, **(_counted(name) if kind == 'models' else {})})}"
     return f"{name} ({kind}: {OPTION[kind]})\n{_plugin(kind, name)}"
 
 
 def _of_file(kind: str, file: str) -> dict[str, Any]:
     """The figures that a file of a model or a GPU holds, as they are understood."""
-    read: Any = catalog.model(file) if kind == "models" else catalog.hardware(file)
-    figures = {f.name: getattr(read, f.name) for f in dataclasses.fields(read) if f.name != "sources"}
-    parts = {key: dataclasses.asdict(v) if dataclasses.is_dataclass(v) else v for key, v in figures.items()}  # type: ignore[arg-type]  # an instance
-    return {key: value for key, value in parts.items() if value is not None}
+    figures = catalog.figures(catalog.model(file) if kind == "models" else catalog.hardware(file))
+    return {name: figure for name, figure in figures.items() if name != "sources"}
 
 
 def _counted(name: str) -> dict[str, Any]:

@@ -5,11 +5,10 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import click
 
-from harness import configs, registry
+from harness import catalog, configs, registry
 from harness.cli._options import formats
 from harness.errors import no_such
 
@@ -45,13 +44,8 @@ OPTION: Mapping[str, str] = MappingProxyType(
     }
 )
 """Kind -> how its members are used, in the order in which the kinds are shown."""
-_FILES = {"models": "models.toml", "hardware": "hardware.toml", "formats": "formats.toml"}
-
-
-def table(kind: str) -> dict[str, Any]:
-    """Entries of `models`, `hardware` or `formats`, as they stand in their file."""
-    path = registry.folder("harness.catalog") / _FILES[kind]
-    return tomllib.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+_TABLES = ("models", "hardware", "formats")
+"""Kinds whose members are entries of a table of `harness.catalog`."""
 
 
 def glossary() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
@@ -62,29 +56,29 @@ def glossary() -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
 
 def names(kind: str) -> list[str]:
     if kind == "presets":
-        from workloads import catalog
+        from workloads import catalog as workloads
 
-        return catalog.presets()
+        return workloads.presets()
     if kind == "configs":
         return configs.names()
-    if kind in _FILES:
-        return sorted(table(kind))
+    if kind in _TABLES:
+        return sorted(catalog.table(kind))
     return registry.names(kind)
 
 
 def listed(kind: str) -> list[tuple[str, str]]:
     """(name, one line about it) of a kind."""
     if kind == "presets":
-        from workloads import catalog
+        from workloads import catalog as workloads
 
-        texts = {name: tomllib.loads(catalog.preset_text(name)).get("about", "") for name in names(kind)}
+        texts = {name: tomllib.loads(workloads.preset_text(name)).get("about", "") for name in names(kind)}
         return [(name, " ".join(str(about).split())) for name, about in texts.items()]
     if kind == "configs":
         return [(name, configs.about(name)) for name in names(kind)]
-    if kind in _FILES:
+    if kind in _TABLES:
         return [
             (name, str(entry.get("title") or entry.get("source") or entry["about"]))
-            for name, entry in table(kind).items()
+            for name, entry in catalog.table(kind).items()
         ]
     return [(name, registry.summary(kind, name)) for name in names(kind)]
 

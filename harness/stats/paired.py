@@ -5,6 +5,7 @@ The rule: one p from both tests beside alpha, and a one-sided bound on either si
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -178,15 +179,9 @@ def mde(sd: float, pairs: int, alpha: float = ALPHA) -> float:
 
 def pairs_needed(sd: float, must_detect: float, alpha: float = ALPHA) -> int | None:
     """Fewest pairs, 3 or more, that find a loss of `must_detect`; None where 1,000 are too few."""
-    if sd == 0:
-        return LEAST_PAIRS
-    low, high = LEAST_PAIRS - 1, MOST_PAIRS
-    if not mde(sd, high, alpha) <= must_detect:
-        return None
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if mde(sd, middle, alpha) <= must_detect else (middle, high)
-    return high
+    counts = range(LEAST_PAIRS, MOST_PAIRS + 1)
+    place = bisect_left(counts, True, key=lambda pairs: mde(sd, pairs, alpha) <= must_detect)
+    return counts[place] if place < len(counts) else None
 
 
 def sign_flip_p(losses: Sequence[float] | Floats) -> float:

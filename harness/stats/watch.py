@@ -54,11 +54,6 @@ class Rule:
     relative: bool = True
     ratchet: bool = True
 
-    @property
-    def majority(self) -> int:
-        """Values of a window that move its median."""
-        return self.window // 2 + 1
-
 
 EXACT = Rule(least=1e-9, sds=0, reference=1, spread=1, window=1)
 """For a virtual clock: any other value is a change."""
@@ -139,7 +134,7 @@ class Watch:
         weeks, allowed = self._window(rule.long, sds)
         self._end(week, threshold, weeks, allowed)
         last = len(self.values) - 1
-        if self.open is None and last + 1 >= rule.reference + rule.majority:  # fewer cannot move the median
+        if self.open is None and last >= rule.reference + rule.window // 2:  # fewer than half cannot move the median
             lasting = abs(weeks) > allowed and abs(week) > threshold / 2 and (weeks > 0) is (week > 0)
             if lasting or abs(week) > threshold:
                 side: Side = "worse" if week > 0 else "better"

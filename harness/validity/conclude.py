@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from harness.api import Outcome, RunTables, RunWarning, SentPrompt, Slo
 from harness.data import large, run_json
+from harness.data.codec import from_facts
 from harness.data.folder import Run
 from harness.data.lists import number
 from harness.data.run_json import Ending, Failures, Fidelity, OutputLengths, RunInfo, Warned
@@ -54,13 +55,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     if run.schedule is not None:
         sent = fidelity.fidelity(run.schedule, run.requests, law, recorded=recorded)
     lengths = work_done.measured(run)
-    ending = (
-        None
-        if outcome is None
-        else Ending(  # the traceback of a crash has its own file
-            ended=outcome.ended, sent=outcome.sent, not_sent=outcome.not_sent, cut=outcome.cut, error=outcome.error
-        )
-    )
+    # the traceback of a crash has its own file
+    ending = None if outcome is None else from_facts(Ending, dataclasses.asdict(outcome))
     verdict, failed = _judged(run, objective, outcome, sent, lengths, met=summary.passed)
     return info.change(
         **served(measured, cut.at_s, seen=seen),

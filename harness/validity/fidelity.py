@@ -9,9 +9,9 @@ The gap law is tested on the schedule alone; what the client adds to the gaps is
 import math
 from collections.abc import Iterator
 
-import msgspec
 import numpy as np
 import pyarrow as pa
+from msgspec import structs
 
 from harness.api import RunWarning
 from harness.data.lists import lateness, number
@@ -61,18 +61,11 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool
     if follow_ups is not None:
         all_s = number(requests, "sent_s")
         all_s = np.sort(all_s[~np.isnan(all_s)])
-        spread = _burstiness(all_s, None)
-        all_sent = AllSent(
-            sent=len(all_s),
-            rps=_rate(all_s),
-            scatter=_scatter(requests),
-            gap_cv=spread.gap_cv,
-            dispersion=spread.dispersion,
-            autocorrelation=spread.autocorrelation,
-        )
+        spread = structs.asdict(_burstiness(all_s, None))
+        all_sent = AllSent(sent=len(all_s), rps=_rate(all_s), scatter=_scatter(requests), **spread)
     planned_s = np.sort(number(schedule, "scheduled_s")[first])
     tick_s = arrivals.tick_s(planned_s)
-    drawn = msgspec.structs.replace(
+    drawn = structs.replace(
         judged(planned_s, law),
         requested_rps=law.rate_rps or None,
         drawn_rps=_rate(planned_s),
@@ -86,14 +79,11 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool
     row, matched = rows_of(requests, schedule)
     sent = matched & first[row] & ~np.isnan(number(requests, "sent_s"))
     sent_s = np.sort(number(requests, "sent_s")[sent])
-    spread = _burstiness(sent_s, tick_s)
-    return msgspec.structs.replace(
+    return structs.replace(
         drawn,
         achieved_rps=_rate(sent_s),
         sent=len(sent_s),
-        gap_cv=spread.gap_cv,
-        dispersion=spread.dispersion,
-        autocorrelation=spread.autocorrelation,
+        **structs.asdict(_burstiness(sent_s, tick_s)),
         **_lateness(lateness(requests)[sent]),
     )
 
@@ -199,9 +189,9 @@ def _scale(scale_s: float, tick_s: float | None) -> str:
     return f"{scale_s:g}" if tick_s is None else f"{max(1, round(scale_s / tick_s)) * tick_s:.3g}"
 
 
-def _lateness(lateness_s: Floats) -> dict[str, float | None]:
+def _lateness(lateness_s: Floats) -> dict[str, float]:
     if not len(lateness_s):
-        return {"lateness_p50_s": None, "lateness_p99_s": None, "lateness_max_s": None, "late_share": None}
+        return {}
     late = float((lateness_s > LATE_S).mean())
     p50, p99, most = quantiles(lateness_s, [0.5, 0.99, 1.0])
     return {"lateness_p50_s": p50, "lateness_p99_s": p99, "lateness_max_s": most, "late_share": late}

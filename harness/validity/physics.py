@@ -43,12 +43,7 @@ _REMEDY = "the files are not as the run wrote them: restore them, or run it agai
 
 
 _BACKEND = "the records are wrong: fix the backend that produced them, or report the bug with the run folder"
-_REMEDIES = {
-    RECORDS: _BACKEND,
-    TOKENS: _BACKEND,
-    CAUSALITY: f"{_BACKEND}; on two clocks, keep them from being set while measuring",
-    LITTLE_S: _BACKEND,
-}
+_CLOCKS = f"{_BACKEND}; on two clocks, keep them from being set while measuring"
 
 
 class Laws(Aggregate):
@@ -86,14 +81,15 @@ def broken(table: pa.Table, *, as_requested: bool = True, laws: Laws | None = No
             laws.add(piece)
     for law, bad in zip(_LAWS, laws.masks(), strict=True):
         if bad.any() and (as_requested or law.breaks is not _not_as_requested):
-            yield RunWarning(law.check, f"{law.text}: not so for {which(table, bad)}.", _REMEDIES[law.check])
+            remedy = _CLOCKS if law.check == CAUSALITY else _BACKEND
+            yield RunWarning(law.check, f"{law.text}: not so for {which(table, bad)}.", remedy)
     pair = little(table)
     if pair is not None and not math.isclose(*pair, rel_tol=LITTLE, abs_tol=sys.float_info.min):
         yield RunWarning(
             LITTLE_S,
             f"Little's law: {pair[0]:.12g} requests in the system on average, but arrival rate times mean time "
             f"in the system gives {pair[1]:.12g}.",
-            _REMEDIES[LITTLE_S],
+            _BACKEND,
         )
 
 

@@ -192,7 +192,7 @@ def calls(seed, n, factor, times=300):
     found = []
     for _ in range(times):
         base, head = np.exp(5 + 0.6 * rng.normal(size=(2, n)))
-        found.append(lengths.Answered({}, base, factor * head, n, series, exact=False).decided(0.01)[0])
+        found.append(lengths.Answered(base, factor * head, n, series, exact=False).decided(0.01)[0])
     return found.count("shorter") / times, found.count("longer") / times
 
 

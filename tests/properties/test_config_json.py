@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,11 +97,12 @@ def test_every_configuration_becomes_a_model_with_sound_memory(config: dict[str,
     weights = catalog.weight_bytes(m)
     assert 0 < catalog.active_parameters(m) <= catalog.parameters(m)
     assert 4 * catalog.parameters(m) / 8 < weights <= 2 * catalog.parameters(m) + 1
-    assert weights <= catalog.weight_bytes(m, dtype_bytes=2)
+    assert weights <= catalog.weight_bytes(replace(m, formats=catalog.Formats()))
     for field in ("vocab_size", "num_hidden_layers", "hidden_size"):
         assert weights < catalog.weight_bytes(model_of(_changed(config, field, 2), None, "drawn", "config.json"))
     for tp in (one for one in (2, 4) if m.heads % one == 0):
-        assert catalog.weight_bytes(m, tp) < weights <= tp * catalog.weight_bytes(m, tp) + tp
+        each = catalog.weight_bytes(m, catalog.Shape(tp))
+        assert each < weights <= tp * each + tp
 
 
 def _write(folder: Path, config: object, name: str = "config.json") -> str:
@@ -124,7 +126,7 @@ def test_a_configuration_is_the_model_of_the_catalogue(tmp_path: Path) -> None:
     assert m.name == "Meta-Llama-3-8B"
     assert catalog.model(str(tmp_path / "Meta-Llama-3-8B")).layers == m.layers
     assert catalog.parameters(m) == catalog.parameters(named)
-    assert catalog.block_bytes(m, 2) == catalog.block_bytes(named, 2)
+    assert catalog.block_bytes(m, catalog.Shape(2)) == catalog.block_bytes(named, catalog.Shape(2))
 
 
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:

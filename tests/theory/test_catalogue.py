@@ -69,17 +69,15 @@ def test_each_part_is_counted_in_its_format() -> None:
     saved = catalog.weight_bytes(plain) - catalog.weight_bytes(packed)
 
     assert saved == plain.layers * experts.routed * plain.expert_matrix * (16 - 4.25) / 8
-    assert catalog.weight_bytes(packed, dtype_bytes=2) == catalog.weight_bytes(plain)
     assert catalog.weight_bytes(packed, weight_bits=8) == catalog.weight_bytes(plain, weight_bits=8)
 
 
 @pytest.mark.parametrize("name", catalog.models())
 def test_arguments_override_the_formats(name: str) -> None:
-    """`dtype_bytes` and `kv_bits` are promised to win over what the checkpoint says."""
+    """`kv_bits` is promised to win over what the checkpoint says."""
     m = catalog.model(name)
     plain = replace(m, formats=Formats())
 
-    assert catalog.weight_bytes(plain) == catalog.weight_bytes(m, dtype_bytes=2)
     assert catalog.block_bytes(plain, kv_bits=8) == catalog.block_bytes(m, kv_bits=8)
     assert catalog.kv_bytes_per_token(plain) == 2 * m.kv_layers * m.kv_elements
 
@@ -94,7 +92,7 @@ def test_experts_and_attention_are_divided_by_the_shape() -> None:
     experts = 2 * m.routed_layers * m.experts.routed * m.expert_matrix
     assert split == whole - experts + experts // 32
     assert split == catalog.weight_bytes(m, Shape(dp=32))  # matrices divided instead of experts: equal bytes
-    assert catalog.weight_bytes(m, 8) == catalog.weight_bytes(m, Shape(tp=8, ep=8))
+    assert catalog.weight_bytes(m, Shape(8)) == catalog.weight_bytes(m, Shape(tp=8, ep=8))
     assert Shape(tp=2, pp=3, dp=4, sp=5).gpus == 120
 
 
@@ -129,13 +127,13 @@ def test_counted_blocks_hold_any_mix_of_lengths(name: str, seqs: int) -> None:
     """The count is a promise for every mix of at most `seqs` sequences; one more block could break it."""
     m, gpu, tp = catalog.model(name), catalog.hardware("h200"), 8
     m = replace(m, kv_heads=max(8, m.kv_heads))
-    left = 0.89 * gpu.memory_bytes - catalog.weight_bytes(m, tp)
+    left = 0.89 * gpu.memory_bytes - catalog.weight_bytes(m, Shape(tp))
 
-    blocks = catalog.kv_capacity_blocks(m, gpu, tp, seqs=seqs)
+    blocks = catalog.kv_capacity_blocks(m, gpu, Shape(tp), seqs=seqs)
 
     assert m.window is not None
     inside = min(blocks, seqs * math.ceil(m.window.tokens / 16))  # the worst mix fills every window first
-    one = catalog.block_bytes(m, tp) / m.kv_layers
+    one = catalog.block_bytes(m, Shape(tp)) / m.kv_layers
     assert blocks * m.full_layers * one + inside * m.window.layers * one <= left
     more = min(blocks + 1, seqs * math.ceil(m.window.tokens / 16))
     assert (blocks + 1) * m.full_layers * one + more * m.window.layers * one > left

@@ -106,16 +106,16 @@ def test_weights_of_a_group_add_up_to_no_less_than_the_model(name: str) -> None:
     whole = catalog.weight_bytes(m)
     for tp in (d for d in (2, 4, 8) if m.heads % d == 0):
         for pp in (d for d in (1, 2, 4) if m.layers % d == 0):
-            assert whole <= tp * pp * catalog.weight_bytes(m, tp, pp)
-            assert catalog.weight_bytes(m, tp, pp) < catalog.weight_bytes(m, tp // 2, pp)
+            assert whole <= tp * pp * catalog.weight_bytes(m, catalog.Shape(tp, pp))
+            assert catalog.weight_bytes(m, catalog.Shape(tp, pp)) < catalog.weight_bytes(m, catalog.Shape(tp // 2, pp))
 
 
 def test_kv_heads_are_repeated_when_there_are_more_gpus() -> None:
     """Four KV heads on eight GPUs take as much memory each as on four."""
     m = catalog.model("qwen2.5-72b")
 
-    assert catalog.block_bytes(m, 8) == catalog.kv_bytes_per_token(m) * 16 // 8
-    assert catalog.block_bytes(m, 16) == catalog.block_bytes(m, 8)
+    assert catalog.block_bytes(m, catalog.Shape(8)) == catalog.kv_bytes_per_token(m) * 16 // 8
+    assert catalog.block_bytes(m, catalog.Shape(16)) == catalog.block_bytes(m, catalog.Shape(8))
 
 
 def test_capacity_is_what_the_weights_leave() -> None:

@@ -17,10 +17,7 @@ from harness.experiments.compare.compare_json import (
     CompareAnswer,
     ComparedPair,
     GateRow,
-    LengthRow,
     Parting,
-    Row,
-    RowVerdict,
     Side,
 )
 from harness.experiments.compare.gates import Gate
@@ -104,15 +101,13 @@ def compare(
     exact = bool(pairs) and all(map(refusals.is_virtual, pairs))
     # pairs that were made for the comparison are logged in turns, also where a tool stores no start times
     in_turns = exact or bool(attempts) or refusals.TURNS in settings.allowed or refusals.in_turns(pairs)
-    judged = None if stops or not pairs else _judged(pairs, cuts_s, settings, answered, shorter, in_turns=in_turns)
     own_slos = {pair.base.info.slo.text for pair in pairs}
     first = pairs[0].base if pairs else None
     all_pairs = _with_attempts(compared, attempts)
     valid = {pair.pair for pair in all_pairs if pair.valid}
-    all_valid = all(pair.valid for pair in compared) and all(pair.pair in valid for pair in all_pairs)
     info = CompareAnswer(
         versions=dict(host.versions()),
-        verdict="refused" if judged is None else judged.verdict if all_valid else "invalid",
+        verdict="refused",
         mode="exact" if exact else "paired",
         in_turns=in_turns,
         alpha=settings.alpha,
@@ -125,39 +120,30 @@ def compare(
         rescored=settings.slo is not None,
         warmup=settings.warmup,
         pairs=all_pairs,
-        gates=[] if judged is None else judged.gates,
-        shown=[] if judged is None else judged.shown,
+        gates=[],
+        shown=[],
         output_lengths=answered,
-        exact=None if judged is None else judged.exact,
+        exact=None,
         differences=refusals.others(pairs),
         refused=[refusals.refusal(stop) for stop in stops],
         allowed_differences=[refusals.refusal(diff) for diff in differing if diff.field in settings.allowed],
         notes=list(notes),
     )
+    if pairs and not stops:
+        info = _judged(info, pairs, cuts_s, settings, shorter)
+        if not all(pair.valid for pair in compared) or any(pair.pair not in valid for pair in all_pairs):
+            info = info.change(verdict="invalid")
     info = info.change(warnings=list(wording.warnings(info, matched)), exit_code=EXIT_CODES[info.verdict])
     return info.change(text=wording.sentence(info))
 
 
-@dataclass(frozen=True, slots=True)
-class _Judged:
-    """Rows, verdict and, for simulators, where the runs part."""
-
-    verdict: RowVerdict
-    gates: list[GateRow]
-    shown: list[Row]
-    exact: Parting | None
-
-
 def _judged(
-    pairs: Sequence[Pair],
-    cuts_s: Sequence[float],
-    settings: Settings,
-    answered: Sequence[LengthRow],
-    shorter: Sequence[GateRow],
-    *,
-    in_turns: bool,
-) -> _Judged:
-    """The verdict. Where answers are `shorter`, no speed decides; where runs were not `in_turns`, none can."""
+    info: CompareAnswer, pairs: Sequence[Pair], cuts_s: Sequence[float], settings: Settings, shorter: Sequence[GateRow]
+) -> CompareAnswer:
+    """The answer with its rows, its verdict and, for simulators, where the runs part.
+
+    Where answers are `shorter`, no speed decides; where runs were not made in turns, none can.
+    """
     virtual = all(map(refusals.is_virtual, pairs))
     runs = [side for pair in pairs for side in (pair.base, pair.head) if isinstance(side, Run)]
     fewest = min((len(run.requests) for run in runs), default=0)
@@ -183,7 +169,7 @@ def _judged(
         gated = [(gate, _with_steady(measured, pairs, cuts_s)) for gate, measured in gated]
     judge = verdict.exact if virtual else verdict.paired
     rows = list(shorter) or judge(gated, settings.alpha)
-    if not in_turns:  # failures, shorter answers and what cannot be measured any more come from no other day
+    if not info.in_turns:  # failures, shorter answers and what cannot be measured any more come from no other day
         rows = [
             structs.replace(row, verdict="inconclusive")
             if row.scale == "ratio" and not row.endless and not shorter
@@ -191,9 +177,9 @@ def _judged(
             for row in rows
         ]
     gate_names = set() if shorter else {gate.quantity.name for gate in chosen}
-    by_chance = [] if shorter else [row for row in answered if any(row.losses)]
+    by_chance = [] if shorter else [row for row in info.output_lengths if any(row.losses)]
     rest = verdict.shown([measured for measured in series if measured.quantity.name not in gate_names], settings.alpha)
-    return _Judged(
+    return info.change(
         verdict=whole([row.verdict for row in rows]) if rows else "inconclusive",
         gates=rows,
         shown=[*by_chance, *rest],

@@ -83,7 +83,6 @@ class NightlyRun:
     values cannot be compared; `marks` are what else may have moved them.
     """
 
-    name: str
     at: str
     commit: str | None
     path: Path
@@ -139,7 +138,7 @@ def _in_order(runs: Sequence[NightlyRun]) -> list[NightlyRun]:
     days = [run.at[:10] for run in runs]
     if len(set(days)) == len(days):
         runs = [replace(run, at=day) for run, day in zip(runs, days, strict=True)]
-    return sorted(runs, key=lambda run: (run.at, run.name))
+    return sorted(runs, key=lambda run: (run.at, run.path.name))
 
 
 def _folders(root: Path) -> Iterator[tuple[Path, list[Path]]]:
@@ -177,7 +176,6 @@ def _nightly_run(path: Path, stored: Sequence[_Stored]) -> NightlyRun:
         names = [name for name in each[0] if all(name in one for one in each)]
         values = {name: statistics.fmean(one[name] for one in each) for name in names}
     return NightlyRun(
-        name=path.name,
         at=started,
         commit=commit,
         path=path,
@@ -312,7 +310,7 @@ def accepted_places(runs: Sequence[NightlyRun]) -> dict[int, Level]:
     """Place of the first run at each accepted level -> that level; also where the run itself is gone."""
     by_place = {}
     for level in levels(runs[0].path.parent).levels:
-        later = [i for i, run in enumerate(runs) if date_of(run.name) >= date_of(level.run)]
+        later = [i for i, run in enumerate(runs) if date_of(run.path.name) >= date_of(level.run)]
         if later:
             by_place[later[0]] = level
     return by_place
@@ -326,19 +324,21 @@ def accept(root: Path, name: str, reason: str | None) -> None:
     series = read(root)
     chosen = {key: run for key, runs in series.items() if (run := _chosen(runs, name)) is not None}
     if not chosen:
-        last = max(runs[-1].name for runs in series.values())
+        last = max(runs[-1].path.name for runs in series.values())
         raise UsageError(
             f"No run in '{root}' is named '{name}'; give its folder, date or commit, such as '{last}', or latest."
         )
     for key, run in chosen.items():
         if run.why is not None:
-            raise UsageError(f"'{run.name}' of {key} has no values to accept: {run.why}. Name another run.")
+            raise UsageError(f"'{run.path.name}' of {key} has no values to accept: {run.why}. Name another run.")
     today = f"{datetime.now(UTC):%Y-%m-%d}"
     for run in chosen.values():
         folder = run.path.parent
         before = levels(folder)
-        others = [level for level in before.levels if date_of(level.run) != date_of(run.name)]
-        new = sorted([*others, Level(run=run.name, date=today, reason=reason)], key=lambda level: date_of(level.run))
+        others = [level for level in before.levels if date_of(level.run) != date_of(run.path.name)]
+        new = sorted(
+            [*others, Level(run=run.path.name, date=today, reason=reason)], key=lambda level: date_of(level.run)
+        )
         write_json(folder / ACCEPTED, encode(before.change(levels=new)))
 
 
@@ -347,6 +347,6 @@ def _chosen(runs: Sequence[NightlyRun], name: str) -> NightlyRun | None:
     if name == LATEST:
         return runs[-1]
     by_name: Mapping[str, NightlyRun] = {
-        key: run for run in reversed(runs) for key in (run.commit, run.at, run.at[:10], run.name) if key
+        key: run for run in reversed(runs) for key in (run.commit, run.at, run.at[:10], run.path.name) if key
     }
     return by_name.get(name)

@@ -42,7 +42,6 @@ class Answered:
     else a single request), `requests` how many there are. `exact` where neither side has noise.
     """
 
-    point: dict[str, str]
     base: Floats
     head: Floats
     requests: int
@@ -133,7 +132,7 @@ def _answered(pairs: Sequence[Pair], cuts_s: Sequence[float]) -> Iterable[Answer
             tuple(float(part[1].sum()) / part[2] for part in parts),
         )
         exact = all(refusals.is_virtual(pair) for pair, _ in at_point)
-        yield Answered(dict(point), base, head, sum(part[2] for part in parts), series, exact)
+        yield Answered(base, head, sum(part[2] for part in parts), series, exact)
 
 
 def _tokens(pair: Pair, cut_s: float) -> tuple[Floats, Floats, int] | None:

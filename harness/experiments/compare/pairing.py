@@ -5,11 +5,11 @@ What a capacity search gives to a comparison: the capacity of each seed, which t
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from harness.data.codec import encode
 from harness.data.folder import Run
@@ -23,7 +23,6 @@ from harness.validity.conclude import completed
 _ALIKE = ("spec", "versions", "host", "backend", "slo", "clock")
 """Keys of a search that mean the same in run.json."""
 Point: TypeAlias = tuple[tuple[str, str], ...]
-Key = TypeVar("Key")
 NAME = "capacity_rps"
 
 Source: TypeAlias = "Run | Searched"
@@ -128,8 +127,12 @@ def match(base: Sequence[Source], head: Sequence[Source], *, any_schedule: bool 
     pairs: list[Pair] = []
     left_base: list[Source] = []
     left_head: list[Source] = []
-    for _, of_base, of_head in _grouped(base, head, schedule_of):
-        nearest, rest_base, rest_head = _nearest(of_base, of_head)
+    by_schedule: dict[str | None, tuple[list[Source], list[Source]]] = defaultdict(lambda: ([], []))
+    for side, runs in enumerate((base, head)):
+        for run in runs:
+            by_schedule[schedule_of(run)][side].append(run)
+    for sides in by_schedule.values():
+        nearest, rest_base, rest_head = _nearest(*sides)
         pairs += nearest
         left_base += rest_base
         left_head += rest_head
@@ -218,17 +221,6 @@ def schedule_of(run: Source) -> str | None:
 def _options(run: Source) -> dict[str, str]:
     """The options that tell points apart: a seed draws other traffic of the same point."""
     return {name: str(value) for name, value in run.info.spec.items() if name not in ("seed", *NO_SETTINGS)}
-
-
-def _grouped(
-    base: Sequence[Source], head: Sequence[Source], key: Callable[[Source], Key]
-) -> Iterator[tuple[Key, list[Source], list[Source]]]:
-    """Each key, in the order in which it comes up, with the runs of both sides that have it."""
-    groups: dict[Key, tuple[list[Source], list[Source]]] = defaultdict(lambda: ([], []))
-    for side, runs in enumerate((base, head)):
-        for run in runs:
-            groups[key(run)][side].append(run)
-    yield from ((name, *sides) for name, sides in groups.items())
 
 
 def by_seed(path: Path | str, search: CapacityAnswer, goal: float | None) -> dict[int | None, dict[str, float]]:

@@ -156,14 +156,6 @@ def _facts(source: Source) -> dict[str, object]:
     return {f"{prefix}{name}": value for prefix, part in parts.items() for name, value in part.items()}
 
 
-def _schema(source: Source) -> object:
-    return source.search.schema if isinstance(source, Searched) else source.info.schema
-
-
-def _tool(source: Source) -> str:
-    return source.info.source.tool or "bench"
-
-
 def _workload(source: Source) -> str | None:
     if isinstance(source, Run):
         sent = source.info.workload
@@ -201,17 +193,17 @@ def _requests(source: Source) -> object:
 
 FIELDS: Mapping[str, Callable[[Source], object]] = MappingProxyType(
     {
-        "tool": _tool,
+        "tool": lambda source: source.info.source.tool or "bench",
         "workload": _workload,
         "requests": _requests,
         "schedule": schedule_of,
         "slo": lambda source: source.info.slo.text,
-        "definition": lambda one: one.search.definition if isinstance(one, Searched) else None,
+        "definition": lambda source: source.search.definition if isinstance(source, Searched) else None,
         "horizon": _horizon,
         "backend": lambda source: source.info.backend.get("backend"),
         "model": lambda source: source.info.backend.get("model"),
         "hardware": _hardware,
-        "schema": _schema,
+        "schema": lambda source: (source.search if isinstance(source, Searched) else source.info).schema,
     }
 )
 """What must be equal, and how it is read from a run."""

@@ -25,6 +25,7 @@ from harness.experiments.fit.probe import Probe
 from harness.experiments.fit.requests import fit_with_kv, with_kv
 from harness.experiments.fit.solve import sample, scores, split
 from harness.experiments.fit.steps import Rows, read
+from harness.metrics.summary import known
 from harness.spec import parse
 
 HOLDOUT = 0.2
@@ -53,7 +54,7 @@ def from_steps(paths: Sequence[str], options: FitOptions, out: Path | None = Non
     content = text(fitted.latency, fitted.arguments, notes)
     model = made(content, options.system)
     errors = [scores(part, model, options.seed) for part in (seen, unseen)]
-    counts = _Counts(len(seen), len(unseen), rows.left_out)
+    counts = (len(seen), len(unseen), rows.left_out)
     return _answer("steps", paths, options, fitted, counts, errors, out, content)
 
 
@@ -74,7 +75,7 @@ def from_requests(paths: Sequence[str], options: FitOptions, backend: str, out: 
     errors = [
         requests.scores(runs, which, options.latency, constants, simulator) for which in (masks, [~m for m in masks])
     ]
-    answer = _answer("requests", paths, options, fitted, _Counts(seen, total - seen), errors, out, content)
+    answer = _answer("requests", paths, options, fitted, (seen, total - seen, 0), errors, out, content)
     return answer if memory is None else answer.change(kv_tokens=memory.tokens, kv_under_way=memory.under_way)
 
 
@@ -99,7 +100,7 @@ def from_endpoint(
     content = text(fitted.latency, fitted.arguments, _notes([backend], seen, unseen, options.seed))
     model = made(content, options.system)
     errors = [scores(part, model, options.seed, front_s) for part in (seen, unseen)]
-    counts = _Counts(len(seen), len(unseen))
+    counts = (len(seen), len(unseen), 0)
     return _answer("steps of an endpoint", [backend], options, fitted, counts, errors, out, content)
 
 
@@ -115,23 +116,16 @@ def _notes(sources: Sequence[str], seen: Rows, unseen: Rows, seed: int) -> dict[
     return {"from": [*sources], "rows_seen": len(seen), "rows_held_out": len(unseen), "seed": seed}
 
 
-@dataclass(frozen=True, slots=True)
-class _Counts:
-    """Rows that the fit has seen, that were held out, and that are no measurement."""
-
-    seen: int
-    unseen: int
-    left_out: int = 0
-
-
 def _answer(
-    what: str, paths: Sequence[str], options: FitOptions, fitted: Fitted, counts: _Counts, errors: list[list[Score]],
-    out: Path | None, content: str,
+    what: str, paths: Sequence[str], options: FitOptions, fitted: Fitted, counts: tuple[int, int, int],
+    errors: list[list[Score]], out: Path | None, content: str,
 ) -> FitAnswer:  # fmt: skip
     """The answer, and the file where one is wanted.
 
-    `errors` are those on the rows that the fit has seen, and on those that were held out.
+    `counts` are the rows that the fit has seen, that were held out, and that are no measurement; `errors` those on the
+    first and the second.
     """
+    seen_rows, unseen_rows, left_out_rows = counts
     if out is not None:
         write(out, content)
     lists = {name: value for name, value in fitted.arguments.items() if isinstance(value, list) and value}
@@ -143,11 +137,15 @@ def _answer(
         system=dataclasses.asdict(options.system),
         seed=options.seed,
         holdout=HOLDOUT,
-        rows=counts.seen + counts.unseen,
-        left_out_rows=counts.left_out,
-        seen_rows=counts.seen,
-        unseen_rows=counts.unseen,
-        constants=[row for name, value in fitted.arguments.items() for row in _constants(name, value, fitted, options)],
+        rows=seen_rows + unseen_rows,
+        left_out_rows=left_out_rows,
+        seen_rows=seen_rows,
+        unseen_rows=unseen_rows,
+        constants=[
+            Constant(name, value, known(fitted.plus_minus.get(name)), name in options.fixed)
+            for name, value in fitted.arguments.items()
+            if isinstance(value, float)
+        ],
         points={name: value for name, value in lists.items() if isinstance(value[0], list)},
         left_out=dict(fitted.left_out),
         seen=errors[0],
@@ -155,15 +153,6 @@ def _answer(
         out=None if out is None else str(out),
         file=content,
     )
-
-
-def _constants(name: str, value: object, fitted: Fitted, options: FitOptions) -> list[Constant]:
-    """The constants of one argument of a latency model; none of a text, or of a list of points."""
-    if isinstance(value, float):
-        spread = fitted.plus_minus.get(name)
-        finite = spread is not None and spread == spread
-        return [Constant(name, value, spread if finite else None, name in options.fixed)]
-    return []
 
 
 def text(latency: str, arguments: Mapping[str, Any], notes: Mapping[str, Any]) -> str:

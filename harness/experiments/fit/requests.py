@@ -218,7 +218,11 @@ def fit(
 ) -> tuple[dict[str, float], dict[str, float]]:
     """(constants, half widths of their 95 % intervals), from the requests of each run that its mask `seen` shows.
 
-    Raises UsageError for constants that the requests do not tell.
+    The simulated requests give the guess that the measured ones give. Raises UsageError for constants that the requests
+    do not tell.
+
+    Note: single times jump where a request slips into another batch, so that slopes of their errors lead nowhere; the
+    guess averages over all requests and does not (indirect inference: Gourieroux, Monfort, Renault, 1993).
     """
     form = FORMS.get(latency)
     if form is None:
@@ -228,19 +232,8 @@ def fit(
     for name in fixed:
         if name not in form:
             raise no_such(f"constant of {latency}", name, form)
-    masked = [(run, mask) for run, mask in zip(runs, seen, strict=True) if mask.any()]
-    return _corrected(masked, latency, backend, fixed)
-
-
-def _corrected(
-    shown: Sequence[tuple[Measured, np.ndarray]], latency: str, backend: Spec, fixed: Mapping[str, float]
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Constants for which the simulated requests give the guess that the measured ones give.
-
-    Note: single times jump where a request slips into another batch, so that slopes of their errors lead nowhere; the
-    guess averages over all requests and does not (indirect inference: Gourieroux, Monfort, Renault, 1993).
-    """
-    names = dict(zip(NAMES, FORMS[latency], strict=True))
+    shown = [(run, mask) for run, mask in zip(runs, seen, strict=True) if mask.any()]
+    names = dict(zip(NAMES, form, strict=True))
     plain_fixed = {plain: fixed[name] for plain, name in names.items() if name in fixed}
     _simulator(latency, _named(names, dict.fromkeys(NAMES, 0.001)), backend)  # a wrong spec is reported first
     options = backend.args

@@ -7,8 +7,8 @@ Tables that others wrote: parquet or CSV.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,38 +49,26 @@ class Rows:
     context: np.ndarray
     pairs: np.ndarray
     seconds: np.ndarray
-    left_out: int = 0
+    left_out: int = field(default=0, kw_only=True)
 
     def __len__(self) -> int:
         return len(self.seconds)
 
     def take(self, which: np.ndarray) -> Rows:
         """The rows that `which` (a mask or places) names."""
-        return _made([column[which] for column in self.columns])
+        return Rows(*(column[which] for column in self.columns))
 
     @property
     def columns(self) -> tuple[np.ndarray, ...]:
         """The five columns, in their order."""
         return self.tokens, self.seqs, self.context, self.pairs, self.seconds
 
-    @property
-    def stored(self) -> np.ndarray:
-        """(steps,) tokens stored before the prompt pieces of a step, as if they were one piece."""
-        tokens = np.maximum(self.tokens, 1)
-        stored: np.ndarray = np.maximum(0.0, (np.nan_to_num(self.pairs) / tokens - tokens) / 2) * (self.tokens > 0)
-        return stored
-
 
 def joined(parts: Iterable[Rows]) -> Rows:
     """The rows of several logs, one after another."""
     logs = [*parts]
     columns = zip(*(part.columns for part in logs), strict=True)
-    return _made([np.concatenate(column) for column in columns], sum(part.left_out for part in logs))
-
-
-def _made(columns: Sequence[np.ndarray], left_out: int = 0) -> Rows:
-    tokens, seqs, context, pairs, seconds = columns
-    return Rows(tokens, seqs, context, pairs, seconds, left_out)
+    return Rows(*map(np.concatenate, columns), left_out=sum(part.left_out for part in logs))
 
 
 def read(paths: Iterable[str | Path]) -> Rows:
@@ -160,12 +148,12 @@ def _imported(held: pa.Table, path: Path) -> list[np.ndarray]:
 
 
 def _usable(*columns: np.ndarray) -> Rows:
-    rows = _made([column.astype(np.float64) for column in columns])
+    rows = Rows(*(column.astype(np.float64) for column in columns))
     counts = (rows.tokens, rows.seqs, rows.context)
     valid = np.isfinite(rows.seconds) & np.all([np.isfinite(column) & (column >= 0) for column in counts], axis=0)
     good = valid & (rows.seconds > 0) & (rows.tokens + rows.seqs > 0)
     usable = rows.take(good)
-    return _made(usable.columns, int(len(rows) - len(usable)))
+    return replace(usable, left_out=len(rows) - len(usable))
 
 
 def pairs_of_run(columns: Mapping[str, np.ndarray], requests: pa.Table) -> np.ndarray:

@@ -21,7 +21,6 @@ from harness.experiments.place.place_json import (
     PlacedUnit,
     PlaceGroup,
     PlaceObjective,
-    PlaceSkipped,
 )
 from harness.experiments.place.questions import Capacity, Judged
 from harness.experiments.place.settings import PlaceOptions
@@ -79,7 +78,7 @@ def answer(options: PlaceOptions, result: PlaceResult, answers: Iterable[Any], w
         step_times=[options.compared(gpu) for gpu in (best[0].hardware.split(" + ") if best else options.hardware)],
         best=best,
         candidates=candidates,
-        skipped=[PlaceSkipped(one.hardware, one.name, one.reason) for one in result.skipped],
+        skipped=result.skipped,
         cost=PlaceCost(
             candidates=len(answers), left=0 if result.cheapest is None else result.cheapest.left,
             requests=sum(one.requests for one in answers), wall_s=wall_s,

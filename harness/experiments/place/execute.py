@@ -13,11 +13,11 @@ from harness.errors import Interrupted, UsageError
 from harness.experiments.place.answer import answer
 from harness.experiments.place.bound import replica_rps, tokens_of, units
 from harness.experiments.place.cheapest import Cheapest
-from harness.experiments.place.place_json import PlaceAnswer
+from harness.experiments.place.place_json import PlaceAnswer, PlaceSkipped
 from harness.experiments.place.questions import Capacity, Judged, Question, capacity, judged, rough
 from harness.experiments.place.settings import PlaceOptions
 from harness.experiments.place.store import Store
-from harness.experiments.place.systems import ROLES_OF, Deployment, Group, Role, Skipped, Space, space
+from harness.experiments.place.systems import ROLES_OF, Deployment, Group, shapes_in
 
 if TYPE_CHECKING:
     from harness.experiments import pool
@@ -37,7 +37,7 @@ class PlaceResult:
 
     tokens: Tokens
     rates: dict[Group, float]
-    skipped: list[Skipped]
+    skipped: list[PlaceSkipped]
     cheapest: Cheapest | None = None
     rates_of_units: list[tuple[Deployment, Capacity]] = field(default_factory=list)
     sustained: list[tuple[Deployment, Capacity]] = field(default_factory=list)
@@ -73,28 +73,30 @@ def run_placement(
     return info
 
 
-def _replicas(options: PlaceOptions, tokens: Tokens) -> tuple[dict[Group, float], list[Skipped]]:
+def _replicas(options: PlaceOptions, tokens: Tokens) -> tuple[dict[Group, float], list[PlaceSkipped]]:
     """What one replica of each role, shape and kind of GPU serves at most, and the shapes that are left out.
 
     Raises UsageError where none is left.
     """
     roles = [*dict.fromkeys(role for algorithm in options.algorithms for role in ROLES_OF[algorithm])]
     rates: dict[Group, float] = {}
-    skipped: list[Skipped] = []
+    skipped: list[PlaceSkipped] = []
     fits = False
     for hardware in options.hardware:
-        space, kv_tokens = _space(options, roles[0], hardware)
-        skipped += space.skipped
-        fits = fits or bool(space.shapes)
-        for shape in space.shapes:
+        kv_tokens, unfit = shapes_in(
+            options.cluster, options.spec.model or "opt-13b", Group(roles[0], hardware, Shape()), options.kv_tokens
+        )
+        skipped += unfit
+        fits = fits or bool(kv_tokens)
+        for shape, tokens_of_kv in kv_tokens.items():
             model = options.step_times(hardware, shape)
             for role in roles:
                 group = Group(role, hardware, shape)
-                rate_rps = replica_rps(options, group, model, kv_tokens[shape], tokens)
+                rate_rps = replica_rps(options, group, model, tokens_of_kv, tokens)
                 if rate_rps > 0:
                     rates[group] = rate_rps
                 else:
-                    skipped.append(Skipped(hardware, group.name, "its steps are longer than the SLO allows"))
+                    skipped.append(PlaceSkipped(hardware, group.name, "its steps are longer than the SLO allows"))
     if not fits:
         reasons = (skip.reason for skip in reversed(skipped) if "divide" not in skip.reason)
         raise UsageError(
@@ -102,21 +104,6 @@ def _replicas(options: PlaceOptions, tokens: Tokens) -> tuple[dict[Group, float]
             "Give more GPUs, another --model or --hardware, or a --latency for it."
         )
     return rates, skipped
-
-
-def _space(options: PlaceOptions, role: Role, hardware: str) -> tuple[Space, dict[Shape, int]]:
-    """The shapes of replicas on a kind of GPU, and the tokens of KV that each of them holds."""
-    kv_tokens: dict[Shape, int] = {}
-
-    def refused(shape: Shape) -> str | None:
-        group = Group(role, hardware, shape)
-        try:
-            kv_tokens[shape] = options.kv_tokens(group)
-        except UsageError as error:
-            return str(error).rstrip(".")
-        return None
-
-    return space(options.spec.model or "opt-13b", hardware, options.cluster, refused), kv_tokens
 
 
 @dataclass(slots=True)

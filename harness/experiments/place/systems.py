@@ -17,6 +17,7 @@ from typing import Literal
 from harness import catalog, untrusted
 from harness.catalog import Model, Shape
 from harness.errors import UsageError
+from harness.experiments.place.place_json import PlaceSkipped
 
 Role = Literal["mixed", "prefill", "decode"]
 Kind = Literal["colocated", "pair", "prefill", "decode"]
@@ -144,15 +145,6 @@ class Deployment:
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
-    """A parallelism that was left out, and why."""
-
-    hardware: str
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Cluster:
     """`nodes` nodes with `per_node` GPUs each."""
 
@@ -179,34 +171,28 @@ class Cluster:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
-    """The shapes of replicas of one model on one kind of GPU that can run, by whole stages, and those that cannot."""
+def shapes_in(
+    cluster: Cluster, model: str, group: Group, kv_tokens: Callable[[Group], int]
+) -> tuple[dict[Shape, int], list[PlaceSkipped]]:
+    """The shapes of replicas like `group` that fit a cluster, with the tokens of KV of each, and those that cannot run.
 
-    model: str
-    hardware: str
-    shapes: tuple[Shape, ...]
-    skipped: tuple[Skipped, ...]
-
-
-def space(model: str, hardware: str, cluster: Cluster, refused: Callable[[Shape], str | None]) -> Space:
-    """The shapes that fit a cluster; `refused` says why one of them cannot run, or None. Raises UsageError."""
-    model_facts = catalog.model(model)
+    `kv_tokens` raises UsageError, which says why, for one of these. Raises UsageError for an unknown model or GPU.
+    """
+    model_facts, hardware = catalog.model(model), group.hardware
     catalog.hardware(hardware)
     skipped = [*_undivided(model_facts, hardware, cluster)]
-    shapes = []
+    shapes: dict[Shape, int] = {}
     divided = (  # tensor-parallel within a node, pipelines over all of them
         Shape(tp, pp)
         for tp in _divisors(model_facts.heads, cluster.per_node)
         for pp in _divisors(model_facts.layers, cluster.gpus // tp)
     )
     for shape in (*divided, *_wide(model_facts, cluster)):
-        reason = refused(shape)
-        if reason is None:
-            shapes.append(shape)
-        else:
-            skipped.append(Skipped(hardware, label(shape), reason))
-    return Space(model, hardware, tuple(shapes), tuple(skipped))
+        try:
+            shapes[shape] = kv_tokens(replace(group, shape=shape))
+        except UsageError as error:
+            skipped.append(PlaceSkipped(hardware, label(shape), str(error).rstrip(".")))
+    return shapes, skipped
 
 
 def _wide(m: Model, cluster: Cluster) -> Iterator[Shape]:
@@ -224,15 +210,16 @@ def _wide(m: Model, cluster: Cluster) -> Iterator[Shape]:
         gpus *= 2
 
 
-def _undivided(model: Model, hardware: str, cluster: Cluster) -> Iterator[Skipped]:
+def _undivided(model: Model, hardware: str, cluster: Cluster) -> Iterator[PlaceSkipped]:
     """Numbers that divide neither heads nor layers, each reported once."""
     heads, layers, name = model.heads, model.layers, model.name
     for tp in range(1, cluster.per_node + 1):
         if heads % tp:
-            yield Skipped(hardware, f"tp {tp}", f"{tp} does not divide the {heads} attention heads of {name}")
+            yield PlaceSkipped(hardware, f"tp {tp}", f"{tp} does not divide the {heads} attention heads of {name}")
     stages = [pp for pp in range(1, cluster.gpus + 1) if layers % pp]
     if stages:
-        yield Skipped(hardware, f"pp {', '.join(map(str, stages))}", f"does not divide the {layers} layers of {name}")
+        stages_text = f"pp {', '.join(map(str, stages))}"
+        yield PlaceSkipped(hardware, stages_text, f"does not divide the {layers} layers of {name}")
 
 
 def _divisors(number: int, most: int) -> list[int]:

@@ -12,7 +12,7 @@ from msgspec import structs
 from harness.api import Slo
 from harness.data.codec import Facts, encode
 from harness.data.host import versions
-from harness.data.run_json import Described, Resolution, RunInfo
+from harness.data.run_json import Described, RunInfo
 from harness.errors import UsageError
 from harness.experiments.rescore.objectives import Objective, Outcome, Tokens, curve, outcome, tasks, tokens
 from harness.experiments.rescore.reading import grouped
@@ -226,18 +226,14 @@ def slo_part(
         binding=scored.binding,
         bounds=list(scored.parts),
         classes={name: known(share) for name, share in by_class.items()},
-        resolution=_resolution(source, objective, goals[0]),
+        # what the client's own error and answers that were held back leave open
+        resolution=resolution(source.seen, replace(objective, goal=goals[0]), source.info.floor)
+        if isinstance(objective, Slo)
+        else None,
         tasks=tasks(source.seen, scored.met, per_second) if scored.by_request else None,
         scale=_scale(source, objective, scored, query, goals, per_second),
         tokens=_tokens(source, objective, scored, per_second) if query.tokens and scored.by_request else None,
     )
-
-
-def _resolution(source: Source, objective: Objective, goal: float) -> Resolution | None:
-    """What the client's own error and answers that were held back leave open; None where that is nothing."""
-    if not isinstance(objective, Slo):
-        return None
-    return resolution(source.seen, replace(objective, goal=goal), source.info.floor)
 
 
 def _scale(
@@ -294,18 +290,15 @@ def _tokens(source: Source, objective: Objective, found: Outcome, per_second: Pe
     good = tokens(source.seen, objective, found.score)
     code, names = source.seen.classes() or (np.empty(0), [])
     met_tokens = int(source.table["output_tokens"].to_numpy()[found.met].sum())
-    classes = {name: GoodTokens(*_good(good, code == i, per_second)) for i, name in enumerate(names)}
-    everything = np.ones(len(good.output), bool)
-    return TokenScore(*_good(good, everything, per_second), per_second(met_tokens), dict(sorted(classes.items())))
+    classes = {name: _good(good, code == i, per_second) for i, name in enumerate(names)}
+    everything = structs.asdict(_good(good, np.ones(len(good.output), bool), per_second))
+    return TokenScore(**everything, whole_answers_tps=per_second(met_tokens), classes=dict(sorted(classes.items())))
 
 
-def _good(
-    made: Tokens, inside: np.ndarray, per_second: PerSecond
-) -> tuple[int, int, int, float | None, float | None, dict[str, float | None]]:
-    """The values of `GoodTokens`."""
+def _good(made: Tokens, inside: np.ndarray, per_second: PerSecond) -> GoodTokens:
     output, prompt, due = (int(part[inside].sum()) for part in (made.output, made.prompt, made.due))
     service = {f"{p}:{d}": per_second(p * prompt + d * output) for p, d in WEIGHTS}
-    return output, prompt, due, output / due if due else None, per_second(output), service
+    return GoodTokens(output, prompt, due, output / due if due else None, per_second(output), service)
 
 
 @dataclass(frozen=True, slots=True)

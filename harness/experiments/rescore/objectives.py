@@ -63,33 +63,17 @@ class Fastgen:
             raise ValueError("rate and prompt_tps must be above 0 tokens per second.")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Success:
-    """(requests,) whether the prompt, and whether the answer was fast enough; `met` is both."""
-
-    met: Mask
-    prompt: Mask
-    answer: Mask
-
-
-def written(rule: Fastgen) -> str:
-    """The text that `read` reads back."""
-    return text_of(rule, "fastgen") if rule != Fastgen() else "fastgen:rate=4"
-
-
-def success(seen: Seen, rule: Fastgen) -> Success:
+def success(seen: Seen, rule: Fastgen) -> tuple[Mask, Mask]:
+    """(requests,) whether the prompt, and whether the answer was fast enough."""
     allowed_s = number(seen.table, "prompt_tokens") / rule.prompt_tps
     prompt = seen.ok & ~(seen.values("ttft") > allowed_s)
     step_s = 1.0 / rule.rate
     parts = []
     for piece in seen.pieces():
         gaps = gap_lists(lists(piece, "token_s"))
-        if rule.rule == "ema":
-            parts.append(~(worst_moving_average(gaps) >= step_s))
-        else:
-            parts.append(~(worst_lag(gaps, step_s) > 0))
-    answer = seen.ok & np.concatenate([np.empty(0, bool), *parts])
-    return Success(prompt & answer, prompt, answer)
+        late = worst_moving_average(gaps) >= step_s if rule.rule == "ema" else worst_lag(gaps, step_s) > 0
+        parts.append(~late)  # of no gap, NaN is not late
+    return prompt, seen.ok & np.concatenate([np.empty(0, bool), *parts])
 
 
 # Rules that look at the gaps of a request one after the other. Rows are ordered by length, so that at each place the
@@ -191,13 +175,14 @@ def outcome(seen: Seen, objective: Objective, goal: float) -> Outcome:
         binding = None if scored.binding is None else str(scored.binding.bound)
         return Outcome(str(slo) or "no bound", scored.met, parts, binding, scored)
     check_bounds(seen.table, ("itl",))
-    judged = success(seen, objective)
-    masks = (("prompt in time", judged.prompt), ("answer in time", judged.answer))
+    prompt, in_time = success(seen, objective)
     parts = tuple(
-        ScoredBound(text=name, metric=name, requests=len(mask), attainment=known(share(mask))) for name, mask in masks
+        ScoredBound(text=name, metric=name, requests=len(mask), attainment=known(share(mask)))
+        for name, mask in (("prompt in time", prompt), ("answer in time", in_time))
     )
-    binding = min(parts, key=lambda p: p.attainment or 0.0).text if len(judged.met) else None
-    return Outcome(written(objective), judged.met, parts, binding)
+    binding = min(parts, key=lambda p: p.attainment or 0.0).text if len(prompt) else None
+    text = text_of(objective, "fastgen") if objective != Fastgen() else "fastgen:rate=4"
+    return Outcome(text, prompt & in_time, parts, binding)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

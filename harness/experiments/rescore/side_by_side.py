@@ -31,7 +31,7 @@ STATISTICS = {
     "tpot": ("mean", "p50", "p99"),
     "e2e": ("mean", "p99"),
 }
-"""What is compared of each request."""
+"""What is compared of each request, by the metrics whose bounds other tools know."""
 ITL = {"p50": 0.5, "p99": 0.99}
 """Percentiles of the gaps, by linear interpolation: no tool that keeps gaps does otherwise."""
 
@@ -51,17 +51,13 @@ def made(requested: Sequence[str]) -> list[Profile]:
 def side_by_side(source: Source, slo: Slo, profiles: Sequence[Profile]) -> Profiles:
     """A column per profile, and of each row how far the columns lie apart."""
     lost = missing(source.table)
-    events, gaps, limits = events_of_run(source, lost), gaps_of_run(source, lost), limits_of(slo)
+    events, gaps = events_of_run(source, lost), gaps_of_run(source, lost)
+    limits = {b.metric: b.limit for b in slo.bounds if b.metric in STATISTICS and _for_all(b)}
     pooled: dict[bool, list[float]] = {}
     timed = "sent_s" not in lost  # else every request begins at 0: there is no duration
     columns = [_column(profile, events, gaps, limits, pooled, timed=timed) for profile in profiles]
     left_out = [b.metric for b in slo.bounds if b.metric not in limits or not _for_all(b)]
     return Profiles(limits, left_out, columns, _apart([column.values for column in columns]))
-
-
-def limits_of(slo: Slo) -> dict[str, float]:
-    """The bounds of an SLO that other tools know, in seconds: those on ttft, tpot and e2e of every request."""
-    return {b.metric: b.limit for b in slo.bounds if b.metric in ("ttft", "tpot", "e2e") and _for_all(b)}
 
 
 def gaps_of_run(source: Source, lost: Collection[str] = ()) -> Gaps | None:

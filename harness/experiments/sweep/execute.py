@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,15 +25,6 @@ from harness.experiments.sweep.plan import Sweep
 from harness.experiments.sweep.runs import Order, RunResult, execute_order, finished, result_of
 from harness.experiments.sweep.sweep_json import SweepAnswer
 from harness.runner.progress import DRAW_HZ, PLAIN_S, QUIET, Display, drawn
-
-RUNNING: Mapping[str, Any] = {
-    "state": "running",
-    "exit_code": None,
-    "points": [],
-    "crossings": [],
-    "warnings": [],
-    "error": None,
-}
 
 
 @dataclass(slots=True)
@@ -106,25 +97,6 @@ def _bar(progress: Progress, out: TextIO, done: threading.Event) -> None:
             bar.update(task, completed=progress.done, description=progress.line(), refresh=True)
 
 
-@contextmanager
-def opened(out: Path, sweep: Sweep) -> Iterator[None]:
-    """The folder, made or found with the same plan in it, and locked against a second sweep while the body runs.
-
-    More values and more seeds may have been given since. Raises UsageError, having changed nothing, for a folder that
-    holds anything else, another sweep, or one that is running.
-    """
-    folder = _folder(out)
-    with folder.opened() as before:
-        if before is not None:
-            _check_same(folder, before, sweep.stored)
-        folder.write({**sweep.stored, **RUNNING, "runs": {"planned": len(sweep.tasks), "done": 0}})
-        yield
-
-
-def _folder(out: Path) -> ExperimentFolder:
-    return ExperimentFolder(out, "sweep", "sweep")
-
-
 def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Runs of two sweeps in one curve would be no curve; values and seeds may be added."""
     folder.check_same(before, now, "clock")
@@ -143,9 +115,8 @@ def _check_same(folder: ExperimentFolder, before: Mapping[str, Any], now: Mappin
 
 @dataclass(slots=True)
 class _Outcome:
-    """The sweep, the results of the runs so far, and how it ended."""
+    """The results of the runs so far, and how the sweep ended."""
 
-    sweep: Sweep
     results: dict[str, RunResult] = field(default_factory=dict)
     state: str = "finished"
     error: str | None = None
@@ -164,70 +135,62 @@ def run_sweep(
     """Execute what is not done yet, and write and return sweep.json.
 
     Simulated runs go several at a time, `workers` of them in the pool of that name; those in real time one after
-    another. Ctrl-C and a backend that fails end it with an answer from what is there. Raises UsageError for a folder
-    that holds anything else, BackendError where not a single run was made, Interrupted where none had ended.
+    another. Ctrl-C and a backend that fails end it with an answer from what is there. Raises UsageError, having changed
+    nothing, for a folder that holds anything else, another sweep (more values and seeds may have been given since), or
+    one that is running; BackendError where not a single run was made, Interrupted where none had ended.
     """
     count = workers if len(sweep.tasks) > 1 else 1
-    with pool.of(count, pool_name, virtual=sweep.virtual) as processes, opened(out, sweep):
-        outcome = _Outcome(sweep)
+    folder, outcome = ExperimentFolder(out, "sweep", "sweep"), _Outcome()
+    with pool.of(count, pool_name, virtual=sweep.virtual) as processes, folder.opened() as before:
+        if before is not None:
+            _check_same(folder, before, sweep.stored)
+        folder.write({**sweep.stored, "state": "running", "runs": {"planned": len(sweep.tasks), "done": 0}})
         try:
-            _execute(outcome, out, command or shlex.join(["bench", *sys.argv[1:]]), processes, display, say)
+            _execute(sweep, outcome, out, command or shlex.join(["bench", *sys.argv[1:]]), processes, display, say)
         except (KeyboardInterrupt, Interrupted):
             outcome.state = "interrupted"
         except BackendError as error:
             outcome.state, outcome.error = "failed", str(error)
         if outcome.state != "finished":
-            outcome.results |= _on_disk(outcome.sweep.layout, out, outcome.results)
+            outcome.results |= _on_disk(sweep.layout, out, outcome.results)
         if not any(run.scored is not None for run in outcome.results.values()):
             if outcome.state == "failed":
                 raise BackendError(outcome.error or "the backend failed.")
             raise Interrupted("interrupted before the first run had ended; rerun the command to start again.")
-        info = answer(outcome.sweep.stored, outcome.results, outcome.state, outcome.error)
-        _folder(out).write(encode(info))
+        info = answer(sweep.stored, outcome.results, outcome.state, outcome.error)
+        folder.write(encode(info))
         return info
 
 
 def _execute(
-    outcome: _Outcome, out: Path, command: str, processes: pool.Pool, display: Display, say: Callable[[str], None]
-) -> None:
-    """Execute every run that is not done yet, until one ends before its time; finished ones are read alone."""
-    virtual = outcome.sweep.virtual
-    with tempfile.TemporaryDirectory() as folder:
-        shared, shown_by = Path(folder, "probe.json"), QUIET if virtual else display
-        orders = [Order(task, str(out), command, shown_by, shared) for task in outcome.sweep.tasks]
-        done = {order.task.folder for order in orders if finished(order.path)}
-        runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {len(done)} of them there already' * bool(done)}"
-        points = len(outcome.sweep.layout.points)
-        say(f"{points} point{'s' * (points != 1)}, {runs}; into {out}")
-        _made(processes, orders, outcome, done, display, say)
-
-
-def _made(
-    processes: pool.Pool,
-    orders: list[Order],
-    outcome: _Outcome,
-    kept: Collection[str],
-    display: Display,
+    sweep: Sweep, outcome: _Outcome, out: Path, command: str, processes: pool.Pool, display: Display,
     say: Callable[[str], None],
-) -> None:
-    virtual = outcome.sweep.virtual
-    tasks = [order.task for order in orders if order.task.folder not in kept]
-    timed = not virtual and all(task.sending_s is not None for task in tasks)
-    work = {task.folder: (task.sending_s or 1.0) if timed else 1.0 for task in tasks}
-    progress = Progress(len(orders), len(kept), sum(work.values()), timed)
-    with shown(progress, quiet=display.quiet or not virtual):
-        announced = orders if virtual else _announced(orders, progress, say)
-        for order, result in processes.map(execute_order, announced):
-            outcome.results[order.task.folder] = result
-            if result.ended != "finished":
-                outcome.state = "failed" if result.ended == "failed" else "interrupted"
-                outcome.error = result.error
-                return
-            if order.task.folder in work:
-                progress.add(work[order.task.folder])
-            if termination.received():
-                outcome.state = "interrupted"
-                return
+) -> None:  # fmt: skip
+    """Execute every run that is not done yet, until one ends before its time; finished ones are read alone."""
+    virtual = sweep.virtual
+    with tempfile.TemporaryDirectory() as temporary:
+        shared, shown_by = Path(temporary, "probe.json"), QUIET if virtual else display
+        orders = [Order(task, str(out), command, shown_by, shared) for task in sweep.tasks]
+        tasks = [order.task for order in orders if not finished(order.path)]
+        done, points = len(orders) - len(tasks), len(sweep.layout.points)
+        runs = f"{len(orders)} run{'s' * (len(orders) != 1)}{f', {done} of them there already' * bool(done)}"
+        say(f"{points} point{'s' * (points != 1)}, {runs}; into {out}")
+        timed = not virtual and all(task.sending_s is not None for task in tasks)
+        work = {task.folder: (task.sending_s or 1.0) if timed else 1.0 for task in tasks}
+        progress = Progress(len(orders), done, sum(work.values()), timed)
+        with shown(progress, quiet=display.quiet or not virtual):
+            announced = orders if virtual else _announced(orders, progress, say)
+            for order, result in processes.map(execute_order, announced):
+                outcome.results[order.task.folder] = result
+                if result.ended != "finished":
+                    outcome.state = "failed" if result.ended == "failed" else "interrupted"
+                    outcome.error = result.error
+                    return
+                if order.task.folder in work:
+                    progress.add(work[order.task.folder])
+                if termination.received():
+                    outcome.state = "interrupted"
+                    return
 
 
 def _announced(orders: Iterable[Order], progress: Progress, say: Callable[[str], None]) -> Iterator[Order]:
