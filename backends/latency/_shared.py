@@ -30,16 +30,11 @@ def sets(file: str) -> Mapping[str, Mapping[str, Any]]:
     return MappingProxyType(tomllib.loads(path.read_text(encoding="utf-8")))
 
 
-def names(file: str) -> list[str]:
-    """The sets of one file, sorted."""
-    return sorted(sets(file))
-
-
 def named(file: str, name: str) -> Mapping[str, Any]:
     """The set of that name. Raises UsageError with the nearest known name."""
     constants = sets(file).get(name.lower())
     if constants is None:
-        raise no_such(f"set of constants of {file.removesuffix('.toml')}", name, names(file))
+        raise no_such(f"set of constants of {file.removesuffix('.toml')}", name, sets(file))
     return constants
 
 

@@ -286,7 +286,6 @@ class File:
     hardware: str = "a100-80g"
     tp: int = 1
     pp: int = 1
-    inner: Any = field(init=False, repr=False, compare=False)
     front_s: float = field(init=False, repr=False, compare=False)
     front_token_s: float = field(init=False, repr=False, compare=False)
     stored_bits: tuple[float | None, float | None] = field(init=False, repr=False, compare=False)
@@ -299,7 +298,6 @@ class File:
     def __post_init__(self) -> None:
         held = latency_file(self.path)
         inner = self._inner(held)
-        object.__setattr__(self, "inner", inner)
         object.__setattr__(self, "front_s", inner.front_s if isinstance(inner, FrontTime) else 0.0)
         token_s = inner.front_token_s if isinstance(inner, TokenizerTime) else 0.0
         object.__setattr__(self, "front_token_s", token_s)

@@ -366,7 +366,8 @@ class Roofline:
             attention_s += self.attention_s(new, stored)
         fullest, own_seqs, context = tokens, decode_seqs, float(context_tokens)
         if self.dp > 1:
-            fullest, own_seqs, context = self._fullest(prefills, tokens), -(-decode_seqs // self.dp), context / self.dp
+            fullest = max(-(-tokens // self.dp), *(new for new, _ in prefills), 0)
+            own_seqs, context = -(-decode_seqs // self.dp), context / self.dp
             attention_s = self._longest_s(prefills, attention_s)
         time_s = self._dense_s(tokens, fullest, decode_seqs + len(prefills), own_seqs)
         time_s = time_s + self._context_s * (own_seqs + context) + attention_s
@@ -437,12 +438,8 @@ class Roofline:
         times: np.ndarray = self.paged_prefill * np.maximum(pairs * self._pair_s, (new + stored) * self._stored_s)
         return times
 
-    def _fullest(self, prefills: Sequence[tuple[float, float]], tokens: float) -> float:
-        """How many of the tokens of a step are those of the fullest group."""
-        return max(-(-tokens // self.dp), *(new for new, _ in prefills), 0)
-
     def _longest_s(self, prefills: Sequence[tuple[float, float]], attention_s: float) -> float:
-        """Seconds of the attention of the pieces of that group, of `attention_s` for all."""
+        """Seconds of the attention of the pieces of the fullest group, of `attention_s` for all."""
         return max(attention_s / self.dp, *(self.attention_s(new, stored) for new, stored in prefills), 0.0)
 
     def decode_s(self, decode_seqs: int, context_tokens: float) -> float:

@@ -13,7 +13,7 @@ from backends.engine_process import worker
 from backends.engine_process.generation import GenerationParams, block_names
 from backends.server.fields import longest_tokens
 from backends.server.service import Listener, Sampling, Stats, Ticket, Tokenizer, UnderWay
-from backends.server.tokenizer import builtin, config, of_folder
+from backends.server.tokenizer import Builtin, config, of_folder
 from backends.serving.replica import Replica
 from backends.simulator.real_time import Turn
 from harness.api import Request, Step
@@ -62,7 +62,7 @@ class EngineService:
         tokenizer = of_folder(folder) if folder is not None else None
         self._facts = dict(self.engine.describe()) | facts
         self._vocab_size = _whole(facts["vocab_size"])
-        self._tokenizer = tokenizer or builtin(self._vocab_size)
+        self._tokenizer = tokenizer or Builtin(self._vocab_size)
         self._ends = _ends_of(folder) if folder is not None else frozenset()
         blocks = _whole(facts["kv_blocks"])
         memory = self.engine.core.memory(worker.token_bytes(facts))

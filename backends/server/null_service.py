@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from backends.null import Null
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
-from backends.server.tokenizer import BYTES, builtin
+from backends.server.tokenizer import BYTES, Builtin
 from harness.api import Step
 from harness.errors import UsageError
 from harness.spec import Spec, build
@@ -52,7 +52,7 @@ class NullService:
     null: Null
     model: str = "null"
     max_model_len: int = MAX_MODEL_LEN
-    tokenizer: Tokenizer = field(default_factory=lambda: builtin(VOCAB_SIZE), repr=False)
+    tokenizer: Tokenizer = field(default_factory=lambda: Builtin(VOCAB_SIZE), repr=False)
     _alarm: Alarm | None = field(default=None, init=False, repr=False)
     _due: list[tuple[float, int, _NullAnswer]] = field(default_factory=list, init=False, repr=False)
     _order: itertools.count[int] = field(default_factory=itertools.count, init=False, repr=False)

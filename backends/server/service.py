@@ -53,7 +53,6 @@ class Listener(Protocol):
         failed). `at_s` is when they were ready, `due_s` when they should have been: where nothing is promised (the
         engine) both are the end of the step. Called during `submit` for no request. Never raises.
         """
-        ...
 
 
 @dataclass(slots=True)
@@ -93,12 +92,10 @@ class TextStream(Protocol):
     """Turns the tokens of one answer into text, as they come."""
 
     def add(self, token_ids: Sequence[int]) -> str:
-        """The text that these tokens complete; what is half a character is kept until it is whole."""
-        ...
+        """The text that these tokens complete, nothing of special ones; half a character is kept until it is whole."""
 
     def rest(self) -> str:
         """What was kept, with U+FFFD for what never became a character. Called once, after the last token."""
-        ...
 
 
 class Tokenizer(Protocol):
@@ -107,24 +104,16 @@ class Tokenizer(Protocol):
     @property
     def vocab_size(self) -> int:
         """Token ids are in [0, vocab_size)."""
-        ...
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Token ids of a text; `special` adds the special tokens of the model (such as a begin token)."""
-        ...
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens; special tokens are nothing."""
-        ...
 
     def chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         """Token ids of a conversation, in the model's template, ready for the answer. Raises ValueError (one sentence)
         when the template refuses it; message contents are texts here, the front joins lists of parts."""
-        ...
 
     def stream(self) -> TextStream:
         """A new one for each answer."""
-        ...
 
 
 class Service(Protocol):
@@ -133,21 +122,17 @@ class Service(Protocol):
     @property
     def model(self) -> str:
         """The name by which clients ask for it."""
-        ...
 
     @property
     def max_model_len(self) -> int:
         """Longest prompt and answer together, in tokens."""
-        ...
 
     @property
     def tokenizer(self) -> Tokenizer:
         """Known after `start`."""
-        ...
 
     async def start(self) -> None:
         """Get ready; raises UsageError or BackendError. Nothing else is called before it has returned."""
-        ...
 
     def submit(
         self, token_ids: Sequence[int], sampling: Sampling, listener: Listener, received_s: float | None = None
@@ -156,27 +141,21 @@ class Service(Protocol):
 
         `received_s` is when its last byte had been read, None for now: promised times count from there.
         """
-        ...
 
     def stats(self) -> Stats:
         """Cheap: called for every request and every scrape."""
-        ...
 
     def steps(self) -> Sequence[Step]:
         """Steps since the last call; empty where there are none."""
-        ...
 
     def clear_cache(self) -> None:
         """Forget prefixes that no running sequence holds."""
-        ...
 
     def describe(self) -> Mapping[str, object]:
         """Facts for the log and the ready line."""
-        ...
 
     async def close(self) -> None:
         """Let go of everything. Safe to call twice, and after a failed `start`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

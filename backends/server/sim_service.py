@@ -11,7 +11,7 @@ from backends.engine_process.generation import answer_seed, block_names
 from backends.executors.paced import drawn_words
 from backends.server.fields import longest_tokens
 from backends.server.service import Listener, Sampling, Stats, Ticket, UnderWay
-from backends.server.tokenizer import Builtin, builtin
+from backends.server.tokenizer import Builtin
 from backends.sim import Sim
 from backends.simulator.real_time import RealTime
 from harness import registry
@@ -47,7 +47,7 @@ class SimService:
         shape = model(self.sim.model)
         self.model = self.sim.model
         self.max_model_len = longest_tokens(self.sim.cluster, self.sim.max_tokens)
-        self.tokenizer = builtin(shape.vocab)
+        self.tokenizer = Builtin(shape.vocab)
         self._live = self.sim.real_time()
 
     async def start(self) -> None:

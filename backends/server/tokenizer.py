@@ -67,19 +67,14 @@ def _parts() -> Iterator[str]:
         yield from (text for text in candidates if not _WORD.fullmatch(text))
 
 
-def builtin(vocab_size: int) -> Builtin:
+@dataclass(slots=True)
+class Builtin:
     """A tokenizer for models without one: bytes, words of made-up syllables, and parts of other words.
 
     Ids 0..255 are bytes, those in `words` are words: separated by the space before them, so that the text of words
     alone is encoded as the same ids again. In a large vocabulary two thirds of the room, at most, are frequent English
     words and groups of one to three letters: a token of English has some 3.5 characters, nearly as with real models.
     """
-    return Builtin(vocab_size)
-
-
-@dataclass(slots=True)
-class Builtin:
-    """Bytes, words of syllables and parts of words; see `builtin`."""
 
     vocab_size: int
     words: range = field(init=False)
@@ -122,10 +117,6 @@ class Builtin:
                 else:
                     ids.extend(piece)
         return ids
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens; bytes that are no UTF-8 become U+FFFD."""
-        return b"".join([self._bytes[i] for i in token_ids]).decode("utf-8", "replace")
 
     def chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         """The conversation as lines `role: text`."""
@@ -177,11 +168,6 @@ class HuggingFace:
             text = text.encode("utf-8", "replace").decode()
         ids: list[int] = self.library.encode(text, add_special_tokens=special).ids
         return ids
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of tokens; special tokens are nothing, and so is an id that the tokenizer does not know."""
-        text: str = self.library.decode(list(token_ids), skip_special_tokens=True)
-        return text
 
     def chat(self, messages: Sequence[Mapping[str, object]]) -> list[int]:
         """The conversation in the model's template. Raises ValueError when the template refuses it."""

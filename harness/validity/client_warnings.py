@@ -102,10 +102,17 @@ def warnings(run: Run, objective: Slo, fidelity: Fidelity) -> Iterator[RunWarnin
     """Warnings of a run against a remote server."""
     senders = run.info.client.per_sender
     remedy = _remedy(run.info, senders)
-    yield from applying((*_sending(run, objective, fidelity, remedy), *_reading(run, senders, remedy)))
-    yield from applying((*_busy(senders, remedy), *_network(run, senders), *_clock(run, senders)))
-    yield from applying(_floor(run.info, objective, remedy, held=of_held_back(run) is not None))
-    yield from answer_warnings(run)
+    unstreamed, held = not_streamed(run.info), of_held_back(run)
+    first = [_held_back(run, held)] if held is not None else [] if unstreamed else _first(run)
+    yield from applying((
+        *_sending(run, objective, fidelity, remedy), *_reading(run, senders, remedy), *_busy(senders, remedy),
+        *_network(run, senders), *_clock(run, senders), *_floor(run.info, objective, remedy, held=held is not None),
+        *_counted(run), *_unseen(run), *first,
+        Rule(unstreamed and held is None, "not-streamed",
+             "answers were not streamed on request (stream=false), so TTFT is the time to the whole answer, and TPOT "
+             "and ITL are unknown", "leave out stream=false to measure TTFT, TPOT and ITL"),
+        *_lengths(run), *_server(run.info),
+    ))  # fmt: skip
     yield from server_metrics.warnings(run.info.server.compared or [])
 
 
@@ -273,22 +280,6 @@ def _floor(info: RunInfo, objective: Slo, remedy: str, *, held: bool) -> Iterato
     )  # fmt: skip
 
 
-def answer_warnings(run: Run) -> Iterator[RunWarning]:
-    """Warnings from the answers, and from the capabilities that the server reported before the run."""
-    unstreamed, held = not_streamed(run.info), of_held_back(run)
-    rules = [*_counted(run), *_unseen(run)]
-    if held is not None:
-        rules.append(_held_back(run, held))
-    elif not unstreamed:
-        rules += _first(run)
-    rules.append(Rule(
-        unstreamed and held is None, "not-streamed",
-        "answers were not streamed on request (stream=false), so TTFT is the time to the whole answer, and TPOT and "
-        "ITL are unknown", "leave out stream=false to measure TTFT, TPOT and ITL",
-    ))  # fmt: skip
-    return applying((*rules, *_lengths(run), *_server(run.info)))
-
-
 def _counted(run: Run) -> Iterator[Rule]:
     """How the tokens of the answers were counted, and how many an event holds."""
     if run.http is not None and len(run.http):
@@ -368,22 +359,18 @@ def tokens_per_event(requests: pa.Table) -> float:
     return float(tokens_each(ok).sum()) / events if events else float("nan")
 
 
-def first_gaps_s(run: Run) -> tuple[float, float]:
-    """Median of first token minus first event, and of first text of the answer minus first token; NaN without any."""
+def _first(run: Run) -> Iterator[Rule]:
+    """What comes before the first token, and between it and the first text of the answer (medians)."""
     if run.http is None or not len(run.http):
-        return float("nan"), float("nan")
+        return
     ids = run.requests["request_id"].to_numpy()
     order = np.argsort(ids, kind="stable")
     place = np.searchsorted(ids, run.http["request_id"].to_numpy(), sorter=order)
     matched = place < len(ids)
     first_s = np.full(len(run.http), np.nan)
     first_s[matched] = first_last(run.requests)[0][order[place[matched]]]
-    event_s, content_s = number(run.http, "first_event_s"), number(run.http, "first_content_s")
-    return quantile(first_s - event_s, 0.5), quantile(content_s - first_s, 0.5)
-
-
-def _first(run: Run) -> Iterator[Rule]:
-    before_s, after_s = first_gaps_s(run)
+    before_s = quantile(first_s - number(run.http, "first_event_s"), 0.5)
+    after_s = quantile(number(run.http, "first_content_s") - first_s, 0.5)
     yield Rule(
         before_s > APART_S, "early-event",
         f"the server sends an event without any text {ms(before_s)} before the first token (median); a client that "

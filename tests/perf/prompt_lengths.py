@@ -24,7 +24,7 @@ from backends.openai import OpenAI
 from backends.server.front import Options
 from backends.server.null_service import NullService
 from backends.server.run import serving
-from backends.server.tokenizer import builtin, of_folder
+from backends.server.tokenizer import Builtin, of_folder
 from harness.api import Ended, Request
 from workloads.content.text import Text
 
@@ -42,7 +42,7 @@ def requests(tokens: int, count: int, seed: int) -> list[Request]:
 async def sent(folder: Path, api: Api, plans: Sequence[Sequence[Request]]) -> tuple[list[np.ndarray], str]:
     """Relative errors, an array for each plan, and what the client says of lengths."""
     size = folder.name.removeprefix("builtin-")
-    tokenizer = builtin(int(size)) if size.isdecimal() else of_folder(folder)
+    tokenizer = Builtin(int(size)) if size.isdecimal() else of_folder(folder)
     assert tokenizer is not None, f"{folder} has no tokenizer.json"
     service = NullService(Null(ttft_s=0.0, itl_s=0.0), tokenizer=tokenizer)
     async with serving(Options(backend="null", port=0), service) as running:

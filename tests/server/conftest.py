@@ -15,7 +15,7 @@ import pytest
 from backends.server.front import Options
 from backends.server.run import Running, serving
 from backends.server.service import EndReason, Listener, Sampling, Stats, Ticket, Tokenizer
-from backends.server.tokenizer import builtin
+from backends.server.tokenizer import Builtin
 from harness.api import Step
 from harness.errors import BackendError
 
@@ -47,7 +47,7 @@ class ByHand:
 
     model: str = "by-hand"
     max_model_len: int = 100
-    tokenizer: Tokenizer = field(default_factory=lambda: builtin(512))
+    tokenizer: Tokenizer = field(default_factory=lambda: Builtin(512))
     submitted: list[Submitted] = field(default_factory=list)
     waiting: int = 0
     cached_tokens: int = 0

@@ -13,9 +13,9 @@ from backends.server.answers import AnswerLog, Chunks, StreamedAnswer
 from backends.server.fields import GenerationRequest
 from backends.server.metrics import AnswerRecord, Metrics
 from backends.server.service import Sampling, Ticket
-from backends.server.tokenizer import builtin
+from backends.server.tokenizer import Builtin
 
-TOKENIZER = builtin(512)
+TOKENIZER = Builtin(512)
 
 
 @dataclass(slots=True)

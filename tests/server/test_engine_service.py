@@ -74,7 +74,7 @@ async def test_a_paced_engine_answers_equal_prompts_with_equal_words():
         await asyncio.gather(*(one.ended.wait() for one in received))
         for one in received:
             assert all(at_s >= due_s for at_s, due_s in zip(one.at_s, one.due_s, strict=True)), "a step had not ended"
-        text = service.tokenizer.decode(received[0].tokens)
+        text = service.tokenizer.stream().add(received[0].tokens)
         model, again, (first, second) = service.model, service.tokenizer.encode(text), [one.tokens for one in received]
 
     assert "llama3-8b" == model
@@ -186,7 +186,7 @@ async def test_the_seeded_model_speaks_with_the_built_in_tokenizer():
         facts = service.model, service.max_model_len, service.describe()["backend"]
 
     assert ("seeded-llama-0", 16384, "engine") == facts
-    assert service.tokenizer.decode(received.tokens)
+    assert service.tokenizer.stream().add(received.tokens)
 
 
 async def test_a_missing_folder_is_one_sentence():

@@ -6,9 +6,9 @@ import pytest
 
 from backends.server import fields
 from backends.server.fields import Refused
-from backends.server.tokenizer import builtin
+from backends.server.tokenizer import Builtin
 
-TOKENIZER = builtin(300)
+TOKENIZER = Builtin(300)
 HELLO: dict[str, object] = {"messages": [{"role": "user", "content": "hello"}]}
 
 

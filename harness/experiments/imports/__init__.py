@@ -28,11 +28,9 @@ class Reader(Protocol):
 
     def recognizes(self, values: Sequence[Any]) -> bool:
         """Whether these JSON values are results of the tool."""
-        ...
 
     def runs(self, values: Sequence[Any]) -> Iterator[ToolRun]:
         """The runs in these values."""
-        ...
 
 
 @runtime_checkable
@@ -42,7 +40,6 @@ class FilesReader(Protocol):
     @property
     def beside(self) -> Sequence[str]:
         """Names of these files, in the order in which they are read."""
-        ...
 
 
 def open(path: str | os.PathLike[str], *, thin: bool = False) -> list[Run]:  # noqa: A001  # read as results.open
