@@ -25,9 +25,9 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from json.encoder import encode_basestring as quote
-from typing import Literal, cast
+from typing import Literal
 
 from backends.server import fields
 from backends.server.fields import Api, GenerationRequest
@@ -48,25 +48,6 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class _Reset:
-    every: int = 1
-    token: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _Slow:
-    by: str
-    every: int = 1
-    from_s: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    every: int = 1
-    retry_after_s: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
 class Fault:
     """What goes wrong with every `every`-th request.
 
@@ -75,31 +56,39 @@ class Fault:
     """
 
     kind: Kind
-    text: str
     every: int = 1
     token: int = 0
     retry_after_s: float = 0.0
     slow: float = 0.0
     from_s: float = 0.0
+    text: str = ""
 
-    def hits(self, nth: int) -> bool:
-        """Whether request `nth` (from 1) is one of them."""
-        return nth % self.every == 0
+
+def _reset(every: int = 1, token: int = 0) -> Fault:
+    return Fault("reset", every, token=token)
+
+
+def _slow(by: str, every: int = 1, from_s: float = 0.0) -> Fault:
+    return Fault("slow", every, slow=share(by, "slow of --fault"), from_s=from_s)
+
+
+def _refusal(every: int = 1, retry_after_s: float = 1.0) -> Fault:
+    return Fault("429", every, retry_after_s=retry_after_s)
+
+
+FAULTS: Mapping[str, Callable[..., Fault]] = {"reset": _reset, "slow": _slow, "429": _refusal}
+"""What makes each fault, of the arguments that it takes."""
 
 
 def parse_fault(text: str) -> Fault:
     """A fault from its spec. Raises UsageError."""
-    taken: Mapping[str, type] = {"reset": _Reset, "slow": _Slow, "429": _Refusal}
     is_share = text.startswith("slow=")
     spec = parse(f"slow:by={text.removeprefix('slow=').replace(':', ',', 1)}" if is_share else text)
-    if spec.name not in taken:
-        raise no_such("fault", spec.name, taken)
+    if spec.name not in FAULTS:
+        raise no_such("fault", spec.name, FAULTS)
     if spec.name == "slow" and not is_share:
         raise UsageError(f"'{text}': slow needs a share: slow=5%, or slow=5%:from=60s.")
-    values = arguments(taken[spec.name], spec)
-    if is_share:
-        values["slow"] = share(values.pop("by"), f"'{text}': slow")
-    fault = Fault(cast("Kind", spec.name), text, **values)
+    fault = replace(FAULTS[spec.name](**arguments(FAULTS[spec.name], spec)), text=text)
     if fault.every < 1 or min(fault.token, fault.retry_after_s, fault.from_s) < 0:
         raise UsageError(f"'{text}': every must be at least 1; token, retry_after and from not negative.")
     return fault
@@ -119,7 +108,7 @@ class Faults:
         """The faults of the request that has come now, in the order in which they were named."""
         self._requests += 1
         run_s = time.monotonic() - self._began_s
-        return tuple(fault for fault in self._faults if fault.hits(self._requests) and run_s >= fault.from_s)
+        return tuple(f for f in self._faults if self._requests % f.every == 0 and run_s >= f.from_s)
 
 
 @dataclass(slots=True)
@@ -287,7 +276,7 @@ class StreamedAnswer:
             return
         if outcome.ask.usage and end != "error":
             cached_tokens = 0 if outcome.ticket is None else outcome.ticket.cached_tokens
-            events += self._chunks.usage(Usage(self._chunks.prompt_tokens, outcome.made, cached_tokens))
+            events += self._chunks.usage(outcome.made, cached_tokens)
         # In one write: an end of its own would be a second segment, which leaves later than the last token.
         self._write((events + DONE).encode(), LAST_CHUNK)
 
@@ -368,22 +357,14 @@ def reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """How many tokens were read, made, and found in the prefix cache."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    cached_tokens: int = 0
-
-    def fields(self) -> dict[str, object]:
-        """As OpenAI's API writes it."""
-        return {
-            "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": self.completion_tokens,
-            "total_tokens": self.prompt_tokens + self.completion_tokens,
-            "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
-        }
+def usage_fields(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> dict[str, object]:
+    """How many tokens were read, made, and found in the prefix cache, as OpenAI's API writes it."""
+    return {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens},
+    }
 
 
 class Chunks:
@@ -421,9 +402,11 @@ class Chunks:
         what = '"delta":{}' if self._chat else '"text":""'
         return f'{self._choice}{what},"logprobs":null,"finish_reason":"{reason}"}}]{self._usage(made)}}}\n\n'
 
-    def usage(self, usage: Usage) -> str:
+    def usage(self, completion_tokens: int, cached_tokens: int) -> str:
         """The chunk of its own that a client asks for with `include_usage`."""
-        return f'{self._head}],"usage":{_json(usage.fields())}}}\n\n'
+        return (
+            f'{self._head}],"usage":{_json(usage_fields(self.prompt_tokens, completion_tokens, cached_tokens))}}}\n\n'
+        )
 
     def _usage(self, made: int | None) -> str:
         if made is None:
@@ -442,7 +425,7 @@ def frame(payload: bytes) -> bytes:
 
 
 def whole(
-    ask: GenerationRequest, answer_id: str, created: int, model: str, answers: Sequence[CompleteAnswer], usage: Usage
+    ask: GenerationRequest, record: AnswerRecord, created: int, model: str, answers: Sequence[CompleteAnswer]
 ) -> Mapping[str, object]:
     """The answers to a request that does not stream, with their token ids where they are requested."""
     choices: list[dict[str, object]] = []
@@ -455,12 +438,12 @@ def whole(
             choice["text"] = answer.text
         choices.append(choice)
     return {
-        "id": answer_id,
+        "id": record.id,
         "object": "chat.completion" if ask.api == "chat" else "text_completion",
         "created": created,
         "model": model,
         "choices": choices,
-        "usage": usage.fields(),
+        "usage": usage_fields(record.prompt_tokens, record.output_tokens, record.cached_tokens),
     }
 
 

@@ -244,8 +244,7 @@ class Front:
         await self._run(request, outcome, each, faults)
         if record.finish_reason == "error":
             raise Refused(500, record.error or "The backend failed.")
-        usage = answers.Usage(record.prompt_tokens, record.output_tokens, record.cached_tokens)
-        content = answers.whole(outcome.ask, record.id, int(time.time()), self.names[0], each, usage)
+        content = answers.whole(outcome.ask, record, int(time.time()), self.names[0], each)
         text = json.dumps(content, ensure_ascii=False)
         headers = self._headers({"Content-Type": "application/json"}, record)
         record.status = 200

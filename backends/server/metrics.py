@@ -119,10 +119,6 @@ class Metrics:
         yield "request_inference_time_seconds", "histogram", "From first step to last token.", self.inference
 
 
-def _floats() -> array[float]:
-    return array("d")
-
-
 @dataclass(slots=True)
 class AnswerRecord:
     """One request for tokens. Times in seconds of `time.monotonic`; None, of the status too: it never came to that.
@@ -151,8 +147,8 @@ class AnswerRecord:
     error: str | None = None
     faults: tuple[str, ...] = ()
     tokens: array[int] = field(default_factory=lambda: array("q"))
-    due_s: array[float] = field(default_factory=_floats)
-    left_s: array[float] = field(default_factory=_floats)
+    due_s: array[float] = field(default_factory=lambda: array("d"))
+    left_s: array[float] = field(default_factory=lambda: array("d"))
 
     def line(self) -> str:
         """As a line of the log."""

@@ -40,7 +40,8 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     cut = steady_state.find(run.requests, None if rule is None else str(rule))
     run = dataclasses.replace(run, info=run.info.change(warmup=cut))
     part = large.measured(run)
-    measured, seen = part.requests, _seen(part)
+    measured = part.requests
+    seen = Seen(measured) if part.whole is None else Seen(measured, part.pieces, part.aggregate(Pooled).counted)
     scored = score(measured, objective, seen)
     percentiles = percentiles_of(run.info.spec)
     summary = summarize(measured, objective, seen=seen, scored=scored, percentiles=percentiles)
@@ -76,13 +77,6 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
         verdict=stored(verdict, _text(verdict, outcome), unresolved=info.resolution.undecided),
         outcome=ending,
     )
-
-
-def _seen(run: Run) -> Seen:
-    """Its requests, and what was gathered of a large run."""
-    if run.whole is None:
-        return Seen(run.requests)
-    return Seen(run.requests, run.pieces, run.aggregate(Pooled).counted)
 
 
 def _tables(measured: Run, run: Run) -> RunTables:

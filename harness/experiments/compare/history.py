@@ -94,6 +94,11 @@ class NightlyRun:
     facts: Mapping[str, str]
     marks: Mapping[str, str]
 
+    @property
+    def versions(self) -> dict[str, str]:
+        """Those that only mark a series: another bench breaks it."""
+        return {name: text for name, text in self.marks.items() if "version" in name and name != "version of bench"}
+
 
 def read(root: Path) -> dict[str, list[NightlyRun]]:
     """Name of the series -> its runs in order of time. Raises UsageError where there is none."""

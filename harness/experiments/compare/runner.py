@@ -451,8 +451,8 @@ class RunOutcome:
     why: str | None = None
     schedule_sha256: str | None = None
     exact: bool = False
-    address: str | None = None
-    salt: str | None = None
+    address: object = None
+    salt: object = None
     given_up: int = 0
     many_seeds: bool = False
 
@@ -495,8 +495,8 @@ def _of_run(path: Path, code: int, err: Path, *, ours: bool) -> RunOutcome:
         path,
         schedule_sha256=info.schedule.sha256,
         exact=info.virtual,
-        address=_text(info.backend.get("url")),
-        salt=_text(info.backend.get("salt")),
+        address=info.backend.get("url"),
+        salt=info.backend.get("salt"),
         given_up=ending.cut or 0,
     )
     if ending.ended in ("stopped", "interrupted"):
@@ -509,10 +509,6 @@ def _of_run(path: Path, code: int, err: Path, *, ours: bool) -> RunOutcome:
     if not ours and code not in _JUDGED:
         return of_run("failed", f"it ended with exit code {code}: {_last(err)}")
     return of_run("good")
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _of_file(path: Path) -> RunOutcome:

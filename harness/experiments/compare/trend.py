@@ -31,7 +31,6 @@ from harness.stats.watch import EXACT, Judged, Rule, Watch, watch
 NOISY = 0.03
 """Scatter from run to run above which a step of 10 % may stay unfound for weeks."""
 
-_OWN = "version of bench"
 _EXIT_CODES: Mapping[TrendState, int] = {
     "longer": 4, "regressed": 1, "invalid": 4, "incomparable": 5, "missing": 5,
 }  # fmt: skip
@@ -90,7 +89,8 @@ def _series(name: str, runs: Sequence[NightlyRun]) -> TrendSeries:
         gaps=[InvalidRun(night=run.at, path=str(run.path), why=run.why) for run in runs if run.why],
         breaks=[ChangedRun(night=runs[place].at, changed=changed) for place, changed in breaks.items()],
         versions=[
-            ChangedRun(night=runs[place].at, changed=changed) for place, changed in _changing(runs, _versions).items()
+            ChangedRun(night=runs[place].at, changed=changed)
+            for place, changed in _changing(runs, lambda run: run.versions).items()
         ],
         accepted=[
             AcceptedRun(night=runs[place].at, run=level.run, date=level.date, reason=level.reason)
@@ -268,11 +268,6 @@ def _changing(
             places[place] = changed
         latest |= facts(run)
     return places
-
-
-def _versions(run: NightlyRun) -> dict[str, str]:
-    """Return the versions that only mark a series: another bench breaks it."""
-    return {name: version for name, version in run.marks.items() if "version" in name and name != _OWN}
 
 
 def _changed(before: Mapping[str, str], after: Mapping[str, str]) -> list[FactChange]:

@@ -4,7 +4,7 @@ How far a fit is off on rows that it did not see.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -153,12 +153,8 @@ def scores(rows: Rows, model: LatencyModel, seed: int, front_s: float = 0.0) -> 
     """
     rows = sample(with_pairs(rows), seed)
     predicted = predict(rows, model) + front_s * (rows.tokens > 0)
-    kinds: Mapping[str, Callable[[Rows], np.ndarray]] = {
-        "all": lambda r: np.ones(len(r), bool),
-        "decodes alone": lambda r: r.tokens == 0,
-        "with prompts": lambda r: r.tokens > 0,
-    }
-    by_kind = [score(kind, rows.seconds[mask(rows)], predicted[mask(rows)]) for kind, mask in kinds.items()]
+    kinds = (("all", rows.tokens >= 0), ("decodes alone", rows.tokens == 0), ("with prompts", rows.tokens > 0))
+    by_kind = [score(kind, rows.seconds[mask], predicted[mask]) for kind, mask in kinds]
     return [scored for scored in by_kind if scored is not None]
 
 

@@ -30,7 +30,7 @@ from harness.metrics.summary import served, summarize
 from harness.stats.within_run import within
 from harness.validity.checks import judge
 from harness.validity.conclude import stored, warned
-from harness.validity.rules import OVERLOAD, QUEUE_GREW, Verdict
+from harness.validity.rules import OVERLOAD, QUEUE_GREW, Rule, Verdict, applying
 from harness.validity.warnings import is_closed
 
 Json: TypeAlias = Mapping[str, Any]
@@ -320,7 +320,7 @@ def _judged(run: Run, objective: Slo) -> RunInfo:
 
 
 def _checked(run: Run, met: bool | None) -> Verdict:
-    lost = missing(run.requests)
+    lost, source = missing(run.requests), run.info.source
     timed = "scheduled_s" not in lost
     closed = is_closed(run.info.workload)
     judged = judge(run.requests, None, clock="wall" if timed else "virtual", closed=closed, as_requested=False, met=met)
@@ -329,22 +329,14 @@ def _checked(run: Run, met: bool | None) -> Verdict:
         for c in judged.warnings
         if "sent_s" not in lost or c.code not in (OVERLOAD, QUEUE_GREW)
     ]
-    return Verdict(judged.valid, judged.reasons, [*_of_source(run), *relevant])
-
-
-def _of_source(run: Run) -> Iterator[RunWarning]:
-    """Warnings about what the file does not contain."""
-    source = run.info.source
-    lost = missing(run.requests)
-    if "scheduled_s" in lost:
-        yield RunWarning(
-            "from-sending",
-            f"the file of {source.tool} does not say when requests were due, so TTFT and E2E count from sending and "
-            "leave out the time that a request waited inside the client",
-            "compare it only with files of the same tool",
-        )
-    for note in source.notes:
-        yield RunWarning("imported", note)
+    of_file = applying([
+        Rule(not timed, "from-sending",
+             f"the file of {source.tool} does not say when requests were due, so TTFT and E2E count from sending and "
+             "leave out the time that a request waited inside the client",
+             "compare it only with files of the same tool"),
+        *(Rule(True, "imported", note) for note in source.notes),
+    ])  # fmt: skip
+    return Verdict(judged.valid, judged.reasons, [*of_file, *relevant])
 
 
 def _aggregated(aggregates: Mapping[str, Any], summary: Summary) -> Summary:
