@@ -83,6 +83,9 @@ def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_
     tokens = (chat_prompt if api == "chat" else text_prompt)(fields, tokenizer, max_model_len)
     room = max_model_len - len(tokens)
     options: Mapping[str, object] = _typed(fields, "stream_options", dict, "an object", {})
+    n = _whole(fields, "n")
+    if n is not None and not 1 <= n <= MOST_ANSWERS:
+        raise Refused(400, f"n must be from 1 to {MOST_ANSWERS}, got {n}.", param="n")
     stream = _flag(fields, "stream")
     continuous = _flag(options, "continuous_usage_stats")
     return GenerationRequest(
@@ -93,7 +96,7 @@ def ask(api: Api, fields: Mapping[str, object], tokenizer: Tokenizer, max_model_
         stream and (continuous or _flag(options, "include_usage")),
         stream and continuous,
         _flag(fields, "return_token_ids"),
-        _answers(fields),
+        n or 1,
     )
 
 
@@ -123,7 +126,9 @@ def text_prompt(fields: Mapping[str, object], tokenizer: Tokenizer, max_model_le
         _check_size(len(prompt), max_model_len)
         tokens = tokenizer.encode(prompt, special=_flag(fields, "add_special_tokens", default=True))
     elif isinstance(prompt, list) and set(map(type, prompt)) <= {int}:
-        tokens = _known(cast("list[int]", prompt), tokenizer, "prompt")
+        tokens = cast("list[int]", prompt)
+        if tokens and not 0 <= min(tokens) <= max(tokens) < tokenizer.vocab_size:
+            raise Refused(400, f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param="prompt")
     else:
         raise Refused(400, "prompt must be a text or a list of token ids (one prompt a request).", param="prompt")
     if not tokens:
@@ -139,12 +144,6 @@ def _check_size(characters: int, max_model_len: int) -> None:
             f"{_CHARACTERS * max_model_len} cannot fit."
         )
         raise Refused(400, message, code="context_length_exceeded")
-
-
-def _known(tokens: list[int], tokenizer: Tokenizer, param: str) -> list[int]:
-    if tokens and not 0 <= min(tokens) <= max(tokens) < tokenizer.vocab_size:
-        raise Refused(400, f"Token ids must be from 0 to {tokenizer.vocab_size - 1}.", param=param)
-    return tokens
 
 
 def _content(content: object) -> str:
@@ -188,28 +187,18 @@ def _sampling(api: Api, fields: Mapping[str, object], prompt_tokens: int, room: 
     if not (top_p := _number(fields, "top_p", 1.0, 1.0)):
         raise Refused(400, "top_p must be above 0 and at most 1.", param="top_p")
     max_tokens = requested if requested is not None else min(room, COMPLETION_TOKENS) if api == "completions" else room
+    min_tokens = _whole(fields, "min_tokens") or 0
+    if not 0 <= min_tokens <= max_tokens:
+        message = f"min_tokens must be from 0 to max_tokens ({max_tokens}), got {min_tokens}."
+        raise Refused(400, message, param="min_tokens")
     return Sampling(
         max_tokens,
-        _least(fields, max_tokens),
+        min_tokens,
         _flag(fields, "ignore_eos"),
         _number(fields, "temperature", None, 100.0),
         top_p,
         _whole(fields, "seed"),
     )
-
-
-def _least(fields: Mapping[str, object], max_tokens: int) -> int:
-    least = _whole(fields, "min_tokens") or 0
-    if not 0 <= least <= max_tokens:
-        raise Refused(400, f"min_tokens must be from 0 to max_tokens ({max_tokens}), got {least}.", param="min_tokens")
-    return least
-
-
-def _answers(fields: Mapping[str, object]) -> int:
-    n = _whole(fields, "n")
-    if n is not None and not 1 <= n <= MOST_ANSWERS:
-        raise Refused(400, f"n must be from 1 to {MOST_ANSWERS}, got {n}.", param="n")
-    return n or 1
 
 
 def _flag(fields: Mapping[str, object], name: str, default: bool = False) -> bool:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.cli import _terminal
 from harness.data import files
 from harness.errors import UsageError, no_such
 from harness.experiments.compare import answer, pair_log
@@ -20,22 +18,14 @@ EXPORTS = ("junit", "github-smaller", "github-bigger")
 """Forms that other tools read, of `reports.answers.exports`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Files:
-    """The form that is printed, and (form, path) of what is written beside it."""
-
-    printed: str
-    forms: tuple[tuple[str, str], ...]
-
-
 def settings(options: Mapping[str, Any]) -> Settings:
     """How to compare. Raises UsageError."""
     names = ("gate", "alpha", "allow_different", "slo", "goal", "warmup")
     return answer.settings(*(options[name] for name in names))
 
 
-def checked(options: Mapping[str, Any]) -> Files:
-    """Where to write. Raises UsageError, before anything is computed, for a form or a folder that is not there."""
+def checked(options: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """(form, path) of what is written. Raises UsageError, before anything is computed, for one that is not there."""
     forms = [("html", options["html"])] if options["html"] else []
     for text in options["export"]:
         form, equals, path = text.partition("=")
@@ -46,13 +36,12 @@ def checked(options: Mapping[str, Any]) -> Files:
         forms.append((form, path))
     for _, path in forms:
         files.check(path)
-    return Files(options["form"], tuple(forms))
+    return forms
 
 
-def write(info: CompareAnswer | TrendAnswer, targets: Files) -> None:
-    """Print the answer, and write it in every other form."""
-    _terminal.show(targets.printed, info)
-    for form, path in targets.forms:
+def write(info: CompareAnswer | TrendAnswer, forms: Iterable[tuple[str, str]]) -> None:
+    """Write the answer in each of these forms."""
+    for form, path in forms:
         files.write(Path(path), _render(form, info, path))
 
 

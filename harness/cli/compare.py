@@ -25,7 +25,6 @@ from harness.errors import UsageError
 from harness.values import is_url, share
 
 if TYPE_CHECKING:
-    from harness.cli._compare import Files
     from harness.experiments.compare.compare_json import CompareAnswer, TrendAnswer
     from harness.options import Given
 
@@ -133,7 +132,7 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     """
     from harness.cli import _compare, _terminal
 
-    files = _compare.checked(options)
+    forms = _compare.checked(options)
     of_a_run = {name.replace("-", "_") for name in run.OPTIONS} - {*PAIRED}
     query = given({name: value for name, value in options.items() if name in of_a_run})
     stray = next((name for name, other in (("accept", "trend"), ("reason", "accept")) if options[name] is not None
@@ -143,7 +142,7 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
     info: CompareAnswer | TrendAnswer
     page: Path | None = None
     if options["trend"] is not None:
-        info = _trend(runs, options, {**query.values, **({"config": config} if config else {})}, files)
+        info = _trend(runs, options, {**query.values, **({"config": config} if config else {})}, forms)
     elif options["base"] or options["head"] or options["run"] or (runs and all(map(is_url, runs))):
         if len(runs) == 2 and not options["base"] and not options["head"]:  # two servers, as if by --base and --head
             options = {**options, "base": runs[0], "head": runs[1]}
@@ -151,7 +150,8 @@ def command(runs: tuple[str, ...], config: str | None, **options: Any) -> int:
         info, page = _made(runs, options, query, config)
     else:
         info = _stored(runs, options, query, config)
-    _compare.write(info, files)
+    _terminal.show(options["form"], info)
+    _compare.write(info, forms)
     if page is not None and not options["quiet"]:
         _terminal.note(f"report: {page}")
     return info.exit_code
@@ -163,7 +163,9 @@ def _set(options: Mapping[str, Any], *names: str) -> list[str]:
     return [name for name, value in values.items() if value is not None and value is not False and value != ()]
 
 
-def _trend(runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, object], files: Files) -> TrendAnswer:
+def _trend(
+    runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, object], forms: Sequence[tuple[str, str]]
+) -> TrendAnswer:
     """The answer on a series of nightly runs, scored as they are stored, by a rule of its own."""
     from pathlib import Path
 
@@ -176,7 +178,7 @@ def _trend(runs: Sequence[str], options: Mapping[str, Any], query: Mapping[str, 
         raise UsageError(
             f"--trend analyses the nightly runs in '{folder}' alone, by a rule of its own; leave out {foreign[0]}."
         )
-    other = next((form for form, _ in files.forms if form not in ("html", "markdown", "json")), None)
+    other = next((form for form, _ in forms if form not in ("html", "markdown", "json")), None)
     if other is not None:
         raise UsageError(f"A trend is written as text, html, markdown or json; there is no {other} of it.")
     if options["accept"] is not None:

@@ -9,13 +9,14 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Verdict = Literal["regressed", "improved", "equivalent", "inconclusive"]
 Floats: TypeAlias = npt.NDArray[np.float64]
+Key = TypeVar("Key")
 
 ALPHA = 0.01
 """One-sided chance to call a loss where there is none."""
@@ -126,33 +127,24 @@ def decide(losses: Sequence[float], limits: Limits, alpha: float = ALPHA, steady
 
 
 def decide_all(
-    losses: Mapping[str, Sequence[float]],
-    limits: Mapping[str, Limits],
-    alpha: float = ALPHA,
-    steady: Mapping[str, Sequence[float]] | None = None,
-) -> dict[str, Decision]:
-    """A verdict for each of several metrics, with p adjusted for their number, so that one alarm in all has `alpha`.
+    cases: Mapping[Key, tuple[Sequence[float], Limits, Sequence[float]]], alpha: float = ALPHA
+) -> dict[Key, Decision]:
+    """A verdict for each of several metrics, of its losses, their limits and its steady losses (or none).
 
-    What the adjustment takes back from `regressed` is `equivalent` where the loss is surely below `must_detect`, else
-    `inconclusive`.
+    Each p is adjusted for their number, so that one alarm in all has `alpha`. What the adjustment takes back from
+    `regressed` is `equivalent` where the loss is surely below `must_detect`, else `inconclusive`.
     """
-    raw = {name: decide(values, limits[name], alpha, (steady or {}).get(name, ())) for name, values in losses.items()}
-    adjusted = closed({name: d.p for name, d in raw.items() if d.p is not None and any(losses[name])})
-    return {
-        name: replace(
-            decision,
-            p=p,
-            verdict=_bounded(decision.high, limits[name])
-            if decision.verdict == "regressed" and p > alpha
-            else decision.verdict,
-        )
-        if (p := adjusted.get(name)) is not None
-        else decision
-        for name, decision in raw.items()
-    }
+    decisions = {key: decide(losses, limits, alpha, steady) for key, (losses, limits, steady) in cases.items()}
+    adjusted = closed({key: d.p for key, d in decisions.items() if d.p is not None and any(cases[key][0])})
+    for key, p in adjusted.items():
+        verdict = decisions[key].verdict
+        if verdict == "regressed" and p > alpha:
+            verdict = _bounded(decisions[key].high, cases[key][1])
+        decisions[key] = replace(decisions[key], p=p, verdict=verdict)
+    return decisions
 
 
-def closed(p: Mapping[str, float]) -> dict[str, float]:
+def closed(p: Mapping[Key, float]) -> dict[Key, float]:
     """Each p adjusted for all: the largest harmonic mean over the sets of hypotheses that hold it (closed testing).
 
     Where all agree that is p itself, where only one is small as many times p as there are. Metrics that never differed

@@ -131,7 +131,9 @@ def test_the_adjustment_takes_back_what_many_gates_find_by_chance():
     quiet = {f"quiet{i}": rng.normal(0, 0.001, 5).tolist() for i in range(9)}
     alone = paired.decide(borderline, LIMITS)
 
-    together = paired.decide_all({"loud": borderline, **quiet}, dict.fromkeys(["loud", *quiet], LIMITS))
+    together = paired.decide_all(
+        {name: (losses, LIMITS, ()) for name, losses in ({"loud": borderline} | quiet).items()}
+    )
 
     assert alone.verdict == "regressed" and alone.p == pytest.approx(0.00694, abs=1e-5)
     assert together["loud"].verdict == "inconclusive" and together["loud"].p > 0.01
@@ -150,7 +152,7 @@ def test_p_is_adjusted_by_the_worst_set_of_gates():
 def test_a_gate_that_never_differed_costs_no_power():
     """Where no request failed, the gate on failures would take a third of alpha from the others."""
     losses = [0.028, 0.005, 0.05, 0.035, 0.04]
-    found = paired.decide_all({"tpot": losses, "failed": [0.0] * 5}, {"tpot": LIMITS, "failed": LIMITS})
+    found = paired.decide_all({"tpot": (losses, LIMITS, ()), "failed": ([0.0] * 5, LIMITS, ())})
 
     assert found["tpot"].p == pytest.approx(paired.decide(losses, LIMITS).p)
 

@@ -159,7 +159,7 @@ def test_the_largest_factor_of_some_runs(tmp_path: Path) -> None:
         ({"requests": REQUESTS.replace("0.5,200", "soon,200")}, "row 2: arrival_s must be a number of at least 0"),
         ({"requests": REQUESTS.replace("100,3", "0,3")}, "prompt_tokens must be a number of at least 1, got '0'"),
         ({"requests": REQUESTS.splitlines()[0]}, "has no row"),
-        ({"runs": RUNS.replace("ttft_mean_s", "ttft")}, "'ttft' is no column of runs; allowed are run, backend,"),
+        ({"runs": RUNS.replace("ttft_mean_s", "ttft")}, "'ttft' is no metric of measurements; allowed are run,"),
         ({"runs": RUNS.replace("yes", "maybe")}, "row 1: calibrated must be yes or no, got 'maybe'"),
         ({"runs": RUNS.replace("b,sim", "c,sim")}, "No run with requests"),
         ({"runs": RUNS.replace("a,slow", "a,slw")}, "No backend named 'slw'. Did you mean 'slow'?"),

@@ -79,13 +79,15 @@ class Series:
 
 def paired(gated: Sequence[tuple[Gate, Series]], alpha: float) -> list[GateRow]:
     """The rows of the gates, each with its p adjusted for all of them."""
-    numbered = {i: (gate, series, series.losses) for i, (gate, series) in enumerate(gated)}
-    enough = {str(i): losses for i, (_, _, losses) in numbered.items() if losses}
-    steady = {name: [loss for loss, _ in numbered[int(name)][1].steady] for name in enough}
-    decisions = decide_all(enough, {name: numbered[int(name)][0].limits for name in enough}, alpha, steady)
+    cases = {
+        place: (series.losses, gate.limits, [loss for loss, _ in series.steady])
+        for place, (gate, series) in enumerate(gated)
+        if series.losses
+    }
+    decisions = decide_all(cases, alpha)
     return [
-        _gate_row(gate, series, decision := decisions.get(str(i)), _paired_verdict(series, decision))
-        for i, (gate, series, _) in numbered.items()
+        _gate_row(gate, series, decision := decisions.get(place), _paired_verdict(series, decision))
+        for place, (gate, series) in enumerate(gated)
     ]
 
 

@@ -194,9 +194,9 @@ def bounds_of(text: str) -> Slo:
     return slo
 
 
-def _check_metric(path: Path, metric: str, bounds: Iterable[str]) -> None:
+def _check_metric(path: Path, metric: str, bounds: Iterable[str], columns: Iterable[str] = ()) -> None:
     if metric not in bounds and METRIC.fullmatch(metric) is None:
-        allowed = ", ".join([METRICS, *bounds])
+        allowed = ", ".join([*columns, METRICS, *bounds])
         raise UsageError(f"'{path}': '{metric}' is no metric of measurements; allowed are {allowed}.")
 
 
@@ -324,9 +324,7 @@ def _runs(
     """A run for each row; columns that are not those of every run are metrics."""
     metrics = [str(column) for column in frame.columns if column not in RUN_COLUMNS]
     for metric in metrics:
-        if metric not in bounds and METRIC.fullmatch(metric) is None:
-            allowed = ", ".join([*RUN_COLUMNS, METRICS, *bounds])
-            raise UsageError(f"'{file}': '{metric}' is no column of runs; allowed are {allowed}.")
+        _check_metric(file, metric, bounds, RUN_COLUMNS)
     measured = {metric: _numbers(file, frame, metric, 0, empty=True) for metric in metrics}
     rates = _numbers(file, frame, "rate_rps", 0, empty=True) if "rate_rps" in frame else np.full(len(frame), np.nan)
     text = {c: frame[c].tolist() if c in frame else [""] * len(frame) for c in RUN_COLUMNS}
