@@ -51,6 +51,12 @@ def _writable(path: object, name: str) -> str:  # noqa: ARG001  # the message na
     return str(path)
 
 
+def _answer_file(value: object, name: str) -> str:  # noqa: ARG001  # the message names the file
+    from harness.cli import _terminal
+
+    return _terminal.answer_file(str(value))
+
+
 def _bounds(value: object, name: str) -> str:
     from harness.cli import _terminal
     from harness.validity.warnings import doubtful_text  # heavy
@@ -223,6 +229,8 @@ formats = option(
     help="Print as text (default), markdown, json or csv.",
 )  # fmt: skip
 """How a command prints its result; the function takes `form`."""
+answer_file = option("--out", type=Value(_answer_file), metavar="FILE",
+                     help="Write to this file instead: .html, .md, .json, .csv or .txt.")  # fmt: skip
 
 
 def max_requests(default: str) -> Callable[[F], F]:

@@ -39,21 +39,14 @@ HERE = "bench-report"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """How a page is made: whole, or the one figure alone; where --out puts it."""
+class ReportOptions:
+    """The options, checked. Without `forms` the subject decides; `folder` is where --out puts a page."""
 
+    forms: tuple[str, ...] = ()
+    out: str | None = None
+    show: bool = False
     figure: str | None = None
     folder: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ReportOptions:
-    """The options, checked. Without `forms` the subject decides."""
-
-    forms: tuple[str, ...]
-    out: str | None
-    show: bool
-    look: Look
 
     def prints(self, form: str) -> bool:
         """Whether a form goes to standard output: it is text, and no file is meant by naming one or several forms."""
@@ -90,7 +83,7 @@ def report_options(given: Sequence[str], out: str | None, *, show: bool, figure:
         several = _wants_folder(forms, out)
         _check(out, folder=several)
         folder = Path(out) if several else Path(out).parent
-    return ReportOptions(forms, out, show, Look(figure, folder))
+    return ReportOptions(forms, out, show, figure, folder)
 
 
 def _forms(given: Sequence[str]) -> tuple[str, ...]:
@@ -149,9 +142,9 @@ def place(subject: Subject, form: str, options: ReportOptions) -> Path:
     """Where a form of a report is written."""
     name = _name(form)
     ending = _ENDS.get(name, name)
-    file = f"{options.look.figure or 'report'}.{ending}"
+    file = f"{options.figure or 'report'}.{ending}"
     if options.out is None:
-        return subject.beside(ending) if options.look.figure is None else Path(file)
+        return subject.beside(ending) if options.figure is None else Path(file)
     if not subject.whole:
         raise UsageError(f"--out names one place and '{name}' is made of each run; leave --out away, or name one RUN.")
     out = Path(options.out)
@@ -166,13 +159,13 @@ class OneRun:
     whole: bool = True
     default: tuple[str, ...] = ("html",)
 
-    def form(self, name: str, look: Look) -> Content:
+    def form(self, name: str, options: ReportOptions) -> Content:
         """A form that `reports` has for runs, or one of its figures."""
         from reports.answers import run
         from reports.document import rendered
 
-        if look.figure is not None:
-            return rendered.picture(run.document(completed(self.load())), name, look.figure)
+        if options.figure is not None:
+            return rendered.picture(run.document(completed(self.load())), name, options.figure)
         content: Content = rendered.render_run(name, completed(self.load()))
         return content
 
@@ -196,7 +189,7 @@ class OneAnswer:
     whole: bool = True
     default: tuple[str, ...] = ("text", "html")
 
-    def form(self, name: str, look: Look) -> Content:
+    def form(self, name: str, options: ReportOptions) -> Content:
         """Its page, pictures of that page's figures, or a form of `harness.experiments.answers`."""
         from reports import answers as reported
         from reports.document import rendered
@@ -207,7 +200,7 @@ class OneAnswer:
             except answers.WRONG as error:
                 raise answers.damaged(self.info, self.path, error) from None
         document = reported.document(self.info, self.path)
-        return _drawn(document, name, self.beside("html").parent, look)
+        return _drawn(document, name, self.beside("html").parent, options)
 
     def show(self, form: str) -> None:
         """Print it, in colours where they can be seen. Raises UsageError for one that was damaged."""
@@ -233,7 +226,7 @@ class Several:
     whole: bool = True
     default: tuple[str, ...] = ("html",)
 
-    def form(self, name: str, look: Look) -> Content:
+    def form(self, name: str, options: ReportOptions) -> Content:
         """The page of all, pictures of its figures, or the texts one after the other."""
         from reports import answers as reported
 
@@ -242,13 +235,13 @@ class Several:
             runs = (completed(run.load()) for run in self.runs)
             home = self.beside("html").parent
             document = reported.together(stored, runs, home)
-            return _drawn(document, name, home, look)
-        return _joined(name, [str(part.form(name, look)) for part in self.parts()])
+            return _drawn(document, name, home, options)
+        return _joined(name, [str(part.form(name, options)) for part in self.parts()])
 
     def show(self, form: str) -> None:
         """Print all, one after the other; of tables the heads once."""
         if form.partition(":")[0] == "csv":
-            _terminal.say(str(self.form(form, Look())).rstrip("\n"))
+            _terminal.say(str(self.form(form, ReportOptions())).rstrip("\n"))
             return
         for part in self.parts():
             part.show(form)
@@ -318,13 +311,13 @@ def _below(folder: Path) -> Iterator[OneAnswer | OneRun]:
             yield from _below(child)
 
 
-def _drawn(document: Document, form: str, home: Path, look: Look) -> Content:
+def _drawn(document: Document, form: str, home: Path, options: ReportOptions) -> Content:
     """The page of what stands in `home`, or its one figure."""
     from reports.document import html, rendered
 
-    if look.figure is not None:
-        return rendered.picture(document, form, look.figure)
-    return html.render(document if look.folder is None else html.moved(document, home, look.folder))
+    if options.figure is not None:
+        return rendered.picture(document, form, options.figure)
+    return html.render(document if options.folder is None else html.moved(document, home, options.folder))
 
 
 def _same(run: Run) -> Run:

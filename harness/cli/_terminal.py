@@ -144,31 +144,31 @@ def colored() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def check(out: str) -> None:
-    """Raise UsageError where no answer can be written under this name, before the work that makes it."""
+def answer_file(out: str) -> str:
+    """The name itself. Raises UsageError where no answer can be written under it, before the work that makes it."""
     if Path(out).suffix not in _ENDS:
         raise UsageError(f"--out '{out}' must end in {', '.join(_ENDS)}: the ending names the form.")
     files.check(out)
+    return out
 
 
-def put(info: Answer, out: str) -> None:
+def give(form: str, info: Answer, out: str | None) -> None:
+    """Print an answer, or write it to a file and print what it found: the file leaves exit code 1 unexplained."""
+    if out is None:
+        show(form, info)
+        return
+    from reports import answers
     from reports.document import rendered
 
-    check(out)
     files.write(Path(out), rendered.render(info, _ENDS[Path(out).suffix], path=Path(out)))
     note(f"Written to {out}.")
+    if findings := answers.document(info).findings:
+        say("\n".join(finding.text for finding in findings))
 
 
 def command(name: str, given: Iterable[tuple[str, str | None]]) -> str:
     """The command with those options that were given, as one would type it."""
     return " ".join([name, *(f"{option} {shlex.quote(text)}" for option, text in given if text is not None)])
-
-
-def show_findings(info: Answer) -> None:
-    """Print the findings of an answer that was written: its file alone would leave exit code 1 unexplained."""
-    from reports import answers
-
-    say("\n".join(finding.text for finding in answers.document(info).findings))
 
 
 def draw(html: str, document: Document, facts: Mapping[str, object]) -> None:

@@ -1,5 +1,6 @@
 """`bench fit`: a latency model from measurements."""
 
+import math
 from typing import Any
 
 import click
@@ -28,10 +29,7 @@ Examples
 
 
 def _users(value: object, name: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in str(value).split(","))
-    except ValueError:
-        raise UsageError(f"{name} must be numbers such as 1,2,4,8, got '{value}'.") from None
+    return tuple(values.count(part, name) for part in str(value).split(","))
 
 
 @click.command("fit", short_help="Fit a latency model to measurements.", epilog=_EPILOG)
@@ -121,11 +119,12 @@ def _refuse_what_would_be_ignored(source: str, latency: str) -> None:
 def _fixed(given: tuple[str, ...]) -> dict[str, float]:
     fixed = {}
     for text in given:
-        name, equals, value = text.partition("=")
+        name, _, value = text.partition("=")
         try:
-            fixed[name.strip()] = float(value)
+            number = float(value)
         except ValueError:
-            raise UsageError(f"--fix must be NAME=VALUE with a number, such as seq_s=0, got '{text}'.") from None
-        if not equals or not 0 <= fixed[name.strip()] < float("inf"):
-            raise UsageError(f"--fix must be NAME=VALUE with a finite number that is not negative, got '{text}'.")
+            number = math.nan
+        if not 0 <= number < math.inf:
+            raise UsageError(f"--fix must be NAME=VALUE with a number from 0 on, such as seq_s=0, got '{text}'.")
+        fixed[name.strip()] = number
     return fixed

@@ -71,7 +71,7 @@ def command(
                 part.show(form)
                 continue
             path = _report.place(part, form, options)
-            files.write(path, part.form(form, options.look))
+            files.write(path, part.form(form, options))
             _terminal.say(str(path))
             if options.show and form == "html":
                 webbrowser.open(path.resolve().as_uri())

@@ -2,7 +2,7 @@
 
 import click
 
-from harness.cli._options import Value, formats, option
+from harness.cli._options import answer_file, formats, option
 
 _EPILOG = """
 \b
@@ -13,19 +13,11 @@ Examples
 """
 
 
-def _answer_file(value: object, name: str) -> str:  # noqa: ARG001  # the message names the file
-    from harness.cli import _terminal
-
-    _terminal.check(str(value))
-    return str(value)
-
-
 @click.command("theory", short_help="Analytical models of LLM serving, without a run.", epilog=_EPILOG)
 @click.argument("spec", metavar="[NAME:KEY=VALUE,...]", required=False)
 @option("--over", multiple=True, metavar="NAME=VALUES",
         help="Vary a parameter: rate=1,2,4, or batch=1:128:x2 (doubling); repeatable.")  # fmt: skip
-@option("--out", type=Value(_answer_file), metavar="FILE",
-        help="Write to this file instead: .html, .md, .json, .csv or .txt.")  # fmt: skip
+@answer_file
 @formats
 @click.pass_context
 def command(ctx: click.Context, spec: str | None, over: tuple[str, ...], out: str | None, form: str) -> int:
@@ -39,9 +31,5 @@ def command(ctx: click.Context, spec: str | None, over: tuple[str, ...], out: st
 
     if spec is None:
         return int(ctx.invoke(listed, kind="theory", form=form))
-    info = evaluate(spec, over)
-    if out is None:
-        _terminal.show(form, info)
-    else:
-        _terminal.put(info, out)
+    _terminal.give(form, evaluate(spec, over), out)
     return 0

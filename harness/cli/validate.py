@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from harness.cli._options import BOUNDS, formats
+from harness.cli._options import BOUNDS, answer_file, formats
 from harness.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ Examples
 @click.option("--fit", "latency", metavar="NAME", help="Tables: fit this latency model (linear or mixed) to all but "
               "one run, and score it on that one; each in turn.")  # fmt: skip
 @formats
-@click.option("--out", metavar="FILE", help="Write to this file instead: .html, .md, .json, .csv or .txt.")
+@answer_file
 def command(
     against: tuple[str, ...], backend: str | None, slo: str | None, latency: str | None, form: str, out: str | None
 ) -> int:
@@ -45,15 +45,9 @@ def command(
 
     if not against:
         raise UsageError("Name what was measured: --against RUN for stored runs, --against FILE.toml for tables.")
-    if out is not None:
-        _terminal.check(out)
     options = [("--backend", backend), *(("--against", path) for path in against), ("--slo", slo), ("--fit", latency)]
     info = answer.answer([*_compared(against, backend, slo, latency)], _terminal.command("bench validate", options))
-    if out is None:
-        _terminal.show(form, info)
-    else:
-        _terminal.put(info, out)
-        _terminal.show_findings(info)
+    _terminal.give(form, info, out)
     return info.exit_code
 
 

@@ -48,7 +48,11 @@ def conclude(run: Run, objective: Slo, declared: Law | None, outcome: Outcome | 
     summary = msgspec.structs.replace(summary, run_metrics=of_run(_tables(part, run)))
     by_stage = stages.summed(part, seen, scored, server_metrics.queue_shares)
     compared = step_times.of_backend(run.info.backend)
-    info = run.info.change(summary=summary, stages=by_stage, step_times=compared, **_remote(run, seen, objective))
+    info = run.info.change(summary=summary, stages=by_stage, step_times=compared)
+    if is_remote(run):
+        info = info.change(server=msgspec.structs.replace(info.server, compared=server_metrics.compared(run)))
+    if (resolved := resolution(seen, objective, info.floor)) is not None:
+        info = info.change(resolution=resolved)
     run = dataclasses.replace(run, info=info)
     law = declared or Law(info.workload.arrivals_rps or info.workload.rate_rps, known=False)
     recorded = bool(info.workload.recorded)
@@ -189,16 +193,6 @@ def _judged(
         *(warning for warning in judged.warnings if failed.text is None or warning.code != FAILED),
     ]
     return Verdict(not reasons, reasons, warnings), failed
-
-
-def _remote(run: Run, seen: Seen, objective: Slo) -> dict[str, Any]:
-    """What only a run against a remote server has: the server's own view, and what the client's error leaves open."""
-    facts: dict[str, Any] = {}
-    if is_remote(run):
-        facts["server"] = msgspec.structs.replace(run.info.server, compared=server_metrics.compared(run))
-    if (resolved := resolution(seen, objective, run.info.floor)) is not None:
-        facts["resolution"] = resolved
-    return facts
 
 
 def completed(run: Run) -> Run:

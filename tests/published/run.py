@@ -50,14 +50,10 @@ def _executed(given: argparse.Namespace) -> int:
                 print(path)
         return 0
     if given.out is not None:
-        _terminal.check(given.out)
+        _terminal.answer_file(given.out)
     found = [sources.compare(name, data) for name in given.names or sources.SOURCES]
     info = answer.answer(found, " ".join(["python tests/published/run.py", *given.names]))
-    if given.out is None:
-        _terminal.show(given.format, info)
-    else:
-        _terminal.put(info, given.out)
-        _terminal.show_findings(info)
+    _terminal.give(given.format, info, given.out)
     return info.exit_code
 
 

@@ -28,6 +28,7 @@ from harness.metrics.summary import summarize
 from harness.stats.paired import Limits, steady_loss
 from harness.validity import steady_state
 from harness.validity.checks import LATENESS, Scores, decide_alike, failed_checks, from_sent
+from harness.values import share_or_zero
 
 Better = Literal["higher", "lower"]
 Scale = Literal["ratio", "difference"]
@@ -186,9 +187,9 @@ def _gate(part: str, whole: str) -> Gate:
     if not losses:
         return Gate(gated, *_DEFAULTS.get(name, _USUAL))
     ignored, _, detected = losses.partition(":")
-    least, must = _share(ignored, part), _share(detected or ignored, part)
-    if must < least or must == 0:
-        raise UsageError(f"--gate '{part}': the loss that must be found is above 0 and not below the one that is not.")
+    least, must = (share_or_zero(loss.strip(), f"A loss in --gate '{part}'") for loss in (ignored, detected or ignored))
+    if not (least <= must and 0 < must < 1):
+        raise UsageError(f"--gate '{part}': what must be found is above 0%, below 100% and not below what is ignored.")
     return Gate(gated, least, must)
 
 
@@ -201,17 +202,6 @@ def _is_known(name: str) -> bool:
 
 def _is_percentile(text: str) -> bool:
     return text in ("p50", "p90", "p99")
-
-
-def _share(text: str, part: str) -> float:
-    stripped = text.strip()
-    try:
-        value = float(stripped.removesuffix("%")) / (100 if stripped.endswith("%") else 1)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < 1:
-        raise UsageError(f"--gate '{part}': '{stripped}' is no share from 0% to 99%; {_FORM}.")
-    return value
 
 
 def cut_s(pair: Pair, rule: str | None) -> float:

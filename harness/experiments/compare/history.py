@@ -6,7 +6,7 @@ A series is judged against the level of its first runs until a later run is acce
 import os
 import re
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,22 +120,17 @@ def read(root: Path) -> dict[str, list[NightlyRun]]:
 
 
 def is_series(root: Path) -> bool:
-    """Whether a folder holds two nightly runs or more and nothing else.
+    """Whether a folder holds two nightly runs or more and nothing else: no other run, and no sweep.
 
     Their names begin with the date; those of single runs end with it.
     """
-    dated = [path for path, _ in _folders(root) if _NAME.match(path.name)]
-    return len(dated) > 1 and not _others(root, set(dated))
-
-
-def _others(root: Path, dated: Collection[Path]) -> bool:
-    """Whether a run, or a sweep, lies outside of the dated folders, or one of these is a sweep."""
+    dated = {path for path, _ in _folders(root) if _NAME.match(path.name)}
     for place, names, files in os.walk(root):
         path = Path(place)
         if "sweep.json" in files or (path not in dated and not set(FILES).isdisjoint(files)):
-            return True
+            return False
         names[:] = [] if path in dated else names
-    return False
+    return len(dated) > 1
 
 
 def _in_order(runs: Sequence[NightlyRun]) -> list[NightlyRun]:

@@ -53,7 +53,8 @@ def compare(
     """
     folder = new_folder(Path(RUNS) / f"compare-{datetime.now(UTC):%Y%m%dT%H%M%SZ}") if out is None else Path(out)
     pairs = run_pairs(sides, wanted, folder, _judge(settings), say, first_seed=first_seed, alpha=settings.alpha)
-    base, head = _redacted(pairs.folders[0]) if names is None else names
+    stored = (str(pairing.made(folder)[0].info.spec.get("backend")) for folder in pairs.folders[0])
+    base, head = names or stored  # without secrets
     compared = _answered(pairs.folders, replace(settings, alpha=pairs.alpha))
     info = compared(base=base, head=head, attempts=pairs.attempts, interim=pairs.interim, notes=pairs.notes)
     info = info.change(
@@ -94,12 +95,6 @@ def _virtual(base: RunSpec, head: RunSpec) -> bool:
         clocks = ("a virtual clock", "the wall's") if base_virtual else ("the wall's clock", "a virtual one")
         raise NotValid(f"base has {clocks[0]} and head {clocks[1]}, so their times cannot be compared.")
     return base_virtual
-
-
-def _redacted(folders: tuple[Path, Path]) -> tuple[str, str]:
-    """The backends of a pair of runs as they are stored, which is without secrets."""
-    base, head = (str(pairing.made(folder)[0].info.spec.get("backend")) for folder in folders)
-    return base, head
 
 
 def _judge(settings: Settings) -> Judge:

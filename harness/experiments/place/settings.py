@@ -118,16 +118,11 @@ def algorithms_of(text: str) -> tuple[Algorithm, ...]:
     return tuple(algorithm for algorithm in ROLES_OF if algorithm in names or "all" in names)
 
 
-def hardware_of(text: str) -> tuple[str, ...]:
-    """Names or files of kinds of GPU with commas, each once."""
-    parts = (part.strip() for part in text.split(",") if part.strip())
-    return tuple(dict.fromkeys(part if catalog.is_file(part) else part.lower() for part in parts))
-
-
 def place_options(run: Given, config: str | None, own: Mapping[str, Any]) -> PlaceOptions:
     """The options of `bench place`: those of a run, a file of them, and its own. Raises UsageError."""
     spec = _spec(run, config, own)
-    hardware = hardware_of(own["hardware"])
+    gpus = (gpu.strip() for gpu in own["hardware"].split(",") if gpu.strip())
+    hardware = tuple(dict.fromkeys(gpu if catalog.is_file(gpu) else gpu.lower() for gpu in gpus))
     if not hardware:
         raise UsageError("--hardware names no GPU; see 'bench list hardware'.")
     backend = registry.find("backends", parse(spec.backend).name)

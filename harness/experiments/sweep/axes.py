@@ -214,17 +214,14 @@ class Layout:
     def restored(cls, stored: Mapping[str, Any]) -> Layout:
         """The layout of a sweep.json."""
         axes = [Axis(axis["name"], tuple(plain(str(value)) for value in axis["values"])) for axis in stored["axes"]]
-        return cls.of(axes, stored["seeds"], added_points(stored))
+        more = stored.get("added") or ()
+        added = [tuple((name, plain(str(value))) for name, value in point.items()) for point in more]
+        return cls.of(axes, stored["seeds"], added)
 
     @property
     def runs(self) -> list[str]:
         """The folders of all runs."""
         return [run_folder(point_folder(point), seed) for seed in self.seeds for point in self.points]
-
-
-def added_points(stored: Mapping[str, Any]) -> list[Values]:
-    """The points of a sweep.json that are beside those of its axes."""
-    return [tuple((name, plain(str(value))) for name, value in point.items()) for point in stored.get("added") or ()]
 
 
 def point_folder(values: Values) -> str:
