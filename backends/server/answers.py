@@ -18,6 +18,7 @@ Faults on purpose, for testing clients: `KIND:every=10,token=5`, several at once
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import math
 import socket
@@ -94,21 +95,15 @@ def parse_fault(text: str) -> Fault:
     return fault
 
 
-class Faults:
-    """Counts requests for tokens and picks the faults of each."""
+def in_turn(faults: Sequence[Fault]) -> Callable[[], tuple[Fault, ...]]:
+    """What gives, of each request for tokens as it comes, the faults in the order in which they were named."""
+    requests, began_s = itertools.count(1), time.monotonic()
 
-    __slots__ = ("_began_s", "_faults", "_requests")
+    def of_next() -> tuple[Fault, ...]:
+        number, run_s = next(requests), time.monotonic() - began_s
+        return tuple(fault for fault in faults if number % fault.every == 0 and run_s >= fault.from_s)
 
-    def __init__(self, faults: Sequence[Fault] = ()) -> None:
-        self._faults = tuple(faults)
-        self._requests = 0
-        self._began_s = time.monotonic()
-
-    def of_next(self) -> tuple[Fault, ...]:
-        """The faults of the request that has come now, in the order in which they were named."""
-        self._requests += 1
-        run_s = time.monotonic() - self._began_s
-        return tuple(f for f in self._faults if self._requests % f.every == 0 and run_s >= f.from_s)
+    return of_next
 
 
 @dataclass(slots=True)
@@ -156,19 +151,16 @@ class AnswerLog:
         metrics.cached_tokens += record.cached_tokens
         record.finish_reason = record.finish_reason or "abort"
         metrics.finished[record.finish_reason] += 1
-        if self.first_s:
-            self._times(record.scheduled_s)
-
-    def _times(self, scheduled_s: float | None) -> None:
-        record, metrics = self.record, self.metrics
+        if not self.first_s:
+            return
         metrics.end_to_end.observe(self.last_s - record.received_s)
         metrics.decode.observe(self.last_s - self.first_s)
         if (tpot_s := tpot(self.first_s, self.last_s, record.output_tokens / self.ask.n)) is not None:
             metrics.per_token.observe(tpot_s)
-        if scheduled_s is not None:
-            metrics.queue.observe(scheduled_s - record.received_s)
-            metrics.prefill.observe(self.first_s - scheduled_s)
-            metrics.inference.observe(self.last_s - scheduled_s)
+        if record.scheduled_s is not None:
+            metrics.queue.observe(record.scheduled_s - record.received_s)
+            metrics.prefill.observe(self.first_s - record.scheduled_s)
+            metrics.inference.observe(self.last_s - record.scheduled_s)
 
 
 class CompleteAnswer:
@@ -268,7 +260,7 @@ class StreamedAnswer:
         outcome = self._outcome
         events = self._event(text, ids) if text or ids or outcome.ask.usage_on_every_chunk else self._role()
         if end == "error":
-            events += error_event(fields.body(500, error or "The backend failed."))
+            events += f"data: {fields.body(500, error or 'The backend failed.')}\n\n"
         else:
             events += self._chunks.finish(end, self._so_far())
         if not last:
@@ -412,11 +404,6 @@ class Chunks:
         if made is None:
             return ""
         return f'{self._usage_before}{made},"total_tokens":{self.prompt_tokens + made}}}'
-
-
-def error_event(error_json: str) -> str:
-    """An error after the head of the answer has gone."""
-    return f"data: {error_json}\n\n"
 
 
 def frame(payload: bytes) -> bytes:

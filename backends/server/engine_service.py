@@ -33,12 +33,12 @@ class EngineService:
     engine: Engine
     model: str = field(default="", init=False)
     max_model_len: int = field(default=0, init=False)
-    _tokenizer: Tokenizer | None = field(default=None, init=False, repr=False)
+    tokenizer: Tokenizer = field(init=False, repr=False)
     _ends: frozenset[int] = field(default=frozenset(), init=False)
     _facts: dict[str, object] = field(default_factory=dict, init=False, repr=False)
     _vocab_size: int = field(default=0, init=False)
     _link: EngineProcess = field(init=False, repr=False)
-    _judge: Replica | None = field(default=None, init=False, repr=False)
+    _judge: Replica = field(init=False, repr=False)  # knows what never fits
     _under_way: UnderWay = field(default_factory=UnderWay, init=False, repr=False)
     _running: int = field(default=0, init=False)
     _kv_used: float = field(default=0.0, init=False)  # share of the KV memory
@@ -48,25 +48,19 @@ class EngineService:
     def __post_init__(self) -> None:
         self._link = EngineProcess(self._hear, self._fail)
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        """That of the model's folder, or the built-in one."""
-        assert self._tokenizer is not None
-        return self._tokenizer
-
     async def start(self) -> None:
         """Start the engine's process and build the model. Raises UsageError or BackendError when it cannot."""
         facts = dict(await self._link.open(self.engine.order(None)))
         self._paced = "late_after_s" in facts
         folder = Path(self.engine.model) if self.engine.model is not None and not self._paced else None
-        tokenizer = of_folder(folder) if folder is not None else None
+        own = of_folder(folder) if folder is not None else None
         self._facts = dict(self.engine.describe()) | facts
         self._vocab_size = _whole(facts["vocab_size"])
-        self._tokenizer = tokenizer or Builtin(self._vocab_size)
+        self.tokenizer = own or Builtin(self._vocab_size)
         self._ends = _ends_of(folder) if folder is not None else frozenset()
         blocks = _whole(facts["kv_blocks"])
         memory = self.engine.core.memory(worker.token_bytes(facts))
-        self._judge = self.engine.core.replica(memory, blocks)  # knows what never fits
+        self._judge = self.engine.core.replica(memory, blocks)
         self.model = str(facts["model"])
         self.max_model_len = longest_tokens(self._judge, _whole(facts["max_tokens"]))
 
@@ -78,7 +72,6 @@ class EngineService:
         received_s: float | None = None,  # noqa: ARG002  it arrives when its tokens are known
     ) -> Ticket:
         """Hand it to the engine now. Raises ValueError when it can never be served, BackendError when it is gone."""
-        assert self._judge is not None
         if self._failure is not None:
             raise self._failure
         wrong = next((i for i in token_ids if not 0 <= i < self._vocab_size), None)
@@ -101,12 +94,12 @@ class EngineService:
 
     def stats(self) -> Stats:
         """As the last step left things."""
-        under_way, caches = self._under_way, self._judge is not None and self._judge.cache is not None
+        under_way = self._under_way
         running = min(self._running, len(under_way.answers))
         failure = str(self._failure) if self._failure is not None else None
         return Stats(
             running, len(under_way.answers) - running, self._kv_used, under_way.preemptions,
-            under_way.queried_tokens if caches else 0, under_way.hit_tokens, failure,
+            0 if self._judge.cache is None else under_way.queried_tokens, under_way.hit_tokens, failure,
         )  # fmt: skip
 
     def steps(self) -> Sequence[Step]:

@@ -20,7 +20,7 @@ from aiohttp.http import StreamWriter
 from aiohttp.typedefs import Handler
 
 from backends.server import answers, fields, metrics
-from backends.server.answers import Fault, Faults
+from backends.server.answers import Fault
 from backends.server.fields import Refused
 from backends.server.metrics import AnswerRecord, TruthLog
 from backends.server.service import Listener, Service
@@ -72,7 +72,8 @@ class Front:
     names: Sequence[str]
     options: Options
     hosts: Container[str] | None
-    faults: Faults
+    faults: Callable[[], tuple[Fault, ...]]
+    """Those of the next request for tokens."""
     metrics: metrics.Metrics = field(default_factory=metrics.Metrics)
     draining: bool = False
     open: int = 0
@@ -156,7 +157,7 @@ class Front:
         client_id = _given_id(request)
         prefix = "chatcmpl-" if api == "chat" else "cmpl-"
         record = AnswerRecord(prefix + (client_id or _new_id()), client_id, api, False, received_s)
-        faults = self.faults.of_next()
+        faults = self.faults()
         record.faults = tuple(fault.text for fault in faults)
         self.open += 1
         self._idle.clear()

@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from backends.client.target import allow_open_files
-from backends.server.answers import Faults, parse_fault
+from backends.server.answers import in_turn, parse_fault
 from backends.server.front import Front, Options
 from backends.server.metrics import TruthLog, lateness_line
 from backends.server.service import Service
@@ -68,7 +68,7 @@ async def serving(options: Options, service: Service | None = None) -> AsyncIter
     It stands before `service`, or before a new one of `options.backend`. At the end running answers may
     finish within `grace_s`; then connections are cut.
     """
-    faults = Faults([parse_fault(text) for text in options.faults])
+    faults = in_turn([parse_fault(text) for text in options.faults])
     service = make_service(options.backend) if service is None else service
     file = options.log.open("w", encoding="utf-8") if options.log is not None else None
     truth = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from backends.server.answers import Faults, FaultyAnswer, parse_fault
+from backends.server.answers import FaultyAnswer, in_turn, parse_fault
 
 if TYPE_CHECKING:
     from conftest import Play
@@ -24,10 +24,10 @@ def tokens(data: bytes) -> int:
 
 def test_every_nth_request_is_hit() -> None:
     """Two faults with periods of their own would disturb each other's count."""
-    faults = Faults([parse_fault("reset:every=2"), parse_fault("429:every=3")])
+    faults = in_turn([parse_fault("reset:every=2"), parse_fault("429:every=3")])
 
     assert [[], ["reset"], ["429"], ["reset"], [], ["reset", "429"]] == [
-        [fault.kind for fault in faults.of_next()] for _ in range(6)
+        [fault.kind for fault in faults()] for _ in range(6)
     ]
 
 
@@ -39,11 +39,11 @@ def test_a_slow_server_is_slower_by_a_share(monkeypatch: pytest.MonkeyPatch) -> 
     )
     monkeypatch.setattr("backends.server.answers.time", clock)
     monkeypatch.setattr("asyncio.get_running_loop", lambda: clock)
-    faults = Faults([parse_fault("slow=50%:from=600ms")])
-    before = faults.of_next()
+    faults = in_turn([parse_fault("slow=50%:from=600ms")])
+    before = faults()
     now_s[0] = 10.0
     slow: Any = SimpleNamespace(step=lambda *_: left_s.append(now_s[0]))
-    answer = FaultyAnswer(slow, faults.of_next(), lambda: None)
+    answer = FaultyAnswer(slow, faults(), lambda: None)
     for now_s[0] in (10.1, 10.2):
         answer.step((7,), now_s[0], now_s[0], None)
     while timers:

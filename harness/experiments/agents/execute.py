@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec import structs
 
-from harness.api import WARM_UP, RunWarning, Slo
+from harness.api import WARM_UP, Slo
 from harness.data import codec
 from harness.data.codec import encode
 from harness.data.folder import cleaned
@@ -109,11 +109,6 @@ class Setup:
     def virtual(self) -> bool:
         """Whether trials are simulated."""
         return self.first.virtual
-
-    @property
-    def warnings(self) -> list[RunWarning]:
-        """What makes simulated trials not valid as runs of their own."""
-        return simulated_warnings(self.first, recorded=self.spec.trace is not None)
 
 
 def set_up(
@@ -444,7 +439,7 @@ def _line(one: AgentTrial) -> str:
 
 def search_options(setup: Setup) -> dict[str, Any]:
     """The part of agents.json that is known before the first trial, without secrets of a server."""
-    planned = setup.first
+    planned, recorded = setup.first, setup.spec.trace is not None
     clean = {
         "versions": versions(),
         "spec": setup.spec.options(),
@@ -454,7 +449,7 @@ def search_options(setup: Setup) -> dict[str, Any]:
     return {
         **{name: cleaned(value, planned.redact) for name, value in clean.items()},
         "traffic": planned.traffic,
-        "warnings": [Warned(**asdict(warning)) for warning in setup.warnings],
+        "warnings": [Warned(**asdict(warning)) for warning in simulated_warnings(planned, recorded=recorded)],
         "tiers": [tier.text for tier in setup.tiers],
         "goal": setup.spec.goal,
         "clock": "virtual" if planned.virtual else "wall",

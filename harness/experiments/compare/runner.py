@@ -43,7 +43,8 @@ Folders: TypeAlias = "list[tuple[Path, Path]]"
 ANSWERS = ("capacity.json", "sweep.json")
 State = Literal["good", "late", "invalid", "failed", "wrong", "crashed", "interrupted"]
 
-_WRONG_USAGE, _FAILED, _NOT_VALID = 2, 3, 4
+_FAILED, _NOT_VALID = 3, 4
+_ENDED: Mapping[int, State] = {2: "wrong", CRASHED: "crashed", INTERRUPTED: "interrupted"}
 _JUDGED = (0, 1, 5)
 """Exit codes of bench commands that measured well, whatever the result."""
 
@@ -209,10 +210,9 @@ class _Pairs:
             begun_s = time.monotonic()
             outcomes[side] = self._run(side, seed, folder)
             took_s[side] = time.monotonic() - begun_s
-            if outcomes[side].state == "wrong":
-                raise UsageError(f"{SIDES[side]}, '{self.sides[side].text}': {outcomes[side].why}")
-            if outcomes[side].state == "crashed":
-                raise Crashed(f"{SIDES[side]}, '{self.sides[side].text}': {outcomes[side].why}")
+            if (state := outcomes[side].state) in ("wrong", "crashed"):
+                error = UsageError if state == "wrong" else Crashed
+                raise error(f"{SIDES[side]}, '{self.sides[side].text}': {outcomes[side].why}")
             if self.watched.interruptions or outcomes[side].state == "interrupted":
                 self.watched.interruptions = max(1, self.watched.interruptions)
                 return None, outcomes[side]
@@ -396,7 +396,10 @@ class Watched:
 
     def __exit__(self, *_: object) -> None:
         self._signals.__exit__(None, None, None)
-        self._end()
+        if self._process is not None:  # an error on our side leaves none behind
+            self._send(signal.SIGTERM)
+            self._process.wait()
+            self._process = None
 
     def call(self, words: Sequence[str], variables: Mapping[str, str], out: Path, err: Path) -> int:
         """The exit code of a command whose output goes to two files. Raises OSError where it cannot be started."""
@@ -429,13 +432,6 @@ class Watched:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
 
-    def _end(self) -> None:
-        """An error on our side leaves no process behind."""
-        if self._process is not None:
-            self._send(signal.SIGTERM)
-            self._process.wait()
-            self._process = None
-
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
@@ -459,12 +455,8 @@ class RunOutcome:
 
 def outcome_of(path: Path, code: int, err: Path, *, ours: bool) -> RunOutcome:
     """The result of a command with that exit code at `path`, or beside it with an ending; `ours` is a `bench run`."""
-    if ours and code == _WRONG_USAGE:
-        return RunOutcome(path, "wrong", _last(err))
-    if ours and code == CRASHED:
-        return RunOutcome(path, "crashed", _last(err))
-    if code == INTERRUPTED:
-        return RunOutcome(path, "interrupted", _last(err))
+    if code == INTERRUPTED or (ours and code in _ENDED):
+        return RunOutcome(path, _ENDED[code], _last(err))
     if (path / "run.json").exists():
         return _of_run(path, code, err, ours=ours)
     if (answer := next((path / name for name in ANSWERS if (path / name).exists()), None)) is not None:
