@@ -162,9 +162,8 @@ class Measured:
 
     def take(self, which: np.ndarray) -> Measured:
         """The requests that the mask shows."""
-        columns = (self.arrival_s, self.prompt_tokens, self.output_tokens, self.ttft_s, self.tpot_s)
-        arrival_s, prompt, output, ttft_s, tpot_s = (column[which] for column in columns)
-        return Measured(self.name, arrival_s, prompt, output, ttft_s, tpot_s, self.users)
+        columns = ("arrival_s", "prompt_tokens", "output_tokens", "ttft_s", "tpot_s")
+        return replace(self, **{name: getattr(self, name)[which] for name in columns})
 
     def requests(self) -> list[Request]:
         """What to simulate."""

@@ -189,34 +189,28 @@ def exit_code(info: SweepAnswer) -> int:
         return FAILED
     if any(point.invalid for point in points):
         return NOT_VALID
-    if next(below(points, fail_under), None) is not None:
+    if below(points, fail_under):
         return BELOW
-    if info.state != "finished" or next(left_open(points, fail_under), None) is not None:
+    if info.state != "finished" or left_open(points, fail_under):
         return OPEN
     return GOOD
 
 
-def below(points: list[SweepPoint], fail_under: float | None) -> Iterator[SweepPoint]:
+def below(points: list[SweepPoint], fail_under: float | None) -> list[SweepPoint]:
     """The points that surely fail: too few requests met the SLO, or a bound on a percentile is broken."""
-    if fail_under is None:
-        return
-    for point in points:
-        if point.valid and not _keeps(point, fail_under) and not _floor_decides(point, fail_under):
-            yield point
+    return [p for p in points if p.valid and not _keeps(p, fail_under) and not _floor_decides(p, fail_under)]
 
 
-def left_open(points: list[SweepPoint], fail_under: float | None) -> Iterator[SweepPoint]:
+def left_open(points: list[SweepPoint], fail_under: float | None) -> list[SweepPoint]:
     """The points that kept it only while the run lasted, because the queue grew, or that the client's error decides."""
-    if fail_under is None:
-        return
-    for point in points:
-        if _floor_decides(point, fail_under) or (point.overloaded and _keeps(point, fail_under)):
-            yield point
+    judged = points if fail_under is not None else []
+    return [p for p in judged if _floor_decides(p, fail_under) or (p.overloaded and _keeps(p, fail_under))]
 
 
-def _keeps(point: SweepPoint, fail_under: float) -> bool:
+def _keeps(point: SweepPoint, fail_under: float | None) -> bool:
+    """Whether it has as many requests within the SLO, and passed every bound on a percentile; None asks for nothing."""
     percentiles = [bound.passed for bound in point.bounds if bound.percentile is not None]
-    return meets(point.mean_attainment, percentiles, fail_under)
+    return fail_under is None or meets(point.mean_attainment, percentiles, fail_under)
 
 
 def _floor_decides(point: SweepPoint, fail_under: float | None) -> bool:
