@@ -270,11 +270,8 @@ def open_tokenizer(path: str, wanted_by: str) -> tuple[Any, str]:
         raise UsageError(
             f"{wanted_by} needs the library tokenizers; install it with pip install 'goodput-bench[tokenizers]'."
         ) from None
-    try:
+    with readable(f"Tokenizer '{path}'", "; give the path of a tokenizer.json"):
         stored = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise UsageError(f"No tokenizer '{path}': {why}; give the path of a tokenizer.json.") from None
     try:
         tokenizer = Tokenizer.from_buffer(stored)
     except Exception as error:  # noqa: BLE001  # the library raises Exception itself

@@ -18,16 +18,12 @@ from harness.experiments.rescore import reading
 from harness.experiments.rescore.side_by_side import events_of_run, gaps_of_run
 from harness.metrics.measure import missing
 from harness.metrics.profiles._base import Events, Times
-from harness.metrics.quantiles import quantiles
 from harness.metrics.summary import peak_in_flight
 from harness.validity.warnings import is_closed
 from reports import _data
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Facts: TypeAlias = dict[str, Any]
-
-PERCENTS = (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)
-"""Every percentile that one of the formats has."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,17 +85,6 @@ def rows(run: Run) -> Iterator[Row]:
             span = slice(stamps.offsets[i], stamps.offsets[i + 1])
             error = "" if ended == "ok" else errors[i] or ended
             yield Row(stamps.values[span], ended, error)
-
-
-def percentiles(values: Floats, percents: Sequence[float] = PERCENTS) -> dict[float, float]:
-    """Percentiles of values without NaN by linear interpolation."""
-    return dict(zip(percents, quantiles(values.copy(), [p / 100 for p in percents]), strict=True))
-
-
-def known(values: Floats) -> Floats:
-    """The values that are not NaN."""
-    finite: Floats = values[~np.isnan(values)]
-    return finite
 
 
 def arrivals(found: Listed) -> tuple[str, float | None, int | None]:

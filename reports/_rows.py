@@ -202,9 +202,7 @@ def span(info: RunInfo) -> str:
     window = info.summary.window_s
     if window is None and info.source:
         return "sent at unknown times"
-    if not info.summary.requests:
-        return "nothing sent"
-    if info.summary.requests == 1:
+    if (info.summary.requests or 0) < 2:
         return ""
     at_once = _sending.at_once(info)  # then the window is the time to the last token
     how = "measured" if info.warmup.requests else "sent"

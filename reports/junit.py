@@ -60,9 +60,9 @@ def render(suite: Suite) -> str:
 
 def _element(tag: str, text: str = "", **attributes: object) -> ET.Element:
     """An element without what XML cannot hold."""
-    made = ET.Element(tag, {name: _NOT_XML.sub("", str(value)) for name, value in attributes.items()})
-    made.text = _NOT_XML.sub("", text)
-    return made
+    element = ET.Element(tag, {name: _NOT_XML.sub("", str(value)) for name, value in attributes.items()})
+    element.text = _NOT_XML.sub("", text)
+    return element
 
 
 @dataclass(frozen=True, slots=True)

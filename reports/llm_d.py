@@ -13,11 +13,12 @@ import numpy as np
 
 from harness.data.codec import encode
 from harness.data.folder import Run
+from harness.metrics.quantiles import quantiles
 from harness.validity.conclude import completed
 from reports import _data, _foreign
-from reports._foreign import Facts, Floats, Listed, known
+from reports._foreign import Facts, Floats, Listed
 
-_PERCENTILES = {p: f"p{p:g}".replace(".", "p") for p in _foreign.PERCENTS}
+_PERCENTILES = {f"p{p:g}".replace(".", "p"): p / 100 for p in (0.1, 1, 5, 10, 25, 50, 75, 90, 95, 99, 99.9)}
 _LEFT = ("cancelled", "dropped")
 """Requests that the client gave up or never sent."""
 
@@ -130,13 +131,13 @@ def _requests(found: Listed) -> Facts:
 def _latency(found: Listed) -> Facts:
     times = found.times
     values = {
-        "time_to_first_token": (known(times.ttft), "s"),
-        "normalized_time_per_output_token": (known(times.e2e / np.maximum(found.events.tokens, 1)), "s/token"),
-        "time_per_output_token": (known(times.tpot), "s/token"),
+        "time_to_first_token": (times.ttft, "s"),
+        "normalized_time_per_output_token": (times.e2e / np.maximum(found.events.tokens, 1), "s/token"),
+        "time_per_output_token": (times.tpot, "s/token"),
         "inter_token_latency": (np.empty(0) if found.gaps_s is None else found.gaps_s, "s/token"),
-        "request_latency": (known(times.e2e), "s"),
+        "request_latency": (times.e2e, "s"),
     }
-    return {name: _statistics(*pair) for name, pair in values.items() if len(pair[0])}
+    return {name: facts for name, pair in values.items() if (facts := _statistics(*pair)) is not None}
 
 
 def _throughput(found: Listed) -> Facts:
@@ -150,10 +151,13 @@ def _throughput(found: Listed) -> Facts:
 
 
 def _statistics(values: Floats, units: str) -> Facts | None:
+    """Those of the values that are not NaN; None without any."""
+    values = values[~np.isnan(values)]
     if not len(values):
         return None
     facts = {"units": units, "mean": float(values.mean()), "stddev": float(values.std()), "min": float(values.min())}
-    return facts | {_PERCENTILES[p]: v for p, v in _foreign.percentiles(values).items()} | {"max": float(values.max())}
+    percentiles = quantiles(values.copy(), list(_PERCENTILES.values()))
+    return facts | dict(zip(_PERCENTILES, percentiles, strict=True)) | {"max": float(values.max())}
 
 
 def _ours(run: Run) -> Facts:

@@ -79,8 +79,7 @@ def _of_runs(info: SweepAnswer, home: Path) -> Document:
 
 
 def _key_facts(study: Study, found: Named, studies: Mapping[str, Study]) -> Iterator[tuple[str, str]]:
-    if study.slo:
-        yield "SLO", f"{clean(study.slo, 400)} (seconds)"
+    yield "SLO", f"{clean(study.slo, 400)} (seconds)" if study.slo else ""
     for name, (info, _) in found.items():
         facts = dict(sweep.key_facts(info, studies[name]))
         what = facts.get("System") or clean(info.spec.get("backend") or info.kind, 200)
@@ -143,5 +142,4 @@ def _sections(found: Named, home: Path) -> Iterator[Section]:
         for name, (info, path) in found.items() if isinstance(info, SweepAnswer)
         for table in sweep.runs(info, path, home)
     ]  # fmt: skip
-    if tables:
-        yield Section("runs", "Runs", tuple(tables), detail=True)
+    yield Section("runs", "Runs", tuple(tables), detail=True)

@@ -57,7 +57,7 @@ def document(info: AgentsAnswer, path: Path | None = None) -> Document:  # noqa:
                     (*_notes(info, answer), *(() if finished else (RESUME,))))
             for answer in info.answers
         ),
-        key_facts=tuple((name, text) for name, text in _key_facts(info, system) if text),
+        key_facts=tuple(_key_facts(info, system)),
         warnings=tuple(_warnings(info)),
         sections=(
             Section("tiers", "Agents at each tier", (_tiers(info),)),

@@ -98,9 +98,9 @@ def document(info: CapacityAnswer, path: Path | None = None) -> Document:
             for result in results
         ),
         numbers=tuple(_numbers(info, results)),
-        key_facts=(*sweep.key_facts(info, study), *([("Cost", _cost(info, info.cost))] if info.cost else [])),
+        key_facts=(*sweep.key_facts(info, study), ("Cost", _cost(info, info.cost) if info.cost else "")),
         warnings=tuple(_warnings(info, results)),
-        sections=tuple(section for section in _sections(info, study, path) if section.blocks),
+        sections=tuple(_sections(info, study, path)),
         next=Command(*advice(info)),
         commands=(rerun(info),),
         used=(

@@ -86,7 +86,7 @@ def document(info: CompareAnswer, path: Path | None = None) -> Document:
         numbers=tuple(_numbers(info.gates, exact=info.mode == "exact")),
         key_facts=tuple(_key_facts(info)),
         warnings=notices(info.warnings),
-        sections=tuple(section for section in _sections(info, compared) if section.blocks),
+        sections=tuple(_sections(info, compared)),
         commands=() if compared is None else (_repeat(info, compared.folder),),
         used=_used(info),
         definitions=(*DEFINITIONS, *in_use()),
@@ -110,15 +110,13 @@ def _rests_on(info: CompareAnswer) -> str:
 def _key_facts(info: CompareAnswer) -> Iterator[tuple[str, str]]:
     for side in ("base", "head"):
         yield side.capitalize(), clean(info.on(side).label, 300)
-    if info.slo:
-        yield "SLO", f"{clean(info.slo, 300)}, goal {option(100 * info.goal)}%"
+    yield "SLO", f"{clean(info.slo, 300)}, goal {option(100 * info.goal)}%" if info.slo else ""
     workload = {key: value for key, value in (info.workload or {}).items() if key != "rate_rps"}
-    if text := ", ".join(filter(None, (first(workload, "name"), *source(from_facts(Workload, workload), {})))):
-        yield "Workload", text
+    yield "Workload", ", ".join(filter(None, (first(workload, "name"), *source(from_facts(Workload, workload), {}))))
     backends = [info.base.system, info.head.system]
     systems = [system(backend, {}) or first(backend, "backend", "name") or "" for backend in backends]
     names = ("System",) if systems[0] == systems[1] else ("System of the base", "System of the head")
-    yield from ((name, text) for name, text in zip(names, systems, strict=False) if text)
+    yield from zip(names, systems, strict=False)
 
 
 def _sections(info: CompareAnswer, found: Comparison | None) -> Iterator[Section]:

@@ -7,7 +7,6 @@ The answer of `bench compare` as JUnit XML: a test case for each gate.
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 from harness.experiments.compare import wording
@@ -20,19 +19,20 @@ from reports.junit import Case, Suite, render
 
 def github_smaller(info: CompareAnswer) -> str:
     """For github-action-benchmark with the tool `customSmallerIsBetter`."""
-    return _text([_github(row, info) for row in _rows(info) if row.better == "lower"])
+    return _github(info, "lower")
 
 
 def github_bigger(info: CompareAnswer) -> str:
     """For github-action-benchmark with the tool `customBiggerIsBetter`."""
-    return _text([_github(row, info) for row in _rows(info) if row.better == "higher"])
+    return _github(info, "higher")
 
 
-def _rows(info: CompareAnswer) -> Iterator[Row]:
-    return (row for row in info.rows if row.head is not None)
+def _github(info: CompareAnswer, better: str) -> str:
+    rows = [_entry(row, info) for row in info.rows if row.head is not None and row.better == better]
+    return json.dumps(rows, indent=2, allow_nan=False) + "\n"
 
 
-def _github(row: Row, info: CompareAnswer) -> dict[str, Any]:
+def _entry(row: Row, info: CompareAnswer) -> dict[str, Any]:
     ends = _ends(row)
     half = {} if ends is None else {"range": f"± {(ends[1] - ends[0]) / 2:.3g}"}
     verdict = row.verdict if isinstance(row, GateRow) else "not gated"
@@ -52,10 +52,6 @@ def _ends(row: Row) -> tuple[float, float] | None:
 
 def _workload(info: CompareAnswer) -> str:
     return str((info.workload or {}).get("name", "comparison"))
-
-
-def _text(value: object) -> str:
-    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 def junit(info: CompareAnswer) -> str:

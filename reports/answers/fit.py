@@ -12,12 +12,10 @@ from reports._system import flat
 from reports.document import Command, Document, Finding, Notice, Section, Table
 
 _UNITS = {
-    "base_s": "s", "floor_s": "s", "overhead_s": "s", "front_end_s": "s", "token_s": "s/token",
-    "prefill_token_s": "s/token", "decode_seq_s": "s/sequence", "seq_s": "s/sequence", "context_token_s": "s/token",
-    "prefill_token_squared_s": "s/token^2", "memory_share": "of bandwidth", "flops_share": "of peak",
-    "prefill_c_s": "s/token^2",
+    "squared_s": "s/token^2", "prefill_c_s": "s/token^2", "token_s": "s/token", "seq_s": "s/sequence",
+    "memory_share": "of bandwidth", "flops_share": "of peak", "_b_s": "s/token", "_c_s": "s/sequence", "_s": "s",
 }  # fmt: skip
-_UNITS_OF_ABC = {"_a_s": "s", "_b_s": "s/token", "_c_s": "s/sequence"}
+"""How a name ends, the first that it ends with, and its unit."""
 _POINTS = {"prefill": "tokens of a step with prompts", "decode": "decodes of a step"}
 
 
@@ -39,9 +37,9 @@ def document(info: FitAnswer, path: Path | None = None) -> Document:  # noqa: AR
         key_facts=(
             ("Fitted to", f"{info.seen_rows:,} {clean(info.what)}"),
             ("Scored on", f"{info.unseen_rows:,} {clean(info.what)} that the fit did not see"),
-            *([("Left out", f"{info.left_out_rows:,} rows without a step")] if info.left_out_rows else []),
-            *([("KV memory", _memory(info))] if info.kv_under_way else []),
-            *([("Written to", clean(info.out, None))] if info.out else []),
+            ("Left out", f"{info.left_out_rows:,} rows without a step" if info.left_out_rows else ""),
+            ("KV memory", _memory(info) if info.kv_under_way else ""),
+            ("Written to", clean(info.out or "", None)),
         ),
         warnings=tuple(_warnings(info)),
         sections=(
@@ -108,8 +106,7 @@ def _constants(info: FitAnswer) -> Iterator[Table]:
 
 
 def _unit(name: str) -> str:
-    of_abc = (unit for end, unit in _UNITS_OF_ABC.items() if name.endswith(end))
-    return _UNITS.get(name) or next(of_abc, "")
+    return next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
 
 
 def _errors(info: FitAnswer) -> Table:

@@ -53,8 +53,8 @@ def document(info: PlaceAnswer, path: Path | None = None) -> Document:
         findings=(Finding(text, good, () if finished else (RESUME,)), *_if_slower(info)),
         key_facts=(
             ("Workload", workload),
-            *([("Step times", _system.step_times(info.step_times, {}))] if info.step_times else []),
-            *([("Cost", _cost(info.cost, "cheaper ones" if info.best else "others"))] if info.cost else []),
+            ("Step times", _system.step_times(info.step_times, {})),
+            ("Cost", _cost(info.cost, "cheaper ones" if info.best else "others") if info.cost else ""),
         ),
         warnings=notices(info.warnings),
         sections=tuple(_sections(info, path is not None)) if info.cost else (),
@@ -126,19 +126,14 @@ def _cost(spent: PlaceCost, others: str) -> str:
 
 
 def _sections(info: PlaceAnswer, on_page: bool) -> Iterator[Section]:
-    if info.best:
-        yield Section("best", "Recommendation and alternatives", tuple(_best(info)))
+    yield Section("best", "Recommendation and alternatives", tuple(_best(info)) if info.best else ())
     candidates = tuple(_candidates(info, MOST_ROWS_ON_PAGE if on_page else MOST_ROWS)) if info.candidates else ()
     reasons: dict[tuple[str, str], list[str]] = {}
     for entry in info.skipped:
         reasons.setdefault((clean(entry.hardware), clean(entry.reason, None)), []).append(_named(entry.name))
     skipped = tuple((_some(names), *cause) for cause, names in reasons.items())
-    for key, heading, blocks in (
-        ("candidates", "Candidates", candidates),
-        ("skipped", "Left out", (Table("left out", ("tp,pp", "GPU", "reason"), skipped, 2, 1),) if skipped else ()),
-    ):
-        if blocks:
-            yield Section(key, heading, blocks)
+    yield Section("candidates", "Candidates", candidates)
+    yield Section("skipped", "Left out", listed("left out", ("tp,pp", "GPU", "reason"), skipped, len(skipped), 2, 1))
 
 
 def _some(names: list[str]) -> str:

@@ -56,6 +56,8 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
     warnings = [f"The sweep ended early: {info.error}"] if info.error else []
     warnings += [text[:1].upper() + text[1:] for text in info.warnings]
     capacity = _capacity(info)
+    folder = "" if home is None else home.name
+    rescore = f"bench slo {shlex.quote(clean(folder, None))} --slo ttft=0.5,tpot=0.1" if folder else ""
     spec = info.spec
     trace = str(spec.get("trace") or "").replace("\\", "/").rpartition("/")[2]
     traffic = trace or spec.get("workload") or "several workloads"
@@ -73,15 +75,7 @@ def document(info: SweepAnswer, path: Path | None = None) -> Document:
         warnings=tuple(Notice(clean(warning, None)) for warning in warnings),
         sections=tuple(_sections(info, study, home)),
         next=None if capacity is None else Command(FIND_CAPACITY, capacity),
-        commands=(
-            _repeat(info),
-            *([capacity] if capacity else ()),
-            *(
-                [f"bench slo {shlex.quote(clean(home.name, None))} --slo ttft=0.5,tpot=0.1"]
-                if home and home.name
-                else ()
-            ),
-        ),
+        commands=tuple(filter(None, (_repeat(info), capacity, rescore))),
         used=_used(info, study),
         definitions=(*_system.in_use(), _INTERVAL),
     )
@@ -176,14 +170,13 @@ def key_facts(info: SweepAnswer | CapacityAnswer, study: Study | None) -> Facts:
     # without the rate, which is what a sweep varies
     source = _system.source(replace(traffic, rate_rps=None), info.spec)
     text = clean((slo_text or info.spec.get("slo") or "") if study is None else study.slo, 400)
-    rows = (
+    return (
         ("SLO", f"{text} (seconds)" if text else ""),
         ("System", _system.system(backend, stored.host) or clean(info.spec.get("backend") or "", 200)),
         ("Step times", _system.step_times(compared, backend)),
         ("Workload", ", ".join(text for text in (clean(traffic.name or "", 60), *source) if text)),
         ("Client floor", _floor(info, study)),
     )
-    return tuple((name, value) for name, value in rows if value)
 
 
 def _first_run(study: Study | None) -> RunInfo:

@@ -27,18 +27,16 @@ def document(info: Info) -> Document:
     """Everything that `bench trace info` finds."""
     about = info["file"]
     rate = "all at one instant" if info["rate_rps"] is None else f"{number(info['rate_rps'])} requests/s"
-    sections = [
+    sections = (
         Section("lengths", "Lengths", (_lengths(info["lengths"]),)),
         Section("burstiness", "Burstiness", (_burstiness(info),)),
-    ]
-    if "classes" in info:
-        sections.append(Section("classes", "Classes", (_classes(info["classes"]),)))
-    if "prefixes" in info:
-        sections.append(Section("prefixes", "Prefixes", (_prefixes(info["prefixes"]),)))
+        Section("classes", "Classes", (_classes(info["classes"]),) if "classes" in info else ()),
+        Section("prefixes", "Prefixes", (_prefixes(info["prefixes"]),) if "prefixes" in info else ()),
+    )
     return _report(
         f"{about.get('file')}: {_format.count(info['requests'], 'request')} in {_format.span(info['span_s'])}, {rate}",
         (*_origin(about), *_spread(info), *_sessions(info.get("conversations")), *_images(info.get("images"))),
-        sections=tuple(sections),
+        sections=sections,
     )
 
 

@@ -119,7 +119,7 @@ def document(info: TrendAnswer, path: Path | None = None) -> Document:
         key_facts=_key_facts(info),
         warnings=tuple(_warnings(info)),
         sections=(
-            *([Section("index", "All series", (_index(info, links),))] if len(series) > 1 else []),
+            Section("index", "All series", (_index(info, links),) if len(series) > 1 else ()),
             *(section for place, line in enumerate(series, 1) for section in _sections(place, line, info, links, room)),
         ),
         next=None if advice is None else Command(*advice),
@@ -168,8 +168,7 @@ def _sections(
     tables = (*_metrics(series), *_steps(series, room))
     further = (*levels, *_changes(series, room), *gaps)
     yield Section(f"series-{place}", name, (*tables, *_figures(place, series, info, room), *further))
-    if runs := tuple(_runs(series, links, room)):
-        yield Section(f"runs-{place}", f"Runs of {name}", runs, detail=True)
+    yield Section(f"runs-{place}", f"Runs of {name}", tuple(_runs(series, links, room)), detail=True)
 
 
 def _figures(place: int, series: TrendSeries, info: TrendAnswer, room: Room) -> Iterator[Block]:

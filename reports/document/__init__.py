@@ -114,8 +114,8 @@ class Notice:
 class Document:
     """A report of one answer. `mark` is its state in capitals, `good` whether that is good or bad news (None: neither).
 
-    `numbers` stand large on a page. `key_facts` are SLO, system, workload and the like; `used` everything that repeats
-    the measurement.
+    Facts without a value and sections without a block are left out. `numbers` stand large on a page. `key_facts` are
+    SLO, system, workload and the like; `used` everything that repeats the measurement.
     """
 
     title: str
@@ -131,6 +131,10 @@ class Document:
     used: Facts = ()
     definitions: Facts = field(default_factory=in_use)
     numbers: Facts = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key_facts", tuple((name, text) for name, text in self.key_facts if text))
+        object.__setattr__(self, "sections", tuple(section for section in self.sections if section.blocks))
 
 
 def figures_of(subject: Subject, *of: object, section: str | None = None, place: int | None = None) -> list[Figure]:

@@ -87,12 +87,12 @@ def csv_of(rows: Iterable[Mapping[str, object]]) -> str:
 
     A row may lack some of the columns; it is empty there.
     """
-    found = [dict(row) for row in rows]
-    heads = [*dict.fromkeys(name for row in found for name in row)]
+    records = [dict(row) for row in rows]
+    heads = [*dict.fromkeys(name for record in records for name in record)]
     file = io.StringIO()
     writer = csv.DictWriter(file, heads, lineterminator="\n")
     writer.writerow({head: clean(head) for head in heads})
-    writer.writerows({key: clean(v) if isinstance(v, str) else v for key, v in row.items()} for row in found)
+    writer.writerows({key: clean(v) if isinstance(v, str) else v for key, v in record.items()} for record in records)
     return file.getvalue()
 
 

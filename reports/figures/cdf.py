@@ -170,10 +170,10 @@ def _quantiles(tokens: np.ndarray, of: Callable[..., float]) -> list[str]:
 
 def _tokens(shown: Iterable[tuple[str, np.ndarray, Look]], most: int) -> tuple[Drawing, str]:
     """Cumulative shares against tokens on a log axis, with the note on how many points are drawn."""
-    drawn, kept, total, ends = style.new(360), 0, 0, list[float]()
+    drawn, points, total, ends = style.new(360), 0, 0, list[float]()
     for name, tokens, look in shown:
         values = np.sort(tokens)
-        kept += style.cumulative(drawn, values, name, look, style.OF_TOKENS, most=most, step="hv")
+        points += style.cumulative(drawn, values, name, look, style.OF_TOKENS, most=most, step="hv")
         total, ends = total + len(values), ends + _ends([values])
     style.axes(drawn, style.log_axis("tokens (log scale)", ends), style.share_axis(style.BELOW))
-    return drawn, style.reduced(total, kept, "values", style.RANKS)
+    return drawn, style.reduced(total, points, "values", style.RANKS)

@@ -133,6 +133,6 @@ def test_a_tokenizer_that_is_none_is_refused_in_a_sentence(tmp_path) -> None:
 
     for path in (tmp_path, tmp_path / "none.json"):
         with pytest.raises(
-            UsageError, match=r"No tokenizer '.*give the path of a tokenizer.json|is not a tokenizer.json of"
+            UsageError, match=r"Tokenizer '.*give the path of a tokenizer.json|is not a tokenizer.json of"
         ):
             local(str(path))

@@ -325,7 +325,7 @@ def test_conversations_without_a_tokenizer_are_refused(conversations: str) -> No
     """If this failed, words or characters would be sold as tokens."""
     with pytest.raises(UsageError, match=r"holds text, no token counts; give the reader one .*sharegpt:tokenizer="):
         traces.read(conversations)
-    with pytest.raises(UsageError, match=r"No tokenizer '/nowhere/t.json'"):
+    with pytest.raises(UsageError, match=r"Tokenizer '/nowhere/t.json' cannot be read"):
         traces.read(conversations, "sharegpt:tokenizer=/nowhere/t.json")
 
 
