@@ -291,7 +291,7 @@ def _link(layout: Layout, facts: Mapping[str, object]) -> tuple[Link, Rate]:
 
 
 def kv_memory(
-    message: Open, core: Core, facts: Mapping[str, object], pacer: Paced | None, replicas: int = 1
+    message: Open, core: Core, facts: Mapping[str, object], pacer: Paced | None, replicas: int
 ) -> tuple[Memory, int, BlockCost]:
     """Memory of a replica whose executor has these facts, one of so many: mode, blocks, cost of moving one.
 

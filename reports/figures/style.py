@@ -285,6 +285,11 @@ def panel_of(figure: Drawing, row: int) -> tuple[Any, Any, dict[str, Any], dict[
     return figure.axis("x", row), figure.axis("y", row), data, parts
 
 
+def _noted(scale: Mapping[str, Any], value: float) -> float:
+    """Where a note stands at a value: on a log axis plotly takes the logarithm for notes alone."""
+    return float(np.log10(value)) if scale.get("type") == "log" else value
+
+
 def level(figure: Drawing, y: float, text: str = "", row: int = 1) -> None:
     """A horizontal grey line with its name at the left end; the axes of the panel are there."""
     _, scale, data, parts = panel_of(figure, row)
@@ -292,10 +297,7 @@ def level(figure: Drawing, y: float, text: str = "", row: int = 1) -> None:
         line={"color": GREY, "width": 1, "dash": "dash" if text else "solid"},
     )  # fmt: skip
     if text:
-        y_pos = (
-            float(np.log10(y)) if scale.get("type") == "log" else y
-        )  # of which plotly takes the logarithm for notes alone
-        label(figure, 0, y_pos, text, row, xref=parts["xref"], yref=data["yref"])
+        label(figure, 0, _noted(scale, y), text, row, xref=parts["xref"], yref=data["yref"])
 
 
 def upright(
@@ -316,15 +318,14 @@ def upright(
         fill = {"fillcolor": faint(look.color), "line": {"width": 0}, "layer": "below"}
         figure.shape("rect", x0=span[0], x1=span[1], **fill, **ends)
     if text:
-        x_pos = float(np.log10(x)) if scale.get("type") == "log" else x
+        x_pos = _noted(scale, x)
         on_left = x_pos > sum(scale["range"]) / 2
         label(figure, x_pos, 0.02 + 0.08 * place, text, row, left=on_left, xref=data["xref"], yref=parts["yref"])
 
 
 def above(figure: Drawing, x: float, text: str) -> None:
     """A name above the one panel, over `x`, where it lies on no curve."""
-    x_pos = float(np.log10(x)) if figure.axis("x").get("type") == "log" else x
-    label(figure, x_pos, 1, text, xanchor="center", yref="y domain", xshift=0)
+    label(figure, _noted(figure.axis("x"), x), 1, text, xanchor="center", yref="y domain", xshift=0)
 
 
 def label(figure: Drawing, x: Any, y: float, text: str, row: int = 1, *, left: bool = False, **where: Any) -> None:
@@ -342,7 +343,7 @@ def end_labels(figure: Drawing, curves: Sequence[tuple[float, float, str, str]],
     `curves` are x, y, name and colour of each. The axes of the one panel are there, that of y is linear.
     """
     scale = figure.axis("x")
-    ends = [(float(np.log10(x)) if scale.get("type") == "log" else x, y, name, color) for x, y, name, color in curves]
+    ends = [(_noted(scale, x), y, name, color) for x, y, name, color in curves]
     ends += [(scale["range"][1], y, name, GREY) for y, name in levels.items()]
     texts = [wrapped(name) for *_, name, _ in ends]
     widest = max(len(line) for text in texts for line in text)
