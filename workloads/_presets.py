@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -114,10 +115,16 @@ def read(spec: Spec) -> Preset:
         values = untrusted.parse_toml(text(spec.name), f"'{spec.name}'")
     arguments = _arguments(spec, values.get("arguments", {}))
     values = _filled(values, arguments) | {"arguments": arguments}
-    classes = tuple(_made(Class, c, spec.name) for c in values.pop("class", ()))
-    values["about"] = str(values.get("about", "")).strip()
-    preset: Preset = _made(Preset, {**values, "classes": classes}, spec.name)
-    return preset
+    values |= {"about": str(values.get("about", "")).strip(), "classes": values.pop("class", [])}
+    try:
+        msgspec.convert(values, Preset)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"'{spec.name}' is not a preset: {error}.") from None
+    for kind, table in ((Preset, values), *((Class, table) for table in values["classes"])):
+        keys = [f.name for f in fields(kind)]
+        if unknown := [key for key in table if key not in keys]:
+            raise UsageError(f"'{spec.name}': {no_such('key of a preset', unknown[0], keys)}")
+    return Preset(**{**values, "classes": tuple(Class(**table) for table in values["classes"])})
 
 
 def _arguments(spec: Spec, defaults: Mapping[str, object]) -> dict[str, object]:
@@ -147,15 +154,3 @@ def _filled(value: Any, arguments: Mapping[str, object]) -> Any:
             return argument
         value = value.replace(f"{{{name}}}", str(argument))
     return value
-
-
-def _made(kind: type[Any], values: Mapping[str, Any], name: str) -> Any:
-    """A Preset or Class; raises UsageError for a key that it does not have or lacks."""
-    keys = [f.name for f in fields(kind)]
-    for key in values:
-        if key not in keys:
-            raise UsageError(f"'{name}': {no_such('key of a preset', key, keys)}")
-    try:
-        return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"'{name}' is not a preset: {error}") from None

@@ -43,6 +43,8 @@ def load(
     """
     name, preset = _preset(name_or_spec)
     spec = parse(name)
+    if rate_rps is not None and not 0 < rate_rps < float("inf"):
+        raise UsageError(f"--rate must be above 0 requests/s, got {rate_rps:g}.")
     prompt_source: Content = registry.make("content", content or preset.content, seed=seed)
     if isinstance(prompt_source, Recorded):
         raise UsageError("--content recorded sends the prompts of a trace; give one with --trace FILE.")

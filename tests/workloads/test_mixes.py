@@ -218,6 +218,7 @@ def test_copies_of_a_class_have_the_requested_popularity() -> None:
     [
         ('[[class]]\nname = "a"\n', "not a preset: .*lengths"),
         ('[[class]]\nname = "a"\nlengths = "fixed"\nshare = 0\n', "class a: share must be above 0"),
+        ('[[class]]\nname = "a"\nlengths = "fixed"\nshare = "x"\n', r"Expected `float`, got `str` - at .*share"),
         ('[[class]]\nname = "a"\nlengths = "fixed"\nweight = 1\n', "No key of a preset named 'weight'"),
         ('[[class]]\nname = "a"\nlengths = "fixed"\narrivals = "closed"\n', "class a: 'closed' has a rate of its own"),
         ('[[class]]\nname = "a"\nlengths = "fixed"\n' * 2, "a name of its own"),
