@@ -202,6 +202,11 @@ class LogRate:
             if not 0 <= part.sd <= LARGEST_SD:
                 raise ValueError(f"sd of a component must be between 0 and {LARGEST_SD:g}, got {part.sd:g}.")
 
+    def covariance(self, lag_s: np.ndarray) -> np.ndarray:
+        """Covariance of the factors at moments `lag_s` apart (any shape): exp(covariance of the log) - 1."""
+        of_log = sum(part.sd**2 * np.exp(-np.abs(lag_s) / part.tau_s) for part in self.components)
+        return np.asarray(np.expm1(of_log))
+
     def factors(self, rng: np.random.Generator) -> Iterator[np.ndarray]:
         """Endless blocks (STEPS,) of factors; their expectation is exactly 1."""
         states = [part.sd * float(rng.standard_normal()) for part in self.components]
@@ -218,8 +223,7 @@ class LogRate:
 
         def of_mean(over_s: float) -> float:
             lags_s = np.concatenate([[0.0], np.geomspace(1e-3, over_s, 400)])
-            of_log = sum(part.sd**2 * np.exp(-lags_s / part.tau_s) for part in self.components)
-            return 2 / over_s**2 * float(np.trapezoid((over_s - lags_s) * np.expm1(of_log), lags_s))
+            return 2 / over_s**2 * float(np.trapezoid((over_s - lags_s) * self.covariance(lags_s), lags_s))
 
         return of_mean(width_s) - of_mean(span_s)
 
