@@ -15,10 +15,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from harness.stats import arrivals
 from workloads import trace_rows, traces
 from workloads.fit import _whole_quality, command
-from workloads.fit._whole_quality import Apart, Reuse
+from workloads.fit._whole_quality import Reuse
 from workloads.traces import Trace
+
+
+class Apart(NamedTuple):
+    """How far a trace is from another: KS distances of turns, pauses, prompts and outputs, its share of blocks that
+    repeat an earlier one, and its share of hits in each of five caches.
+    """
+
+    ks: list[float]  # (4,)
+    reuse: float
+    lru: list[float]  # (5,)
+
+    @classmethod
+    def of(cls, one: Trace, other: Trace, cached: Reuse) -> "Apart":
+        series, others = _whole_quality.numbers(one), _whole_quality.numbers(other)
+        ks = [arrivals.distance(series[name], others[name]) for name in _whole_quality.NUMBERS]
+        return cls(ks, _whole_quality.share_again(other.table), cached.curve(other))
 
 
 class Scored(NamedTuple):
@@ -44,12 +61,12 @@ def scored(name: str, fitted: Trace, held_out: Trace, seeds: list[int]) -> Itera
     assert model.whole is not None
     cached = Reuse.of(held_out, own_clocks=model.whole["own_clocks"])
     half, lru, reuse = (
-        cached.apart(held_out, fitted),
+        Apart.of(held_out, fitted, cached),
         cached.curve(held_out),
         _whole_quality.share_again(held_out.table),
     )
     for seed in seeds:
-        draw = cached.apart(held_out, _whole_quality.like(model, held_out, seed))
+        draw = Apart.of(held_out, _whole_quality.like(model, held_out, seed), cached)
         yield Scored(f"{name}, seed {seed}", draw, half, reuse, lru)
 
 
