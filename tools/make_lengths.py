@@ -246,10 +246,9 @@ def figures(source: Source, data: Path) -> dict[str, object]:
     summary = json.loads((data / "lengths" / f"{source.summary}.json").read_text()) if source.summary else None
     joint = summary["joint"] if summary else joint_of(prompt, output)
     deciles = joint["rank_decile_table_rows_prompt_cols_output"]
-    sides = {
-        "prompt": side_of(prompt, summary and summary["prompt"]["quantiles_0_100"]),
-        "output": side_of(output, summary and summary["output"]["quantiles_0_100"]),
-    }
+    sides = {"prompt": side_of(prompt), "output": side_of(output)}
+    if summary and any(side["quantiles"] != summary[name]["quantiles_0_100"] for name, side in sides.items()):
+        raise ValueError("the raw rows and the stored quantiles disagree")
     return {
         **source.texts,
         "rows": rows,

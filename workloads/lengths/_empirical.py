@@ -195,18 +195,15 @@ def load(name: str) -> Empirical:
     return Empirical.of(figures, facts, limit)
 
 
-def side_of(values: np.ndarray, stored: list[int] | None = None) -> dict[str, Any]:
+def side_of(values: np.ndarray) -> dict[str, Any]:
     """Quantiles (inverted empirical CDF) and the means between them, of prompts or of outputs."""
     ordered = np.sort(values)
     knots = np.quantile(ordered, EDGES, method="inverted_cdf").astype(int)
-    quantiles = np.delete(knots, 100)
-    if stored is not None and quantiles.tolist() != stored:
-        raise ValueError("the raw rows and the stored quantiles disagree")
     raw = _raw_means(ordered)
     means = _segment_means(raw, knots)
     return {
         "mean": round(float(ordered.mean()), 3),
-        "quantiles": quantiles.tolist(),
+        "quantiles": np.delete(knots, 100).tolist(),
         "quantile_99_9": int(knots[100]),
         "segment_means": np.round(raw if means is None else means, 6).tolist(),
         **({"shared_knots": True} if means is None else {}),

@@ -67,7 +67,6 @@ ALIASES: Mapping[str, tuple[str, ...]] = {
     "n": ("n",),
     "model": (),  # a log has that of the recorded system: only where a map names it
 }  # fmt: skip
-KEYS = tuple(ALIASES)
 SEVERAL = "several answers (column n), each of the output tokens of the row"
 MOST_ANSWERS = 128
 """Of one request in the API of OpenAI; more in a column `n` are rather numbers of rows."""
@@ -115,8 +114,8 @@ def _parsed(text: str) -> dict[str, str]:
         name, equals, column = (p.strip() for p in part.partition("="))
         if not equals or not column:
             raise UsageError(f"--reader '{text}': '{part.strip()}' names no column of the file; write {_EXAMPLE}.")
-        if name not in KEYS:
-            raise no_such("column", name, KEYS, f"Write --reader {_EXAMPLE}.")
+        if name not in ALIASES:
+            raise no_such("column", name, ALIASES, f"Write --reader {_EXAMPLE}.")
         if name in mapping:
             raise UsageError(f"--reader '{text}': {name} is given twice.")
         mapping[name] = column
