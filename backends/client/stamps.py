@@ -316,7 +316,7 @@ class EpollPoller:
         if ready is None:
             self._loop.call_soon(self._wake)
         elif ready:
-            self._loop.call_soon(self._attend, ready)
+            self._attend(ready)
         return others
 
     def _attend(self, ready: Sequence[Ready]) -> None:

@@ -100,7 +100,7 @@ class Interrupt:
     at_once: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # what is frozen takes three times as long to make
 class Arrived:
     """An answer that has ended, unread, and what its record needs of its request."""
 
