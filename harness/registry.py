@@ -22,11 +22,11 @@ from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_type_hints
+from typing import Any
 
 from harness.api import MeasuredOn
 from harness.errors import UsageError, no_such
-from harness.spec import Spec, build, convert, parse, source_of
+from harness.spec import Spec, build, convert, parse, source_of, types_of
 
 SYSTEMS = "backends.systems"
 """The package of published systems."""
@@ -254,6 +254,7 @@ def _source(kind: str, name: str) -> Path | None:
     return next(filter(Path.is_file, sources), None)
 
 
+@cache
 def find(kind: str, name: str) -> Any:
     """The class of a plug-in, its row, or the module of a system. Raises UsageError with the nearest known name."""
     package = KINDS[kind]
@@ -335,7 +336,7 @@ def _with_system(backend: Any, spec: Spec, given: Mapping[str, object]) -> dict[
     if latency is None or not isinstance(backend, type):
         return dict(given)
     disaggregated = any((arguments.get(side) or given.get(side)) is not None for side in ("prefill", "decode"))
-    hints = get_type_hints(backend)
+    hints = types_of(backend)
     inherited = {key: value for key, value in system_in(str(latency)).items() if key in hints and key not in arguments}
     first = fields(backend)[0].name if spec.first is not None else None
     return {
@@ -369,8 +370,12 @@ def _folded(value: object) -> object:
     return value.lower() if isinstance(value, str) else value
 
 
-@cache
 def _entry_points(kind: str) -> Mapping[str, Any]:
+    return {p.name: p for p in _all_entry_points().select(group=f"bench.{kind}")}
+
+
+@cache
+def _all_entry_points() -> Any:
     from importlib.metadata import entry_points  # heavy: only where names are listed or one is unknown
 
-    return {p.name: p for p in entry_points(group=f"bench.{kind}")}
+    return entry_points()

@@ -21,6 +21,7 @@ import typing
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,6 +140,7 @@ def source_of(cls: type[Any]) -> tuple[ast.Module, ast.ClassDef] | None:
     return tree, next(node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == cls.__name__)
 
 
+@cache
 def types_of(cls: Any, bounds: bool = False) -> dict[str, Any]:
     """The types of its arguments, of a compiled class from its source: mypyc keeps only those without arguments."""
     if inspect.isfunction(cls) or (source := source_of(cls)) is None:

@@ -4,12 +4,14 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
 from harness.version import __version__
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of everything that could change a result."""
     libraries = {name: version(name) for name in ("numpy", "pyarrow")}

@@ -1,7 +1,6 @@
 """What is decided before anything is written or sent: workload, SLO, backend and the drawn schedule."""
 
 import dataclasses
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from harness.metrics.measure import metrics
 from harness.metrics.objective import BROUGHT, parse_slo
 from harness.options import RunSpec
 from harness.runner.virtual import Capped
-from harness.spec import convert, parse
+from harness.spec import convert, parse, types_of
 from harness.stats.arrivals import Law
 
 MOST_REQUESTS = 100_000_000
@@ -263,7 +262,7 @@ def make_backend(spec: RunSpec) -> Backend | Simulator:
     backend = parse(spec.backend)
     name = backend.name
     cls = registry.find("backends", name)
-    hints = typing.get_type_hints(cls)
+    hints = types_of(cls)
     arguments = {f.name for f in dataclasses.fields(cls) if f.init}
     filled: dict[str, object] = {}
     for part, value in spec.parts().items():

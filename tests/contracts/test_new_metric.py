@@ -65,7 +65,7 @@ def run(request, monkeypatch, tmp_path, capsys):
 
 def forget():
     """What is known of installed packages is read once in a process."""
-    registry._entry_points.cache_clear()
+    registry._all_entry_points.cache_clear()
     measure.metrics.cache_clear()
 
 

@@ -15,7 +15,7 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "simulator.md").read_tex
 
 def forget() -> None:
     """What is known of installed packages is read once in a process."""
-    registry._entry_points.cache_clear()
+    registry._all_entry_points.cache_clear()
     registry._in_systems.cache_clear()
 
 

@@ -30,15 +30,20 @@ class Point:
         return Pareto
 
 
+def only(its_group: str, point: object) -> SimpleNamespace:
+    """What `entry_points` gives where one is registered."""
+    return SimpleNamespace(select=lambda *, group: [point] if group == its_group else [])
+
+
 @pytest.fixture
 def other_package(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Another package registers arrivals."""
-    monkeypatch.setattr(
-        importlib.metadata, "entry_points", lambda *, group: [Point()] if group == "bench.arrivals" else []
-    )
-    registry._entry_points.cache_clear()
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda: only("bench.arrivals", Point()))
+    for known in (registry._all_entry_points, registry.find):
+        known.cache_clear()
     yield
-    registry._entry_points.cache_clear()
+    for known in (registry._all_entry_points, registry.find):
+        known.cache_clear()
 
 
 @pytest.mark.usefixtures("other_package")
@@ -57,16 +62,14 @@ def test_a_package_that_cannot_be_imported_hides_nothing(tmp_path: Path, monkeyp
     (package / "mine.py").write_text('"""A system."""\n\n\nclass LastPolicy:\n    """Serve the last."""\n')
     point = SimpleNamespace(name="mine", module="brokenpkg.mine")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(
-        importlib.metadata, "entry_points", lambda *, group: [point] if group == "bench.systems" else []
-    )
-    for known in (registry._entry_points, registry._in_systems):
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda: only("bench.systems", point))
+    for known in (registry._all_entry_points, registry._in_systems):
         known.cache_clear()
     try:
         assert "last" in registry.names("policies")
         assert "Serve the last." == registry.summary("policies", "last")
     finally:
-        for known in (registry._entry_points, registry._in_systems):
+        for known in (registry._all_entry_points, registry._in_systems):
             known.cache_clear()
 
 

@@ -171,8 +171,9 @@ class Empirical:
 
     def pairs(self, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
         while True:
-            prompts, outputs = self.draw(rng.random((5, CHUNK)))
-            yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
+            for uniforms in np.split(rng.random((5, CHUNK)), 8, axis=1):  # a part, as a short run takes no more
+                prompts, outputs = self.draw(uniforms)
+                yield from zip(prompts.tolist(), outputs.tolist(), strict=True)
 
     def draw(self, uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(N,) prompt and output tokens from (5, N) uniform numbers."""

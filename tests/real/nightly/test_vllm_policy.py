@@ -85,7 +85,7 @@ def test_batches_are_those_of_the_core(environment, tiny, site, monkeypatch):
     from harness import registry
 
     monkeypatch.syspath_prepend(site)
-    registry._entry_points.cache_clear()
+    registry._all_entry_points.cache_clear()
     cases = [case(policy, seed) for policy in POLICIES for seed in range(4)]
     cases += [case("orca", seed, "reserve-oracle") for seed in range(4)]
     paused = {**case("sarathi:budget=64,max_seqs=16", 0), "pause": 20, "go": 300}
@@ -109,7 +109,7 @@ def test_batches_are_those_of_the_core(environment, tiny, site, monkeypatch):
     assert not any(20 <= step < 300 for step in first.values())
     assert not any(found["tokens"] for found in last[290:300])  # those that ran have ended
     assert any(step >= 300 for step in first.values())
-    registry._entry_points.cache_clear()
+    registry._all_entry_points.cache_clear()
 
 
 @pytest.fixture(scope="module")
