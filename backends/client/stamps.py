@@ -341,12 +341,11 @@ class EpollPoller:
 class LoopPoller:
     """The same by the event loop's own selector, where there is no epoll."""
 
-    __slots__ = ("_loop", "_writing", "clock")
+    __slots__ = ("_loop", "clock")
 
     def __init__(self, clock: Clock, loop: asyncio.AbstractEventLoop) -> None:
         self.clock = clock
         self._loop = loop
-        self._writing: set[int] = set()
 
     def watch(self, connection: Connection, events: int) -> None:
         self._loop.add_reader(connection.fd, self._ready, connection, READ)
@@ -356,11 +355,9 @@ class LoopPoller:
         """Nothing to do: each connection reads by itself."""
 
     def change(self, connection: Connection, events: int) -> None:
-        if events & WRITE and connection.fd not in self._writing:
-            self._writing.add(connection.fd)
+        if events & WRITE:
             self._loop.add_writer(connection.fd, self._ready, connection, WRITE)
-        elif not events & WRITE and connection.fd in self._writing:
-            self._writing.discard(connection.fd)
+        else:
             self._loop.remove_writer(connection.fd)
 
     def drop(self, connection: Connection) -> None:

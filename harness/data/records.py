@@ -9,7 +9,7 @@ Tokens that were counted after the run, put into the rows that were written whil
 import contextlib
 import ctypes
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from itertools import islice
 from operator import attrgetter
@@ -186,29 +186,26 @@ def in_tables(rows: Iterator[T], count: int, table: Callable[[list[T]], pa.Table
 def http_table(records: Sequence[RequestRecord]) -> pa.Table:
     """The `http` table of those records that have an `exchange`, in their order."""
     seen = [record for record in records if record.exchange is not None]
-    ids = pa.array([record.request_id for record in seen], pa.int64())
-    facts = _columns([record.exchange for record in seen], HTTP.names[1:])
-    arrays = [ids, *(column(values, field.type) for values, field in zip(facts, list(HTTP)[1:], strict=True))]
-    return pa.Table.from_arrays(arrays, schema=HTTP)
+    return _table(HTTP, _columns(seen, ["request_id", *(f"exchange.{name}" for name in HTTP.names[1:])]))
 
 
 def steps_table(steps: Sequence[Step]) -> pa.Table:
     """The `steps` table of some steps, in their order."""
-    values = _columns(steps, STEPS.names)
-    return pa.Table.from_arrays([column(v, f.type) for v, f in zip(values, STEPS, strict=True)], schema=STEPS)
+    return _table(STEPS, _columns(steps, STEPS.names))
 
 
 def actions_table(actions: Sequence[ActionEvent]) -> pa.Table:
     """The `actions` table of some actions, in their order."""
-    values = _columns(actions, ACTIONS.names)
-    return pa.Table.from_arrays([column(v, f.type) for v, f in zip(values, ACTIONS, strict=True)], schema=ACTIONS)
+    return _table(ACTIONS, _columns(actions, ACTIONS.names))
 
 
 def server_metrics_table(rows: Sequence[tuple[float, str, str, float]]) -> pa.Table:
     """The `server_metrics` table of (time_s, name, labels, value) rows."""
-    columns = zip(*rows, strict=True) if rows else [()] * len(SERVER_METRICS)
-    arrays = [pa.array(values, f.type) for values, f in zip(columns, SERVER_METRICS, strict=True)]
-    return pa.Table.from_arrays(arrays, schema=SERVER_METRICS)
+    return _table(SERVER_METRICS, zip(*rows, strict=True) if rows else [()] * len(SERVER_METRICS))
+
+
+def _table(schema: pa.Schema, columns: Iterable[Sequence[Any]]) -> pa.Table:
+    return pa.Table.from_arrays([column(v, f.type) for v, f in zip(columns, schema, strict=True)], schema=schema)
 
 
 def scheduled_table(requests: Sequence[Any]) -> pa.Table:

@@ -92,19 +92,22 @@ class Schedule:
         return cls(table, digest(table))
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, checked: bool = False) -> Schedule:
-        """A stored schedule; one that is `checked` was stored by the process that started this one.
+    def received(cls, schedule: str | bytes) -> Schedule:
+        """What the process that started this one has saved: the path of the file, or its bytes."""
+        stored, table = _stored(pq.ParquetFile(pa.BufferReader(schedule) if isinstance(schedule, bytes) else schedule))
+        return cls(table, stored)
 
-        Raises UsageError for a file that is none, or that was changed since.
-        """
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Schedule:
+        """A stored schedule. Raises UsageError for a file that is none, or that was changed since."""
         path = Path(path)
         try:
-            stored, table = _stored(pq.ParquetFile(path) if checked else untrusted.open_parquet(path), path)
+            stored, table = _stored(untrusted.open_parquet(path), path)
         except FileNotFoundError:
             raise UsageError(f"No schedule '{path}'.") from None
         except (ValueError, OSError) as error:  # pa.ArrowInvalid among them
             raise UsageError(f"'{path}' is not a schedule: {str(error).splitlines()[0]}") from None
-        sha256 = stored if checked and stored else digest(table)
+        sha256 = digest(table)
         if stored and stored != sha256:
             raise UsageError(
                 f"'{path}' was changed after it was drawn: its rows no longer give its hash {stored[:12]}."
@@ -140,9 +143,8 @@ class Schedule:
 
     def planned(self) -> Iterator[Request]:
         """The requests that wait for no answer, in order of time."""
-        if not self.has_follow_ups:
-            return iter(self)
-        return requests_of(self.table.filter(pa.array(_lengths(self.table["after"]) == 0)))
+        alone = _lengths(self.table["after"]) == 0
+        return iter(self) if alone.all() else requests_of(self.table.filter(pa.array(alone)))
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -154,14 +156,18 @@ class Schedule:
         return f"<Schedule {len(self)} requests in {self.span_s:.6g} s, sha256 {self.sha256[:12]}>"
 
 
-def _stored(file: pq.ParquetFile, path: Path) -> tuple[str, pa.Table | Mapped]:
-    """The hash that stands in the file of a schedule, empty where none does, and its rows."""
+def _stored(file: pq.ParquetFile, path: Path | None = None) -> tuple[str, pa.Table | Mapped]:
+    """The hash that stands in the file of a schedule, empty where none does, and its rows.
+
+    The file is that at `path` where another has written it.
+    """
     with file as source:
         schema, drawn = source.schema_arrow, Growing(SCHEDULE)
         if missing := [name for name in SCHEDULE.names if name not in (*schema.names, "extra")]:
             raise UsageError(f"'{path}' is not a schedule: it has no column '{missing[0]}'.")
         for batch in source.iter_batches(PAIRS):
-            drawn.add(completed(untrusted.decoded(pa.Table.from_batches([batch]), path), SCHEDULE))
+            rows = pa.Table.from_batches([batch])
+            drawn.add(completed(rows if path is None else untrusted.decoded(rows, path), SCHEDULE))
     return (schema.metadata or {}).get(b"bench.sha256", b"").decode(), drawn.table()
 
 

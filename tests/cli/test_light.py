@@ -81,8 +81,8 @@ def test_a_sender_loads_what_it_uses_and_pyarrow_takes_pandas_later(tmp_path: Pa
 import sys
 from harness.runner.remote import sender, split
 from backends import openai
-schedule = sender.Schedule.load({str(tmp_path / "schedule.parquet")!r}, checked=True)
-print(*schedule.planned(), split.requests_rps(schedule.table, 1.0), file=sys.stderr)
+schedule = sender.Schedule.received({str(tmp_path / "schedule.parquet")!r})
+print(*schedule.planned(), split.requests_rps(schedule, 1.0), file=sys.stderr)
 print(*sys.modules)
 import pandas, pyarrow
 assert pyarrow.array(pandas.Series(["a", None])).null_count == 1

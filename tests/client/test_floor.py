@@ -9,6 +9,7 @@ import pytest
 from backends.openai import OpenAI
 from harness.api import RequestRecord, Status
 from harness.errors import BackendError
+from harness.data.schedule import Schedule
 from harness.runner.remote.calibration import FILL_S, PARTS, Load, combined, drawn, errors, measure
 
 
@@ -32,7 +33,7 @@ def test_the_load_follows_the_schedule_by_littles_law() -> None:
     table = schedule_of(400, 1, 10.0).table
     output_tokens = np.full(len(table), 21)
     table = table.set_column(table.schema.get_field_index("output_tokens"), "output_tokens", [output_tokens])
-    load = Load.planned(table, ttft_s=0.5, itl_s=0.1)
+    load = Load.planned(Schedule(table, ""), ttft_s=0.5, itl_s=0.1)
 
     times = table["scheduled_s"].to_numpy()
     rate_rps = len(table) / (times[-1] - times[0])
@@ -49,7 +50,7 @@ def test_more_streams_than_the_null_server_can_feed_are_not_tried() -> None:
     table = table.set_column(
         table.schema.get_field_index("output_tokens"), "output_tokens", [np.full(len(table), 10_000)]
     )
-    load = Load.planned(table)
+    load = Load.planned(Schedule(table, ""))
 
     assert 1000.0 == load.rate_rps
     assert 2000 == load.streams

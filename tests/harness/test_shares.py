@@ -97,7 +97,7 @@ def test_events_are_counted_over_the_span(span_s, expected):
     """The number of senders would follow from a wrong rate."""
     schedule = scheduled([Request(0, 0.0, 5, 50), Request(1, span_s, 5, 50)])
 
-    assert expected == events_rps(schedule.table)
+    assert expected == events_rps(schedule)
 
 
 @given(schedules())
@@ -117,6 +117,6 @@ def test_users_who_wait_ask_no_faster_than_they_are_answered():
     users = [Request(i, 0.05 * (i // 5), 5, 5, after=(i - 5,) if i >= 5 else ()) for i in range(1000)]
     alone = [Request(i, 0.01 * i, 5, 5) for i in range(1001)]
 
-    assert (5, 2.5) == (most_at_once(scheduled(users).table), requests_rps(scheduled(users).table, 2.0))
-    assert (1001, 100.1) == (most_at_once(scheduled(alone).table), requests_rps(scheduled(alone).table, 2000.0))
-    assert (0, 0.0) == (most_at_once(scheduled([]).table), requests_rps(scheduled([]).table, 1.0))
+    assert (5, 2.5) == (most_at_once(scheduled(users).table), requests_rps(scheduled(users), 2.0))
+    assert (1001, 100.1) == (most_at_once(scheduled(alone).table), requests_rps(scheduled(alone), 2000.0))
+    assert (0, 0.0) == (most_at_once(scheduled([]).table), requests_rps(scheduled([]), 1.0))

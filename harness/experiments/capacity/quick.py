@@ -230,7 +230,7 @@ def client_floor(setup: Setup, info: CapacityAnswer) -> Floor | None:
     if not isinstance(backend, Remote) or not backend.stream or not rate_rps:
         return None
     planned = plan(at_rate(replace(setup.spec, requests=FLOOR_REQUESTS, duration=None), rate_rps, setup.own_rps))
-    senders = sender_count(setup.spec.senders, events_rps(planned.schedule.table))
+    senders = sender_count(setup.spec.senders, events_rps(planned.schedule))
     try:
         floor = termination.run(calibration.measure(backend, planned.schedule, senders, FLOOR_S))
     except (BenchError, OSError, KeyboardInterrupt):  # an answer without a floor is better than none

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from harness.api import Calibrated, Remote, Request, RequestRecord, Served
 from harness.data.records import schedule_chunk
@@ -26,7 +25,7 @@ from harness.ipc import Outbox
 from harness.metrics.quantiles import quantiles
 from harness.runner.remote.coordinator import Senders
 from harness.runner.remote.hosts import READY_S, ending, greet, label, start
-from harness.runner.remote.sender import FLUSH_S, Calibrate, Measured, stored, work
+from harness.runner.remote.sender import FLUSH_S, Calibrate, Measured, work
 from harness.runner.remote.split import ITL_S, TTFT_S, requests_rps, share
 
 FILL_S, FILL_RPS = 0.5, 1_000.0
@@ -54,12 +53,12 @@ class Load:
     itl_s: float = ITL_S
 
     @classmethod
-    def planned(cls, table: pa.Table, ttft_s: float = TTFT_S, itl_s: float = ITL_S) -> Load:
+    def planned(cls, schedule: Schedule, ttft_s: float = TTFT_S, itl_s: float = ITL_S) -> Load:
         """What a schedule asks for, if its server takes so long: rate, and streams at once by Little's law."""
-        output_tokens = max(1.0, float(table["output_tokens"].to_numpy().mean()))
-        prompt_tokens = min(MOST_PROMPT_TOKENS, round(float(table["prompt_tokens"].to_numpy().mean())))
+        output_tokens = max(1.0, float(schedule.table["output_tokens"].to_numpy().mean()))
+        prompt_tokens = min(MOST_PROMPT_TOKENS, round(float(schedule.table["prompt_tokens"].to_numpy().mean())))
         lasts_s = ttft_s + (output_tokens - 1) * itl_s
-        rate_rps = min(MOST_RPS, requests_rps(table, lasts_s))
+        rate_rps = min(MOST_RPS, requests_rps(schedule, lasts_s))
         streams = rate_rps * lasts_s
         most = MOST_EVENTS_RPS * itl_s if itl_s else streams
         return cls(
@@ -102,7 +101,7 @@ async def measure(
     """
     if not isinstance(remote, Calibrated):
         raise BackendError("This backend cannot be calibrated: it cannot send to the null server.")
-    load = Load.planned(schedule.table).seen_in(seconds)
+    load = Load.planned(schedule).seen_in(seconds)
     with remote.null_server(load.ttft_s, load.itl_s) as server:
         fill_s = max(FILL_S, load.streams / FILL_RPS)
         records, epoch_s = await _sent(server.client, drawn(load, seconds, fill_s), senders, raised)
@@ -157,8 +156,7 @@ async def serve(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> No
         await work(job, reader, outbox)
         return
     try:
-        with stored(job.schedule) as path:
-            shard = share(Schedule.load(path), job.index, job.count)
+        shard = share(Schedule.received(job.schedule), job.index, job.count)
         answer = Measured(await measure(job.backend, shard, 1, job.seconds, raised=job.raised))
     except Exception as error:  # noqa: BLE001  # a run without a floor is better than no run
         answer = Measured({}, f"{type(error).__name__}: {error}")

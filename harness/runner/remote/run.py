@@ -145,7 +145,7 @@ class RemoteRun:
     def _count(self) -> int:
         if self.plan.spec.max_in_flight is not None or self.plan.response_cache is not None:
             return 1
-        return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule.table))
+        return sender_count(self.plan.spec.senders, events_rps(self.plan.schedule))
 
     async def _measure_client(self, folder: RunFolder) -> None:
         """The floor, before the run and after it; a client that cannot be measured is no reason to end a run."""

@@ -6,9 +6,8 @@ Standard input and output lead to the process that coordinates the senders, here
 import asyncio
 import contextlib
 import os
-import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from traceback import format_exc
@@ -228,14 +227,13 @@ async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> Non
     """Do the job, until it is done or the other process is gone."""
     assert isinstance(job, Job)
     try:
-        with stored(job.schedule) as path:
-            shard = share(Schedule.load(path, checked=True), job.index, job.count)
+        shard = share(Schedule.received(job.schedule), job.index, job.count)
         driver, progress = _built(job, shard, outbox)
         outbox.send(Ready())
         assert isinstance(await receive(reader), Connect)
         tokens = shard.table["output_tokens"].to_numpy()
         mean_tokens = float(tokens.mean()) if len(tokens) else 0.0
-        rate_rps = requests_rps(shard.table, TTFT_S + mean_tokens * ITL_S)
+        rate_rps = requests_rps(shard, TTFT_S + mean_tokens * ITL_S)
         await job.backend.connect(job.index, rate_rps, mean_tokens)
         outbox.send(Ready())
     except Exception as error:  # noqa: BLE001  # the coordinator must be informed of any bug
@@ -250,17 +248,6 @@ async def work(job: object, reader: asyncio.StreamReader, outbox: Outbox) -> Non
         await _run(job, go, driver, progress, reader, outbox)
     finally:
         await job.backend.close()
-
-
-@contextlib.contextmanager
-def stored(schedule: str | bytes) -> Iterator[str]:
-    if isinstance(schedule, str):
-        yield schedule
-        return
-    with tempfile.NamedTemporaryFile(prefix="bench-sender-", suffix=".parquet") as file:
-        file.write(schedule)
-        file.flush()
-        yield file.name
 
 
 def _built(job: Job, ours: Schedule, outbox: Outbox) -> tuple[WallDriver, Progress]:

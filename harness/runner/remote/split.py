@@ -35,18 +35,18 @@ def sender_count(option: str | None, events_rps: float) -> int:
     return max(1, min(math.ceil(events_rps / EVENTS_PER_SENDER), cores - 1))
 
 
-def events_rps(table: pa.Table) -> float:
+def events_rps(schedule: Schedule) -> float:
     """Output tokens a second that a schedule asks for, over its span; all of them where it has none."""
-    return float(table["output_tokens"].to_numpy().sum()) / _span_s(table)
+    return float(schedule.table["output_tokens"].to_numpy().sum()) / max(1.0, schedule.span_s)
 
 
-def requests_rps(table: pa.Table, lasts_s: float) -> float:
+def requests_rps(schedule: Schedule, lasts_s: float) -> float:
     """Requests a second that a schedule asks for, over its span, if each lasts so long.
 
     Those that wait for answers come no faster than answers do, however early the schedule allows them.
     """
-    rate_rps, most = len(table) / _span_s(table), most_at_once(table)
-    return rate_rps if most == len(table) else min(rate_rps, most / max(lasts_s, 0.001))
+    rate_rps, most = len(schedule) / max(1.0, schedule.span_s), most_at_once(schedule.table)
+    return rate_rps if most == len(schedule) else min(rate_rps, most / max(lasts_s, 0.001))
 
 
 def most_at_once(table: pa.Table) -> int:
@@ -59,11 +59,6 @@ def most_at_once(table: pa.Table) -> int:
     child, parent = child[present], parent[present]
     _, one_each = np.unique(child, return_index=True)
     return len(table) - len(np.unique(parent[one_each]))
-
-
-def _span_s(table: pa.Table) -> float:
-    times = table["scheduled_s"]
-    return max(1.0, float(times[-1].as_py() - times[0].as_py())) if len(times) else 1.0
 
 
 def share(schedule: Schedule, index: int, count: int) -> Schedule:
