@@ -8,8 +8,8 @@ import pytest
 
 from backends.openai import OpenAI
 from harness.api import RequestRecord, Status
-from harness.errors import BackendError
 from harness.data.schedule import Schedule
+from harness.errors import BackendError
 from harness.runner.remote.calibration import FILL_S, PARTS, Load, combined, drawn, errors, measure
 
 
