@@ -150,15 +150,21 @@ class Swap:
 
     def back(self, replica: Replica, batch: Batch) -> None:
         """Bring back sequences that fit, first out first in, as long as the others keep what their next step needs."""
-        queue = self._queue
+        queue, adapters = self._queue, replica.adapters
         self.closed = bool(queue)
         self.copied += self.moved
         self.moved = 0
         while queue:
             seq = queue[0]
             want = self._held[seq]
-            # A block more than it had: else its next token may send it, or another one, out again at once.
-            if want > replica.blocks.free or (replica.running and replica.room() < want + 1):
+            if replica.running:
+                # A block more than it had: else its next token may send it, or another one, out again at once.
+                if replica.room() < want + 1:
+                    return
+            # Alone it needs no more than its next token does: what has landed here has the rest, and runs instead.
+            elif max(want, replica.blocks_to_hold(seq, 1)) > replica.blocks.free:
+                return
+            if adapters is not None and adapters.without_slot([seq], replica.all_holders()):
                 return
             queue.popleft()
             del self._held[seq]

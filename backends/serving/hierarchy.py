@@ -194,7 +194,11 @@ class Hierarchy:
     # ---- around a batch -------------------------------------------------------------------------------------
 
     def fetch(self, replica: Replica, now_s: float) -> None:
-        """Begin to load what tiers store of the requests that wait, as far as memory has room for their prompts."""
+        """Begin to load what tiers store of the requests that wait, as far as memory has room for their prompts.
+
+        What is loaded for one that cannot be admitted would be given up to those that run, and loaded again.
+        """
+        assert replica.cache is not None
         if not replica.waiting or replica.swap:  # what is loaded would take the room of those that are swapped out
             return
         seen, reserved = self._seen[replica.index], replica.inbox.reserved
@@ -204,7 +208,8 @@ class Hierarchy:
         for place, seq in enumerate(replica.waiting):
             blocks_on_way = reserved.get(seq._request.id, 0)
             room -= replica._blocks_at_admission(seq) - blocks_on_way
-            if place and room < 0:
+            # Blocks that running sequences hold take no room; only the head of the queue is looked up for them.
+            if room < 0 and (place or room + replica.cache.look(seq) < 0):
                 return
             # The head is looked up each time: what was loaded for it may have been given up since.
             if not blocks_on_way and (not place or seq not in seen):

@@ -167,12 +167,15 @@ class Replica:
             self.swap.back(self, batch)
         if self.inbox.landed and not (self.swap and self.running):
             self._join_landed()  # who was swapped out comes back before, unless what has landed leaves it no room
+        fill = self._fill
         if self.adapters is not None:
-            self._fill_with_adapters(self.adapters, batch)
+            fill = Replica._fill_with_adapters
         elif self._unseen:
-            self._fill_without_unseen(batch)
-        else:
-            self._fill(self, batch)
+            fill = Replica._fill_without_unseen
+        fill(self, batch)
+        if batch.preempted and self.inbox.landed and not (self.running or batch.swaps):
+            self._join_landed()  # who ran has lost the memory that what has landed has too little of
+            fill(self, batch)
         if batch.swaps:
             assert self.swap is not None
             batch.swap_s = self.swap.moved * self.swap.block_s
@@ -219,11 +222,13 @@ class Replica:
             journal.batch(batch, decoding)
         return batch
 
-    def _fill_with_adapters(self, adapters: Adapters, batch: Batch) -> None:
+    def _fill_with_adapters(self, batch: Batch) -> None:
         """Fill a batch without those whose adapter has no slot."""
+        assert self.adapters is not None
         fill = Replica._fill_without_unseen if self._unseen else self._fill
-        self.fill_without(adapters.without_slot(self.waiting, self._with_adapters()), batch, fill)
-        batch.setup_s, batch.adapter_factor = adapters.load(self._with_adapters())
+        self.fill_without(self.adapters.without_slot(self.waiting, self.all_holders()), batch, fill)
+        load_s, batch.adapter_factor = self.adapters.load(self.all_holders())
+        batch.setup_s += load_s
 
     def _exchange(self, batch: Batch) -> None:
         """Add the time in which queries go to the replicas that have KV of this one, and partial results come back.
@@ -259,9 +264,6 @@ class Replica:
                     next_late += 1
                 self.waiting.append(seq)
             self.waiting.extend(late[next_late:])
-
-    def _with_adapters(self) -> Iterator[Sequence]:
-        return chain(self.all_holders(), self.swap or ())
 
     def _fill_without_unseen(self, batch: Batch) -> None:
         """Fill a batch that was formed while the one before ran; if it stays empty, everything is taken in at once."""
@@ -567,11 +569,11 @@ class Replica:
             return self.pipeline.runs(request_id)
         return self.in_flight is not None
 
-    def blocks_to_hold(self, seq: Sequence) -> int:
-        """Blocks that a prefilled sequence takes when it comes here."""
+    def blocks_to_hold(self, seq: Sequence, more: int = 0) -> int:
+        """Blocks that a prefilled sequence takes when it comes here, with room for `more` tokens."""
         if self._reserved_tokens:
             return self._blocks_at_admission(seq)
-        return seq.blocks_for(seq._computed if seq.group is None else seq.computed, self.blocks.size)
+        return seq.blocks_for((seq._computed if seq.group is None else seq.computed) + more, self.blocks.size)
 
     # ---- what a policy may do while it fills a batch -------------------------------------------------------
 
@@ -996,7 +998,7 @@ class Replica:
         """Landed sequences decode from now on, as many as the policy has room for."""
         inbox = self.inbox
         while inbox.landed and (self._has_room is None or self._has_room(self)):
-            if self.adapters is not None and self.adapters.without_slot([inbox.landed[0]], self._with_adapters()):
+            if self.adapters is not None and self.adapters.without_slot([inbox.landed[0]], self.all_holders()):
                 return
             seq = inbox.landed.popleft()
             inbox.held -= seq.blocks

@@ -85,6 +85,8 @@ def test_nothing_is_lost_with_tiers(number):
     assert all(len(r.token_s) == r.output_tokens_asked for r in records if r.status == "ok")
     assert all(r.cached_tokens < r.prompt_tokens for r in records if r.cached_tokens is not None)
     assert not sim.cluster.hierarchy._under_way
+    loads = sum(row["loads"] for row in sim.describe()["tiers"])
+    assert loads <= len(records) + sum(record.preemptions for record in records), "the same blocks again and again"
     for row in sim.describe()["tiers"]:
         assert row["hit_tokens"] // SIZE * BLOCK_BYTES <= row["load_bytes"]
         assert row["load_bytes"] % BLOCK_BYTES == 0

@@ -1,6 +1,7 @@
 """Preemption by swapping: nothing is lost on the way to host memory and back, and nothing is computed twice."""
 
 from array import array
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,8 @@ from hypothesis import strategies as st
 from backends.serving.blocks import Swap
 from backends.serving.journal import Journal, replay
 from backends.serving.replica import Replica
-from harness.api import Request
+from backends.sim import Sim
+from harness.api import Extra, Request
 from harness.registry import make
 
 POLICIES = ["static:batch=3", "orca:max_batch=5", "vllm-v0:max_seqs=6", "sarathi:budget=32,max_seqs=8",
@@ -157,3 +159,39 @@ def test_a_swapped_sequence_that_is_cancelled_leaves_no_trace(draw):
     replica.check()
     assert all(gone)
     assert (99, 40) == (replica.swap.free, replica.blocks.free)
+
+
+TINY = [
+    {"policy": "vllm-v0"},
+    {"policy": "vllm-v1:budget=12,max_seqs=3"},
+    {"policy": "vllm-v1", "prefix_cache": "on", "tiers": "dram:size=10MB,write=back+ssd:size=60MB"},
+    {"policy": "orca", "prefix_cache": "on", "tiers": "pool"},
+    {"policy": "sarathi:budget=32,max_seqs=8", "link": "100Mbps"},
+    {"policy": "gmax:interval=5", "lora": "slots=1"},
+    {"policy": "static:batch=3", "lora": "slots=1", "link": "100Mbps"},
+    {"policy": "vllm-v0", "speculate": "k=3,alpha=0.7"},
+]
+
+
+@pytest.mark.parametrize("number", range(160))
+def test_every_request_of_a_tiny_cluster_ends(number):
+    """What has been handed on, is swapped out or loses its memory could wait for one another for ever."""
+    draw, cluster = Random(number), TINY[number % len(TINY)]
+    count = draw.randint(4, 20)
+    sim = Sim(kv_blocks=count, kv=f"paged:block_tokens=4,watermark={draw.choice([0, 0.1])}",
+              preempt=draw.choice(["swap", "swap:blocks=6"]), handoff=draw.choice(["push", "push", "pull"]),
+              prefill=str(draw.randint(1, 2)), decode=str(draw.randint(1, 2)),
+              latency="linear:base_s=0.0625,prefill_token_s=0.0001", **cluster)  # fmt: skip
+    requests = []
+    for i in range(draw.randint(4, 25)):
+        prompt, shared = draw.randint(1, 4 * count), draw.randrange(4)
+        ids = tuple(100 * draw.randrange(3) + block for block in range(min(shared, prompt // 4)))
+        extra = Extra(model=draw.choice("ab")) if "lora" in cluster else None
+        requests.append(Request(i, 0.02 * draw.randrange(40), prompt, draw.randint(1, 3 * count), ids, 4, extra=extra))
+    records = list(sim.simulate(sorted(requests, key=lambda request: request.scheduled_s)))
+    sim.cluster.check()
+
+    assert sorted(record.request_id for record in records) == [request.id for request in requests]
+    assert all(r.output_tokens == r.output_tokens_asked for r in records if r.status == "ok")
+    assert all(r.error for r in records if r.status != "ok"), "it is refused with a reason"
+    assert all(replica.blocks.free == replica.blocks.total for replica in sim.cluster.replicas)
