@@ -221,7 +221,8 @@ class RunSpec:
     )
     max_failed: float | None = option(
         OBJECTIVES, "SHARE", check.share_or_zero,
-        "Exit with code 3 if more requests fail for reasons other than load. Default: 1%.", setting=False,
+        "Exit with code 3 if more requests fail for reasons other than load. Default: 1%; all with the failures that "
+        "sim:fail= plans.", setting=False,
     )
     drain: float | None = option(
         LENGTH, "TIME", check.time_s, "Longest wait for responses after the last request is sent. Default: 60s; "

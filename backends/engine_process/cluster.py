@@ -124,11 +124,6 @@ class EngineCluster:
             self._withdrawn.add(request_id)
             self.loop.withdraw(request_id, self.loop.now_s)
 
-    def forget_prefixes(self) -> None:
-        """Clear unreferenced blocks from the prefix caches."""
-        for replica in self.cluster.replicas:
-            replica.forget_prefixes(self.loop.now_s)
-
     def ran(self, index: int, sampled: ListOf[int | None], end_s: float) -> None:
         """The executor of a replica has run its step until `end_s`, and sampled a token for each piece."""
         step = self._steps[index]

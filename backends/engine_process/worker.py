@@ -173,7 +173,7 @@ class Worker:
                 elif isinstance(message, Cancel):
                     cluster.withdraw(message.request_id)
                 elif isinstance(message, Forget):
-                    cluster.forget_prefixes()
+                    cluster.cluster.forget_prefixes(cluster.loop.now_s)
             if cluster is not None:
                 for turn in cluster.advance(self._now_s()):
                     self._sock.sendall(frame(turn))

@@ -95,9 +95,8 @@ class SimService:
         return self._under_way.take_steps()
 
     def clear_cache(self) -> None:
-        """Forget the unreferenced stored blocks."""
-        for replica in self.sim.cluster.replicas:
-            replica.forget_prefixes(self.clock())
+        """Forget the stored blocks that no request holds."""
+        self.sim.cluster.forget_prefixes(self.clock())
 
     def describe(self) -> Mapping[str, object]:
         return self.sim.describe()

@@ -262,6 +262,13 @@ class Cluster:
             return NONE_UP
         return next((reason for side in sides if (reason := side.refusal(request)) is not None), None)
 
+    def forget_prefixes(self, now_s: float) -> None:
+        """Forget what prefix caches store that no sequence holds, and all that tiers store."""
+        for replica in self.replicas:
+            replica.forget_prefixes(now_s)
+            if self.hierarchy is not None:
+                self.hierarchy.forget(replica, now_s)
+
     @property
     def under_way(self) -> int:
         """Sequences between prefill and their first decode."""

@@ -315,6 +315,17 @@ class Hierarchy:
         for memory in (level.memory for level in replica.levels if level.tier.replicas == 1):
             memory.forget([*memory.keys])
 
+    def forget(self, replica: Replica, now_s: float) -> None:
+        """Empty the tiers of a replica; what its prefix cache has just given up is not written either."""
+        assert replica.cache is not None
+        replica.cache.changes()
+        for level in replica.levels:
+            keys = [*level.memory.keys]
+            level.memory.forget(keys)
+            if self.carry is not None:
+                self._under_way += 1
+                self.carry([Transit(replica, replica.cache, level, [], None, now_s, evicted=keys)])
+
     def report(self) -> None:
         """What tiers store now is what routers with reports see until the next one."""
         for memory in (memory for by_node in self._memories for memory in by_node.values()):

@@ -17,6 +17,7 @@ from harness.data.folder import Run
 from harness.data.lists import number, pieces
 from harness.data.run_json import Failures, OutputLengths, RunInfo
 from harness.metrics.measure import ended_well
+from harness.spec import parse
 from harness.validity.rules import Rule, applying, digits
 
 LENGTHS = "output-lengths"
@@ -171,9 +172,13 @@ def check(found: OutputLengths) -> tuple[Literal["ok", "unknown"], str]:
     return "ok", lengths_text(found)
 
 
-def failures(requests: pa.Table, *, overloaded: bool, at_most: float | None = None) -> Failures:
-    """How many requests failed because of the backend; `at_most` is the share that may."""
-    at_most = MAX_FAILED if at_most is None else at_most
+def failures(requests: pa.Table, backend: str, *, overloaded: bool, at_most: float | None = None) -> Failures:
+    """How many requests failed because of the backend; `at_most` is the share that may.
+
+    By default all may of a simulation whose failures are planned (`fail`): they are what it is about.
+    """
+    if at_most is None:
+        at_most = 1.0 if "fail" in parse(backend).args else MAX_FAILED
     counts = {row["values"]: row["counts"] for row in pc.value_counts(requests["status"]).to_pylist()}
     faults = {name: counts[name] for name in FAULTS if name in counts and not (overloaded and name == UNDER_LOAD)}
     failed, total = sum(faults.values()), len(requests)

@@ -32,14 +32,24 @@ def statuses(**counts):
 def test_failures_count_unless_load_explains_them(table, counts, overloaded, at_most, expected):
     """A broken server would pass for a slow one, or a server that turns requests away for a broken one."""
     status = statuses(**counts)
-    found = failures(table(len(status), status=status), overloaded=overloaded, at_most=at_most)
+    found = failures(table(len(status), status=status), "sim", overloaded=overloaded, at_most=at_most)
 
     assert expected is found.exceeded
 
 
+@pytest.mark.parametrize(("at_most", "expected"), [(None, False), (0.01, True)])
+def test_failures_that_are_planned_count_where_a_share_of_them_is_asked_for(table, at_most, expected):
+    """An experiment on failures would end as if the backend were broken."""
+    found = failures(table(4, status=statuses(ok=2, error=2)), "sim:fail=[replica:1@1s,requeue],replicas=2",
+                     overloaded=False, at_most=at_most)  # fmt: skip
+
+    assert expected is found.exceeded
+    assert 2 == found.requests
+
+
 def test_the_sentence_says_what_failed_and_what_is_allowed(table):
     """Exit code 3 would come without a word."""
-    found = failures(table(40, status=statuses(ok=36, error=3, timeout=1)), overloaded=False)
+    found = failures(table(40, status=statuses(ok=36, error=3, timeout=1)), "sim", overloaded=False)
 
     assert exceeded(RunInfo.of({}).change(failures=found)) == (
         "4 of 40 requests (10.0%) failed for another reason than load (3 error, 1 timeout); --max-failed allows 1%. "
@@ -51,7 +61,7 @@ def test_the_sentence_says_what_failed_and_what_is_allowed(table):
 def test_the_sentence_quotes_an_error_of_the_backend(table):
     """'7 of 8 failed' of a search that ends does not tell that its prompts are too long for the server."""
     status, error = ["ok", "rejected", "error", "error"], [None, "busy", "HTTP 400: 4,242 tokens are too many", "x"]
-    found = failures(table(4, status=status, error=error), overloaded=False)
+    found = failures(table(4, status=status, error=error), "sim", overloaded=False)
 
     assert found.text is not None
     assert found.text.endswith("--max-failed allows 1%. The first: 'HTTP 400: 4,242 tokens are too many'.")
@@ -64,7 +74,7 @@ def test_the_sentence_quotes_an_error_of_the_backend(table):
 def test_a_failed_backend_comes_before_every_other_verdict(table, valid, share, attainment, expected):
     """A night in which the server broke would read as a regression of its speed."""
     failed = round(100 * share)
-    failed_info = failures(table(100, status=statuses(ok=100 - failed, error=failed)), overloaded=False)
+    failed_info = failures(table(100, status=statuses(ok=100 - failed, error=failed)), "sim", overloaded=False)
     summary = {"attainment": attainment, "bounds": []}
     info = RunInfo.of({"verdict": {"valid": valid, "overloaded": False}, "summary": summary}).change(
         failures=failed_info

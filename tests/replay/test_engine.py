@@ -176,8 +176,14 @@ def with_tiers(number, model):
     spoken = tokens_of(serve_alone(replica, model, content, requests, hierarchy=hierarchy))
     hierarchy.check()
 
+    stored, forgotten = [*replica.levels[0].memory.keys], []
+    hierarchy.carry = forgotten.extend
+    hierarchy.forget(replica, 0.0)
+
     assert replica.blocks.free == blocks
     assert expected == spoken, (number, options, blocks)
+    assert [stored] == [transit.evicted for transit in forgotten], "the executor would hold it for ever"
+    assert not replica.levels[0].memory.keys
     return hierarchy.facts()[0]["loads"], hierarchy.facts()[0]["evicted_blocks"]
 
 

@@ -12,15 +12,17 @@ from server._received import Received, running
 
 SPECS = {
     "sim": "sim:model=llama2-7b,policy=vllm-v0,prefix_cache=on,latency=linear:base_s=0.001",
-    "engine": "engine:policy=vllm-v0,prefix_cache=on,kv_blocks=200",
+    "sim with a pool": "sim:model=llama2-7b,policy=vllm-v0,prefix_cache=on,latency=linear:base_s=0.001,tiers=[pool]",
+    "sim with dram": "sim:model=llama2-7b,prefix_cache=on,latency=linear:base_s=0.001,tiers=[dram:write=back]",
+    "engine": "engine:policy=vllm-v0,prefix_cache=on,kv_blocks=200,tiers=[dram]",
 }
-MAKERS = {"sim": sim_service.make, "engine": engine_service.make}
 
 
 @asynccontextmanager
 async def asking(backend):
     """`(ask, service)`; `await ask(prompt)` gives (answer, cached tokens)."""
-    async with running(MAKERS[backend](parse(SPECS[backend]))) as service:
+    make = engine_service.make if backend == "engine" else sim_service.make
+    async with running(make(parse(SPECS[backend]))) as service:
 
         async def ask(prompt, tokens=30):
             received = Received()

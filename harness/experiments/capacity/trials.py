@@ -746,7 +746,7 @@ def _fault(task: Task, result: Result) -> str | None:
     """
     probe = task.key.goal is not None
     overloaded = probe or bool(result.run.info.verdict.queue_grew)
-    failed = failures(result.run.requests, overloaded=overloaded, at_most=task.spec.max_failed)
+    failed = failures(result.run.requests, task.spec.backend, overloaded=overloaded, at_most=task.spec.max_failed)
     few = failed.requests <= failed.at_most * task.key.planned  # of a probe that was ended only some are there
     return None if few else str(failed.text)
 
