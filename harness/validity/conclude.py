@@ -163,7 +163,8 @@ def _judged(
         met=met,
         laws=run.aggregate(Laws),
     )
-    failed = failures(run.requests, spec.get("backend", "sim"), overloaded=judged.queue_grew, at_most=spec.get("max-failed"))
+    backend, at_most = spec.get("backend", "sim"), spec.get("max-failed")
+    failed = failures(run.requests, backend, overloaded=judged.queue_grew, at_most=at_most)
     error = None if outcome is None else outcome.error
     internal = outcome is not None and (outcome.crash is not None or outcome.ended == "stopped")
     reasons = [

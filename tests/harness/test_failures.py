@@ -38,7 +38,7 @@ def test_failures_count_unless_load_explains_them(table, counts, overloaded, at_
 
 
 @pytest.mark.parametrize(("at_most", "expected"), [(None, False), (0.01, True)])
-def test_failures_that_are_planned_count_where_a_share_of_them_is_asked_for(table, at_most, expected):
+def test_planned_failures_count_only_against_a_share_that_is_given(table, at_most, expected):
     """An experiment on failures would end as if the backend were broken."""
     found = failures(table(4, status=statuses(ok=2, error=2)), "sim:fail=[replica:1@1s,requeue],replicas=2",
                      overloaded=False, at_most=at_most)  # fmt: skip
