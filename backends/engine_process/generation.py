@@ -118,8 +118,10 @@ class Answers:
                 raise ValueError(f"request {request.id} came without a prompt")
             ids[: request.prompt_tokens] = self._prompts(request, self._vocab_size)
             self._repeat(request, ids)
-        if self._pacer is not None:
-            ids[request.prompt_tokens :] = np.tile(made_up(self._pacer, request, params), request.answers)
+        if self._pacer is not None:  # equal for equal prompts and seeds, where prompts are known
+            seed = request.id if params is None else answer_seed(params.prompt, params.temperature, params.seed)
+            answer = self._pacer.answer(seed, request.output_tokens)
+            ids[request.prompt_tokens :] = np.tile(answer, request.answers)
         self.token_ids[request.id] = ids
 
     def _repeat(self, request: Request, ids: np.ndarray) -> None:
@@ -332,12 +334,6 @@ def _grant(params: GenerationParams, piece: Piece, emitted: int) -> None:
         piece.seed = params.seed
     if emitted < params.min_tokens:
         piece.forbidden = tuple(params.ends)
-
-
-def made_up(pacer: Paced, request: Request, params: GenerationParams | None) -> np.ndarray:
-    """(output,) the whole answer to a request: equal for equal prompts and seeds, where prompts are known."""
-    seed = answer_seed(params.prompt, params.temperature, params.seed) if params is not None else request.id
-    return pacer.answer(seed, request.output_tokens)
 
 
 def answer_seed(prompt: ListOf[int], temperature: float | None, seed: int | None) -> int:

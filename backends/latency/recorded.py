@@ -152,7 +152,7 @@ class Repetition:
             self._steps.setdefault(replica, []).append(tuple(row))
         self._next = dict.fromkeys(self._steps, 0)
         self._copies = {request_id: iter(ends) for request_id, ends in recorded.copies.items()}
-        self._tier_copies = {replica: iter(ends) for replica, ends in recorded.tier_copies.items()}
+        self.tier_copies = {replica: iter(ends) for replica, ends in recorded.tier_copies.items()}
         if recorded.tokens:
             for replica in replicas:
                 if replica.drafts is not None:
@@ -184,14 +184,9 @@ class Repetition:
         """When a stage of a live migration is copied."""
         return self._copied_s(migration.seq, end_s)
 
-    @property
-    def copies_to_tiers(self) -> bool:
-        """Whether the run has copies from and to tiers; one whose tiers were simulated has none."""
-        return bool(self._tier_copies)
-
     def carry(self, transits: ListOf[Transit]) -> float:
         """When the blocks are copied that a replica exchanges with its tiers from one instant on."""
-        return next(self._tier_copies.get(transits[0].replica.index, iter(())), inf)
+        return next(self.tier_copies.get(transits[0].replica.index, iter(())), inf)
 
     def _copied_s(self, seq: Sequence, end_s: float) -> float:
         # A simulated run has no copies but those of its link.

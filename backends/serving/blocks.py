@@ -157,14 +157,11 @@ class Swap:
         while queue:
             seq = queue[0]
             want = self._held[seq]
-            if replica.running:
-                # A block more than it had: else its next token may send it, or another one, out again at once.
-                if replica.room() < want + 1:
-                    return
-            # Alone it needs no more than its next token does: what has landed here has the rest, and runs instead.
-            elif max(want, replica.blocks_to_hold(seq, 1)) > replica.blocks.free:
-                return
-            if adapters is not None and adapters.without_slot([seq], replica.all_holders()):
+            # A block more than it had: else its next token may send it, or another one, out again at once. Alone it
+            # needs no more than its next token does: what has landed here has the rest, and runs instead.
+            needed = want + 1 if replica.running else max(want, replica.blocks_to_hold(seq, 1))
+            room = replica.room() if replica.running else replica.blocks.free
+            if needed > room or (adapters is not None and adapters.without_slot([seq], replica.all_holders())):
                 return
             queue.popleft()
             del self._held[seq]
@@ -172,10 +169,6 @@ class Swap:
             replica.resume(seq, want)
             batch.swaps = [*batch.swaps, (seq, None)]
             self.moved += want
-
-    def total_copied(self) -> int:
-        """Blocks that were copied so far, both ways."""
-        return self.copied + self.moved
 
     def drop(self, seq: Sequence) -> None:
         """Forget a sequence that is withdrawn."""

@@ -46,10 +46,6 @@ class Decodes:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self.members)
 
-    def last(self) -> Sequence:
-        """The member that joined last."""
-        return next(reversed(self.members))
-
     def join(self, seq: Sequence) -> None:
         """A sequence whose prompt is computed starts to decode at the next tick."""
         tick = self.tick
@@ -86,13 +82,6 @@ class Decodes:
         seq._end_tick = 0
         self.rows -= rows
         self.context -= rows * computed
-
-    def begin(self, now_s: float) -> None:
-        """A step with all members starts."""
-        for seq in self.fresh:
-            if seq.decode_start_s is None and seq.group is self:
-                seq.decode_start_s = now_s
-        self.fresh.clear()
 
     def blocks_needed(self) -> int:
         """Blocks that the next tick takes."""

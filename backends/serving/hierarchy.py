@@ -131,14 +131,13 @@ class TierMemory:
 
 @dataclass(slots=True, eq=False)
 class Level:
-    """A tier as one replica reaches it; what a memory gives up may go to the level `below`."""
+    """A tier as one replica reaches it."""
 
     tier: Tier
     memory: TierMemory
     load: Channel
     store: Channel
     block_bytes: float
-    below: Level | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -177,18 +176,13 @@ class Hierarchy:
 
     def attach(self, replica: Replica) -> None:
         """Give a replica its levels."""
-        above: Level | None = None
         for (_, tier), memories in zip(self._tiers, self._memories, strict=True):
             channels = Channel(tier.load_bytes_per_s), Channel(tier.store_bytes_per_s)
             node = 0 if tier.replicas is None else replica.index // tier.replicas
             memory = memories.setdefault(node, TierMemory(int(tier.size_bytes // self._block_bytes), *channels))
             if tier.replicas is not None:  # else each replica has a link of its own
                 channels = memory.load, memory.store
-            level = Level(tier, memory, *channels, self._block_bytes)
-            if above is not None:
-                above.below = level
-            above = level
-            replica.levels.append(level)
+            replica.levels.append(Level(tier, memory, *channels, self._block_bytes))
         self._seen[replica.index] = {}
 
     # ---- around a batch -------------------------------------------------------------------------------------
@@ -239,37 +233,29 @@ class Hierarchy:
         """Begin to write what the prefix cache has filled or given up since the last call."""
         assert replica.cache is not None
         filled, used, evicted, ids = replica.cache.changes()
-        for level in replica.levels:
+        for place, level in enumerate(replica.levels):
             if level.tier.write == "through":
-                self._put(replica, level, filled[::-1], ids, now_s)  # the end of a chain goes first
+                self._put(replica, place, filled[::-1], ids, now_s)  # the end of a chain goes first
             level.memory.touch(used)
         if replica.levels[0].tier.write == "back":
-            self._put(replica, replica.levels[0], evicted, ids, now_s)
+            self._put(replica, 0, evicted, ids, now_s)
         if self.carry is not None and self._begun:
             begun, self._begun = self._begun, []
             if (end_s := self.carry(begun)) is not None:
                 for transit in begun:
                     self.push(end_s, replica.index, transit)
 
-    @staticmethod
-    def steps_alike(replica: Replica) -> int:
-        """Decode steps from now on that look nothing up and give nothing up, so that tiers need not see each of them.
-
-        Transfers end what the loop does ahead, as any event does.
-        """
-        assert replica.cache is not None
-        return 1 if replica.waiting else replica.decoding._steps_ahead(replica.cache.unstored())
-
-    def _put(self, replica: Replica, level: Level, keys: ListOf[int], ids: dict[int, int], now_s: float) -> None:
-        """Begin to write these, used in this order, and what has to go to the level below."""
-        memory, below = level.memory, level.below
+    def _put(self, replica: Replica, place: int, keys: ListOf[int], ids: dict[int, int], now_s: float) -> None:
+        """Begin to write these to the level at this place, used in this order, and what has to go to that below."""
+        level, *below = replica.levels[place : place + 2]
+        memory = level.memory
         if new := [key for key in dict.fromkeys(keys) if key not in memory.keys]:
             memory.counts["store_bytes"] += len(new) * level.block_bytes
             transit = Transit(replica, replica.cache, level, new, None, now_s, [ids[key] for key in new if ids])
             self._start(level.store, transit, now_s)
             transit.evicted = memory.put(new)
-            if below is not None and below.tier.write == "back":
-                self._put(replica, below, transit.evicted, ids, now_s)
+            if below and below[0].tier.write == "back":
+                self._put(replica, place + 1, transit.evicted, ids, now_s)
 
     # ---- transfers ------------------------------------------------------------------------------------------
 

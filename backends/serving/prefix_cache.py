@@ -290,7 +290,9 @@ class PrefixCache:
             self._store(hold, min(full, len(hold.keys)), table)
             del self._holds[seq]
         else:
-            self._name_own(seq, hold, full)
+            if full > len(hold.keys):  # name its own content, too: only the sequence itself finds it again
+                base = hash((hold.link, 2 * seq.request.id))
+                hold.keys.extend(range(base + len(hold.keys), base + full))
             self._store(hold, full, table)
         stored = hold.blocks
         plain = count - len(stored)
@@ -366,13 +368,6 @@ class PrefixCache:
         self._chained += found.full - before
         while self._chained > CHAINS * self._blocks.total and len(self._chains) > 1:
             self._chained -= self._chains.popitem(last=False)[1].full
-
-    @staticmethod
-    def _name_own(seq: Sequence, hold: Hold, full: int) -> None:
-        """Name the full blocks of the sequence's own content, too: only the sequence itself finds them again."""
-        if full > len(hold.keys):
-            base = hash((hold.link, 2 * seq.request.id))
-            hold.keys.extend(range(base + len(hold.keys), base + full))
 
     def _store(self, hold: Hold, full: int, table: list[int]) -> None:
         index, begin = self._index, len(hold.blocks)

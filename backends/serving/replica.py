@@ -91,8 +91,6 @@ class Replica:
         self.blocks = Blocks(num_blocks, memory.block_tokens)
         self.cache = PrefixCache(self.blocks, tiered=tiered) if prefix_cache else None
         self.levels: list[Level] = []  # of a memory hierarchy, the fastest first
-        if tiered:
-            self._fill = _without_loading(self._fill)
         self.waiting: deque[Sequence] = deque()
         self.prefilling: dict[Sequence, None] = {}  # admitted, prompt not yet computed, in order of admission
         self._reserved_tokens = memory.reserved_tokens if isinstance(memory, Reserving) and memory.reserves else None
@@ -168,8 +166,8 @@ class Replica:
         if self.inbox.landed and not (self.swap and self.running):
             self._join_landed()  # who was swapped out comes back before, unless what has landed leaves it no room
         fill = self._fill
-        if self.adapters is not None:
-            fill = Replica._fill_with_adapters
+        if self.adapters is not None or self.inbox.reserved:
+            fill = Replica._fill_without_late
         elif self._unseen:
             fill = Replica._fill_without_unseen
         fill(self, batch)
@@ -209,7 +207,10 @@ class Replica:
         if batch.decode_seqs:
             batch.context_tokens = decoding.context + decoding.padded_context
             if decoding.fresh:
-                decoding.begin(now_s)
+                for seq in decoding.fresh:
+                    if seq.decode_start_s is None and seq.group is decoding:
+                        seq.decode_start_s = now_s
+                decoding.fresh.clear()
         if self._unseen and self._steps % self._poll_steps == 0:
             self._unseen.clear()  # taken in while this batch runs: the next one may hold them
             batch.steps = 1
@@ -222,13 +223,16 @@ class Replica:
             journal.batch(batch, decoding)
         return batch
 
-    def _fill_with_adapters(self, batch: Batch) -> None:
-        """Fill a batch without those whose adapter has no slot."""
-        assert self.adapters is not None
+    def _fill_without_late(self, batch: Batch) -> None:
+        """Fill a batch without those whose adapter has no slot, or whose blocks are on their way from a tier."""
+        adapters, reserved = self.adapters, self.inbox.reserved
+        late = set(() if adapters is None else adapters.without_slot(self.waiting, self.all_holders()))
+        late.update([seq for seq in self.waiting if seq._request.id in reserved])
         fill = Replica._fill_without_unseen if self._unseen else self._fill
-        self.fill_without(self.adapters.without_slot(self.waiting, self.all_holders()), batch, fill)
-        load_s, batch.adapter_factor = self.adapters.load(self.all_holders())
-        batch.setup_s += load_s
+        self.fill_without([seq for seq in self.waiting if seq in late], batch, fill)
+        if adapters is not None:
+            load_s, batch.adapter_factor = adapters.load(self.all_holders())
+            batch.setup_s += load_s
 
     def _exchange(self, batch: Batch) -> None:
         """Add the time in which queries go to the replicas that have KV of this one, and partial results come back.
@@ -748,7 +752,7 @@ class Replica:
         """
         # The youngest: the oldest never loses its memory to a later one, so something always ends.
         if seq is None:
-            seq = next(reversed(self.prefilling)) if self.prefilling else self.decoding.last()
+            seq = next(reversed(self.prefilling or self.decoding.members))
         if seq.phase is Phase.PREFILL:
             del self.prefilling[seq]
         elif seq.group is not None:
@@ -1034,17 +1038,6 @@ def _with_clock(policy: Clocked) -> Callable[[Replica, Batch], None]:
         policy.fill(replica, batch)
 
     return fill
-
-
-def _without_loading(fill: Callable[[Replica, Batch], None]) -> Callable[[Replica, Batch], None]:
-    """Fill batches without those whose blocks are on their way from a tier."""
-
-    def fill_ready(replica: Replica, batch: Batch) -> None:
-        reserved = replica.inbox.reserved
-        loading = [seq for seq in replica.waiting if seq._request.id in reserved] if reserved else []
-        replica.fill_without(loading, batch, fill)
-
-    return fill_ready
 
 
 def _order(seq: Sequence) -> int:

@@ -80,10 +80,6 @@ class Drafts:
     def __iter__(self) -> Iterator[Sequence]:
         return iter(self.members)
 
-    def last(self) -> Sequence:
-        """The member that joined last."""
-        return next(reversed(self.members))
-
     def join(self, seq: Sequence) -> None:
         """A sequence whose prompt is computed starts to decode."""
         seq.group = self
@@ -99,13 +95,6 @@ class Drafts:
         del self.members[seq]
         seq.group = None
         self.context -= seq._computed
-
-    def begin(self, now_s: float) -> None:
-        """A step with all members starts."""
-        for seq in self.fresh:
-            if seq.decode_start_s is None and seq.group is self:
-                seq.decode_start_s = now_s
-        self.fresh.clear()
 
     def plan(self, rows: int | None, free: int) -> None:
         """Set how much each drafts: at most `rows` tokens run, and drafts use only `free` blocks."""

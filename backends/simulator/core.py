@@ -141,7 +141,7 @@ def preemption_costs(replicas: Iterable[Replica]) -> dict[str, object]:
     swaps = {id(lane.swap): lane.swap for lane in lanes if lane.swap is not None}
     costs = {
         "recomputed_tokens": sum(lane.recomputed_tokens for lane in lanes),
-        "swapped_blocks": sum(swap.total_copied() for swap in swaps.values()),
+        "swapped_blocks": sum(swap.copied + swap.moved for swap in swaps.values()),
     }
     return {name: count for name, count in costs.items() if count}
 

@@ -329,7 +329,10 @@ class Arrivals:
             self.next_s = min(self.next_s, self._later[0][0])
 
     def pop(self) -> Request:
-        if self._later and self._later[0][0] == self.next_s and not self._planned_first():
+        is_later = bool(self._later) and self._later[0][0] == self.next_s
+        if is_later and self._arrived is not None and self._next is not None and self._planned_s <= self.next_s:
+            is_later = self._arrived(self._next)[1:] >= self._later[0][1:3]
+        if is_later:
             request = heappop(self._later)[3]
         else:
             assert self._next is not None
@@ -339,11 +342,6 @@ class Arrivals:
         if self._later and self._later[0][0] < self.next_s:
             self.next_s = self._later[0][0]
         return request
-
-    def _planned_first(self) -> bool:
-        if self._arrived is None or self._next is None or self._planned_s > self.next_s:
-            return False
-        return self._arrived(self._next)[1:] < self._later[0][1:3]
 
 
 class CachedArrivals:
@@ -468,7 +466,7 @@ class Flow:
         self._steps = steps
         self._recorded = recorded
         self._times = None if recorded is None else Repetition(recorded, cluster.replicas)
-        if self._times is not None and cluster.hierarchy is not None and self._times.copies_to_tiers:
+        if self._times is not None and cluster.hierarchy is not None and self._times.tier_copies:
             cluster.hierarchy.carry = self._times.carry  # else its tiers are simulated, as they were there
         self._cache = cache
         arrivals = Arrivals(iter(requests), None if recorded is None else recorded.arrived, front)

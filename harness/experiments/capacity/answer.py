@@ -183,7 +183,8 @@ def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
         if found.needs is None:
             return None
         most = setup.settings.max_requests or MAX_REQUESTS
-        needs = _rounded(found.needs)
+        unit = int(10 ** max(0, len(str(found.needs)) - 2))
+        needs = -(-found.needs // unit) * unit
         return f"about {needs:,} requests (--max-requests {needs})." if needs > most else None
     if found.resolved or found.estimate is None or found.ended_early or setup.recorded:
         return None
@@ -200,12 +201,6 @@ def _needs(setup: Setup, found: SearchResult, half: float | None) -> str | None:
     aim = f"for +-{100 * tolerance:.3g}%"
     assert setup.budget_s is not None  # under a wall clock it has a default
     return f"about {setup.budget_s * factor / 60:.0f} minutes {aim} (--budget); a wider --tolerance takes less."
-
-
-def _rounded(requests: int) -> int:
-    """Up to two digits."""
-    unit = int(10 ** max(0, len(str(requests)) - 2))
-    return -(-requests // unit) * unit
 
 
 def _shown(objective: Slo, found: Sequence[tuple[float, SearchResult]]) -> ShareKey:

@@ -301,7 +301,10 @@ class Blocks:
         met the goal while its queue grew tells nothing, and of one that missed the second half counts. One at nearly
         all that the server can answer tells little: a queue fills there as slowly as a random walk leaves 0, in
         noise / (most (1 - load)^2) seconds."""
-        blocks, noise = [], self._dispersion() + WORK
+        counts = [(t.dispersion, t.requests) for t in (*self._ramp, *self._made) if t.dispersion is not None]
+        # the variance of how many requests come, over their mean: 1 for Poisson arrivals
+        varies = sum(value * count for value, count in counts) / sum(count for _, count in counts) if counts else 1.0
+        blocks, noise = [], varies + WORK
         for tried in (*self._ramp, *made):
             share, rate_rps = tried.share(condition.key), _rate_rps(tried)
             met, total, requests = float(share.met), max(1, share.of), max(1, tried.kept)
@@ -320,11 +323,6 @@ class Blocks:
                 met, weight = total * sum(parts[PARTS // 2 :]) / (PARTS - PARTS // 2), 0.5
             blocks.append(Block(rate_rps, weight * met, weight * total, weight * requests, parts))
         return blocks
-
-    def _dispersion(self) -> float:
-        """The variance of how many requests come, over their mean: 1 for Poisson arrivals."""
-        parts = [(t.dispersion, t.requests) for t in (*self._ramp, *self._made) if t.dispersion is not None]
-        return sum(value * count for value, count in parts) / sum(count for _, count in parts) if parts else 1.0
 
     def _estimate(self, found: Knee) -> Estimate | None:
         if len(self._made) < FEWEST_BLOCKS:
