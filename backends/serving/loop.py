@@ -740,7 +740,7 @@ class Loop(Generic[T]):
             self._hierarchy.fetch(replica, now_s)
             batch = replica.schedule(now_s)
             self._hierarchy.write(replica, now_s)
-            if batch is not None and batch.steps > 1:  # tiers see each step that looks something up or gives it up
+            if batch is not None and batch.steps > 1:  # tiers see each step that finds or gives up a block
                 assert replica.cache is not None
                 unstored = replica.cache.unstored()
                 batch.steps = 1 if replica.waiting else min(batch.steps, replica.decoding._steps_ahead(unstored))

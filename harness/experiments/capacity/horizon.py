@@ -115,8 +115,8 @@ MARGIN, MOST_MORE = 1.05, 3
 """A final that was too short is planned with this margin, and grows at most so many times: its width is not known."""
 MOST_RUNS = 1_500
 """Runs of few requests cost time too."""
-TELLING, FLAT, FLAT_LOOKS = 20, 5, 2
-"""A pilot of so many seeds ends the search where the final would take so many times `MOST_RUNS`, at so many looks in a
+TELLING, FLAT, FLAT_TIMES = 20, 5, 2
+"""A pilot of so many seeds ends the search where the final would take so many times `MOST_RUNS`, so many times in a
 row. On 439 queues, most of which miss a part at any load, none of 354 that were resolved is lost (with four times two,
 with two times five), and eight of the 85 others end after 640 to 1,250 runs instead of 1,600 to 19,000."""
 LOOKED = 1.3
@@ -292,7 +292,7 @@ class HorizonSearch:
         self, ends: tuple[float, float], seeds: list[int]
     ) -> Generator[list[TrialRequest], list[Trial], Line | None]:
         """More seeds until the slope is known; None where the rate of --at is decided."""
-        flat_looks = 0
+        flat_times = 0
         while True:
             lines = self._lines(sum(ends) / 2, max(SAME_LINE, ends[1] - ends[0]))
             line = min(lines.values(), key=lambda each: each.crossing, default=None)
@@ -301,8 +301,8 @@ class HorizonSearch:
                 self._best = self._by_lines(lines)
                 if self._decided:
                     return None
-            flat_looks = flat_looks + 1 if line is not None and self._is_flat(line) else 0
-            if len(self._runs) > MOST_RUNS or flat_looks == FLAT_LOOKS:
+            flat_times = flat_times + 1 if line is not None and self._is_flat(line) else 0
+            if len(self._runs) > MOST_RUNS or flat_times == FLAT_TIMES:
                 raise self._too_flat(line)
             vague = math.inf if line is None else line.slope_error / line.slope
             steep = line is not None and line.slope * self.spec.tolerance > STEEP
