@@ -6,7 +6,6 @@ A leap is one entry here and is spread into its steps later, many entries in one
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import chain
 from math import inf
 from struct import Struct
 from typing import Final
@@ -50,7 +49,7 @@ class StepLog:
 
     def _clear(self) -> None:
         self._entries = bytearray()
-        self._pieces: list[tuple[int, int]] = []  # of prompts: their new tokens and those that are stored
+        self._pieces: list[int] = []  # of prompts: their new tokens and those that are stored
         self._end_s: array[float] = array("d")  # of steps
         self._taken = array("q")  # blocks that steps took which are not the first of a leap
         self._lanes = array("q")  # of each entry, where replicas have lanes; none is a leap
@@ -67,7 +66,8 @@ class StepLog:
         if count > 1:
             assert isinstance(decoding, Decodes)  # drafts do not leap
             self._taken.fromlist(decoding.taken(count))
-        self._pieces += loads
+        for piece in loads:
+            self._pieces.extend(piece)
         self._entries += PACK(
             count, batch.replica, batch.decode_seqs, batch.context_tokens, batch.waiting, batch.running,
             batch.free_blocks, len(loads), batch.start_s,
@@ -102,14 +102,15 @@ class StepLog:
 
     def _spread(self) -> None:
         entries = np.frombuffer(self._entries, np.int64).reshape(-1, ENTRY.size // 8)
-        count, replica, seqs, context, waiting, running, free, pieces = entries[:, :-1].T
+        whole = np.ascontiguousarray(entries[:, :-1].T)  # `np.repeat` is many times slower over strides
+        count, replica, seqs, context, waiting, running, free, pieces = whole
         first = np.cumsum(count) - count  # (entries,) index of an entry's first step
         end_s = np.array(self._end_s)
         nth = np.arange(len(end_s)) - np.repeat(first, count)  # (steps,) place within its leap
         start_s = np.empty(len(end_s))
         start_s[1:] = end_s[:-1]
         start_s[first] = entries[:, -1].view(np.float64)
-        new, stored = np.fromiter(chain.from_iterable(self._pieces), np.int64).reshape(-1, 2).T
+        new, stored = np.array(array("q", self._pieces)).reshape(-1, 2).T
         step, decodes = np.repeat(first, pieces), np.repeat(seqs, count)
         taken = np.zeros(len(end_s), np.int64)
         taken[nth > 0] = self._taken
