@@ -8,7 +8,7 @@ import pytest
 
 from harness.api import Bound, Slo
 from harness.experiments.capacity.conditions import Share
-from harness.experiments.capacity.horizon import HorizonSearch
+from harness.experiments.capacity.horizon import MOST_RUNS, HorizonSearch
 from harness.experiments.capacity.search_spec import SearchResult, SearchSpec, TrialRequest
 from harness.experiments.capacity.trials import QUARTERS, Key, Quarters, Trial
 from harness.metrics.objective import JOINT
@@ -89,6 +89,25 @@ def test_a_search_that_ends_at_its_limit_has_an_interval_and_a_price(limit: int)
     assert result.estimate.low_rps <= truth.rate_rps <= result.estimate.high_rps
     assert result.needs is None or result.needs > limit
     assert result.needs
+
+
+def test_a_flat_curve_ends_a_search_early_and_says_what_it_would_take() -> None:
+    """Where a tenth of the requests misses at any load no number of runs tells the rate."""
+
+    def leaky(request: TrialRequest) -> Trial:
+        trial = queue(request)
+        if (quarters := trial.quarters) is None:
+            return trial
+        of = quarters.of[JOINT]
+        met = np.random.default_rng([7, trial.key.seed]).binomial(quarters.met[JOINT], 0.9)
+        shares = tuple(Share(share.key, int(met.sum()), int(of.sum())) for share in trial.shares)
+        return replace(trial, shares=shares, quarters=replace(quarters, met=dict.fromkeys(quarters.met, met)))
+
+    search, result = searched(replace(SPEC, limit=1_000_000), leaky)
+
+    assert not result.resolved and result.why is not None
+    assert result.why.startswith("near the goal attainment hardly depends on the rate: to tell it to 3% takes about")
+    assert len(search._runs) < 1.25 * MOST_RUNS
 
 
 def test_runs_that_scatter_around_the_goal_tell_no_narrow_bracket() -> None:
