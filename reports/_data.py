@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from harness.api import Slo
 from harness.data import large, run_json
 from harness.data.folder import Run
-from harness.data.lists import BLOCK, number
+from harness.data.lists import ascending, number
 from harness.data.mapped import stored
 from harness.data.run_json import Described
 from harness.metrics import measure
@@ -174,8 +174,8 @@ def sample(run: Run, name: str) -> np.ndarray:
     def made() -> np.ndarray:
         if pooled(name):
             return np.sort(seen(run).sample(name, answered(run)))
-        values = metric(run, name)[answered(run)]
-        return np.sort(values[np.isfinite(values)])
+        values = metric(run, name)
+        return ascending(values, answered(run) & np.isfinite(values))
 
     return kept(run, f"sample {name}", made)
 
@@ -227,18 +227,17 @@ def kept(of: Remembering, name: str, make: Callable[[], T]) -> T:
 
 def sending(run: Run) -> Sending:
     """When requests were due and when they left; of the schedule where it is stored, which also holds the unsent."""
-    sent_s = number(run.requests, "sent_s")
-    was_sent = np.isfinite(sent_s)
-    everything = np.sort(sent_s[was_sent])
+    was_sent = np.isfinite(number(run.requests, "sent_s"))
+    everything = ascending(number(run.requests, "sent_s"), was_sent)
     if run.schedule is None:
         return Sending(np.sort(number(run.requests, "scheduled_s")), everything, None, closed=False)
-    planned_s = run.schedule.column("scheduled_s").to_numpy()
     independent = fidelity.by_itself(run.schedule, recorded=bool(run.info.workload.recorded))
+    planned_s = ascending(number(run.schedule, "scheduled_s"), independent)
     if independent.all():
-        return Sending(np.sort(planned_s), everything, None, closed=False)
+        return Sending(planned_s, everything, None, closed=False)
     rows = np.isin(number(run.requests, "request_id"), run.schedule.column("id").to_numpy()[independent])
     closed = run.schedule.column("session").null_count == run.schedule.num_rows
-    return Sending(np.sort(planned_s[independent]), np.sort(sent_s[was_sent & rows]), everything, closed=closed)
+    return Sending(planned_s, ascending(number(run.requests, "sent_s"), was_sent & rows), everything, closed=closed)
 
 
 def slo(run: Run) -> Slo:
@@ -269,13 +268,8 @@ def scored(run: Run) -> Score:
 
 def met(run: Run) -> np.ndarray | None:
     """(requests,) whether each meets every bound on single requests; None where there is no such bound."""
-    met = np.zeros(len(run.requests), bool)
-    for start in range(0, len(met), BLOCK):
-        rows = slice(start, start + BLOCK)
-        if not (margins := by_stage.margins(seen(run), scored(run), rows)):
-            return None
-        met[rows] = by_stage.joint(margins) <= 1.0
-    return met
+    known = [bound.met for bound in scored(run).bounds if bound.room == bound.room]
+    return np.logical_and.reduce(known) if known else None
 
 
 @once

@@ -43,6 +43,13 @@ def number(table: pa.Table, name: str) -> Floats:
     return np.asarray(table[name].to_numpy(), np.float64)
 
 
+def ascending(values: Floats, which: Mask) -> Floats:
+    """The values (n,) in `which` (n,), sorted."""
+    chosen = values[which]
+    chosen.sort()  # np.sort would copy them again
+    return chosen
+
+
 def lateness(table: pa.Table) -> Floats:
     """(requests,) seconds from the scheduled time to sending, without the wait for --max-in-flight; NaN if not sent."""
     late_s, waits = number(table, "sent_s") - number(table, "scheduled_s"), table["cap_wait_s"]

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from harness import untrusted
 from harness.api import Request, Workload
+from harness.data import files
 from harness.data.mapped import Growing, Mapped
 from harness.data.records import SCHEDULE, completed, extra_of, listed, places
 from harness.errors import NothingDue, UsageError
@@ -106,6 +107,8 @@ class Schedule:
         except FileNotFoundError:
             raise UsageError(f"No schedule '{path}'.") from None
         except (ValueError, OSError) as error:  # pa.ArrowInvalid among them
+            if files.has_no_room(error):  # for temporary files
+                raise
             raise UsageError(f"'{path}' is not a schedule: {str(error).splitlines()[0]}") from None
         sha256 = digest(table)
         if stored and stored != sha256:

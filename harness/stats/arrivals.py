@@ -95,12 +95,15 @@ def counts(times_s: Floats, width_s: float, tick_s: float | None = None) -> Coun
     if len(times_s) == 0:
         return Counts.of(np.zeros(0, np.int64))
     bins = int((times_s[-1] - times_s[0]) / width_s)
-    widths = times_s - times_s[0]
-    widths /= width_s
-    bin_of = widths.astype(np.int64)  # (n,) which rises as the times do
-    begins = np.concatenate([[0], 1 + np.flatnonzero(bin_of[1:] != bin_of[:-1])])
-    index, number = bin_of[begins], np.diff(begins, append=len(bin_of))
-    return Counts(index[index < bins], number[index < bins], bins)
+
+    def bin_of(rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        return np.asarray((times_s[rows] - times_s[0]) / width_s).astype(np.int64)  # which rises as the times do
+
+    rows = range(0, len(times_s), BLOCK)
+    begins = np.concatenate([[0], *(i + 1 + np.flatnonzero(np.diff(bin_of(slice(i, i + BLOCK + 1)))) for i in rows)])
+    index = bin_of(begins)
+    whole = int(np.searchsorted(index, bins))  # what comes after is not a bin as wide as the others
+    return Counts(index[:whole], np.diff(begins, append=len(times_s))[:whole], bins)
 
 
 def dispersion(times_s: Floats, width_s: float, tick_s: float | None = None) -> float | None:
@@ -138,17 +141,19 @@ def curve_distance(found: Floats, wanted: Floats) -> float:
 def autocorrelation(values: Counts | npt.NDArray[np.float64] | npt.NDArray[np.int64], lag: int = 1) -> float | None:
     """Correlation of a series with itself `lag` steps later (biased estimator); None if it is constant or short."""
     counts = values if isinstance(values, Counts) else Counts.of(values)
-    index, more, mean, pairs = counts.index, counts.number - counts.mean, counts.mean, counts.bins - lag
-    if pairs < MIN_BINS or counts.squares == 0:
+    index, mean, squares, pairs = counts.index, counts.mean, counts.squares, counts.bins - lag
+    if pairs < MIN_BINS or squares == 0:
         return None
     # a pair of bins adds (a - mean)(b - mean): of two empty ones mean**2, of one that has some -mean (a - mean)
     later = np.minimum(np.searchsorted(index, index + lag), len(index) - 1)
     first = np.flatnonzero(index[later] == index + lag)
     later = later[first]
-    begins, ends = more[index < pairs], more[index >= lag]
-    single = begins.sum() + ends.sum() - more[first].sum() - more[later].sum()
+    more = counts.number - mean
+    begins, ends = more[: np.searchsorted(index, pairs)], more[np.searchsorted(index, lag) :]
+    both = more[[first, later]]
+    single = begins.sum() + ends.sum() - both[0].sum() - both[1].sum()
     empty = pairs - len(begins) - len(ends) + len(first)
-    return float((more[first] @ more[later] - mean * single + empty * mean**2) / counts.squares)
+    return float((both[0] @ both[1] - mean * single + empty * mean**2) / squares)
 
 
 def gap_cv(times_s: Floats) -> float | None:

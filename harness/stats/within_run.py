@@ -27,7 +27,7 @@ from harness.data.mapped import stored
 from harness.data.run_json import Interval, Intervals, Within
 from harness.metrics.measure import headline, metrics, per_request, succeeded
 from harness.metrics.objective import Score, score
-from harness.metrics.quantiles import quantile
+from harness.metrics.quantiles import quantile, quantiles
 from harness.stats.tails import CONFIDENCE, student
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -39,7 +39,8 @@ BLOCK, BLOCKS, MOST_BLOCKS = 200, 10, 1000
 """Requests in a block; of short runs so many that there are ten blocks, of very long ones that there are a thousand:
 longer blocks remember more and take less time."""
 
-RESAMPLES = 2000
+RESAMPLES, PARTS = 2000, 20
+"""Resamples of a run, and parts that are summed one after the other to take little memory."""
 MOST_ALIKE = 0.5
 """Lag-1 autocorrelation of TTFT from which on a queue has a memory too long for the blocks of one run."""
 
@@ -79,11 +80,16 @@ class Blocks:
         """(RESAMPLES,) sums of `values` (n,), NaN as 0, over each resample, cut so that it has n values."""
         up_to = np.zeros(self.n + 1)
         up_to[1:] = values
-        np.cumsum(np.nan_to_num(up_to, copy=False), out=up_to)
+        up_to[np.isnan(up_to)] = 0.0
+        np.cumsum(up_to, out=up_to)
         last = self.n - (self.starts.shape[1] - 1) * self.size
-        whole, cut = self.starts[:, :-1], self.starts[:, -1]
-        resampled: Floats = (up_to[whole + self.size] - up_to[whole]).sum(axis=1) + up_to[cut + last] - up_to[cut]
-        return resampled
+
+        def sums(starts: npt.NDArray[np.int64]) -> Floats:
+            whole, cut = starts[:, :-1], starts[:, -1]
+            total: Floats = (up_to[whole + self.size] - up_to[whole]).sum(axis=1) + up_to[cut + last] - up_to[cut]
+            return total
+
+        return np.concatenate([sums(part) for part in np.array_split(self.starts, PARTS)])
 
     @property
     def count(self) -> float:
@@ -158,11 +164,12 @@ class Resampled:
     def percentile(self, values: Floats, q: float) -> tuple[float, float]:
         """Interval of quantile `q` of the values (n,) that are not NaN: that of the share at or below it, turned into
         values (Woodruff, Journal of the American Statistical Association 47, 1952)."""
-        at_or_below = np.where(np.isnan(values), np.nan, values <= quantile(values, q))
-        share = float(np.nanmean(at_or_below))
+        defined, at_or_below = ~np.isnan(values), values <= quantile(values, q)
+        share = int(at_or_below.sum()) / int(defined.sum())
         low, high = _widest([(q - wider * (high - share), q + wider * (share - low))
-                             for low, high, wider in self._ends(at_or_below)])  # fmt: skip
-        return quantile(values, max(0.0, low)), quantile(values, min(1.0, high))
+                             for low, high, wider in self._ends(np.where(defined, at_or_below, np.nan))])  # fmt: skip
+        low, high = quantiles(values[defined], [max(0.0, low), min(1.0, high)])
+        return low, high
 
     def _ends(self, values: Floats) -> Iterator[tuple[float, float, float]]:
         """Ends of the mean of the values (n,) that are not NaN over the resamples, and how much to move these out.

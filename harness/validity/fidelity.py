@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from msgspec import structs
+from msgspec.structs import asdict, replace
 
 from harness.api import RunWarning
-from harness.data.lists import lateness, number
+from harness.data.lists import ascending, lateness, number
 from harness.data.run_json import AllSent, Burstiness, Fidelity, FollowUps
 from harness.data.schedule import links
 from harness.metrics.quantiles import quantiles
@@ -59,13 +59,11 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool
         law = Law(None, known=law.known)
     all_sent = None
     if follow_ups is not None:
-        all_s = number(requests, "sent_s")
-        all_s = np.sort(all_s[~np.isnan(all_s)])
-        spread = structs.asdict(_burstiness(all_s, None))
-        all_sent = AllSent(sent=len(all_s), rps=_rate(all_s), scatter=_scatter(requests), **spread)
-    planned_s = np.sort(number(schedule, "scheduled_s")[first])
+        all_s = ascending(number(requests, "sent_s"), ~np.isnan(number(requests, "sent_s")))
+        all_sent = AllSent(sent=len(all_s), rps=_rate(all_s), scatter=_scatter(requests), **asdict(_burstiness(all_s)))
+    planned_s = ascending(number(schedule, "scheduled_s"), first)
     tick_s = arrivals.tick_s(planned_s)
-    drawn = structs.replace(
+    drawn = replace(
         judged(planned_s, law),
         requested_rps=law.rate_rps or None,
         drawn_rps=_rate(planned_s),
@@ -76,16 +74,13 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool
         all=all_sent,
     )
     del planned_s  # as large as what follows
-    row, matched = rows_of(requests, schedule)
-    sent = matched & first[row] & ~np.isnan(number(requests, "sent_s"))
-    sent_s = np.sort(number(requests, "sent_s")[sent])
-    return structs.replace(
-        drawn,
-        achieved_rps=_rate(sent_s),
-        sent=len(sent_s),
-        **structs.asdict(_burstiness(sent_s, tick_s)),
-        **_lateness(lateness(requests)[sent]),
-    )
+    row, sent = rows_of(requests, schedule)
+    sent &= first[row] & ~np.isnan(number(requests, "sent_s"))
+    del row
+    sent_s = ascending(number(requests, "sent_s"), sent)
+    drawn = replace(drawn, achieved_rps=_rate(sent_s), sent=len(sent_s), **asdict(_burstiness(sent_s, tick_s)))
+    del sent_s  # as large as what follows
+    return replace(drawn, **_lateness(lateness(requests)[sent]))
 
 
 def reasons(found: Fidelity) -> Iterator[RunWarning]:
@@ -175,13 +170,13 @@ def _of_users(schedule: pa.Table) -> bool:
     return bool((session[child[present]] != session[parent[present]]).any())
 
 
-def _burstiness(times_s: Floats, tick_s: float | None) -> Burstiness:
-    counted = {_scale(scale_s, tick_s): arrivals.counts(times_s, scale_s, tick_s) for scale_s in SCALES_S}
-    return Burstiness(
-        gap_cv=arrivals.gap_cv(times_s),
-        dispersion={scale: arrivals.spread(counts) for scale, counts in counted.items()},
-        autocorrelation={scale: arrivals.autocorrelation(counts) for scale, counts in counted.items()},
-    )
+def _burstiness(times_s: Floats, tick_s: float | None = None) -> Burstiness:
+    found = Burstiness(gap_cv=arrivals.gap_cv(times_s), dispersion={}, autocorrelation={})
+    for scale_s in SCALES_S:
+        counts, scale = arrivals.counts(times_s, scale_s, tick_s), _scale(scale_s, tick_s)
+        found.dispersion[scale] = arrivals.spread(counts)
+        found.autocorrelation[scale] = arrivals.autocorrelation(counts)
+    return found
 
 
 def _scale(scale_s: float, tick_s: float | None) -> str:

@@ -114,6 +114,8 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     horizon_s = leave_s.max() - arrive_s.min()
     shares = leave_s - arrive_s
     shares /= horizon_s  # each at most 1: a rate of requests alone may overflow
+    total = float(shares.sum())
+    del shares  # as large as each of the others
     arrive_s.sort()
     leave_s.sort()
     area, left = 0.0, 0  # requests x seconds; how many have left before a block of arrivals
@@ -125,7 +127,7 @@ def little(table: pa.Table) -> tuple[float, float] | None:
         present = start - left + np.cumsum(np.repeat([1, -1], [len(came_s), until - left])[order])
         area += float((present[:-1] * np.diff(times_s[order])).sum())
         left = int(until)
-    return area / horizon_s, float(shares.sum())
+    return area / horizon_s, total
 
 
 def _tokens_lost(table: pa.Table) -> Mask:
@@ -222,9 +224,8 @@ def impossible(
     laws: Laws | None = None,
 ) -> Iterator[RunWarning]:
     """What cannot be true of a table of records and the schedule that was to be sent; arguments as those of `judge`."""
-    ordered = np.sort(requests["request_id"].to_numpy())
-    if (ordered[1:] == ordered[:-1]).any():
-        ids, counts = np.unique(ordered, return_counts=True)
+    if (np.diff(np.sort(requests["request_id"].to_numpy())) == 0).any():
+        ids, counts = np.unique(requests["request_id"].to_numpy(), return_counts=True)
         message = f"Every request ends in exactly one record: request {ids[counts > 1][0]} has {counts.max()}."
         yield RunWarning(RECORDS, message, _LOST)
     if schedule is not None and not interrupted:

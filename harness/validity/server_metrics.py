@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from harness.api import RunWarning
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import ascending, number
 from harness.data.run_json import Compared, RunInfo
 from harness.metrics.measure import ended_well, first_last, metrics, per_request, succeeded
 
@@ -177,8 +177,8 @@ def in_flight(requests: pa.Table, time_s: Floats) -> Floats:
     sent_s = number(requests, "sent_s")
     ended_s, last_s = number(requests, "ended_s"), first_last(requests)[1]
     end_s = np.where(np.isnan(ended_s), last_s, ended_s)
-    begun = np.sort(sent_s[~np.isnan(sent_s)])
-    over = np.sort(end_s[~np.isnan(sent_s) & ~np.isnan(end_s)])
+    begun = ascending(sent_s, ~np.isnan(sent_s))
+    over = ascending(end_s, ~np.isnan(sent_s) & ~np.isnan(end_s))
     under_way = np.searchsorted(begun, time_s, side="right") - np.searchsorted(over, time_s, side="right")
     return under_way.astype(np.float64)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from harness.data.folder import read_info
-from harness.data.lists import Floats, number
+from harness.data.lists import Floats, ascending, number
 from harness.data.run_json import Cut
 from harness.errors import UsageError
 from harness.experiments import imports
@@ -96,7 +96,7 @@ def _within(seen: Seen) -> dict[str, Floats]:
     shares = {}
     for metric in METRICS:
         values = seen.values(metric)
-        finite = np.sort(values[seen.ok & np.isfinite(values)])
+        finite = ascending(values, seen.ok & np.isfinite(values))
         count = len(finite) + int((~seen.ok).sum())
         shares[metric] = (
             np.searchsorted(finite, TIMES_S, side="right") / count if count else np.full(len(TIMES_S), np.nan)

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from harness.data.folder import Run
-from harness.data.lists import number
+from harness.data.lists import ascending, number
 from harness.metrics.measure import in_summary
 from harness.metrics.quantiles import quantile
 from harness.metrics.summary import percentiles_of
@@ -72,7 +72,7 @@ def of_requests(run: Run, metric: str) -> np.ndarray:
 
     def worst() -> np.ndarray:
         values = _data.metric(run, metric)
-        return np.sort(values[_data.answered(run) & np.isfinite(values)])
+        return ascending(values, _data.answered(run) & np.isfinite(values))
 
     return _data.kept(run, f"worst {metric}", worst)
 

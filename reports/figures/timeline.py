@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from harness.data.folder import Run
-from harness.data.lists import BLOCK, lateness, number
-from harness.metrics.measure import missing
+from harness.data.lists import BLOCK, ascending, lateness, number, pieces
+from harness.metrics.measure import joined, missing
 from harness.metrics.quantiles import quantile
 from harness.validity import server_metrics
 from reports import _data, _format
@@ -282,15 +282,18 @@ def _percentiles(at: np.ndarray, values: np.ndarray, qs: tuple[float, ...]) -> l
 
 def latency_over_time(run: Run) -> Drawing | str:
     """TTFT in seconds (log axis) against the planned time, met and missed apart, with p50 and p90 of stretches."""
-    order, ttft = np.argsort(number(run.requests, "scheduled_s"), kind="stable"), _data.metric(run, "ttft")
-    order = order[(np.isfinite(ttft) & (ttft > 0))[order]]
-    if not len(order):
+    ttft = _data.metric(run, "ttft")
+    shown = np.isfinite(ttft) & (ttft > 0)
+    del ttft  # as large as each column that follows
+    if not shown.any():
         return style.UNANSWERED if run.requests.num_rows else _data.EMPTY
+    order = np.argsort(number(run.requests, "scheduled_s"), kind="stable")
+    order = order[shown[order]]
     bounded = (known := _data.met(run)) is not None
     met = np.ones(len(order), dtype=bool) if known is None else known[order]
-    ttft = ttft[order]
-    due_s = number(run.requests, "scheduled_s")[order]
-    del order  # as large as each of them
+    ttft = _data.metric(run, "ttft")[order]
+    del order
+    due_s = ascending(number(run.requests, "scheduled_s"), shown)
     drawn = style.new()
     dots = style.sampled(ttft)
     for which, name, look in (
@@ -331,8 +334,8 @@ def arrivals(run: Run) -> Drawing | str:
     times = _data.sending(run)
     if len(times.planned) == 0:
         return _data.EMPTY
-    planned = ("planned", times.planned, Look(style.BLUE))
-    series = [planned, ("sent", times.sent, Look(style.VERMILLION, "dot", width=2.5))]
+    dotted = Look(style.VERMILLION, "dot", width=2.5)
+    series = [("planned", times.planned, Look(style.BLUE)), ("sent", times.sent, dotted)]
     if times.everything is not None:  # what users of a closed loop do was not planned
         followed = ("sent, follow-ups included", times.everything, Look(style.GREEN, "dash"))
         series = [followed] if times.closed else [*series, followed]
@@ -352,14 +355,13 @@ def arrivals(run: Run) -> Drawing | str:
     _over_time(drawn, ["requests per second", "lateness (ms)"])
     due = len(times.planned) if run.schedule is None else run.schedule.num_rows
     del times, series, values  # as large as what follows
-    late = lateness(run.requests)
-    was_sent = np.isfinite(late)
-    sent = number(run.requests, "sent_s")[was_sent]
-    order, late = np.argsort(sent, kind="stable"), late[was_sent]
-    sent, late = sent[order], late[order]
-    points = _lateness(drawn, sent, late * 1000.0)
-    facts = {"Sent": [f"{len(order):,} of {due:,} planned requests"]}
-    if len(order):
+    was_sent = ~np.isnan(number(run.requests, "sent_s"))
+    order = np.argsort(number(run.requests, "sent_s"), kind="stable")[: was_sent.sum()]  # those never sent come last
+    late = joined(map(lateness, pieces(run.requests)), len(run.requests))[order]
+    del order  # as large as each of them
+    points = _lateness(drawn, ascending(number(run.requests, "sent_s"), was_sent), late * 1000.0)
+    facts = {"Sent": [f"{len(late):,} of {due:,} planned requests"]}
+    if len(late):
         facts["lateness"] = [
             f"p50 {_format.seconds(quantile(late, 0.5))}",
             f"largest {_format.seconds(float(np.max(late)))}",
@@ -367,7 +369,7 @@ def arrivals(run: Run) -> Drawing | str:
         ]
     return style.done(drawn, style.finding(facts), [
         f"Rates are counts of {_format.limit(width)} each.",
-        style.reduced(len(order), points, "values of lateness", style.EVENLY),
+        style.reduced(len(late), points, "values of lateness", style.EVENLY),
     ])  # fmt: skip
 
 

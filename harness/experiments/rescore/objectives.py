@@ -21,11 +21,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from harness.api import Bound, Slo
-from harness.data.lists import Lists, gap_lists, lists, number
+from harness.data.lists import BLOCK, Lists, gap_lists, lists, number
 from harness.data.run_json import ScoredBound
 from harness.experiments.rescore.slo_json import TaskScore
 from harness.metrics.measure import check_bounds, first_last
-from harness.metrics.objective import BoundScore, Score, Seen, parse_slo, score, share
+from harness.metrics.objective import Score, Seen, parse_slo, score, share
 from harness.metrics.summary import known, scored_bound
 from harness.spec import build, parse, text_of
 
@@ -295,24 +295,33 @@ def curve(seen: Seen, slo: Slo, factors: Sequence[float], scored: Score | None =
     """
     rising = np.asarray(factors, np.float64)
     scored = score(seen.table, slo, seen) if scored is None else scored
-    scores = scored.bounds
-    per_request = [b for b in scores if b.bound.percentile is None]
-    shares: dict[Bound, Floats] = {b.bound: np.empty(0) for b in per_request}
-    # (requests,) the first factor at which each request meets the bounds; beyond all of them for one that failed
-    joint = np.where(seen.ok, 0, len(rising)).astype(np.int32) if len(rising) else np.empty(0, np.int32)
-    for b in per_request if len(rising) else ():
-        place = first_within(seen.values(b.bound.metric), b.limit_s, rising)
-        place[~seen.ok] = len(rising)
-        shares[b.bound] = _shares(place[b.applies], len(rising))
-        np.maximum(joint, place, out=joint, where=b.applies)
+    per_request = [b for b in scored.bounds if b.bound.percentile is None]
+    counts = np.zeros((len(per_request) + 1, len(rising) + 1), np.int64)  # of requests by place; of all bounds last
+    ratio = np.where(seen.ok, 0.0, np.inf)
+    for start in range(0, len(ratio), BLOCK):
+        rows = slice(start, start + BLOCK)
+        # (block,) the first factor at which each request meets the bounds; beyond all of them for one that failed
+        failed = np.where(seen.ok[rows], 0, len(rising))
+        joint = failed.copy()
+        for b, counted in zip(per_request, counts, strict=False):
+            values, applies = seen.values(b.bound.metric)[rows], b.applies[rows]
+            limit_s = b.limit_s if np.ndim(b.limit_s) == 0 else np.asarray(b.limit_s)[rows]
+            place = np.maximum(first_within(values, limit_s, rising), failed)
+            counted += np.bincount(place[applies], minlength=len(rising) + 1)
+            np.maximum(joint, place, out=joint, where=applies)
+            with np.errstate(invalid="ignore"):  # a task that failed, of a request that it does not bind: inf / inf
+                least = np.where(applies, values / limit_s, 0.0)
+            np.fmax(ratio[rows], least, out=ratio[rows])  # not np.maximum: a request without a value meets the bound
+        counts[-1] += np.bincount(joint, minlength=len(rising) + 1)
+    joint_share, *shares = (_shares(counted) for counted in (counts[-1], *counts[:-1]))
     return Curve(
         rising,
-        _shares(joint, len(rising)) if scored.by_request and not scored.unknown else np.full(len(rising), np.nan),
-        shares,
-        _joint_ratio(seen, per_request),
+        joint_share if scored.by_request and not scored.unknown else np.full(len(rising), np.nan),
+        dict(zip((b.bound for b in per_request), shares, strict=True)),
+        ratio,
         {
             b.bound: 0.0 if b.value_s is None or np.isnan(b.value_s) else b.value_s / b.bound.limit
-            for b in scores
+            for b in scored.bounds
             if b.bound.percentile is not None
         },
     )
@@ -333,19 +342,7 @@ def first_within(values: Floats, limit: Floats | float, factors: Floats) -> npt.
     return places
 
 
-def _joint_ratio(seen: Seen, each: Sequence[BoundScore]) -> Floats:
-    """(requests,) the factor from which on each request meets all of the bounds."""
-    joint = np.where(seen.ok, 0.0, np.inf)
-    for scored in each:
-        with np.errstate(invalid="ignore"):  # a task that failed, of a request that it does not bind: inf / inf
-            ratio = seen.values(scored.bound.metric) / scored.limit_s
-        if not scored.applies.all():
-            ratio[~scored.applies] = 0.0
-        np.fmax(joint, ratio, out=joint)  # not np.maximum: a request without a value meets the bound
-    return joint
-
-
-def _shares(places: npt.NDArray[np.int32], factors: int) -> Floats:
-    """At each factor the share of requests whose place is at or before it; NaN of no requests."""
-    met = np.cumsum(np.bincount(places, minlength=factors + 1)[:factors])
-    return met / len(places) if len(places) else np.full(factors, np.nan)
+def _shares(counts: Ints) -> Floats:
+    """At each factor the share of requests whose place is at or before it, of their counts; NaN of no requests."""
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.cumsum(counts)[:-1] / counts.sum())
