@@ -93,12 +93,6 @@ def _margin(seen: Seen, scored: BoundScore, rows: slice) -> Margin:
     return Margin(bound, ratio)
 
 
-def joint(bounds: Sequence[Margin]) -> Floats:
-    """Per request the greatest ratio of all bounds: the SLO scale from which on the request meets everything."""
-    greatest: Floats = np.max([margin.ratio for margin in bounds], axis=0)
-    return greatest
-
-
 def summed(run: Run, seen: Seen, scored: Score, queue_shares: QueueShares) -> run_json.Stages:
     """The time of all requests by stage, and how many missed for each cause, most first."""
     held_back, bounds = seen.unknown("ttft"), list[Margin]()
@@ -232,7 +226,7 @@ def _causes(
     """How many of these requests missed for each cause: a stage, PREEMPTED, or the status of those that failed."""
     cause = np.full(len(ok), UNKNOWN, dtype=object)
     cause[~ok] = requests["status"].to_numpy()[~ok]
-    missed = joint(bounds) > 1.0
+    missed = np.max([margin.ratio for margin in bounds], axis=0) > 1.0
     if held_back is not None:  # unknown whether these missed
         missed &= ~held_back
     worst = np.argmax([margin.ratio for margin in bounds], axis=0)

@@ -84,12 +84,11 @@ class Blocks:
         np.cumsum(up_to, out=up_to)
         last = self.n - (self.starts.shape[1] - 1) * self.size
 
-        def sums(starts: npt.NDArray[np.int64]) -> Floats:
-            whole, cut = starts[:, :-1], starts[:, -1]
-            total: Floats = (up_to[whole + self.size] - up_to[whole]).sum(axis=1) + up_to[cut + last] - up_to[cut]
-            return total
-
-        return np.concatenate([sums(part) for part in np.array_split(self.starts, PARTS)])
+        parts = ((part[:, :-1], part[:, -1]) for part in np.array_split(self.starts, PARTS))
+        return np.concatenate([
+            (up_to[whole + self.size] - up_to[whole]).sum(axis=1) + up_to[cut + last] - up_to[cut]
+            for whole, cut in parts
+        ])  # fmt: skip
 
     @property
     def count(self) -> float:

@@ -77,10 +77,9 @@ def fidelity(schedule: pa.Table, requests: pa.Table, law: Law, *, recorded: bool
     row, sent = rows_of(requests, schedule)
     sent &= first[row] & ~np.isnan(number(requests, "sent_s"))
     del row
+    drawn = replace(drawn, **_lateness(lateness(requests)[sent]))
     sent_s = ascending(number(requests, "sent_s"), sent)
-    drawn = replace(drawn, achieved_rps=_rate(sent_s), sent=len(sent_s), **asdict(_burstiness(sent_s, tick_s)))
-    del sent_s  # as large as what follows
-    return replace(drawn, **_lateness(lateness(requests)[sent]))
+    return replace(drawn, achieved_rps=_rate(sent_s), sent=len(sent_s), **asdict(_burstiness(sent_s, tick_s)))
 
 
 def reasons(found: Fidelity) -> Iterator[RunWarning]:

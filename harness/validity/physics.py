@@ -112,10 +112,7 @@ def little(table: pa.Table) -> tuple[float, float] | None:
     if not len(arrive_s) or leave_s.max() <= arrive_s.min():
         return None
     horizon_s = leave_s.max() - arrive_s.min()
-    shares = leave_s - arrive_s
-    shares /= horizon_s  # each at most 1: a rate of requests alone may overflow
-    total = float(shares.sum())
-    del shares  # as large as each of the others
+    shares = float(((leave_s - arrive_s) / horizon_s).sum())  # each at most 1: a rate of requests alone may overflow
     arrive_s.sort()
     leave_s.sort()
     area, left = 0.0, 0  # requests x seconds; how many have left before a block of arrivals
@@ -127,7 +124,7 @@ def little(table: pa.Table) -> tuple[float, float] | None:
         present = start - left + np.cumsum(np.repeat([1, -1], [len(came_s), until - left])[order])
         area += float((present[:-1] * np.diff(times_s[order])).sum())
         left = int(until)
-    return area / horizon_s, total
+    return area / horizon_s, shares
 
 
 def _tokens_lost(table: pa.Table) -> Mask:

@@ -10,7 +10,6 @@ import numpy as np
 
 from harness.data.folder import Run
 from harness.experiments.rescore.objectives import curve
-from harness.metrics.quantiles import quantiles
 from reports import _data, _format
 from reports._format import in_figure
 from reports.figures import style
@@ -31,7 +30,7 @@ def slo_scale(run: Run) -> Drawing | str:
     cross = unscaled.crossing(slo.goal)
     finite = unscaled.ratio[np.isfinite(unscaled.ratio) & (unscaled.ratio > 0)]
     # by quantiles, as one request that waited for ever would leave the others a sliver of the axis
-    low, high = quantiles(finite, [0.02, 0.995]) if len(finite) else (0.25 / 0.8, 2.0)
+    low, high = np.quantile(finite, [0.02, 0.995]).tolist() if len(finite) else (0.25 / 0.8, 2.0)
     del finite  # as large as the curve
     low, high = low * 0.8, max(2.0, (cross or 1.0) * 1.3, high)
     low, high = min(max(low, 0.01), 0.5), min(high, 1000.0)

@@ -10,8 +10,8 @@ import pytest
 
 from harness.api import Bound, Slo
 from harness.data.folder import Run
+from harness.experiments.rescore.objectives import curve
 from harness.metrics.objective import parse_slo, score
-from harness.metrics.stages import joint, margins
 from reports import _data, figures
 from reports.figures import style
 from reports.figures.cdf import latency_cdf
@@ -39,7 +39,7 @@ def test_slo_scale_agrees_with_scoring(slo: str, scale: float, make_run: MakeRun
     bounds = tuple(Bound(b.metric, b.limit * scale, b.tag, b.percentile) for b in parse_slo(slo).bounds)
     expected = score(run.requests, Slo(bounds)).met
 
-    ratios = joint(margins(_data.seen(run), _data.scored(run)))
+    ratios = curve(_data.seen(run), _data.slo(run), []).ratio
     assert expected.tolist() == (ratios <= scale).tolist()
 
 
