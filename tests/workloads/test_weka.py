@@ -88,6 +88,16 @@ def test_ids_of_one_conversation_are_not_those_of_another(tmp_path: Path) -> Non
     assert 5 == len({one for names in ids for one in names})
 
 
+def test_blocks_keep_their_ids_beside_a_conversation_that_cannot_be_used(tmp_path: Path) -> None:
+    """All blocks of the file would be the same one, and every prompt a hit."""
+    chats = [conversation(request(0, 192, [1, 2, 3])), conversation(request(0, -1, []))]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, chats)), encoding="utf-8")
+    trace = traces.read(str(tmp_path / "chats.jsonl"), reader="weka:max_unusable=0.6")
+
+    (ids,) = column(trace, "prefix_ids")
+    assert [0, 1, 2] == [block - ids[0] for block in ids]
+
+
 def test_conversations_follow_one_another(tmp_path: Path) -> None:
     """Clocks of conversations have nothing to do with one another; all would start at one instant."""
     trace = traces.read(write(tmp_path, TWO_AGENTS, conversation(request(7, 64, [1]), request(9, 64, [1]))))

@@ -79,7 +79,8 @@ def of_calls(
     graph, more_names = {"parent_row": pa.int64(), "joins": INTS}, ["delay_s", "cause"]
     if by_times:
         graph, more_names = {"chat": pa.string(), "inside": pa.list_(pa.string())}, []
-    ids = np.concatenate([np.zeros(0, np.int64), *(call.ids for call in calls)]).astype(np.int64)
+    # each as whole numbers: beside an empty list, numbers from 2**53 on would be rounded
+    ids = np.concatenate([np.zeros(0, np.int64), *(np.asarray(call.ids, np.int64) for call in calls)])
     return Requests(
         stamp,
         numbers("at") if more.get("dated") else np.array([call.at for call in calls], np.float64),
