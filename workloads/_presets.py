@@ -76,8 +76,7 @@ class Preset:
 
     def listed(self) -> tuple[Request, ...]:
         """The requests of a preset that lists them."""
-        rows = enumerate(self.request)
-        return tuple(Request(**{"id": i, "scheduled_s": 0.0, **row}) for i, row in rows)
+        return tuple(Request(**{"id": i, "scheduled_s": 0.0, **row}) for i, row in enumerate(self.request))
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +112,11 @@ def read(spec: Spec) -> Preset:
     """
     with untrusted.readable(f"Preset '{spec.name}'"):
         values = untrusted.parse_toml(text(spec.name), f"'{spec.name}'")
-    arguments = _arguments(spec, values.get("arguments", {}))
-    values = _filled(values, arguments) | {"arguments": arguments}
-    values |= {"about": str(values.get("about", "")).strip(), "classes": values.pop("class", [])}
     try:
+        stated = msgspec.convert({"about": "", "arguments": values.get("arguments", {})}, Preset)
+        arguments = _arguments(spec, dict(stated.arguments))
+        values = _filled(values, arguments) | {"arguments": arguments}
+        values |= {"about": str(values.get("about", "")).strip(), "classes": values.pop("class", [])}
         msgspec.convert(values, Preset)
     except msgspec.ValidationError as error:
         raise UsageError(f"'{spec.name}' is not a preset: {error}.") from None
@@ -127,7 +127,7 @@ def read(spec: Spec) -> Preset:
     return Preset(**{**values, "classes": tuple(Class(**table) for table in values["classes"])})
 
 
-def _arguments(spec: Spec, defaults: Mapping[str, object]) -> dict[str, object]:
+def _arguments(spec: Spec, defaults: dict[str, object]) -> dict[str, object]:
     if spec.first is not None or (spec.args and not defaults):
         takes = f"takes {', '.join(defaults)} as key=value" if defaults else "takes no arguments"
         raise UsageError(
@@ -137,8 +137,7 @@ def _arguments(spec: Spec, defaults: Mapping[str, object]) -> dict[str, object]:
     for key in spec.args:
         if key not in defaults:
             raise no_such(f"argument of {spec.name}", key, defaults)
-    overrides = {key: convert(value, type(defaults[key]), key, str(spec)) for key, value in spec.args.items()}
-    return {**defaults, **overrides}
+    return defaults | {key: convert(value, type(defaults[key]), key, str(spec)) for key, value in spec.args.items()}
 
 
 def _filled(value: Any, arguments: Mapping[str, object]) -> Any:

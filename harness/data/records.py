@@ -37,7 +37,9 @@ from harness.data import pandas_later  # noqa: F401  # before the first conversi
 from harness.errors import BackendError
 
 pa.set_memory_pool(pa.system_memory_pool())  # which gives back what is free; the others keep a third more of a run
-with contextlib.suppress(AttributeError):  # glibc's alone: use freed arrays again from the first on, as it does later
+# Where malloc is that of glibc it uses freed arrays again from the first on, as it does later; others have no mallopt,
+# and Windows or a static interpreter no library of the process.
+with contextlib.suppress(AttributeError, OSError, TypeError):
     for threshold, size_bytes in ((-1, 64 << 20), (-3, 32 << 20)):  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
         ctypes.CDLL(None).mallopt(threshold, size_bytes)
 

@@ -241,7 +241,7 @@ def latency_rate(study: Study) -> Drawing | str:
                     )  # fmt: skip
         drawn.axis("x", row).update({**x, "title": {"text": ""}} if row == 1 else x)
         notes.append(_bounds(drawn, row, metric, lines, values, floors.get(metric)) if values else "")
-    without = [float(x) for line in lines for x, point in zip(line.x, line.points, strict=True) if not point.metrics]
+    without = [float(x) for line in lines for x, point in zip(line.x, line.points, strict=True) if point.overloaded]
     if without:
         notes.append(f"No latencies from {_format.plain(min(without), 4)} {study.rate_unit} on where a queue grew all "
                      "through a run: they would tell how long the run was.")  # fmt: skip

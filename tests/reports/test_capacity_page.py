@@ -202,6 +202,13 @@ def test_no_html_writes_none(tmp_path: Path) -> None:
     assert ["capacity.json", "trials.parquet"] == sorted(path.name for path in (tmp_path / "cap").iterdir())
 
 
+def test_searches_that_stored_no_run_share_a_page(searched: Path, tmp_path: Path) -> None:
+    """Their trials know no latencies, and the page would be a crash."""
+    other = shutil.copytree(searched, tmp_path / "other")
+
+    assert 0 == main(["report", str(searched), str(other), "--out", str(tmp_path / "both.html")])
+
+
 def test_the_least_that_a_kill_leaves_has_a_page(tmp_path: Path) -> None:
     """A search that was killed in its first second would end `bench report` in a traceback."""
     (tmp_path / "capacity.json").write_text('{"schema": 1, "kind": "capacity", "state": "running"}', encoding="utf-8")

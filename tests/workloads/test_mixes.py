@@ -226,6 +226,7 @@ def test_copies_of_a_class_have_the_requested_popularity() -> None:
         ('[[class]]\nname = "a"\nlengths = "fixd"\n', "Did you mean 'fixed'"),
         ('[[class]]\nname = "a"\nlengths = "fixed"\ncopies = 0\n', "copies must be at least 1"),
         ("about = 3 = 4", "is not TOML"),
+        ("arguments = 3", r"Expected `object`, got `int` - at `\$.arguments`"),
         ("", "has no lengths; write a line such as lengths = "),
         (
             '[[class]]\nname = "a"\nlengths = "fixed"\nsessions = "fixed"\ncopies = 65\n',

@@ -91,7 +91,7 @@ def over_seeds(values: Mapping[str, object], folder: str, runs: list[SweptRun]) 
         throughput_rps=spread([run.throughput_rps for run in valid]),
         output_tps=spread([run.output_tps for run in valid]),
         failed=spread([run.failed for run in valid], most=1.0),
-        metrics={} if overloaded else metrics,
+        metrics=metrics if valid and not overloaded else {},
         runs=runs,
     )
 
