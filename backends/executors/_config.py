@@ -235,7 +235,14 @@ class _ConfigJson(msgspec.Struct, frozen=True):
 def read_json(path: Path, kind: type[T]) -> T:
     """The object in a JSON file of a model folder. Raises UsageError when it is missing, broken or something else."""
     with untrusted.readable(f"'{path}'", "; a model folder holds config.json and *.safetensors"):
-        return msgspec.convert(untrusted.read_json(path), kind)
+        return msgspec.convert(_stated(untrusted.read_json(path)), kind)
+
+
+def _stated(fields: Any) -> Any:
+    """The fields of an object, but those that are null or an empty object: these are as good as not there."""
+    if not isinstance(fields, dict):
+        return fields
+    return {name: _stated(field) for name, field in fields.items() if field not in (None, {})}
 
 
 def read_config(folder: Path) -> Config:

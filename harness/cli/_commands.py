@@ -128,10 +128,6 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-def _size(_: click.Context, __: click.Parameter, text: str) -> int:
-    return int(size_bytes(text, "--max-json"))
-
-
 @click.group(
     cls=Commands,
     what="command",
@@ -144,12 +140,12 @@ def _size(_: click.Context, __: click.Parameter, text: str) -> int:
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
 )
-@click.option("--max-json", metavar="SIZE", callback=_size, default="64MiB", show_default=True,
+@click.option("--max-json", metavar="SIZE", default="64MiB", show_default=True,
               help="Maximum size of a JSON file that is read.")  # fmt: skip
 @click.pass_context
-def bench(ctx: click.Context, max_json: int) -> None:
+def bench(ctx: click.Context, max_json: str) -> None:
     """Benchmark LLM serving: the request rate that a system sustains within latency objectives."""
-    before = untrusted.MOST_JSON_BYTES.set(max_json)
+    before = untrusted.MOST_JSON_BYTES.set(int(size_bytes(max_json, "--max-json")))
     ctx.call_on_close(lambda: untrusted.MOST_JSON_BYTES.reset(before))
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -159,6 +159,15 @@ def test_tensors_that_are_computed_anyway_are_ignored(kit: Any, tmp_path: Path) 
     assert Llama(model=str(folder)).vocab_size == 160
 
 
+def test_fields_that_are_null_are_as_good_as_not_there(kit: Any, tmp_path: Path) -> None:
+    """Folders of tools that write every field could not be loaded."""
+    folder = kit.write_model(tmp_path / "model", "gqa")
+    plain = Llama(model=str(folder)).config
+    config(attention_bias=None, use_sliding_window=None, max_window_layers=None, rope_parameters={})(folder)
+
+    assert plain == Llama(model=str(folder)).config
+
+
 def test_the_registry_finds_it() -> None:
     """The executor of the engine could not be chosen."""
     assert find("executors", "llama") is Llama

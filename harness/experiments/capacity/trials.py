@@ -287,7 +287,7 @@ def over_horizon(
     quarter = np.minimum(quarter, QUARTERS - 1)  # the stages of a task that is completed after the end
     counts = ObjectiveCounts(task.slo)
     counts.add(table, quarter)
-    met, total = ({k: _padded(part) for k, part in parts.items()} for parts in (counts.met, counts.of))
+    met, total = ({k: np.pad(n, (0, QUARTERS - len(n))) for k, n in part.items()} for part in (counts.met, counts.of))
     ends = settled_s + quarter_s * np.arange(1, QUARTERS + 1)
     under_way = np.array([int((due_s < end).sum() - (end_s < end).sum()) for end in ends])
     drawn = float(number(table, "prompt_tokens").sum()), float(number(table, "output_tokens_asked").sum())
@@ -309,10 +309,6 @@ def over_horizon(
         shares=tuple(Share(name, int(met[name].sum()), int(total[name].sum())) for name in met),
         quarters=Quarters(met, total, under_way, drawn, full),
     )
-
-
-def _padded(counts: Counts) -> Counts:
-    return np.concatenate([counts, np.zeros(QUARTERS - len(counts), np.int64)])
 
 
 def concluded(task: Task, table: pa.Table, passed: bool | None, begun_s: float) -> Trial:
