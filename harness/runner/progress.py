@@ -31,19 +31,20 @@ def facts(live: Live) -> dict[str, str]:
         return {"time": f"{live.waited_s():.0f} s, nothing sent yet: waiting for {live.waits_for}"}
     sent_rps = "-" if live.sent_rps is None else f"{live.sent_rps:.3g}"
     requested = "" if live.scheduled_rps is None else f" of {live.scheduled_rps:.3g}"
+    simulated = live.epoch_s is None and live.finished > 0  # then time says nothing of how far it is
     attainment, late_s = live.attainment, live.late_s()
     floor_s = None if live.floor is None else live.floor.error("ttft").p99_s
     latencies = (
         f"{_at(values_s, 0.5)}" + (f" (p99 {_at(values_s, 0.99)})" if values_s else "") for values_s in live.recent()
     )
     return {
-        "time": f"{live.elapsed_s():.0f} s{_left(live)}",
+        "time": "" if simulated else f"{live.elapsed_s():.0f} s{_left(live)}",
         "requests": _joined([
             f"sent {live.sent}" + (f" of up to {live.total}" if live.at_most else f"/{live.total}"),
             f"{live.sent - live.finished} in flight",
             f"{live.failed} failed" if live.failed else "",
         ]),
-        "rate": f"{sent_rps}{requested} req/s",
+        "rate": "" if simulated else f"{sent_rps}{requested} req/s",
         **dict(zip(("TTFT", "TPOT"), latencies, strict=True)),
         "SLO": "" if attainment is None else f"{attainment:.1%} (goal {100 * live.slo.goal:g}%)",
         "client": _joined([
@@ -99,7 +100,7 @@ def _at(values_s: list[float], q: float) -> str:
     found_s = quantile(np.array(values_s), q)
     if found_s >= 0.9995:
         return f"{found_s:.3g} s"
-    return f"{1e3 * found_s:.{3 if found_s >= 0.1 else 2}g} ms"
+    return f"{1e3 * found_s:.{3 if found_s >= 0.0995 else 2}g} ms"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """What a running benchmark shows."""
 
 import io
+import math
 import re
 import time
 
@@ -20,6 +21,7 @@ def record(request_id: int, first_s: float, status: str = "ok") -> RequestRecord
 
 def live() -> Live:
     found = Live(total=8, span_s=100.0, slo=Slo((Bound("ttft", 0.25),)), sent=5, finished=4)
+    found.start(math.inf)  # at once
     found.seen([record(0, 0.1), record(1, 0.2), record(2, 0.3), record(3, 0.1, "error")])
     found.departed(0.004)
     found.floor = Floor(ttft=FloorError(p50_s=0.0001, p99_s=0.00031))
@@ -32,6 +34,14 @@ def test_line_tells_where_the_run_stands() -> None:
     recent = "TTFT 150 ms (p99 297 ms), TPOT 100 ms (p99 100 ms), SLO 50.0% (goal 90%), floor 0.31 ms, late p99 4 ms"
 
     assert f"{counts}, {recent}" == line(live())
+
+
+def test_of_a_simulated_run_the_line_has_no_time() -> None:
+    """'0 s, sending for 2499407 s more, - of 4 req/s' stood there until the end."""
+    found = live()
+    found.epoch_s = None
+
+    assert line(found).startswith("sent 5/8, 1 in flight, 1 failed, TTFT 150 ms")
 
 
 def test_times_of_a_buffered_stream_were_shown_as_measured() -> None:
@@ -118,7 +128,7 @@ def test_a_narrow_terminal_wraps_no_row(columns: int) -> None:
     console.print(screen(live()))
 
     rows = console.file.getvalue().splitlines()  # type: ignore[attr-defined]  # the file given above
-    assert 7 == len(rows)
+    assert 8 == len(rows)
     assert columns >= max(map(len, rows))
 
 
@@ -156,6 +166,7 @@ def test_before_anything_has_happened_the_line_is_whole() -> None:
 def test_without_an_slo_nothing_is_within_it() -> None:
     """'within the SLO 100%' of a run that has none would be read as a success."""
     found = Live(total=1, span_s=1.0, sent=1, finished=1)
+    found.start(math.inf)
     found.seen([record(0, 0.1)])
 
     assert "SLO" not in line(found)
