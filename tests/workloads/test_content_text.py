@@ -222,7 +222,7 @@ def test_wrong_tokenizers_are_one_sentence(built: Any, tmp_path: Path) -> None:
     numbers.save(str(tmp_path / "numbers.json"))
 
     for spec, words in {
-        f"text:{tmp_path}": "No tokenizer",
+        f"text:{tmp_path}": "cannot be read: Is a directory; give the path",
         f"text:{tmp_path}/numbers.json": "has no 16 words .* leave it out",
     }.items():
         with pytest.raises(UsageError, match=words):
