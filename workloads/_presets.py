@@ -70,7 +70,7 @@ class Preset:
     shares_of: Literal["requests", "arrivals"] = "requests"
     slo: Mapping[str, float] = field(default_factory=dict)
     provenance: Mapping[str, object] = field(default_factory=dict)
-    arguments: Mapping[str, object] = field(default_factory=dict)
+    arguments: Mapping[str, bool | int | float | str] = field(default_factory=dict)
     request: tuple[Mapping[str, Any], ...] = ()
     classes: tuple[Class, ...] = ()
 
@@ -119,7 +119,8 @@ def read(spec: Spec) -> Preset:
         values |= {"about": str(values.get("about", "")).strip(), "classes": values.pop("class", [])}
         msgspec.convert(values, Preset)
     except msgspec.ValidationError as error:
-        raise UsageError(f"'{spec.name}' is not a preset: {error}.") from None
+        text_of_error = str(error).replace("$.classes", "$.class")  # as it stands in the file
+        raise UsageError(f"'{spec.name}' is not a preset: {text_of_error}.") from None
     for kind, table in ((Preset, values), *((Class, table) for table in values["classes"])):
         keys = [f.name for f in fields(kind)]
         if unknown := [key for key in table if key not in keys]:
