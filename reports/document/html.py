@@ -242,7 +242,8 @@ def figure(document: Document, name: str) -> Part:
     by_name = {block.key: block for block in blocks if isinstance(block, Figure)}
     if name not in by_name:
         raise no_such("figure", name, by_name) if by_name else UsageError("This report has no figures.")
-    drawn = part(name, by_name[name].title, by_name[name].draw())
+    block = by_name[name]
+    drawn = part(name, block.title, block.draw(), block.rows)
     if drawn.table is None:
         raise UsageError(f"Figure '{name}' has no data: {drawn.finding}")
     return drawn

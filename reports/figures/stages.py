@@ -87,7 +87,7 @@ def stages(run: Run) -> Drawing | str:
     if not _data.stages(run).times:
         return NO_STAMPS
     keys, mean_s, percent, groups = _by_group(run)
-    names = [f"{name}<br>n = {count:,}" for name, count in groups.items()]
+    names = [f"{name.replace(' ', '<br>')}<br>n = {count:,}" for name, count in groups.items()]
     drawn = style.panels([0.5, 0.5], 600, spacing=0.08)
     for i, key in enumerate(keys):
         if any(percent[i] > 0):

@@ -194,8 +194,8 @@ def log_axis(title: str, values: Iterable[float], **more: Any) -> dict[str, Any]
     low, high = np.log10(positive.min()), np.log10(positive.max())
     pad = max(0.03 * (high - low), 0.02)
     low, high = float(low - pad), float(high + pad)
-    if high - low < 1:  # where plotly.js has round numbers at even distances
-        return axis(title, type="log", range=[low, high], **more)
+    if high - low < 1:  # where plotly.js has round numbers at even distances, here few enough for a narrow window
+        return axis(title, type="log", range=[low, high], nticks=3, **more)
     steps = (1, 2, 5) if high - low <= 3 else (1,)
     ticks = [m * 10.0**e for e in range(int(np.floor(low)), int(np.ceil(high)) + 1) for m in steps]
     printed = [tick for tick in ticks if low <= np.log10(tick) <= high]

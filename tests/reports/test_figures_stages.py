@@ -124,7 +124,7 @@ def test_bars_of_the_stages_fill_the_whole_time(make_run: MakeRun) -> None:
     percent = np.sum([t.y for t in figure.data if t.yaxis == "y2"], axis=0)
 
     assert [100.0] * 4 == pytest.approx(percent.tolist())
-    assert ["n = 200", "n = 160", "n = 36", "n = 4"] == [name.split("<br>")[1] for name in figure.data[0].x]
+    assert ["n = 200", "n = 160", "n = 36", "n = 4"] == [name.split("<br>")[-1] for name in figure.data[0].x]
     assert data_table(bars).heads[0].startswith("requests by their TTFT")
 
 
